@@ -1,0 +1,133 @@
+"""Every exception this package raises on purpose.
+
+::
+
+    RagMiddleError
+    ├── MarkerError               (ValueError)   unbalanced, nested or stray document markers
+    ├── PromptError               (ValueError)   a prompt that cannot be turned into tokens
+    │   ├── ChatTemplateError                    no chat template, or one that drops the content
+    │   └── ContextOverflowError                 more tokens than the model's context window holds
+    ├── UnknownNameError          (LookupError)  no such method, preset, ... ("did you mean")
+    ├── MethodConfigError         (ValueError)   a method's parameters are wrong, or wrong for this model
+    │   └── IncompatibleMethodsError             two methods of a composition claim the same thing
+    ├── UnsupportedArchitectureError             this model cannot take this method
+    ├── UnsupportedGenerationError (ValueError)  generation options a method cannot serve
+    ├── PatchIneffectiveError                    the method was installed and changed nothing
+    ├── ModelNotFoundError        (OSError)      no such model here, and no network to fetch it
+    └── GoldenFormatError         (ValueError)   a directory of golden cases cannot be read
+
+Each message says what was wrong, what was given, and what to do next.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ChatTemplateError",
+    "ContextOverflowError",
+    "GoldenFormatError",
+    "IncompatibleMethodsError",
+    "MarkerError",
+    "MethodConfigError",
+    "ModelNotFoundError",
+    "PatchIneffectiveError",
+    "PromptError",
+    "RagMiddleError",
+    "UnknownNameError",
+    "UnsupportedArchitectureError",
+    "UnsupportedGenerationError",
+]
+
+
+class RagMiddleError(Exception):
+    """Base of every error raised on purpose by this package."""
+
+
+class MarkerError(RagMiddleError, ValueError):
+    """Document markers in a text are unbalanced, nested or stray.
+
+    Attributes:
+        position: 0-based character offset of the offending marker.
+        excerpt: the text around it.
+    """
+
+    def __init__(self, message: str, *, position: int, excerpt: str) -> None:
+        super().__init__(f"{message} (at character {position}: {excerpt!r})")
+        self.position = position
+        self.excerpt = excerpt
+
+
+class PromptError(RagMiddleError, ValueError):
+    """A prompt cannot be turned into tokens."""
+
+
+class ChatTemplateError(PromptError):
+    """The tokenizer has no chat template, or its template loses part of the message."""
+
+
+class ContextOverflowError(PromptError):
+    """The prompt and the tokens to generate do not fit the model's context window.
+
+    Attributes:
+        prompt_tokens: tokens of the prompt, special tokens included.
+        max_new_tokens: tokens asked for.
+        context_window: tokens the model can hold.
+        example: 0-based index in the batch.
+    """
+
+    def __init__(
+        self, *, prompt_tokens: int, max_new_tokens: int, context_window: int, example: int = 0
+    ) -> None:
+        self.prompt_tokens = prompt_tokens
+        self.max_new_tokens = max_new_tokens
+        self.context_window = context_window
+        self.example = example
+        over = prompt_tokens + max_new_tokens - context_window
+        super().__init__(
+            f"Prompt {example} does not fit: {prompt_tokens} prompt tokens + {max_new_tokens} new "
+            f"tokens > context window of {context_window} ({over} too many). Pass fewer documents, "
+            "lower max_new_tokens, or choose on_overflow='drop_documents'."
+        )
+
+
+class UnknownNameError(RagMiddleError, LookupError):
+    """A name that is not registered."""
+
+
+class MethodConfigError(RagMiddleError, ValueError):
+    """A method's parameters are invalid, or do not fit the model they are applied to."""
+
+
+class IncompatibleMethodsError(MethodConfigError):
+    """Two composed methods claim the same part of the attention computation."""
+
+
+class UnsupportedArchitectureError(RagMiddleError):
+    """This model cannot take this method.
+
+    Attributes:
+        model_type: the ``config.model_type`` of the model.
+        reason: what stands in the way.
+        alternative: what to use instead.
+    """
+
+    def __init__(self, model_type: str, *, reason: str, alternative: str) -> None:
+        super().__init__(f"{model_type}: {reason} {alternative}")
+        self.model_type = model_type
+        self.reason = reason
+        self.alternative = alternative
+
+
+class UnsupportedGenerationError(RagMiddleError, ValueError):
+    """Generation options that cannot be served, alone or with the chosen method."""
+
+
+class PatchIneffectiveError(RagMiddleError):
+    """A method with non-neutral parameters left the model's logits unchanged."""
+
+
+class ModelNotFoundError(RagMiddleError, OSError):
+    """The model is neither a local directory nor in the local cache, and cannot be fetched."""
+
+
+class GoldenFormatError(RagMiddleError, ValueError):
+    """A directory of golden cases is missing, incomplete or of another format version."""

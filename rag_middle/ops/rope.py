@@ -1,0 +1,58 @@
+"""Rotary position embedding (RoPE, arXiv:2104.09864) as plain tensor operations.
+
+A family differs from another in two choices only: which head dimensions form a pair, and how many
+of them are rotated. `RotaryStyle` names both; everything else is the cosine and sine of the pair
+angles, `[..., n, r]` with `r` pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+__all__ = ["RotaryStyle", "rotate"]
+
+
+@dataclass(frozen=True, slots=True)
+class RotaryStyle:
+    """How a model pairs head dimensions.
+
+    Attributes:
+        pairing: ``"half"`` pairs dimension ``i`` with ``i + r`` (llama, gpt_neox, ...);
+            ``"interleaved"`` pairs ``2i`` with ``2i + 1`` (cohere, glm, ...).
+        pairs: ``r``; the first ``2r`` head dimensions are rotated, the others pass through.
+    """
+
+    pairing: Literal["half", "interleaved"]
+    pairs: int
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, style: RotaryStyle) -> Tensor:
+    """Rotate the pairs of `x` by the given angles.
+
+    Args:
+        x: `[..., n, d]`.
+        cos: `[..., n, r]`, broadcastable against `x`'s leading axes. Scaling factors of the RoPE
+            variant (yarn, longrope) are part of it.
+        sin: like `cos`.
+        style: pairing of the model.
+
+    Returns:
+        A new tensor of the shape of `x`.
+    """
+    r = style.pairs
+    rotated, rest = x[..., : 2 * r], x[..., 2 * r :]
+    if style.pairing == "half":
+        first, second = rotated[..., :r], rotated[..., r:]
+        out = torch.cat(
+            (first * cos - second * sin, second * cos + first * sin, *([rest] if rest.shape[-1] else []))
+            , dim=-1,
+        )
+        return out
+    first, second = rotated[..., 0::2], rotated[..., 1::2]
+    pairs = torch.stack((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    out = pairs.flatten(-2)
+    return torch.cat((out, rest), dim=-1) if rest.shape[-1] else out
