@@ -1,0 +1,34 @@
+# Every target sets up what it needs: a virtual environment in $(VENV), rebuilt when the
+# requirements change. `make demo` and `make test` are all a fresh machine needs.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+# One thread per process: the tests run in parallel, and small models gain nothing from more.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: setup demo test check bench docs
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: setup
+	$(BIN)/python examples/quickstart.py
+
+test: setup
+	$(BIN)/python -m pytest -n auto --maxprocesses=8
+
+check: setup
+	PYTHON=$(BIN)/python .ci/run
+
+bench: setup
+	$(BIN)/python benchmarks/overhead.py
+
+docs: setup
+	$(BIN)/python docs/generate.py
