@@ -8,6 +8,7 @@
     │   ├── ChatTemplateError                    no chat template, or one that drops the content
     │   └── ContextOverflowError                 more tokens than the model's context window holds
     ├── UnknownNameError          (LookupError)  no such method, preset, ... ("did you mean")
+    ├── RegistrationError         (ValueError)   a name taken twice, or a target that does not load
     ├── MethodConfigError         (ValueError)   a method's parameters are wrong, or wrong for this model
     │   └── IncompatibleMethodsError             two methods of a composition claim the same thing
     ├── UnsupportedArchitectureError             this model cannot take this method
@@ -32,6 +33,7 @@ __all__ = [
     "PatchIneffectiveError",
     "PromptError",
     "RagMiddleError",
+    "RegistrationError",
     "UnknownNameError",
     "UnsupportedArchitectureError",
     "UnsupportedGenerationError",
@@ -91,6 +93,10 @@ class ContextOverflowError(PromptError):
 
 class UnknownNameError(RagMiddleError, LookupError):
     """A name that is not registered."""
+
+
+class RegistrationError(RagMiddleError, ValueError):
+    """A name is malformed or registered twice, or what it names cannot be loaded."""
 
 
 class MethodConfigError(RagMiddleError, ValueError):

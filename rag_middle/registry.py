@@ -1,0 +1,188 @@
+"""Things found by name: those of this package and those other packages announce."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint, entry_points
+from typing import Generic, TypeVar, cast
+
+from rag_middle.errors import RegistrationError, UnknownNameError
+
+__all__ = ["Registry"]
+
+T = TypeVar("T")
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_LAZY_TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+class Registry(Generic[T]):
+    """Names and what they stand for, loaded on first use.
+
+    A target is an object, or a string ``"package.module:attribute"`` that is imported when its
+    name is first asked for; listing names imports nothing. Entry points of installed packages
+    come after the registered names, sorted. A broken one costs its own name and no other.
+
+    Args:
+        kind: what is registered, in the singular, for messages (``"method"``).
+        entry_point_group: group of entry points to read, if any.
+        check: called with each loaded target; raises where the target is not fit to be used.
+
+    Example:
+        >>> numbers: Registry[type] = Registry("number")
+        >>> numbers.register("fraction", "fractions:Fraction")
+        >>> numbers.get("fraction").__name__
+        'Fraction'
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        *,
+        entry_point_group: str | None = None,
+        check: Callable[[object], None] | None = None,
+    ) -> None:
+        self.kind = kind
+        self._group = entry_point_group
+        self._check = check
+        self._registered: dict[str, T | EntryPoint] = {}
+        self._announced: dict[str, EntryPoint] | None = None  # read on first need
+        self._loaded: dict[str, T] = {}
+
+    def register(self, name: str, target: T | str) -> None:
+        """Make ``target`` known as ``name``.
+
+        Raises:
+            RegistrationError: the name is taken or not in lower_snake_case, or a string target is
+                not of the form ``"package.module:attribute"``.
+        """
+        if not _NAME.fullmatch(name):
+            raise RegistrationError(
+                f"{name!r} cannot name a {self.kind}: use lower-case letters, digits and '_'."
+            )
+        if name in self._registered:
+            raise RegistrationError(
+                f"There is a {self.kind} {name!r} already ({_source(self._registered[name])}): "
+                "choose another name."
+            )
+        if not isinstance(target, str):
+            self._registered[name] = target
+        elif _LAZY_TARGET.fullmatch(target):
+            # An entry point is exactly a target not yet imported.
+            self._registered[name] = EntryPoint(name=name, value=target, group="")
+        else:
+            raise RegistrationError(
+                f"The target of {self.kind} {name!r} should read 'package.module:attribute', "
+                f"got {target!r}."
+            )
+        self._loaded.pop(name, None)  # an entry point of the same name gives way
+
+    def get(self, name: str) -> T:
+        """What ``name`` stands for.
+
+        Raises:
+            UnknownNameError: no such name; the message suggests the closest one.
+            RegistrationError: the name is known and its target cannot be loaded.
+        """
+        if name not in self._loaded:
+            self._loaded[name] = self._load(name)
+        return self._loaded[name]
+
+    def names(self) -> tuple[str, ...]:
+        """Registered names in order of registration, then those of other packages, sorted."""
+        return tuple(dict.fromkeys((*self._registered, *self._entry_points())))
+
+    def items(self) -> Iterator[tuple[str, T]]:
+        """Every name with its target; another package's broken target is left out with a warning.
+
+        Raises:
+            RegistrationError: a registered target cannot be loaded.
+        """
+        for name in self.names():
+            try:
+                target = self.get(name)
+            except RegistrationError as error:
+                if name in self._registered:
+                    raise
+                warnings.warn(f"Left out: {error}", RuntimeWarning, stacklevel=2)
+            else:
+                yield name, target
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        return len(self.names())
+
+    def _load(self, name: str) -> T:
+        # Registered names first: they must be found without reading other packages' metadata.
+        source: T | EntryPoint
+        if name in self._registered:
+            source = self._registered[name]
+        elif name in self._entry_points():
+            source = self._entry_points()[name]
+        else:
+            raise UnknownNameError(self._unknown(name))
+        try:
+            target = source.load() if isinstance(source, EntryPoint) else source
+            if self._check is not None:
+                self._check(target)
+        except Exception as error:  # importing other people's code can raise anything
+            remedy = (
+                "" if name in self._registered else " Update or remove the package that brings it."
+            )
+            raise RegistrationError(
+                f"The {self.kind} {name!r} ({_source(source)}) cannot be loaded: "
+                f"{type(error).__name__}: {error}.{remedy}"
+            ) from error
+        return cast(T, target)
+
+    def _entry_points(self) -> dict[str, EntryPoint]:
+        """Entry points under names of their own, sorted. Reads metadata, imports nothing."""
+        if self._group is None:
+            return {}
+        if self._announced is None:
+            announced: dict[str, EntryPoint] = {}
+            for point in sorted(entry_points(group=self._group), key=_sort_key):
+                if point.name in self._registered:
+                    self._refuse(point, "a name of this package")
+                elif point.name in announced:
+                    self._refuse(point, f"the name is taken ({_source(announced[point.name])})")
+                elif not _NAME.fullmatch(point.name):
+                    self._refuse(point, "a name has lower-case letters, digits and '_'")
+                else:
+                    announced[point.name] = point
+            self._announced = announced
+        return self._announced
+
+    def _refuse(self, point: EntryPoint, reason: str) -> None:
+        warnings.warn(
+            f"Left out the {self.kind} {point.name!r} ({_source(point)}): {reason}.",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+    def _unknown(self, name: str) -> str:
+        known = self.names()
+        spelling = name.strip().lower().replace("-", "_")
+        close = difflib.get_close_matches(spelling, known, n=1)
+        guess = f" Did you mean {close[0]!r}?" if close else ""
+        return f"Unknown {self.kind} {name!r}.{guess} Known: {', '.join(known)}."
+
+
+def _source(target: object) -> str:
+    """Where a target comes from, in words."""
+    if not isinstance(target, EntryPoint):
+        return repr(target)
+    package = f" of {target.dist.name} {target.dist.version}" if target.dist else ""
+    return f"{target.value}{package}"
+
+
+def _sort_key(point: EntryPoint) -> tuple[str, str]:
+    return point.name, point.dist.name if point.dist else ""
