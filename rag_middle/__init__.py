@@ -1,0 +1,105 @@
+"""Training-free methods against lost-in-the-middle, for any local Hugging Face decoder.
+
+Names that need torch are imported when first used, so ``import rag_middle`` stays light.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from rag_middle.errors import (
+    ChatTemplateError,
+    ContextOverflowError,
+    GoldenFormatError,
+    IncompatibleMethodsError,
+    MarkerError,
+    MethodConfigError,
+    ModelNotFoundError,
+    PatchIneffectiveError,
+    PromptError,
+    RagMiddleError,
+    RegistrationError,
+    UnknownNameError,
+    UnsupportedArchitectureError,
+    UnsupportedGenerationError,
+)
+from rag_middle.layout import PromptLayout
+
+if TYPE_CHECKING:
+    from rag_middle.attention import applied
+    from rag_middle.documents import ContextPrompt, Document, mark, parse
+    from rag_middle.generation import RagMiddleModel
+    from rag_middle.methods import (
+        LPES,
+        PINE,
+        SIW,
+        Compose,
+        MsPoE,
+        NoMethod,
+        PositionalHiddenStates,
+        PositionInterpolation,
+    )
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "LPES",
+    "PINE",
+    "SIW",
+    "ChatTemplateError",
+    "Compose",
+    "ContextOverflowError",
+    "ContextPrompt",
+    "Document",
+    "GoldenFormatError",
+    "IncompatibleMethodsError",
+    "MarkerError",
+    "MethodConfigError",
+    "ModelNotFoundError",
+    "MsPoE",
+    "NoMethod",
+    "PatchIneffectiveError",
+    "PositionInterpolation",
+    "PositionalHiddenStates",
+    "PromptError",
+    "PromptLayout",
+    "RagMiddleError",
+    "RagMiddleModel",
+    "RegistrationError",
+    "UnknownNameError",
+    "UnsupportedArchitectureError",
+    "UnsupportedGenerationError",
+    "applied",
+    "mark",
+    "parse",
+]
+
+_LAZY = {
+    "rag_middle.attention": ("applied",),
+    "rag_middle.documents": ("ContextPrompt", "Document", "mark", "parse"),
+    "rag_middle.generation": ("RagMiddleModel",),
+    "rag_middle.methods": (
+        "LPES",
+        "PINE",
+        "SIW",
+        "Compose",
+        "MsPoE",
+        "NoMethod",
+        "PositionInterpolation",
+        "PositionalHiddenStates",
+    ),
+}
+_HOME = {name: module for module, names in _LAZY.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value  # the next access finds it without coming here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

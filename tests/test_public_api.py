@@ -1,0 +1,60 @@
+"""The public names exist, are typed, and cost nothing until used."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+import rag_middle
+from rag_middle import errors
+
+
+@pytest.mark.parametrize("name", rag_middle.__all__)
+def test_every_public_name_can_be_imported(name: str) -> None:
+    assert getattr(rag_middle, name).__name__ == name
+
+
+def test_every_error_is_public() -> None:
+    assert set(errors.__all__) <= set(rag_middle.__all__)
+
+
+def test_what_type_checkers_see_is_what_runs() -> None:
+    """The imports under TYPE_CHECKING name the same modules as the lazy table."""
+    tree = ast.parse(Path(rag_middle.__file__).read_text(encoding="utf-8"))
+    block = next(
+        node
+        for node in tree.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    )
+    seen = {
+        alias.name: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen == rag_middle._HOME
+
+
+def test_importing_the_package_loads_no_heavy_library() -> None:
+    script = "import rag_middle, sys; print(*sorted(sys.modules))"
+    finished = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    loaded = set(finished.stdout.split())
+    assert "rag_middle" in loaded
+    assert not loaded & {"torch", "transformers", "tokenizers", "numpy", "typer", "rich"}
+
+
+def test_unknown_names_are_refused_and_known_ones_listed() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Pine'"):
+        rag_middle.Pine  # noqa: B018 - the access is what is tested
+    assert set(rag_middle.__all__) <= set(dir(rag_middle))
+
+
+def test_type_information_is_shipped() -> None:
+    assert resources.files("rag_middle").joinpath("py.typed").is_file()
