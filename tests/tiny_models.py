@@ -1,0 +1,83 @@
+"""Tiny random models whose attention is peaky enough for a wrong position to show.
+
+A freshly initialised model has weights near zero: attention is uniform, norms are ones and biases
+zeros, so most mistakes leave the logits where they were. `scramble` draws every weight again.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+
+VOCABULARY = 211
+HIDDEN = 64
+HEADS = 4
+KEY_VALUE_HEADS = 2
+HEAD_SIZE = HIDDEN // HEADS
+POSITIONS = 512
+
+# Parameters with a range of their own (decays of linear attention, activation shapes).
+_KEPT = ("A_log", "dt_bias", "alpha_p", "alpha_n")
+
+
+def tiny(config_class: type[PretrainedConfig], **overrides: Any) -> PretrainedConfig:
+    """A config of the usual size; `overrides` replace or add settings."""
+    settings: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": HIDDEN,
+        "intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KEY_VALUE_HEADS,
+        "head_dim": HEAD_SIZE,
+        "max_position_embeddings": POSITIONS,
+        **special_tokens(),
+        **overrides,
+    }
+    return config_class(**{name: value for name, value in settings.items() if value is not ...})
+
+
+def special_tokens() -> dict[str, int | None]:
+    """No end token, so that generation runs to its limit; 0 pads."""
+    return {"pad_token_id": 0, "bos_token_id": None, "eos_token_id": None}
+
+
+def build(name: str, config: PretrainedConfig, attn_implementation: str) -> PreTrainedModel:
+    """A float32 model in eval mode. The same `name` and `config` give the same weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(
+            config, attn_implementation=attn_implementation, dtype=torch.float32
+        )
+    scramble(model, seed=zlib.crc32(name.encode()))
+    model.generation_config = GenerationConfig(pad_token_id=0, do_sample=False)
+    return model.eval().requires_grad_(False)
+
+
+@torch.no_grad()
+def scramble(model: PreTrainedModel, seed: int) -> None:
+    """Draw all weights again, norms and biases too."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        if name.rsplit(".", 1)[-1] in _KEPT:
+            continue
+        is_norm = any(part in name for part in ("norm", "ln_")) and not name.endswith("bias")
+        if is_norm:
+            # Some norms multiply by `1 + weight` and start at zero: keep their centre.
+            parameter.add_(torch.rand(parameter.shape, generator=generator) - 0.5)
+        elif name.endswith("sinks"):
+            parameter.normal_(generator=generator)
+        elif parameter.ndim < 2 or name.endswith("bias"):
+            parameter.normal_(std=0.1, generator=generator)
+        elif "embed" in name or "wte" in name or "wpe" in name:
+            parameter.normal_(std=0.5, generator=generator)
+        else:
+            parameter.normal_(std=0.18, generator=generator)
