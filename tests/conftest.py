@@ -1,29 +1,41 @@
-"""What every test relies on: no network, one thread, the same examples each time."""
+"""Shared fixtures: tiny random models, built once per session and only when asked for."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable, Iterator
 
-# Before anything imports huggingface_hub, which reads it once.
-os.environ["HF_HUB_OFFLINE"] = "1"
-
-import hypothesis
 import pytest
 import torch
+from transformers import PreTrainedModel
 
-hypothesis.settings.register_profile(
-    "repeatable",
-    derandomize=True,  # a red test stays red
-    deadline=None,  # the first example pays for imports; pytest-timeout guards the whole
-)
-hypothesis.settings.load_profile("repeatable")
+from tests.families import FAMILIES
 
-torch.set_num_threads(1)  # tests run in parallel, models are tiny
+FamilyModel = Callable[..., PreTrainedModel]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if torch.cuda.is_available():
-        return
-    for item in items:
-        if item.get_closest_marker("gpu"):
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Tiny tensors gain nothing from threads, and workers of one run share the cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def family_model() -> FamilyModel:
+    """``family_model(name, attn_implementation=None)``: one model per pair, shared by all tests.
+
+    Leave it as it was: other tests get the same object. Only families that remember earlier
+    inputs are built anew for each call.
+    """
+    models: dict[tuple[str, str], PreTrainedModel] = {}
+
+    def get(name: str, attn_implementation: str | None = None) -> PreTrainedModel:
+        family = FAMILIES[name]
+        implementation = attn_implementation or family.implementations[0]
+        if family.stateful or (name, implementation) not in models:
+            models[name, implementation] = family.build(implementation)
+        return models[name, implementation]
+
+    return get

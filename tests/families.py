@@ -71,6 +71,9 @@ class Family:
     Attributes:
         batch_equals_single: a left-padded row gives the logits of the row alone.
         cached_equals_full: decoding with a cache gives the logits of one pass over everything.
+        implementations_agree: sdpa and eager give the same logits.
+        stateful: logits depend on what the model has seen before, so each test needs its own.
+        tolerance: largest difference of logits that counts as equal.
         note: the reason where one of them is false, or what the config is there to cover.
     """
 
@@ -80,6 +83,9 @@ class Family:
     implementations: tuple[Implementation, ...] = ("sdpa", "eager")
     batch_equals_single: bool = True
     cached_equals_full: bool = True
+    implementations_agree: bool = True
+    stateful: bool = False
+    tolerance: float = 1e-4  # float32 sums in another order; a wrong mask moves logits by 0.1
     note: str = ""
 
     def build(self, attn_implementation: str | None = None) -> PreTrainedModel:
@@ -113,7 +119,7 @@ def _add(
 
 SLIDING_THEN_FULL = ["sliding_attention", "sliding_attention", "full_attention"]
 EAGER_ONLY: dict[str, Any] = {"implementations": ("eager",)}
-MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+MOE: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 
 # --- halves rotated, one rotary embedding for all layers --------------------------------------
 _add("llama", hf.LlamaConfig, attention_bias=True, mlp_bias=True)
@@ -347,7 +353,7 @@ _add(
     "llama_dynamic",
     hf.LlamaConfig,
     Traits(rope_type="dynamic"),
-    vanilla=LENGTH_CHANGES_FREQUENCIES,
+    vanilla=LENGTH_CHANGES_FREQUENCIES | {"stateful": True},
     max_position_embeddings=32,  # longer inputs change the frequencies
     rope_parameters=_rope(rope_type="dynamic", factor=4.0),
 )
@@ -370,6 +376,7 @@ _add(
     "qwen3_next",
     hf.Qwen3NextConfig,
     Traits(qk_norm="before", rotary_size=8, linear_layers=(0, 1)),
+    vanilla={"tolerance": 1e-3, "note": "padding moves the chunks of its linear attention"},
     layer_types=["linear_attention", "linear_attention", "full_attention"],
     rope_parameters=_rope(partial_rotary_factor=0.5),
     shared_expert_intermediate_size=32,
@@ -437,7 +444,15 @@ _add(
     n_head=4,
     n_layer=3,
 )
-_add("falcon_alibi", hf.FalconConfig, ALIBI, alibi=True, multi_query=False, head_dim=...)
+_add(
+    "falcon_alibi",
+    hf.FalconConfig,
+    ALIBI,
+    vanilla={"implementations_agree": False, "note": "its eager path adds the bias twice"},
+    alibi=True,
+    multi_query=False,
+    head_dim=...,
+)
 _add(
     "falcon",
     hf.FalconConfig,
