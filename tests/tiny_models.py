@@ -54,13 +54,11 @@ def build(name: str, config: PretrainedConfig, attn_implementation: str) -> PreT
     """A float32 model in eval mode. The same `name` and `config` give the same weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
             config, attn_implementation=attn_implementation, dtype=torch.float32
         )
     scramble(model, seed=zlib.crc32(name.encode()))
-    model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
-        pad_token_id=0, do_sample=False
-    )
+    model.generation_config = GenerationConfig(pad_token_id=0, do_sample=False)
     return model.eval().requires_grad_(False)
 
 
