@@ -25,7 +25,7 @@ test: setup
 	$(BIN)/python -m pytest -n auto --maxprocesses=8
 
 check: setup
-	PYTHON=$(BIN)/python .ci/run
+	PATH="$(abspath $(BIN)):$$PATH" .ci/run
 
 bench: setup
 	$(BIN)/python benchmarks/overhead.py

@@ -1,0 +1,88 @@
+"""Write the parts of the documentation that the code already says.
+
+    python docs/generate.py            rewrite them
+    python docs/generate.py --check    fail where they are out of date
+
+A page is generated whole, or between ``<!-- name:start -->`` and ``<!-- name:end -->``. To generate
+more, write a function that returns Markdown and add it to ``PAGES``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rag_middle.methods import METHODS
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generated:
+    """A page, or a block of one, and the function that writes it.
+
+    Attributes:
+        path: page, relative to the repository.
+        block: name in the page's start and end comments; None: the whole page.
+        render: returns the Markdown.
+    """
+
+    path: str
+    block: str | None
+    render: Callable[[], str]
+
+    def apply(self, text: str) -> str:
+        """``text`` of the page with this part up to date."""
+        body = self.render().strip()
+        if self.block is None:
+            return body + "\n"
+        start, end = f"<!-- {self.block}:start -->", f"<!-- {self.block}:end -->"
+        if text.count(start) != 1 or text.count(end) != 1:
+            raise SystemExit(f"{self.path}: expected one '{start}' and one '{end}'.")
+        before, rest = text.split(start)
+        _, after = rest.split(end)
+        return f"{before}{start}\n{body}\n{end}{after}"
+
+
+def methods_table() -> str:
+    """One row per method of this package, in the order of the registry."""
+    rows = ["| name | method | idea | cost | needs |", "| --- | --- | --- | --- | --- |"]
+    for name, method in METHODS.items():
+        info = method.info
+        if not method.__module__.startswith("rag_middle."):
+            continue  # another installed package's
+        title = f"[{info.title}]({info.paper})" if info.paper else info.title
+        cells = (f"`{name}`", title, info.idea, info.cost, info.requires)
+        rows.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
+    return "\n".join(rows)
+
+
+PAGES = (Generated(path="README.md", block="methods", render=methods_table),)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="fail where a page is out of date")
+    check: bool = parser.parse_args().check
+
+    stale = []
+    for page in PAGES:
+        path = ROOT / page.path
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        fresh = page.apply(text)
+        if fresh == text:
+            continue
+        stale.append(page.path)
+        if not check:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(fresh, encoding="utf-8")
+            print(f"wrote {page.path}")
+    if check and stale:
+        sys.exit(f"Out of date: {', '.join(stale)}. Run `make docs` and commit the result.")
+
+
+if __name__ == "__main__":
+    main()
