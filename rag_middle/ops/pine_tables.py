@@ -1,0 +1,99 @@
+"""Where PINE (arXiv:2407.01100, section 3) puts tokens, before documents are ranked.
+
+The prefix keeps its positions. Every document ends at `P + T`, so that it is the last one where it
+is the query itself; as a key it moves back by the length of the documents ranked nearer
+(`rag_middle.ops.importance.document_shifts`). Suffix and generated tokens keep their positions.
+
+Rotations compose, `R(p)R(s) = R(p + s)`, so keys are rotated once at these base positions, which is
+what a cache should hold, and a shift is one more rotation by an angle shared by the whole document.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from rag_middle.ops.importance import document_means, spans_of
+from rag_middle.ops.rope import RotaryStyle, rotate
+
+if TYPE_CHECKING:
+    from rag_middle.layout import PromptLayout
+
+__all__ = ["PineTables", "base_rotate"]
+
+
+class PineTables:
+    """What all layers with the same rotary embedding share about one prompt.
+
+    Args:
+        layout: prefix, documents, suffix. No documents: plain causal attention.
+        cos: `[N, R]` cosines of the pair angles at positions `0..N-1`, with `N` at least the
+            prompt and the generated tokens together. None, with `sin` and `style`, for a layer
+            without rotary embedding: only visibility changes there.
+        sin: like `cos`.
+        style: how the model pairs head dimensions.
+        device: where the layer computes; that of `cos` by default.
+
+    Attributes:
+        spans: of the documents, counted from the first document token.
+        lengths: `[D]` tokens of each document.
+        means: `[T, D]`, see `document_means`.
+        document_of: `[T]` index of the document a token belongs to.
+        base_positions: `[l]` of the prompt's tokens.
+        rotates: False for a layer without rotary embedding; it has no tables then.
+        base_cos, base_sin: `[N, R]` for the token at an index, at its base position.
+        shift_cos, shift_sin: `[N, R]` for a shift by a number of positions.
+    """
+
+    def __init__(
+        self,
+        layout: PromptLayout,
+        cos: Tensor | None = None,
+        sin: Tensor | None = None,
+        style: RotaryStyle | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        if device is None and cos is not None:
+            device = cos.device
+        self.layout = layout
+        self.spans = spans_of(layout.document_lengths)
+        self.lengths = torch.tensor(layout.document_lengths, dtype=torch.long).to(device)
+        self.means = document_means(layout.document_lengths, device)
+        self.document_of = torch.cat(
+            [torch.full((end - start,), index) for index, (start, end) in enumerate(self.spans)]
+            or [torch.empty(0, dtype=torch.long)]
+        ).to(device)
+        base_positions = torch.arange(layout.length)
+        for start, end in layout.documents:
+            base_positions[start:end] += layout.suffix_start - end
+        self.base_positions = base_positions.to(device)
+        self.rotates = style is not None
+        if cos is not None and sin is not None and style is not None:
+            self.style = style
+            cos, sin = cos.to(device).float(), sin.to(device).float()
+            beyond = torch.arange(layout.length, cos.shape[0], device=device)
+            where = torch.cat((self.base_positions, beyond))
+            self.base_cos, self.base_sin = cos[where], sin[where]
+            # Yarn-like variants multiply a factor into the table; the base rotation applies it,
+            # the shift on top must not apply it again.
+            self.shift_cos, self.shift_sin = cos / cos[:1], sin / cos[:1]
+
+
+def base_rotate(x: Tensor, tables: PineTables, start: int = 0) -> Tensor:
+    """Rotate queries or keys at their base positions.
+
+    Args:
+        x: `[..., n, d]` un-rotated, tokens `start..start+n` of prompt and generated text.
+        tables: of the prompt.
+        start: index of the first token.
+
+    Returns:
+        A tensor of the shape and dtype of `x`; `x` itself in a layer without rotary embedding.
+    """
+    if not tables.rotates:
+        return x
+    where = slice(start, start + x.shape[-2])
+    rotated = rotate(x.float(), tables.base_cos[where], tables.base_sin[where], tables.style)
+    return rotated.to(x.dtype)

@@ -1,0 +1,264 @@
+"""Fast PINE against plain loops, and the properties the paper promises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+import torch
+from torch import Tensor
+
+from rag_middle.errors import PromptError
+from rag_middle.layout import PromptLayout
+from rag_middle.ops import importance
+from rag_middle.ops.importance import ScoreRule, document_importance, document_shifts
+from rag_middle.ops.pine import PineTables, base_rotate, decode, prefill
+from rag_middle.ops.rope import RotaryStyle
+from tests.reference.pine import naive_pine, rotary_place
+
+
+@dataclass(frozen=True)
+class Case:
+    lengths: tuple[int, ...]
+    prefix: int = 3
+    suffix: int = 4
+    generated: int = 2
+    heads: int = 4
+    groups: int = 2
+    d: int = 8
+    pairs: int = 4  # 0: no rotary embedding
+    pairing: Literal["half", "interleaved"] = "half"
+    factor: float = 1.0  # of a yarn-like table
+    softcap: float | None = None
+    window: int | None = None
+
+    @property
+    def layout(self) -> PromptLayout:
+        spans, start = [], self.prefix
+        for length in self.lengths:
+            spans.append((start, start + length))
+            start += length
+        return PromptLayout(length=start + self.suffix, documents=tuple(spans))
+
+    @property
+    def total(self) -> int:
+        return self.layout.length + self.generated
+
+    @property
+    def rule(self) -> ScoreRule:
+        return ScoreRule(scale=0.5, softcap=self.softcap, window=self.window)
+
+    def table(self) -> tuple[Tensor, Tensor] | tuple[None, None]:
+        if not self.pairs:
+            return None, None
+        angles = torch.arange(self.total)[:, None] * torch.logspace(0, -2, self.pairs)
+        return self.factor * angles.cos(), self.factor * angles.sin()
+
+    def tables(self) -> PineTables:
+        style = RotaryStyle(self.pairing, self.pairs) if self.pairs else None
+        return PineTables(self.layout, *self.table(), style)
+
+    def qkv(self, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+        make = torch.Generator().manual_seed(seed)
+        shapes = (
+            (1, self.heads, self.total, self.d),
+            (1, self.groups, self.total, self.d),
+            (1, self.groups, self.total, self.d + 2),
+        )
+        q, k, v = (torch.randn(shape, generator=make) for shape in shapes)
+        return q, k, v
+
+
+CASES = {
+    "unequal documents": Case((4, 3, 6)),
+    "interleaved pairs": Case((4, 3, 6), pairing="interleaved"),
+    "partly rotated, interleaved": Case((4, 3, 6), pairing="interleaved", pairs=3),
+    "partly rotated, halves": Case((4, 3, 6), pairs=2),
+    "one head per key": Case((4, 3, 6), groups=4),
+    "one key head": Case((3, 3, 3), groups=1),
+    "yarn-like factor": Case((4, 3, 6), factor=1.3),
+    "soft-capped": Case((4, 3, 6), softcap=1.5),
+    "narrow window": Case((4, 3, 6), window=3),
+    "wide window": Case((4, 3, 6), window=12),
+    "everything capped and windowed": Case((5, 1, 4, 2), softcap=2.0, window=7, factor=0.8),
+    "no rotary embedding": Case((4, 3, 6), pairs=0),
+    "no rotary embedding, window": Case((4, 3, 6), pairs=0, window=6),
+    "empty documents": Case((0, 4, 0, 3)),
+    "only empty documents": Case((0, 0)),
+    "empty prefix": Case((4, 3, 6), prefix=0),
+    "empty suffix": Case((4, 3, 6), suffix=0),
+    "documents only": Case((4, 3, 6), prefix=0, suffix=0),
+    "one document": Case((5,)),
+    "one token each": Case((1, 1, 1, 1)),
+    "no documents": Case((), prefix=7, suffix=0),
+    "no documents, window": Case((), prefix=7, suffix=0, window=3),
+}
+
+
+def run(case: Case, q: Tensor, k: Tensor, v: Tensor, steps: int = 1) -> tuple[Tensor, Tensor]:
+    """Prefill, then decode `steps` tokens at a time; output and log-sum-exp of all tokens."""
+    tables, end = case.tables(), case.layout.length
+    first = prefill(q[:, :, :end], k[:, :, :end], v[:, :, :end], tables, case.rule, need_lse=True)
+    outs, lses, cache = [first.out], [first.lse], first.rotated_keys
+    for start in range(end, case.total, steps):
+        now = slice(start, start + steps)
+        cache = torch.cat((cache, base_rotate(k[:, :, now], tables, start)), dim=2)
+        out, lse = decode(
+            q[:, :, now], cache, v[:, :, : start + steps], first.state, case.rule, need_lse=True
+        )
+        outs.append(out)
+        lses.append(lse)
+    return torch.cat(outs, dim=2), torch.cat([x for x in lses if x is not None], dim=2)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_pine_matches_naive_loops(case: Case) -> None:
+    q, k, v = case.qkv()
+    cos, sin = case.table()
+    place = None if cos is None or sin is None else rotary_place(cos, sin, case.pairing)
+    expected = naive_pine(
+        q[0],
+        k[0],
+        v[0],
+        case.layout.documents,
+        place,
+        case.rule.scale,
+        case.softcap,
+        case.window,
+    )
+    for got, want in zip(run(case, q, k, v), expected, strict=True):
+        torch.testing.assert_close(got[0], want, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["unequal documents", "narrow window", "empty documents"])
+def test_several_tokens_decode_as_one_by_one(name: str) -> None:
+    case = CASES[name]
+    one, together = run(case, *case.qkv()), run(case, *case.qkv(), steps=2)
+    torch.testing.assert_close(one, together, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["unequal documents", "wide window", "one token each"])
+def test_bounded_chunks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = CASES[name]
+    whole = run(case, *case.qkv())
+    monkeypatch.setattr(importance, "_SCORES_ALIVE", 100)
+    torch.testing.assert_close(run(case, *case.qkv()), whole, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.parametrize("window", [None, 9])
+def test_document_order_does_not_change_results(softcap: float | None, window: int | None) -> None:
+    case = Case((4, 3, 6, 2), softcap=softcap, window=window)
+    order = (2, 0, 3, 1)
+    moved = Case(tuple(case.lengths[i] for i in order), softcap=softcap, window=window)
+    spans = case.layout.documents
+    end = case.layout.suffix_start
+    index = torch.cat([
+        torch.arange(case.prefix),
+        *(torch.arange(*spans[i]) for i in order),
+        torch.arange(end, case.total),
+    ])  # fmt: skip
+    q, k, v = case.qkv()
+    out, lse = run(case, q, k, v)
+    moved_out, moved_lse = run(moved, q[:, :, index], k[:, :, index], v[:, :, index])
+    torch.testing.assert_close(moved_out, out[:, :, index], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(moved_lse, lse[:, :, index], atol=1e-5, rtol=1e-5)
+
+
+def test_one_document_is_plain_causal_attention() -> None:
+    case = Case((6,))
+    q, k, v = case.qkv()
+    tables, every = case.tables(), case.total
+    causal = Case((), prefix=every, suffix=0, generated=0)
+    plain = prefill(q, k, v, causal.tables(), case.rule)
+    torch.testing.assert_close(run(case, q, k, v)[0], plain.out, atol=1e-5, rtol=1e-5)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        base_rotate(q, tables), base_rotate(k, tables), v,
+        is_causal=True, enable_gqa=True, scale=case.rule.scale,
+    )  # fmt: skip
+    torch.testing.assert_close(plain.out, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_rows_are_independent() -> None:
+    case = CASES["unequal documents"]
+    one, two = case.qkv(0), case.qkv(1)
+    both = run(case, *(torch.cat(pair) for pair in zip(one, two, strict=True)))
+    for row, alone in enumerate((run(case, *one), run(case, *two))):
+        for got, want in zip(both, alone, strict=True):
+            torch.testing.assert_close(got[row], want[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_follows_float32(dtype: torch.dtype) -> None:
+    case = Case((4, 3, 6))
+    half = [x.to(dtype) for x in case.qkv()]
+    out, lse = run(case, *half)
+    assert out.dtype == dtype
+    assert lse.dtype == torch.float32
+    expected, expected_lse = run(case, *(x.float() for x in half))
+    tolerance = 4 * torch.finfo(dtype).eps  # cached keys and the result are rounded
+    torch.testing.assert_close(out.float(), expected, atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(lse, expected_lse, atol=4 * tolerance, rtol=tolerance)
+
+
+def test_the_log_sum_exp_is_optional_and_changes_nothing() -> None:
+    case = Case((4, 3), generated=0)
+    with_lse = prefill(*case.qkv(), case.tables(), case.rule, need_lse=True)
+    without = prefill(*case.qkv(), case.tables(), case.rule)
+    assert without.lse is None
+    assert torch.equal(without.out, with_lse.out)
+
+
+def test_inputs_are_left_alone() -> None:
+    case = Case((4, 3, 6))
+    q, k, v = case.qkv()
+    run(case, q, k, v)
+    for now, before in zip((q, k, v), case.qkv(), strict=True):
+        assert torch.equal(now, before)
+
+
+def test_state_survives_reuse_of_the_key_storage() -> None:
+    case = Case((4, 3, 6), generated=0)
+    q, k, v = case.qkv()
+    state = prefill(q, k, v, case.tables(), case.rule).state
+    kept = state.document_keys.clone()
+    k.zero_()
+    assert torch.equal(state.document_keys, kept)
+
+
+def test_a_prompt_in_pieces_is_refused() -> None:
+    case = Case((4, 3))
+    q, k, v = (x[:, :, :5] for x in case.qkv())
+    with pytest.raises(PromptError, match=r"5 tokens were given.*chunked prefill"):
+        prefill(q, k, v, case.tables(), case.rule)
+
+
+def test_importance_prefers_the_document_that_is_looked_at() -> None:
+    # Two dimensions: document 1 looks along the first, where only document 2 has keys.
+    q = torch.tensor([[0.0, 1.0], [0.0, 1.0], [9.0, 0.0], [0.0, 1.0]])
+    k = torch.tensor([[0.0, 1.0], [0.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
+    got = document_importance(q[None, None], k[None, None], (2, 1, 1), ScoreRule(scale=1.0))
+    assert got.shape == (1, 1, 3, 3)
+    assert got[0, 0].diagonal().tolist() == [torch.inf] * 3
+    assert got[0, 0, 1, 2] > 0.99 > 0.01 > got[0, 0, 1, 0]
+    away = torch.tensor([1.0, 0.0]).softmax(0)  # document 0 sees one key of each other document
+    torch.testing.assert_close(got[0, 0, 0, 1:], 2 * away)  # summed over its two tokens
+
+
+def test_importance_is_a_mean_over_tokens_not_a_sum() -> None:
+    q = torch.zeros(1, 1, 7, 2)  # indifferent queries
+    k = torch.ones(1, 1, 7, 2)
+    got = document_importance(q, k, (1, 4, 2), ScoreRule(scale=1.0))
+    torch.testing.assert_close(got[0, 0, 0, 1:], torch.full((2,), 1 / 6))
+
+
+def test_shifts_put_the_most_important_nearest_and_keep_order_on_ties() -> None:
+    lengths = torch.tensor([5, 2, 3])
+    importance = torch.tensor([[0.1, 0.7, 0.2], [0.5, 0.5, 0.5], [0.0, 0.0, torch.inf]])
+    assert document_shifts(importance, lengths).tolist() == [[5, 0, 2], [0, 5, 7], [3, 8, 0]]
+
+
+def test_base_positions_end_every_document_where_the_last_one_ends() -> None:
+    layout = PromptLayout(length=10, documents=((2, 5), (5, 5), (5, 9)))
+    assert PineTables(layout).base_positions.tolist() == [0, 1, 6, 7, 8, 5, 6, 7, 8, 9]
