@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar, cast
 
 from rag_middle.errors import RegistrationError, UnknownNameError
 
-__all__ = ["Registry"]
+__all__ = ["Registry", "suggest"]
 
 T = TypeVar("T")
 
@@ -139,7 +139,7 @@ class Registry(Generic[T]):
             )
             raise RegistrationError(
                 f"The {self.kind} {name!r} ({_source(source)}) cannot be loaded: "
-                f"{type(error).__name__}: {error}.{remedy}"
+                f"{type(error).__name__}: {str(error).rstrip('.')}.{remedy}"
             ) from error
         return cast(T, target)
 
@@ -170,10 +170,15 @@ class Registry(Generic[T]):
 
     def _unknown(self, name: str) -> str:
         known = self.names()
-        spelling = name.strip().lower().replace("-", "_")
-        close = difflib.get_close_matches(spelling, known, n=1)
-        guess = f" Did you mean {close[0]!r}?" if close else ""
-        return f"Unknown {self.kind} {name!r}.{guess} Known: {', '.join(known)}."
+        return f"Unknown {self.kind} {name!r}.{suggest(name, known)} Known: {', '.join(known)}."
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """`` Did you mean 'ms_poe'?``, or nothing where no known name comes close."""
+    spelling = name.strip().lower().replace("-", "_")
+    by_spelling = {each.lower().replace("-", "_"): each for each in known}
+    close = difflib.get_close_matches(spelling, by_spelling, n=1)
+    return f" Did you mean {by_spelling[close[0]]!r}?" if close else ""
 
 
 def _source(target: object) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rag_middle.errors import RegistrationError, UnknownNameError
-from rag_middle.registry import Registry
+from rag_middle.registry import Registry, suggest
 
 GROUP = "rag_middle_test.methods"
 
@@ -81,6 +81,11 @@ def test_nothing_is_suggested_where_nothing_is_close(methods: Registry[type]) ->
     with pytest.raises(UnknownNameError) as raised:
         methods.get("xylophone")
     assert str(raised.value) == "Unknown method 'xylophone'. Known: none, ms_poe."
+
+
+def test_suggestions_keep_the_spelling_of_what_is_known() -> None:
+    assert suggest("llama_2_7b", ["Llama-2-7b", "vicuna-13b"]) == " Did you mean 'Llama-2-7b'?"
+    assert suggest("xylophone", ["Llama-2-7b"]) == ""
 
 
 @pytest.mark.parametrize(
