@@ -10,6 +10,7 @@ more, write a function that returns Markdown and add it to ``PAGES``.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,15 +50,19 @@ class Generated:
 
 def methods_table() -> str:
     """One row per method of this package, in the order of the registry."""
-    rows = ["| name | method | idea | cost | needs |", "| --- | --- | --- | --- | --- |"]
+    rows = ["| name | method | paper | idea | cost | requires |", "| --- " * 6 + "|"]
     for name, method in METHODS.items():
-        info = method.info
         if not method.__module__.startswith("rag_middle."):
             continue  # another installed package's
-        title = f"[{info.title}]({info.paper})" if info.paper else info.title
-        cells = (f"`{name}`", title, info.idea, info.cost, info.requires)
+        info = method.info
+        cells = (f"`{name}`", info.title, _linked(info.paper), info.idea, info.cost, info.requires)
         rows.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     return "\n".join(rows)
+
+
+def _linked(paper: str) -> str:
+    """``arXiv:<number>`` as a link; anything else as it is."""
+    return re.sub(r"arXiv:(\d{4}\.\d{5})", r"[\1](https://arxiv.org/abs/\1)", paper)
 
 
 PAGES = (Generated(path="README.md", block="methods", render=methods_table),)
