@@ -1,0 +1,32 @@
+"""The seam with transformers: run any decoder's attention under a plan, and leave no trace."""
+
+from rag_middle.attention.patch import applied, model_lock, model_traits
+from rag_middle.attention.plan import (
+    AttentionPlan,
+    ChannelScaling,
+    DocumentOrder,
+    HeadPositionScale,
+    InitialTokenScaling,
+    LayerPlan,
+    OnlineAreas,
+    PositionScale,
+)
+from rag_middle.attention.request import Request
+from rag_middle.attention.traits import LayerTraits, ModelTraits
+
+__all__ = [
+    "AttentionPlan",
+    "ChannelScaling",
+    "DocumentOrder",
+    "HeadPositionScale",
+    "InitialTokenScaling",
+    "LayerPlan",
+    "LayerTraits",
+    "ModelTraits",
+    "OnlineAreas",
+    "PositionScale",
+    "Request",
+    "applied",
+    "model_lock",
+    "model_traits",
+]

@@ -1,0 +1,66 @@
+"""Queries, keys and values of an attention module for hidden states of our choosing.
+
+The module's own forward is run up to the point where it would call attention: whatever it does
+before (projections, fused or quantised, adapters, norms) is done by it, not imitated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+
+from rag_middle.attention.seam import AttentionCall, cache_argument, handle_attention
+
+__all__ = ["capture", "skip_modules"]
+
+
+class _Captured(BaseException):  # not an Exception: no library code may swallow it
+    def __init__(self, call: AttentionCall) -> None:
+        self.call = call
+
+
+class _Grab:
+    def attend(self, call: AttentionCall) -> NoReturn:
+        raise _Captured(call)
+
+
+def capture(module: nn.Module, arguments: dict[str, Any], **replaced: Any) -> AttentionCall:
+    """The attention call that `module` would make.
+
+    Args:
+        module: an attention module whose config is a `ConfigView`.
+        arguments: its arguments by name, as the model passed them.
+        replaced: arguments to change. The cache is left out in any case.
+
+    Returns:
+        Query `[b, h, n, d]`, key `[b, g, n, d]` and value `[b, g, n, dv]` with the call's options.
+    """
+    name = cache_argument(module)
+    named = arguments | replaced
+    if name is not None:
+        named[name] = None
+    try:
+        with handle_attention({module: _Grab()}), torch.no_grad():
+            # Not module(...): hooks of a request in progress must not see this call.
+            module.forward(**named)
+    except _Captured as captured:
+        return captured.call
+    raise RuntimeError(f"{type(module).__name__} returned without calling attention")
+
+
+@contextmanager
+def skip_modules(module: nn.Module, names: tuple[str, ...]) -> Iterator[None]:
+    """Let these submodules hand their input through unchanged."""
+    handles = [
+        module.get_submodule(name).register_forward_hook(lambda _module, args, _output: args[0])
+        for name in names
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

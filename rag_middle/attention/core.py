@@ -1,0 +1,205 @@
+"""One attention core for every plan: what a layer does with its queries, keys and values."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rag_middle.attention.capture import skip_modules
+from rag_middle.attention.channels import ChannelScaler
+from rag_middle.attention.documents import DocumentAttention
+from rag_middle.attention.head_positions import HeadRotation
+from rag_middle.attention.initial_token import attend_and_reweight
+from rag_middle.attention.masks import last_rows_mask
+from rag_middle.attention.plan import HeadPositionScale, LayerPlan, PositionScale
+from rag_middle.attention.request import Request
+from rag_middle.attention.rotary import RotaryCall
+from rag_middle.attention.seam import (
+    AttentionCall,
+    CacheTap,
+    base_attention,
+    cache_argument,
+    keyword_arguments,
+)
+from rag_middle.attention.traits import LayerTraits
+
+__all__ = ["LayerCore"]
+
+
+class LayerCore:
+    """Carries out one layer's plan during one request.
+
+    `before` sees the module's arguments, `attend` its attention call. Between the two, the
+    module's own forward has projected (and, unless deferred, rotated) queries and keys.
+    """
+
+    def __init__(
+        self, module: nn.Module, traits: LayerTraits, plan: LayerPlan, request: Request
+    ) -> None:
+        self._module = module
+        self._traits = traits
+        self._plan = plan
+        self._request = request
+        self._cache_name = cache_argument(module)
+        #: Prompt and generated columns this layer has cached.
+        self._cached_columns = 0
+        self._arguments: dict[str, Any] = {}
+        self._tap = CacheTap(None)
+        self._skipped = ExitStack()
+        self._channels = (
+            ChannelScaler(module, traits, plan.hidden) if plan.hidden is not None else None
+        )
+        self._heads = (
+            HeadRotation(traits, plan.positions)
+            if isinstance(plan.positions, HeadPositionScale)
+            else None
+        )
+        self._documents = DocumentAttention(traits) if plan.documents is not None else None
+        #: Rotation is left to us where it depends on the head or on the document.
+        self._defers_rotation = traits.uses_rope and (
+            self._heads is not None or self._documents is not None
+        )
+
+    @property
+    def needs_attention_call(self) -> bool:
+        """False where other rotary tables are all the plan asks for: any backend runs unchanged."""
+        plan = self._plan
+        return bool(plan.hidden or plan.weights or self._heads or self._documents)
+
+    # -- before the module runs ---------------------------------------------------------------
+
+    def before(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Forward pre-hook: the arguments the module shall run with."""
+        arguments = keyword_arguments(module, args, kwargs)
+        if isinstance(self._plan.positions, PositionScale) and self._traits.uses_rope:
+            scaled = self._rotary().scaled(self._plan.positions.scale)
+            arguments["position_embeddings"] = scaled
+        if not self.needs_attention_call:
+            self._request.attention_calls += 1
+            return (), arguments
+        cache = arguments.get(self._cache_name) if self._cache_name else None
+        if cache is None:
+            self._cached_columns = 0
+        self._tap = CacheTap(cache)
+        if self._cache_name is not None and cache is not None:
+            arguments[self._cache_name] = self._tap
+        if self._defers_rotation:
+            cos, sin = arguments["position_embeddings"]
+            arguments["position_embeddings"] = (torch.ones_like(cos), torch.zeros_like(sin))
+            self._skipped.enter_context(skip_modules(module, self._traits.norms_after_rope))
+        self._arguments = arguments
+        return (), arguments
+
+    def _rotary(self) -> RotaryCall:
+        call = self._request.tables.of(self._traits.layer_type)
+        if call is None:
+            raise RuntimeError(
+                f"layer {self._traits.layer} was given rotary tables by no rotary module"
+            )
+        return call
+
+    # -- in the module's attention call -------------------------------------------------------
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
+        """Answer the module's attention call: output `[b, n, h, dv]`, no weights."""
+        self._skipped.close()
+        request = self._request
+        request.attention_calls += 1
+        request.see(call.query.shape[0], call.query.shape[2])
+        start = self._cached_columns
+        try:
+            if self._documents is not None:
+                return self._documents.attend(
+                    call, self._tap, self._rotary_or_none(), request, start
+                )
+            if self._heads is not None:
+                self._heads.rotate(call, self._rotary(), request, start)
+                self._normalise_after_rotation(call)
+            if self._channels is not None:
+                return self._attend_scaled(call, start)
+            call.key, call.value = self._tap.store(call.key, call.value)
+            return self._attend_plain(call, start)
+        finally:
+            self._cached_columns = start + call.query.shape[2]
+            # Hidden states and caches are not kept alive between calls.
+            self._arguments = {}
+            self._tap = CacheTap(None)
+
+    def _rotary_or_none(self) -> RotaryCall | None:
+        return self._rotary() if self._traits.uses_rope else None
+
+    def _normalise_after_rotation(self, call: AttentionCall) -> None:
+        names = self._traits.norms_after_rope
+        if names:
+            query_norm, key_norm = (self._module.get_submodule(name) for name in names)
+            call.query, call.key = query_norm(call.query), key_norm(call.key)
+
+    def _attend_plain(self, call: AttentionCall, start: int) -> tuple[Tensor, Tensor | None]:
+        if self._plan.weights is None or start >= self._request.width:
+            # Generated tokens belong to no document: nothing to reweight.
+            return base_attention(call)
+        return attend_and_reweight(call, self._plan.weights, self._traits, self._request)
+
+    def _attend_scaled(self, call: AttentionCall, start: int) -> tuple[Tensor, Tensor | None]:
+        """Attention with scaled channels: cache, last prompt rows and generated rows."""
+        assert self._channels is not None
+        scaling = self._channels.scaling
+        columns = call.query.shape[2]
+        stop, width = start + columns, self._request.width
+        if start >= width and not scaling.scale_generated:
+            call.key, call.value = self._tap.store(call.key, call.value)
+            return base_attention(call)
+        keep = self._unscaled_tokens(start, stop, call.query.device)
+        query, key, value = self._channels.apply(
+            self._arguments, call.query, call.key, call.value, keep
+        )
+        stored_key, stored_value = self._tap.store(key, value)
+        rows = (
+            columns
+            if scaling.last_tokens is None
+            else stop - max(start, width - scaling.last_tokens)
+        )
+        rows = min(rows, columns)
+        tail = AttentionCall(
+            call.module,
+            query[:, :, columns - rows :],
+            stored_key,
+            stored_value,
+            last_rows_mask(call, rows, stored_key.shape[2]),
+            call.options,
+        )
+        tail_output, _ = base_attention(tail)
+        if rows == columns:
+            return tail_output, None
+        # The other prompt rows attend to what the model itself would have cached.
+        call.key = _in_place_of(call.key, stored_key)
+        call.value = _in_place_of(call.value, stored_value)
+        output, _ = self._attend_plain(call, start)
+        return torch.cat((output[:, : columns - rows], tail_output), dim=1), None
+
+    def _unscaled_tokens(self, start: int, stop: int, device: torch.device) -> Tensor | None:
+        """Tokens of this call that keep their keys, boolean `[b, n]`."""
+        assert self._channels is not None
+        scaling = self._channels.scaling
+        if not scaling.skip_first and scaling.scale_generated:
+            return None
+        columns = torch.arange(start, stop, device=device)
+        first = self._request.paddings(device)[:, None] + scaling.skip_first
+        keep = columns[None, :] < first
+        if not scaling.scale_generated:
+            keep = keep | (columns[None, :] >= self._request.width)
+        return keep
+
+
+def _in_place_of(plain: Tensor, stored: Tensor) -> Tensor:
+    """`plain` in the shape of what a cache stored: static caches are longer than the prompt."""
+    if stored.shape[2] == plain.shape[2]:
+        return plain
+    whole = stored.clone()
+    whole[:, :, : plain.shape[2]] = plain
+    return whole

@@ -1,0 +1,189 @@
+"""PINE's attention in a transformers layer: rows, paddings, caches around `rag_middle.ops.pine`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from transformers import StaticCache
+
+from rag_middle.attention.request import Request, RowGroup
+from rag_middle.attention.rotary import RotaryCall, pair_tables
+from rag_middle.attention.seam import AttentionCall, CacheTap
+from rag_middle.attention.traits import LayerTraits
+from rag_middle.errors import UnsupportedGenerationError
+from rag_middle.layout import PromptLayout
+from rag_middle.ops.pine import PineState, PineTables, ScoreRule, base_rotate, decode, prefill
+
+__all__ = ["DocumentAttention"]
+
+#: Positions made ready beyond the prompt; when generation passes them the tables grow.
+_TABLE_HEADROOM = 256
+
+
+class DocumentAttention:
+    """Position-invariant attention of one layer during one request.
+
+    The cache holds keys rotated at base positions; un-rotated document keys, which rank the
+    documents at every generated token, are kept here.
+
+    Sliding-window layers: the window is applied to the distances that the ranking assigns, so a
+    query sees the documents it finds most important, up to the window.
+    """
+
+    def __init__(self, traits: LayerTraits) -> None:
+        self._traits = traits
+        self._states: dict[tuple[int, ...], PineState] = {}
+        #: The prompt's keys and values where the model's cache drops what leaves the window.
+        self._prompt: tuple[Tensor, Tensor] | None = None
+
+    def attend(
+        self,
+        call: AttentionCall,
+        tap: CacheTap,
+        rotary: RotaryCall | None,
+        request: Request,
+        start: int,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Output `[b, n, h, dv]` of the call's tokens, columns `start` to `start + n`."""
+        rule = self._rule(request.width + call.query.shape[2] + start)
+        b, h, n, _ = call.query.shape
+        output = call.value.new_zeros(b, h, n, call.value.shape[-1])
+        sinks: Tensor | None = call.options.get("s_aux")
+        if start == 0:
+            self._prefill(call, tap, rotary, request, rule, output, sinks)
+        else:
+            self._decode(call, tap, rotary, request, rule, output, sinks, start)
+        return output.transpose(1, 2), None
+
+    def _rule(self, tokens: int) -> ScoreRule:
+        window = self._traits.sliding_window
+        return ScoreRule(
+            scale=self._traits.score_scale,
+            softcap=self._traits.softcap,
+            window=window if window is not None and window < tokens else None,
+        )
+
+    def _prefill(
+        self,
+        call: AttentionCall,
+        tap: CacheTap,
+        rotary: RotaryCall | None,
+        request: Request,
+        rule: ScoreRule,
+        output: Tensor,
+        sinks: Tensor | None,
+    ) -> None:
+        if self._traits.sliding_window is not None and isinstance(tap.cache, StaticCache):
+            raise UnsupportedGenerationError(
+                "PINE needs all documents in the cache, and a static cache of a sliding-window "
+                "layer drops them. Use cache_implementation='dynamic'."
+            )
+        keys = call.key.clone()
+        n = call.query.shape[2]
+        for group in request.groups:
+            # Without a cache, generated tokens come again with the prompt: part of the suffix.
+            generated = n - request.width
+            layout = PromptLayout(group.layout.length + generated, group.layout.documents)
+            tables = self._tables(group, layout, rotary, request, call.query)
+            real = slice(group.padding, n)
+            filled = prefill(
+                group.take(call.query)[:, :, real],
+                group.take(call.key)[:, :, real],
+                group.take(call.value)[:, :, real],
+                tables,
+                rule,
+                need_lse=sinks is not None,
+            )
+            self._states[group.rows] = filled.state
+            rows = list(group.rows)
+            output[rows, :, real] = _with_sinks(filled.out, filled.lse, sinks)
+            keys[rows, :, real] = filled.rotated_keys
+        tap.store(keys, call.value)
+        if self._traits.sliding_window is not None and tap.cache is not None:
+            self._prompt = (keys, call.value)
+
+    def _decode(
+        self,
+        call: AttentionCall,
+        tap: CacheTap,
+        rotary: RotaryCall | None,
+        request: Request,
+        rule: ScoreRule,
+        output: Tensor,
+        sinks: Tensor | None,
+        start: int,
+    ) -> None:
+        stop = start + call.query.shape[2]
+        keys = torch.empty_like(call.key)
+        for group in request.groups:
+            state = self._states[group.rows]
+            if stop - group.padding > _positions(state.tables):
+                tables = self._tables(group, group.layout, rotary, request, call.query, stop)
+                state = self._states[group.rows] = state._replace(tables=tables)
+            rotated = base_rotate(group.take(call.key), state.tables, start - group.padding)
+            keys[list(group.rows)] = rotated
+        all_keys, all_values = tap.store(keys, call.value)
+        if self._prompt is not None:
+            all_keys = _restore(self._prompt[0], all_keys, stop)
+            all_values = _restore(self._prompt[1], all_values, stop)
+        for group in request.groups:
+            seen = slice(group.padding, stop)
+            out, lse = decode(
+                group.take(call.query),
+                group.take(all_keys)[:, :, seen],
+                group.take(all_values)[:, :, seen],
+                self._states[group.rows],
+                rule,
+                need_lse=sinks is not None,
+            )
+            output[list(group.rows)] = _with_sinks(out, lse, sinks)
+
+    def _tables(
+        self,
+        group: RowGroup,
+        layout: PromptLayout,
+        rotary: RotaryCall | None,
+        request: Request,
+        like: Tensor,
+        positions: int = 0,
+    ) -> PineTables:
+        """Tables of a prompt, made once per request for all layers with the same frequencies."""
+        needed = max(layout.length, positions) + _TABLE_HEADROOM
+        device = like.device
+
+        def make() -> PineTables:
+            if rotary is None:
+                return PineTables(layout, device=device)
+            at = torch.arange(needed, device=rotary.x.device)[None]
+            cos, sin = pair_tables(*rotary.at(at), self._traits.table_format)
+            return PineTables(layout, cos[0], sin[0], self._traits.rotary, device)
+
+        frequencies = None if rotary is None else (id(rotary.module), rotary.extra)
+        key = (layout, frequencies, device, self._traits.rotary, positions)
+        return request.shared(key, make)
+
+
+def _positions(tables: PineTables) -> float:
+    """Tokens that the tables reach."""
+    return tables.base_cos.shape[0] if tables.rotates else float("inf")
+
+
+def _with_sinks(out: Tensor, lse: Tensor | None, sinks: Tensor | None) -> Tensor:
+    """Make room in the softmax for a learned extra score per head: `out` is `[r, h, n, dv]`."""
+    if sinks is None or lse is None:
+        return out
+    return out * torch.sigmoid(lse - sinks.float()[None, :, None])[..., None].to(out.dtype)
+
+
+def _restore(prompt: Tensor, cached: Tensor, stop: int) -> Tensor:
+    """All `stop` columns of a sliding layer: the prompt's own, then what was generated.
+
+    Generated tokens that the cache has dropped are beyond the window and stay zero: they are
+    masked by their distance.
+    """
+    if cached.shape[2] == stop:
+        return cached
+    generated = stop - prompt.shape[2]
+    recent = cached[:, :, max(0, cached.shape[2] - generated) :]
+    dropped = cached.new_zeros(*cached.shape[:2], generated - recent.shape[2], cached.shape[3])
+    return torch.cat((prompt, dropped, recent), dim=2)

@@ -1,0 +1,73 @@
+"""Rotation by head-wise rescaled positions (Ms-PoE)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rag_middle.attention.plan import HeadPositionScale
+from rag_middle.attention.request import Request
+from rag_middle.attention.rotary import RotaryCall, pair_tables
+from rag_middle.attention.seam import AttentionCall
+from rag_middle.attention.traits import LayerTraits
+from rag_middle.ops.awareness import assigned_ratios, position_awareness
+from rag_middle.ops.rope import rotate
+
+__all__ = ["HeadRotation"]
+
+
+class HeadRotation:
+    """Rotates one layer's queries and keys, each head on its own scale.
+
+    The scales are chosen at the prompt's forward pass from the last token's attention, and kept
+    for the tokens generated after it.
+    """
+
+    def __init__(self, traits: LayerTraits, scale: HeadPositionScale) -> None:
+        self._traits = traits
+        self._scale = scale
+        #: Index of each head's ratio, `[b, h]` or `[b, g]`.
+        self._choice: Tensor | None = None
+
+    def rotate(self, call: AttentionCall, rotary: RotaryCall, request: Request, start: int) -> None:
+        """Replace the call's un-rotated query and key by rotated ones."""
+        if start == 0:
+            self._choice = self._choose(call, request)
+        assert self._choice is not None and self._traits.rotary is not None
+        choice = self._choice
+        groups = self._traits.heads // self._traits.kv_heads
+        if self._scale.per_query_head:
+            query_choice, key_choice = choice, choice[:, ::groups]
+        else:
+            query_choice, key_choice = choice.repeat_interleave(groups, dim=1), choice
+        cos, sin = pair_tables(*rotary.stacked(self._scale.ratios), self._traits.table_format)
+        style = self._traits.rotary
+        call.query = rotate(call.query, _pick(cos, query_choice), _pick(sin, query_choice), style)
+        call.key = rotate(call.key, _pick(cos, key_choice), _pick(sin, key_choice), style)
+
+    def _choose(self, call: AttentionCall, request: Request) -> Tensor:
+        last = request.width - 1
+        device = call.query.device
+        padded = any(group.padding for group in request.groups)
+        awareness = position_awareness(
+            call.query[:, :, last],
+            call.key[:, :, : request.width],
+            scale=self._traits.score_scale,
+            threshold=self._scale.threshold,
+            padding=request.paddings(device) if padded else None,
+        )
+        if not self._scale.per_query_head:
+            b, h = awareness.shape
+            g = self._traits.kv_heads
+            awareness = awareness.view(b, g, h // g).mean(-1)
+        ratios = torch.tensor(self._scale.ratios, device=device)
+        return assigned_ratios(awareness, ratios, self._scale.assign)
+
+
+def _pick(table: Tensor, choice: Tensor) -> Tensor:
+    """Each row's and head's table: `[b, heads, n, r]` from `[ratios, b or 1, n, r]`."""
+    b = choice.shape[0]
+    if table.shape[1] == 1:
+        return table[:, 0][choice]
+    rows = torch.arange(b, device=table.device)[:, None]
+    return table[choice, rows]

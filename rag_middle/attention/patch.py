@@ -1,0 +1,168 @@
+"""Apply a method to a model for the length of a ``with`` block, and leave no trace."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+from rag_middle.attention.core import LayerCore
+from rag_middle.attention.mpt import MptChannelCore, mpt_attention_modules
+from rag_middle.attention.plan import AttentionPlan
+from rag_middle.attention.probe import attention_modules, config_views, probe, rotary_modules
+from rag_middle.attention.request import Request
+from rag_middle.attention.seam import AttentionHandler, handle_attention, handler_of
+from rag_middle.attention.traits import ModelTraits
+from rag_middle.errors import MethodConfigError, PatchIneffectiveError
+from rag_middle.layout import PromptLayout
+
+__all__ = ["Planner", "applied", "model_lock", "model_traits"]
+
+
+class Planner(Protocol):
+    """A method, as far as this module needs to know it."""
+
+    def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
+        """What the attention layers shall do for these prompts."""
+        ...
+
+
+_traits: WeakKeyDictionary[nn.Module, ModelTraits] = WeakKeyDictionary()
+_locks: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
+_registry_lock = threading.Lock()
+
+
+def model_lock(model: nn.Module) -> threading.RLock:
+    """The lock that requests on this model take turns with."""
+    with _registry_lock:
+        return _locks.setdefault(model, threading.RLock())
+
+
+def model_traits(model: nn.Module) -> ModelTraits:
+    """What the attention layers of `model` are like; found out once per model."""
+    with model_lock(model):
+        traits = _traits.get(model)
+        if traits is None:
+            traits = _traits[model] = probe(model)
+        return traits
+
+
+@contextmanager
+def applied(
+    model: nn.Module, method: Planner, layouts: Sequence[PromptLayout]
+) -> Iterator[Request]:
+    """Run `model` under `method` for one request.
+
+    Inside the block, ``model(...)`` and ``model.generate(...)`` follow the method; afterwards the
+    model is exactly as it was, whatever was raised. Requests of several threads on one model take
+    turns; a thread that uses the model outside any block never sees the method.
+
+    Args:
+        model: a Hugging Face causal language model.
+        method: a method object, e.g. ``PINE()``.
+        layouts: one per prompt, in batch order. Prompts are left-padded; a prompt may take
+            several rows in a row (beams). The whole prompt must come in the first forward pass.
+
+    Raises:
+        UnsupportedArchitectureError: the model cannot take this method.
+        MethodConfigError: parameters that do not fit the model, or a block inside another.
+        PatchIneffectiveError: the model ran, and the method never got to see an attention layer.
+    """
+    if not layouts:
+        raise MethodConfigError("applied() needs one PromptLayout per prompt, got none.")
+    traits = model_traits(model)
+    plan = method.plan(tuple(layouts), traits)
+    plan.check(traits.num_layers, tuple(layouts))
+    request = Request(layouts=tuple(layouts))
+    with model_lock(model), ExitStack() as stack:
+        if plan.layers:
+            _install(model, traits, plan, request, stack)
+        yield request
+        if plan.layers and request.forward_passes and not request.attention_calls:
+            raise PatchIneffectiveError(
+                f"{traits.model_type}: the model ran {request.forward_passes} forward passes and "
+                f"{method} reached none of its attention layers. Is the model compiled or "
+                "replaced by another runtime? Run `rag-middle verify` to check the installation."
+            )
+
+
+def _install(
+    model: nn.Module,
+    traits: ModelTraits,
+    plan: AttentionPlan,
+    request: Request,
+    stack: ExitStack,
+) -> None:
+    modules = _modules_by_layer(model, traits)
+    if any(handler_of(module) is not None for module in modules.values()):
+        raise MethodConfigError(
+            "This model already runs under a method in this thread. Compose methods with "
+            "Compose([...]) instead of nesting blocks."
+        )
+    handlers: dict[nn.Module, AttentionHandler] = {}
+    viewed: list[nn.Module] = []
+    for layer, layer_plan in plan.layers.items():
+        module = modules.get(layer)
+        if module is None:
+            continue  # a layer without softmax attention: nothing to plan there
+        if traits.adapter == "mpt":
+            if layer_plan.hidden is None or layer_plan.claims() != {"hidden"}:
+                raise traits.unsupported(
+                    "only hidden states can be changed in this model.",
+                    "Use positional_hidden_states alone.",
+                )
+            mpt = MptChannelCore(module, layer_plan.hidden, request)
+            handlers[module] = mpt
+            stack.callback(
+                _hook(module.register_forward_pre_hook, _guarded(mpt.before), kwargs=True)
+            )
+            stack.callback(_hook(module.register_forward_hook, _guarded(mpt.after)))
+            project = _guarded(mpt.project, owner=module)
+            stack.callback(_hook(module.Wqkv.register_forward_hook, project))  # type: ignore[union-attr,arg-type]
+            continue
+        core = LayerCore(module, traits.layers[layer], layer_plan, request)
+        handlers[module] = core
+        stack.callback(_hook(module.register_forward_pre_hook, _guarded(core.before), kwargs=True))
+        if core.needs_attention_call:
+            viewed.append(module)
+    first = next(iter(handlers), None)
+    for rotary in rotary_modules(model):
+        record = _guarded(request.tables.record, owner=first)
+        stack.callback(_hook(rotary.register_forward_hook, record, kwargs=True))
+
+    def count(*_: Any) -> None:
+        request.forward_passes += 1
+
+    stack.callback(_hook(model.register_forward_pre_hook, _guarded(count, owner=first)))
+    stack.enter_context(config_views(viewed))
+    stack.enter_context(handle_attention(handlers))
+
+
+def _modules_by_layer(model: nn.Module, traits: ModelTraits) -> dict[int, nn.Module]:
+    if traits.adapter == "mpt":
+        return mpt_attention_modules(model)
+    return {
+        int(module.layer_idx): module  # type: ignore[arg-type]
+        for module in attention_modules(model)
+        if module.layer_idx in traits.layers
+    }
+
+
+def _hook(register: Callable[..., Any], hook: Callable[..., Any], *, kwargs: bool = False) -> Any:
+    """Register a hook and return what removes it."""
+    return register(hook, with_kwargs=kwargs).remove if kwargs else register(hook).remove
+
+
+def _guarded(hook: Callable[..., Any], *, owner: nn.Module | None = None) -> Callable[..., Any]:
+    """The hook, but only in the thread whose request it belongs to."""
+
+    def guarded(module: nn.Module, *arguments: Any) -> Any:
+        if handler_of(owner or module) is None:
+            return None
+        return hook(module, *arguments)
+
+    return guarded

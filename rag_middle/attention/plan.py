@@ -1,0 +1,195 @@
+"""What a method asks of the attention layers: plain data, no tensors of a request.
+
+A method's `plan` hook answers, per layer, at most four questions. Each answer is one field of
+`LayerPlan`; two methods compose when no layer is asked the same question twice.
+
+==============  =============================================================  ==================
+field           question                                                       answered by
+==============  =============================================================  ==================
+``positions``   at which position is each query and key rotated                PI, LPES, Ms-PoE
+``documents``   which keys may a query see, and how far away do they seem      PINE
+``hidden``      what is added to queries and keys                              positional channel
+``weights``     what is multiplied into attention weights after the softmax    SIW
+==============  =============================================================  ==================
+
+``documents`` decides about visibility and distance together, so it also claims ``positions``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Literal
+
+from rag_middle.errors import IncompatibleMethodsError, MethodConfigError
+from rag_middle.layout import PromptLayout
+
+__all__ = [
+    "AttentionPlan",
+    "ChannelScaling",
+    "DocumentOrder",
+    "HeadPositionScale",
+    "InitialTokenScaling",
+    "LayerPlan",
+    "OnlineAreas",
+    "PositionScale",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionScale:
+    """All heads of the layer use positions ``m / scale``."""
+
+    scale: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadPositionScale:
+    """Each head uses positions ``m / ratio``, its ratio chosen once per prompt.
+
+    Attributes:
+        ratios: one ratio per rank, most position-aware head first. Length ``h`` where
+            `per_query_head`, else ``g``.
+        assign: ``"rank"`` gives a head the ratio of its rank by position awareness, ``"order"``
+            the ratio numbered by the argsort itself, ``"sequential"`` the ratio of its own index.
+        threshold: attention above `threshold` times the mean counts as aware.
+        per_query_head: queries of one key/value group may use different ratios; their key uses
+            the ratio of the group's first head. Otherwise a group shares one ratio.
+    """
+
+    ratios: tuple[float, ...]
+    assign: Literal["rank", "order", "sequential"]
+    threshold: float
+    per_query_head: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentOrder:
+    """Every query sees all documents, nearest the ones it attends to most (PINE)."""
+
+    ranking: Literal["importance"] = "importance"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelScaling:
+    """Channels of the attention input are multiplied by `factor` for the last prompt rows.
+
+    Attributes:
+        channels: indices into the hidden size.
+        factor: what the channels are multiplied by.
+        last_tokens: prompt rows, counted from the end, that attend with scaled queries and keys;
+            ``None`` for all of them. Generated tokens always do.
+        scale_values: scale the values as well.
+        skip_first: prompt tokens, counted from the start, whose keys stay as they are.
+        scale_generated: scale generated tokens too.
+    """
+
+    channels: tuple[int, ...]
+    factor: float
+    last_tokens: int | None = 1
+    scale_values: bool = False
+    skip_first: int = 0
+    scale_generated: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitialTokenScaling:
+    """Attention weights to the prompt's first token are multiplied after the softmax.
+
+    Attributes:
+        factors: per example, one factor for each document's tokens; other tokens keep theirs.
+    """
+
+    factors: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnlineAreas:
+    """Like `InitialTokenScaling`, with factors found in the prompt's own attention.
+
+    Attributes:
+        alpha_dense: factor for documents that the last prompt token attends to densely.
+        alpha_sparse: factor for the others.
+        top_share: share of the prompt's tokens that count as attended to.
+    """
+
+    alpha_dense: float
+    alpha_sparse: float
+    top_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerPlan:
+    """What one layer does differently. ``None`` means as the model does it."""
+
+    positions: PositionScale | HeadPositionScale | None = None
+    documents: DocumentOrder | None = None
+    hidden: ChannelScaling | None = None
+    weights: InitialTokenScaling | OnlineAreas | None = None
+
+    def claims(self) -> frozenset[str]:
+        """Names of the questions this plan answers."""
+        claimed = {f.name for f in fields(self) if getattr(self, f.name) is not None}
+        if "documents" in claimed:
+            claimed.add("positions")
+        return frozenset(claimed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionPlan:
+    """Plans by layer index; layers not named run as the model runs them."""
+
+    layers: Mapping[int, LayerPlan] = field(default_factory=dict)
+
+    @classmethod
+    def uniform(cls, layers: range | tuple[int, ...], plan: LayerPlan) -> AttentionPlan:
+        """The same plan in each of `layers`."""
+        return cls(layers=dict.fromkeys(layers, plan))
+
+    @classmethod
+    def by_layer(
+        cls, layers: range | tuple[int, ...], plan: Callable[[int], LayerPlan]
+    ) -> AttentionPlan:
+        """The plan that `plan` returns for each of `layers`."""
+        return cls(layers={layer: plan(layer) for layer in layers})
+
+    def merge(self, other: AttentionPlan) -> AttentionPlan:
+        """Both plans together.
+
+        Raises:
+            IncompatibleMethodsError: a layer is asked the same question twice.
+        """
+        merged = dict(self.layers)
+        for layer, theirs in other.layers.items():
+            ours = merged.get(layer)
+            if ours is None:
+                merged[layer] = theirs
+                continue
+            clash = ours.claims() & theirs.claims()
+            if clash:
+                raise IncompatibleMethodsError(
+                    f"Two methods both decide the {' and '.join(sorted(clash))} of layer {layer}. "
+                    "Compose methods that decide different things, or give them disjoint layers."
+                )
+            mine = {f.name: getattr(theirs, f.name) for f in fields(theirs)}
+            merged[layer] = replace(ours, **{k: v for k, v in mine.items() if v is not None})
+        return AttentionPlan(layers=merged)
+
+    def check(self, num_layers: int, layouts: tuple[PromptLayout, ...]) -> None:
+        """Raise `MethodConfigError` where the plan names layers or documents that do not exist."""
+        outside = sorted(layer for layer in self.layers if not 0 <= layer < num_layers)
+        if outside:
+            raise MethodConfigError(
+                f"Layers {outside} do not exist: the model has layers 0 to {num_layers - 1}."
+            )
+        for plan in self.layers.values():
+            if not isinstance(plan.weights, InitialTokenScaling):
+                continue
+            for example, (factors, layout) in enumerate(
+                zip(plan.weights.factors, layouts, strict=True)
+            ):
+                if len(factors) != len(layout.documents):
+                    raise MethodConfigError(
+                        f"Example {example} has {len(layout.documents)} documents but "
+                        f"{len(factors)} factors: give one factor per document."
+                    )

@@ -1,0 +1,104 @@
+"""What one request knows while its forward passes run: rows, paddings, rotary tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from rag_middle.attention.rotary import RotaryTables
+from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
+from rag_middle.layout import PromptLayout
+
+__all__ = ["Request", "RowGroup"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """Batch rows that share one prompt layout and padding (the beams of one prompt, say)."""
+
+    rows: tuple[int, ...]
+    padding: int
+    layout: PromptLayout
+
+    def take(self, tensor: Tensor) -> Tensor:
+        """These rows of a tensor `[b, ...]`; a view where they are contiguous."""
+        first, last = self.rows[0], self.rows[-1]
+        if last - first + 1 == len(self.rows):
+            return tensor[first : last + 1]
+        return tensor[list(self.rows)]
+
+
+@dataclass(slots=True)
+class Request:
+    """State of one request, shared by its layers. Nothing of it stays on the model.
+
+    Attributes:
+        layouts: one per prompt, in batch order.
+        tables: rotary calls of the forward pass under way.
+        width: columns of the prompt, padding included; 0 before the first forward pass.
+        groups: rows by layout, known from the first forward pass on.
+        attention_calls: attention calls answered so far; stays 0 when the method does not reach
+            the model.
+    """
+
+    layouts: tuple[PromptLayout, ...]
+    tables: RotaryTables = field(default_factory=RotaryTables)
+    width: int = 0
+    groups: tuple[RowGroup, ...] = ()
+    attention_calls: int = 0
+    forward_passes: int = 0
+    _shared: dict[Hashable, Any] = field(default_factory=dict)
+
+    def see(self, rows: int, columns: int) -> None:
+        """Take the prompt's shape from the first attention call of the request.
+
+        Raises:
+            MethodConfigError: rows that are no multiple of the layouts.
+            UnsupportedGenerationError: a prompt that arrives in pieces.
+        """
+        if self.width:
+            return
+        if rows % len(self.layouts):
+            raise MethodConfigError(
+                f"The batch has {rows} rows for {len(self.layouts)} layouts: give one layout per "
+                "row, or per prompt where each prompt takes several rows in a row (beams)."
+            )
+        longest = max(layout.length for layout in self.layouts)
+        if columns < longest:
+            raise UnsupportedGenerationError(
+                f"The first forward pass has {columns} columns but a prompt has {longest} tokens: "
+                "the whole prompt must come in one pass (no prefill_chunk_size, no prefilled "
+                "cache)."
+            )
+        repeats = rows // len(self.layouts)
+        grouped: dict[tuple[int, PromptLayout], list[int]] = {}
+        for row in range(rows):
+            layout = self.layouts[row // repeats]
+            grouped.setdefault((columns - layout.length, layout), []).append(row)
+        self.groups = tuple(
+            RowGroup(rows=tuple(members), padding=padding, layout=layout)
+            for (padding, layout), members in grouped.items()
+        )
+        self.width = columns
+
+    def shared(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Something that several layers need, made by the first one that asks."""
+        if key not in self._shared:
+            self._shared[key] = make()
+        value: T = self._shared[key]
+        return value
+
+    def row_layouts(self) -> list[tuple[int, PromptLayout]]:
+        """Padding and layout of every batch row."""
+        of_row = {row: (group.padding, group.layout) for group in self.groups for row in group.rows}
+        return [of_row[row] for row in sorted(of_row)]
+
+    def paddings(self, device: torch.device) -> Tensor:
+        """Left padding of every batch row, `[b]`."""
+        return torch.tensor([padding for padding, _ in self.row_layouts()], device=device)

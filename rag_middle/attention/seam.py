@@ -1,0 +1,220 @@
+"""Where this package meets a transformers attention module.
+
+Three reversible things are done to a module, none of them to its class or to the library:
+
+* a forward pre-hook sees (and may replace) the arguments of the call;
+* its ``config`` is replaced by a view that names our attention function while a request of this
+  thread runs, and says what the real config says to everyone else;
+* a cache handed to it is replaced by a tap that records the new keys and values, so that what
+  enters the real cache can be decided where the queries are known too.
+
+The attention function itself is registered once under a name of its own with transformers'
+`AttentionInterface`. Masks are still made by the model for its own backend, because the model's
+config is never touched.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+from transformers import AttentionInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+__all__ = [
+    "AttentionCall",
+    "AttentionHandler",
+    "CacheTap",
+    "ConfigView",
+    "base_attention",
+    "cache_argument",
+    "handle_attention",
+    "handler_of",
+    "keyword_arguments",
+]
+
+INTERFACE_NAME = "rag_middle"
+
+#: Names under which attention modules of transformers take their cache.
+_CACHE_ARGUMENTS = ("past_key_values", "layer_past", "past_key_value")
+
+
+class AttentionCall:
+    """Arguments of one call of the attention function.
+
+    Attributes:
+        module: the attention module.
+        query: ``[b, h, n, d]``.
+        key: ``[b, g, n, d]``.
+        value: ``[b, g, n, dv]``.
+        mask: what the model made for its backend: ``None``, ``[b, 1, n, k]`` or ``[b, k]``.
+        options: keyword arguments of the call (``scaling``, ``softcap``, ``s_aux``, ...).
+    """
+
+    __slots__ = ("key", "mask", "module", "options", "query", "value")
+
+    def __init__(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        options: dict[str, Any],
+    ) -> None:
+        self.module = module
+        self.query = query
+        self.key = key
+        self.value = value
+        self.mask = mask
+        self.options = options
+
+
+class AttentionHandler(Protocol):
+    """Answers the attention calls of one module during one request."""
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
+        """Return the output ``[b, n, h, dv]`` and, where the backend gives them, the weights."""
+        ...
+
+
+#: Handler of the attention call under way in this thread, by module. ``None`` in the mapping's
+#: place means that no request runs here and every module behaves as the model made it.
+_handlers: ContextVar[Mapping[nn.Module, AttentionHandler] | None] = ContextVar(
+    "rag_middle_handlers", default=None
+)
+
+
+@contextmanager
+def handle_attention(handlers: Mapping[nn.Module, AttentionHandler] | None) -> Iterator[None]:
+    """Route the attention calls of these modules, in this thread, to their handlers."""
+    token = _handlers.set(handlers)
+    try:
+        yield
+    finally:
+        _handlers.reset(token)
+
+
+def handler_of(module: nn.Module) -> AttentionHandler | None:
+    """What answers this module's attention calls in this thread, ``None`` outside a request."""
+    handlers = _handlers.get()
+    return None if handlers is None else handlers.get(module)
+
+
+def _attention_function(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    handler = handler_of(module)
+    assert handler is not None  # the name is only visible while a handler is installed
+    return handler.attend(AttentionCall(module, query, key, value, attention_mask, options))
+
+
+AttentionInterface.register(INTERFACE_NAME, _attention_function)
+
+
+def base_attention(call: AttentionCall) -> tuple[Tensor, Tensor | None]:
+    """Run the call as the model would have run it, on its own backend.
+
+    Returns:
+        The output ``[b, n, h, dv]`` and the attention weights where the backend gives them.
+    """
+    module = call.module
+    view = module.config
+    config = view.wrapped if isinstance(view, ConfigView) else view
+    name = config._attn_implementation
+    # Model files keep their own eager function: it knows about soft-capping and sinks.
+    eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
+    interface: Mapping[str, Any] = getattr(
+        sys.modules[type(module).__module__], "ALL_ATTENTION_FUNCTIONS", ALL_ATTENTION_FUNCTIONS
+    )
+    function = interface.get_interface(name, eager)  # type: ignore[attr-defined]
+    # Backends ask the module's config for the implementation's name: show them the real one.
+    with handle_attention(None):
+        output, weights = function(
+            module, call.query, call.key, call.value, call.mask, **call.options
+        )
+    return output, weights
+
+
+class ConfigView:
+    """A module's config that names our attention function while this thread runs a request."""
+
+    def __init__(self, wrapped: Any, module: nn.Module) -> None:
+        object.__setattr__(self, "wrapped", wrapped)
+        object.__setattr__(self, "_module", module)
+
+    @property
+    def _attn_implementation(self) -> str | None:
+        if handler_of(self._module) is not None:
+            return INTERFACE_NAME
+        name: str | None = self.wrapped._attn_implementation
+        return name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "wrapped"), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.wrapped, name, value)
+
+
+class CacheTap:
+    """Stands in for a cache during one module call: records the update instead of doing it."""
+
+    def __init__(self, cache: Any | None) -> None:
+        self.cache = cache
+        self._pending: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+
+    def update(
+        self, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Remember how the module updates its cache; hand it back what it brought."""
+        self._pending = (args, kwargs)
+        return key, value
+
+    def store(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Do the recorded update with these tensors.
+
+        Returns:
+            All keys and values to attend to: the cache's, or the given ones without a cache.
+        """
+        if self.cache is None or self._pending is None:
+            return key, value
+        args, kwargs = self._pending
+        self._pending = None
+        keys, values = self.cache.update(key, value, *args, **kwargs)
+        return keys, values
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "cache"), name)
+
+
+@cache
+def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
+    names = tuple(inspect.signature(function).parameters)
+    return names[1:]  # without self
+
+
+def keyword_arguments(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """All arguments of a module call by name, as the class declares them."""
+    named = dict(zip(_parameters(type(module).forward), args, strict=False))
+    named.update(kwargs)
+    return named
+
+
+def cache_argument(module: nn.Module) -> str | None:
+    """The name under which this module takes its cache, ``None`` if it takes none."""
+    declared = _parameters(type(module).forward)
+    return next((name for name in _CACHE_ARGUMENTS if name in declared), None)

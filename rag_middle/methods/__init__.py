@@ -1,0 +1,28 @@
+"""The methods, one file per paper."""
+
+from rag_middle.methods.base import Method, MethodInfo
+from rag_middle.methods.compose import Compose
+from rag_middle.methods.lpes import LPES
+from rag_middle.methods.ms_poe import MsPoE
+from rag_middle.methods.none import NoMethod
+from rag_middle.methods.pine import PINE
+from rag_middle.methods.position_interpolation import PositionInterpolation
+from rag_middle.methods.positional_hidden_states import PositionalHiddenStates
+from rag_middle.methods.registered import METHODS
+from rag_middle.methods.resolve import resolve_method
+from rag_middle.methods.siw import SIW
+
+__all__ = [
+    "LPES",
+    "METHODS",
+    "PINE",
+    "SIW",
+    "Compose",
+    "Method",
+    "MethodInfo",
+    "MsPoE",
+    "NoMethod",
+    "PositionInterpolation",
+    "PositionalHiddenStates",
+    "resolve_method",
+]

@@ -1,0 +1,110 @@
+"""What a method is: a frozen dataclass that turns prompts into an attention plan."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rag_middle.attention.plan import AttentionPlan
+from rag_middle.attention.traits import ModelTraits
+from rag_middle.documents import ContextPrompt
+from rag_middle.errors import MethodConfigError
+from rag_middle.layout import PromptLayout
+
+__all__ = ["Method", "MethodInfo", "chosen_layers", "require_finite"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodInfo:
+    """What users are told about a method; tables in the docs are made from it.
+
+    Attributes:
+        title: its name in print.
+        paper: where it comes from, with the arXiv number; empty for no paper.
+        idea: one sentence.
+        cost: what it costs next to the unmodified model.
+        requires: what the model must have.
+    """
+
+    title: str
+    paper: str
+    idea: str
+    cost: str
+    requires: str
+
+
+class Method(ABC):
+    """A way to make a model read its prompt differently.
+
+    Subclasses are frozen, keyword-only dataclasses that validate themselves when made. They keep
+    nothing of a request: one object may serve any number of threads.
+    """
+
+    info: ClassVar[MethodInfo]
+
+    @property
+    def name(self) -> str:
+        """The name under which the method is registered."""
+        return self.registered_name
+
+    registered_name: ClassVar[str]
+
+    def arrange(self, prompt: ContextPrompt) -> ContextPrompt:
+        """The prompt as it shall reach the model; reordering methods override this."""
+        return prompt
+
+    @abstractmethod
+    def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
+        """What the attention layers shall do.
+
+        Args:
+            layouts: one per prompt of the batch.
+            traits: the model.
+
+        Raises:
+            UnsupportedArchitectureError: this model cannot take this method.
+            MethodConfigError: parameters that do not fit this model.
+        """
+
+    @property
+    def is_neutral(self) -> bool:
+        """True where the parameters leave every model's logits as they are."""
+        return False
+
+    @property
+    def needs_documents(self) -> bool:
+        """True where a prompt without documents is none of this method's business."""
+        return False
+
+
+def chosen_layers(
+    layers: Iterable[int] | None, traits: ModelTraits, *, default: range | None = None
+) -> tuple[int, ...]:
+    """The layers to change that have attention: `layers`, else `default`, else all.
+
+    Raises:
+        MethodConfigError: a layer that the model does not have.
+    """
+    if layers is None:
+        wanted = default if default is not None else range(traits.num_layers)
+    else:
+        wanted = layers
+    chosen = tuple(wanted)
+    outside = [layer for layer in chosen if not 0 <= layer < traits.num_layers]
+    if outside:
+        raise MethodConfigError(
+            f"Layers {outside} do not exist in this {traits.model_type} model: it has layers 0 to "
+            f"{traits.num_layers - 1}."
+        )
+    if not traits.layers:
+        return chosen
+    return tuple(layer for layer in chosen if layer in traits.layers)
+
+
+def require_finite(owner: str, **values: float) -> None:
+    """Raise `MethodConfigError` unless all values are finite numbers."""
+    for name, value in values.items():
+        if not isinstance(value, int | float) or value != value or abs(value) == float("inf"):
+            raise MethodConfigError(f"{owner}: {name} must be a finite number, got {value!r}.")

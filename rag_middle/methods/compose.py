@@ -1,0 +1,102 @@
+"""Several methods at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import ClassVar
+
+from rag_middle.attention.plan import AttentionPlan
+from rag_middle.attention.traits import ModelTraits
+from rag_middle.documents import ContextPrompt
+from rag_middle.errors import IncompatibleMethodsError, MethodConfigError
+from rag_middle.layout import PromptLayout
+from rag_middle.methods.base import Method, MethodInfo
+from rag_middle.methods.ms_poe import MsPoE
+from rag_middle.methods.pine import PINE
+from rag_middle.methods.positional_hidden_states import PositionalHiddenStates
+
+__all__ = ["Compose"]
+
+#: Pairs whose plans touch different things and would still undo each other.
+_REFUSED: tuple[tuple[type[Method], type[Method], str], ...] = (
+    (PINE, PositionalHiddenStates, "PINE computes the very rows whose attention is scaled"),
+    (
+        MsPoE,
+        PositionalHiddenStates,
+        "Ms-PoE ranks heads by un-rotated keys, of which scaled channels would make two sets",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compose(Method):
+    """The plans of several methods, merged layer by layer.
+
+    SIW goes with every method that decides positions or hidden states other than PINE, positional
+    hidden states with position interpolation and LPES. Refused, with the reason: two methods that
+    decide the same thing in a layer, and PINE or Ms-PoE with positional hidden states.
+
+    Attributes:
+        methods: at least one; their `arrange` hooks run in this order.
+
+    Raises:
+        IncompatibleMethodsError: a refused pair.
+        MethodConfigError: no methods.
+    """
+
+    registered_name: ClassVar[str] = "compose"
+    info: ClassVar[MethodInfo] = MethodInfo(
+        title="Compose",
+        paper="",
+        idea="Several methods at once, where they decide different things (SIW with LPES, say).",
+        cost="the sum of its parts",
+        requires="what its parts require",
+    )
+
+    methods: tuple[Method, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "methods", tuple(self.methods))
+        if not self.methods:
+            raise MethodConfigError("Compose needs at least one method.")
+        stray = [m for m in self.methods if not isinstance(m, Method)]
+        if stray:
+            raise MethodConfigError(f"Compose takes method objects, got {stray[0]!r}.")
+        for first, second, reason in _REFUSED:
+            if self._has(first) and self._has(second):
+                raise IncompatibleMethodsError(
+                    f"{first.registered_name} and {second.registered_name} do not compose: "
+                    f"{reason}. Use one of them."
+                )
+        if self._has(PINE) and len(self.methods) > 1:
+            others = ", ".join(m.name for m in self.methods if not isinstance(m, PINE | Compose))
+            raise IncompatibleMethodsError(
+                f"pine does not compose with {others or 'another pine'}: it decides positions and "
+                "visibility, and a change by document order would undo its invariance. Use it "
+                "alone."
+            )
+
+    def _has(self, kind: type[Method]) -> bool:
+        return any(
+            isinstance(m, kind) or (isinstance(m, Compose) and m._has(kind)) for m in self.methods
+        )
+
+    def arrange(self, prompt: ContextPrompt) -> ContextPrompt:
+        """Each method's arrangement, one after the other."""
+        return reduce(lambda arranged, method: method.arrange(arranged), self.methods, prompt)
+
+    def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
+        """All plans merged."""
+        plans = (method.plan(layouts, traits) for method in self.methods)
+        return reduce(AttentionPlan.merge, plans)
+
+    @property
+    def is_neutral(self) -> bool:
+        """True where all parts are."""
+        return all(method.is_neutral for method in self.methods)
+
+    @property
+    def needs_documents(self) -> bool:
+        """True where any part does."""
+        return any(method.needs_documents for method in self.methods)

@@ -1,0 +1,95 @@
+"""LPES (arXiv:2606.27705): one position scale per layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rag_middle.attention.plan import AttentionPlan, LayerPlan, PositionScale
+from rag_middle.attention.traits import ModelTraits
+from rag_middle.errors import MethodConfigError
+from rag_middle.layout import PromptLayout
+from rag_middle.methods.base import Method, MethodInfo, chosen_layers, require_finite
+from rag_middle.ops.curves import bezier_factors
+
+__all__ = ["LPES"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LPES(Method):
+    r"""Layer ``x`` uses rotary positions ``m / s_x``, shared by its heads.
+
+    The paper draws ``s`` from a cubic Bézier curve over the layers, whose control points a genetic
+    search fits to a model; `from_curve` takes such points.
+
+    Attributes:
+        factors: ``s_x`` for every decoder layer, or one number for all. The default is the
+            search's starting point in the paper, 1.5 in every layer, not a fitted setting:
+            calibrate for your model.
+
+    References:
+        LPES, arXiv:2606.27705, section 4 and appendix E.
+
+    Raises:
+        MethodConfigError: a factor that is not positive and finite, or as many factors as the
+            model has no layers.
+    """
+
+    registered_name: ClassVar[str] = "lpes"
+    info: ClassVar[MethodInfo] = MethodInfo(
+        title="LPES",
+        paper="arXiv:2606.27705",
+        idea="Each layer divides rotary positions by a number of its own.",
+        cost="none measurable; the search for the numbers is long",
+        requires="rotary position embedding (RoPE)",
+    )
+
+    factors: tuple[float, ...] | float = 1.5
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.factors, int | float):
+            object.__setattr__(self, "factors", tuple(self.factors))
+        factors = self._as_tuple(1)
+        if not factors:
+            raise MethodConfigError("LPES: factors are empty; give one per layer.")
+        for layer, factor in enumerate(factors):
+            require_finite("LPES", **{f"factors[{layer}]": factor})
+            if factor <= 0:
+                raise MethodConfigError(f"LPES: factors[{layer}] must be above 0, got {factor}.")
+
+    @classmethod
+    def from_curve(cls, points: Sequence[tuple[float, float]], num_layers: int) -> LPES:
+        """The factors of a Bézier curve over `num_layers` layers (equations 3 to 5).
+
+        Raises:
+            MethodConfigError: not four control points with strictly rising abscissae.
+        """
+        try:
+            return cls(factors=bezier_factors(points, num_layers))
+        except ValueError as error:
+            raise MethodConfigError(f"LPES: {error}.") from error
+
+    def _as_tuple(self, num_layers: int) -> tuple[float, ...]:
+        if isinstance(self.factors, tuple):
+            return self.factors
+        return (float(self.factors),) * num_layers
+
+    def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
+        """One position scale per layer."""
+        traits.require_rope("lpes")
+        factors = self._as_tuple(traits.num_layers)
+        if len(factors) != traits.num_layers:
+            raise MethodConfigError(
+                f"LPES: {len(factors)} factors for {traits.num_layers} layers of this "
+                f"{traits.model_type} model: give one factor per layer."
+            )
+        return AttentionPlan.by_layer(
+            chosen_layers(None, traits),
+            lambda layer: LayerPlan(positions=PositionScale(scale=factors[layer])),
+        )
+
+    @property
+    def is_neutral(self) -> bool:
+        """True where every factor is 1."""
+        return all(factor == 1 for factor in self._as_tuple(1))

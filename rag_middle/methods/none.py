@@ -1,0 +1,39 @@
+"""No method: the model as it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rag_middle.attention.plan import AttentionPlan
+from rag_middle.attention.traits import ModelTraits
+from rag_middle.layout import PromptLayout
+from rag_middle.methods.base import Method, MethodInfo
+
+__all__ = ["NoMethod"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoMethod(Method):
+    """The unmodified model, and the baseline of every comparison.
+
+    Works with every causal language model, also those that no other method supports.
+    """
+
+    registered_name: ClassVar[str] = "none"
+    info: ClassVar[MethodInfo] = MethodInfo(
+        title="None",
+        paper="",
+        idea="The model as it is: the baseline, and often the right choice.",
+        cost="none",
+        requires="any causal language model",
+    )
+
+    def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
+        """An empty plan."""
+        return AttentionPlan()
+
+    @property
+    def is_neutral(self) -> bool:
+        """Always."""
+        return True

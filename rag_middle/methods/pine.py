@@ -1,0 +1,74 @@
+"""PINE (arXiv:2407.01100): attention that does not depend on the order of the documents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rag_middle.attention.plan import AttentionPlan, DocumentOrder, LayerPlan
+from rag_middle.attention.traits import ModelTraits
+from rag_middle.layout import PromptLayout
+from rag_middle.methods.base import Method, MethodInfo, chosen_layers
+
+__all__ = ["PINE"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PINE(Method):
+    """Position-invariant inference: documents see each other, each query ranks them for itself.
+
+    A document token sees the prefix, its own document causally and all other documents entirely;
+    later tokens see everything before them. Every query places the documents by their importance
+    to it, the most important nearest: for a query document the summed, for a later token its own
+    attention to a document's tokens, from queries and keys without position embedding, averaged
+    over the document. The output then does not depend on the order of the documents.
+
+    With one document, or none, this is the unmodified model. NoPE layers have no positions to
+    re-assign; only what their queries see changes. In sliding-window layers the window applies
+    to the re-assigned distances.
+
+    References:
+        Wang et al., Eliminating Position Bias of Language Models, arXiv:2407.01100, section 3.
+        Follows the authors' code, which this reaches to rounding. Exact invariance needs
+        float32; in half precision, documents of nearly equal importance may swap by rounding.
+
+    Raises:
+        UnsupportedArchitectureError: layers without softmax attention (they read in order), an
+            attention that cannot be reached, or a rotation that is not understood.
+    """
+
+    registered_name: ClassVar[str] = "pine"
+    info: ClassVar[MethodInfo] = MethodInfo(
+        title="PINE",
+        paper="arXiv:2407.01100",
+        idea="Documents attend to each other both ways, ordered by importance to each query.",
+        cost="up to twice the prefill and 1.5 times a decode step at 20 documents",
+        requires="documents marked in the prompt; softmax attention in every layer",
+    )
+
+    def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
+        """Document order in every layer."""
+        traits.require_interface("pine")
+        if traits.mixed:
+            raise traits.unsupported(
+                f"pine cannot make {traits.num_layers - len(traits.layers)} of its "
+                f"{traits.num_layers} layers independent of document order: they have no softmax "
+                "attention and read the prompt from left to right.",
+                "Use lpes or positional_hidden_states on its attention layers, or permute the "
+                "documents.",
+            )
+        layers = chosen_layers(None, traits)
+        traits.require_known_rotation("pine", layers)
+        after = [layer for layer in layers if traits.layers[layer].norms_after_rope]
+        if after:
+            raise traits.unsupported(
+                "pine rotates queries by document, and this model normalises them after the "
+                "rotation.",
+                "Use ms_poe, lpes or positional_hidden_states.",
+            )
+        return AttentionPlan.uniform(layers, LayerPlan(documents=DocumentOrder()))
+
+    @property
+    def needs_documents(self) -> bool:
+        """Without documents there is no order to be independent of."""
+        return True

@@ -1,0 +1,152 @@
+"""Positional hidden states (arXiv:2406.02536): scale the channel that carries position."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rag_middle.attention.plan import AttentionPlan, ChannelScaling, LayerPlan
+from rag_middle.attention.traits import ModelTraits
+from rag_middle.errors import MethodConfigError, UnknownNameError
+from rag_middle.layout import PromptLayout
+from rag_middle.methods.base import Method, MethodInfo, chosen_layers, require_finite
+from rag_middle.registry import suggest
+
+__all__ = ["PRESETS", "PositionalHiddenStates"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionalHiddenStates(Method):
+    r"""One channel of the attention input is scaled for the last prompt token's attention.
+
+    .. math:: \bar h = h + (s-1)\, h_t\, e_t
+
+    In the chosen layers the last prompt token, and every generated one, attends with queries and
+    keys of :math:`\bar h`; the other prompt tokens attend as usual. The cache keeps the scaled
+    keys. The channel is one whose mean value drifts monotonically with position.
+
+    Attributes:
+        channels: indices ``t`` into the hidden size. There is no default that suits a model: use
+            `from_preset`, or calibrate.
+        factor: ``s``; 1 leaves the model as it is.
+        layers: 0-based layers to change; ``None`` for all.
+        last_tokens: prompt rows, counted from the end, that attend with scaled queries and keys.
+        scale_values: scale the values as well (an ablation; off in the paper).
+        skip_first: prompt tokens, counted from the first, whose keys stay as they are.
+        reference_code: compute as the authors' code does where it departs from the paper: any
+            `skip_first` turns scaling off for generated tokens; MPT scales all prompt tokens and
+            never their values.
+
+    References:
+        Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension,
+        arXiv:2406.02536, equation 3 and table 5.
+
+    Raises:
+        MethodConfigError: no channel, a channel or layer the model does not have, a factor that
+            is not finite, negative counts.
+    """
+
+    registered_name: ClassVar[str] = "positional_hidden_states"
+    info: ClassVar[MethodInfo] = MethodInfo(
+        title="Positional hidden states",
+        paper="arXiv:2406.02536",
+        idea="The hidden channel that carries position is scaled for the last token's attention.",
+        cost="one attention row per changed layer",
+        requires="a channel fitted to the model; softmax attention (RoPE models and MPT)",
+    )
+
+    channels: tuple[int, ...] = ()
+    factor: float = 0.0
+    layers: tuple[int, ...] | None = None
+    last_tokens: int = 1
+    scale_values: bool = False
+    skip_first: int = 0
+    reference_code: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "channels", tuple(self.channels))
+        if self.layers is not None:
+            object.__setattr__(self, "layers", tuple(self.layers))
+        require_finite("PositionalHiddenStates", factor=self.factor)
+        if any(channel < 0 for channel in self.channels):
+            raise MethodConfigError(
+                f"PositionalHiddenStates: channels must be >= 0, got {self.channels}."
+            )
+        if len(set(self.channels)) != len(self.channels):
+            raise MethodConfigError(
+                f"PositionalHiddenStates: a channel is named twice in {self.channels}."
+            )
+        if self.last_tokens < 1:
+            raise MethodConfigError(
+                f"PositionalHiddenStates: last_tokens must be >= 1, got {self.last_tokens}."
+            )
+        if self.skip_first < 0:
+            raise MethodConfigError(
+                f"PositionalHiddenStates: skip_first must be >= 0, got {self.skip_first}."
+            )
+
+    @classmethod
+    def from_preset(cls, name: str) -> PositionalHiddenStates:
+        """A setting published for a model (table 5 of the paper; not measured by us).
+
+        Raises:
+            UnknownNameError: no such preset.
+        """
+        if name not in PRESETS:
+            raise UnknownNameError(
+                f"Unknown positional_hidden_states preset {name!r}.{suggest(name, PRESETS)}"
+            )
+        return PRESETS[name]
+
+    def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
+        """Channel scaling in the chosen layers."""
+        if not self.channels:
+            raise MethodConfigError(
+                "positional_hidden_states needs the channel that carries position in this model: "
+                "pass channels=(...), a preset such as "
+                "'positional_hidden_states:llama-2-7b-chat', or calibrate."
+            )
+        if traits.adapter != "mpt":
+            traits.require_interface("positional_hidden_states")
+        outside = [channel for channel in self.channels if channel >= traits.hidden_size]
+        if outside:
+            raise MethodConfigError(
+                f"Channels {outside} do not exist: this {traits.model_type} model has a hidden "
+                f"size of {traits.hidden_size}."
+            )
+        mpt_code = self.reference_code and traits.adapter == "mpt"
+        scaling = ChannelScaling(
+            channels=self.channels,
+            factor=self.factor,
+            last_tokens=None if mpt_code else self.last_tokens,
+            scale_values=self.scale_values and not mpt_code,
+            skip_first=self.skip_first,
+            scale_generated=not (self.reference_code and self.skip_first),
+        )
+        layers = chosen_layers(self.layers, traits)
+        return AttentionPlan.uniform(layers, LayerPlan(hidden=scaling))
+
+    @property
+    def is_neutral(self) -> bool:
+        """True at factor 1."""
+        return self.factor == 1
+
+
+def _preset(channel: int, factor: float, first: int, last: int) -> PositionalHiddenStates:
+    return PositionalHiddenStates(
+        channels=(channel,), factor=factor, layers=tuple(range(first, last + 1))
+    )
+
+
+#: Table 5 of the paper. Where the authors' configuration files say otherwise, the paper is
+#: followed: LLaMA-2-13b (file: 0), Gemma (file: layers 10 to 25), Qwen1.5 (file: 0), MPT (file: -1).
+PRESETS: dict[str, PositionalHiddenStates] = {
+    "llama-2-7b-chat": _preset(2393, -1, 10, 25),
+    "llama-2-13b-chat": _preset(4283, -1, 10, 34),
+    "vicuna-7b-v1.5-16k": _preset(2393, 0, 10, 25),
+    "vicuna-13b-v1.5-16k": _preset(4923, 0, 10, 34),
+    "mistral-7b-instruct-v0.2": _preset(213, 0, 10, 25),
+    "gemma-1.1-7b-it": _preset(1665, 0, 10, 22),
+    "qwen1.5-7b-chat": _preset(1081, 0.2, 10, 25),
+    "mpt-30b-chat": _preset(6926, 0, 10, 42),
+}

@@ -1,0 +1,65 @@
+"""From what users write to a method object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from rag_middle.errors import MethodConfigError
+from rag_middle.methods.base import Method
+from rag_middle.methods.compose import Compose
+from rag_middle.methods.registered import METHODS
+from rag_middle.registry import suggest
+
+__all__ = ["resolve_method"]
+
+
+def resolve_method(
+    method: str | Method | Sequence[str | Method], options: Mapping[str, Any] | None = None
+) -> Method:
+    """Turn a name, a preset, a composition or an object into a method object.
+
+    Args:
+        method: ``"pine"``; ``"positional_hidden_states:llama-2-7b-chat"`` (a preset);
+            ``"lpes+siw"`` or a list (a composition); or a method object.
+        options: constructor arguments, where `method` is a single name.
+
+    Raises:
+        UnknownNameError: no such method or preset, with the nearest names.
+        MethodConfigError: options that the method does not have, or that it refuses.
+        IncompatibleMethodsError: a composition that is refused.
+    """
+    if isinstance(method, Method):
+        if options:
+            raise MethodConfigError(
+                f"Options {sorted(options)} were given beside a method object: set them on it."
+            )
+        return method
+    if not isinstance(method, str):
+        return Compose(methods=tuple(resolve_method(part) for part in method))
+    if "+" in method:
+        if options:
+            raise MethodConfigError(
+                "Options cannot be told apart in a composition: pass method objects instead, e.g. "
+                "[LPES(factors=...), SIW(alpha_dense=...)]."
+            )
+        return Compose(methods=tuple(resolve_method(part.strip()) for part in method.split("+")))
+    name, _, preset = method.partition(":")
+    kind = METHODS.get(name.strip())
+    if preset:
+        from_preset = getattr(kind, "from_preset", None)
+        if from_preset is None:
+            raise MethodConfigError(f"{name} has no presets; write '{name}' and pass options.")
+        if options:
+            raise MethodConfigError(f"A preset takes no options, got {sorted(options)}.")
+        chosen: Method = from_preset(preset.strip())
+        return chosen
+    known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    for option in options or {}:
+        if option not in known:
+            raise MethodConfigError(
+                f"{name} has no option {option!r}.{suggest(option, known)} Options: "
+                f"{', '.join(known) or 'none'}."
+            )
+    return kind(**dict(options or {}))

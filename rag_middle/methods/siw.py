@@ -1,0 +1,138 @@
+"""SIW (arXiv:2512.13109): scale the attention that documents pay to the initial token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rag_middle.attention.plan import (
+    AttentionPlan,
+    InitialTokenScaling,
+    LayerPlan,
+    OnlineAreas,
+)
+from rag_middle.attention.traits import ModelTraits
+from rag_middle.errors import MethodConfigError
+from rag_middle.layout import PromptLayout
+from rag_middle.methods.base import Method, MethodInfo, chosen_layers, require_finite
+
+__all__ = ["SIW"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SIW(Method):
+    r"""Weights on the initial token become ``alpha`` times as large in a document's rows.
+
+    .. math:: a'_{i,0} = \alpha_{D(i)}\, a_{i,0}
+
+    after the softmax and without renormalising, for every token ``i`` of a document. Documents
+    that the last prompt token attends to densely get ``alpha_dense`` (< 1), the others
+    ``alpha_sparse`` (> 1). Rows outside the documents keep their weights.
+
+    Attributes:
+        alpha_dense: factor for tokens of densely attended documents.
+        alpha_sparse: factor for tokens of the other documents.
+        layers: 0-based layers to change; ``None`` for the middle half of the model.
+        alpha_per_document: one factor per document in prompt order, instead of the two above. All
+            prompts of a batch must then have that many documents.
+        dense_areas: calibrated areas: for a layer, flags (dense or not) over relative document
+            position, first to last. Layers not named are left alone. ``None`` finds the areas in
+            the prompt itself.
+        top_share: share of the prompt's tokens, by attention from its last token, that count as
+            attended to (0.3 in the paper).
+
+    References:
+        SIW, arXiv:2512.13109. No public code. The text at hand leaves open when a document is
+        dense and which factors to use. Here a document is dense where its share of attended
+        tokens is above that of all documents together, found in each layer from the attention
+        averaged over heads, in the same forward pass; and the factors default to 0.9 and 1.1,
+        which are ours: choose them by calibration.
+
+    Raises:
+        MethodConfigError: factors that are negative or not finite; areas that are empty.
+    """
+
+    registered_name: ClassVar[str] = "siw"
+    info: ClassVar[MethodInfo] = MethodInfo(
+        title="SIW",
+        paper="arXiv:2512.13109",
+        idea="Documents' attention to the initial token is scaled, down where reading is dense.",
+        cost="the log-sum-exp of the changed layers' prompt attention; none for generated tokens",
+        requires="documents marked in the prompt; softmax attention",
+    )
+
+    alpha_dense: float = 0.9
+    alpha_sparse: float = 1.1
+    layers: tuple[int, ...] | None = None
+    alpha_per_document: tuple[float, ...] | None = None
+    dense_areas: Mapping[int, tuple[bool, ...]] | None = None
+    top_share: float = 0.3
+
+    def __post_init__(self) -> None:
+        if self.layers is not None:
+            object.__setattr__(self, "layers", tuple(self.layers))
+        if self.alpha_per_document is not None:
+            object.__setattr__(self, "alpha_per_document", tuple(self.alpha_per_document))
+        alphas = {"alpha_dense": self.alpha_dense, "alpha_sparse": self.alpha_sparse}
+        for index, alpha in enumerate(self.alpha_per_document or ()):
+            alphas[f"alpha_per_document[{index}]"] = alpha
+        require_finite("SIW", **alphas, top_share=self.top_share)
+        for name, alpha in alphas.items():
+            if alpha < 0:
+                raise MethodConfigError(f"SIW: {name} must be >= 0, got {alpha}.")
+        if not 0 < self.top_share < 1:
+            raise MethodConfigError(
+                f"SIW: top_share must lie between 0 and 1, got {self.top_share}."
+            )
+        if self.dense_areas is not None and not all(self.dense_areas.values()):
+            raise MethodConfigError("SIW: dense_areas must hold at least one flag per layer.")
+
+    def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
+        """Factors by document where they are known beforehand, else a rule to find them."""
+        traits.require_interface("siw")
+        quarter = traits.num_layers // 4
+        middle = range(quarter, max(quarter + 1, traits.num_layers - quarter))
+        layers = chosen_layers(self.layers, traits, default=middle)
+        if self.dense_areas is not None and self.alpha_per_document is None:
+            layers = tuple(layer for layer in layers if layer in self.dense_areas)
+        return AttentionPlan.by_layer(
+            layers, lambda layer: LayerPlan(weights=self._weights(layer, layouts))
+        )
+
+    def _weights(
+        self, layer: int, layouts: tuple[PromptLayout, ...]
+    ) -> InitialTokenScaling | OnlineAreas:
+        if self.alpha_per_document is not None:
+            return InitialTokenScaling(factors=(self.alpha_per_document,) * len(layouts))
+        if self.dense_areas is None:
+            return OnlineAreas(
+                alpha_dense=self.alpha_dense,
+                alpha_sparse=self.alpha_sparse,
+                top_share=self.top_share,
+            )
+        flags = self.dense_areas[layer]
+        return InitialTokenScaling(
+            factors=tuple(
+                tuple(
+                    # A document falls into the area that its centre falls into.
+                    self.alpha_dense
+                    if flags[int((index + 0.5) / len(layout.documents) * len(flags))]
+                    else self.alpha_sparse
+                    for index in range(len(layout.documents))
+                )
+                for layout in layouts
+            )
+        )
+
+    @property
+    def is_neutral(self) -> bool:
+        """True where every factor is 1."""
+        if self.alpha_per_document is not None:
+            return all(alpha == 1 for alpha in self.alpha_per_document)
+        return self.alpha_dense == self.alpha_sparse == 1
+
+    @property
+    def needs_documents(self) -> bool:
+        """Only documents' rows are changed."""
+        return True

@@ -1,0 +1,34 @@
+"""Which documents a model reads densely (SIW, arXiv:2512.13109)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rag_middle.layout import PromptLayout
+
+__all__ = ["dense_documents"]
+
+
+def dense_documents(attention: Tensor, layout: PromptLayout, top_share: float) -> Tensor:
+    """Documents whose share of attended tokens is above that of all documents together.
+
+    Args:
+        attention: of the last prompt token over the prompt, `[l]`.
+        layout: of the prompt.
+        top_share: share of the prompt's tokens, by attention, that count as attended to.
+
+    Returns:
+        Boolean `[D]`.
+    """
+    count = max(1, round(top_share * attention.shape[0]))
+    attended = torch.zeros_like(attention)
+    attended[attention.topk(count).indices] = 1
+    of_documents = attended[layout.prefix_tokens : layout.suffix_start]
+    lengths = torch.tensor(layout.document_lengths, device=attention.device)
+    owner = torch.arange(len(layout.documents), device=attention.device).repeat_interleave(
+        lengths, output_size=layout.document_tokens
+    )
+    counts = attention.new_zeros(len(layout.documents)).index_add_(0, owner, of_documents)
+    # Shares, not counts: a document is not dense for being long.
+    return counts / lengths.clamp(min=1) > of_documents.mean()

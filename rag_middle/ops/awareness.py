@@ -1,0 +1,57 @@
+"""How position-aware an attention head is (Ms-PoE, arXiv:2403.04797, section 3.2)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["assigned_ratios", "position_awareness"]
+
+
+def position_awareness(
+    query: Tensor, key: Tensor, *, scale: float, threshold: float, padding: Tensor | None = None
+) -> Tensor:
+    """Share of the prompt that the last token attends to far above average.
+
+    ``S = mean_i[ A_i > threshold * mean(A) ]`` with ``A`` the attention of the last prompt token.
+
+    Args:
+        query: the last prompt token's query `[b, h, d]`, without position embedding.
+        key: keys `[b, g, n, d]` of the prompt, without position embedding.
+        scale: factor on query-key products.
+        threshold: multiple of the mean above which a token counts (3 in the paper).
+        padding: columns of left padding per row `[b]`; not counted.
+
+    Returns:
+        `[b, h]` in float32. Linear in `n`: only one row of the attention matrix is computed.
+    """
+    b, h, d = query.shape
+    g, n = key.shape[1], key.shape[2]
+    # float32: near-ties between heads decide their order, bf16 would flip them.
+    grouped = query.float().view(b, g, h // g, d)
+    scores = torch.matmul(grouped, key.float().transpose(-1, -2)).view(b, h, n) * scale
+    if padding is None:
+        return (scores.softmax(-1) > threshold / n).float().mean(-1)
+    real = torch.arange(n, device=key.device)[None, :] >= padding[:, None]
+    attention = scores.masked_fill(~real[:, None], float("-inf")).softmax(-1)
+    tokens = (n - padding)[:, None].float()
+    return (attention > threshold / tokens[..., None]).float().sum(-1) / tokens
+
+
+def assigned_ratios(awareness: Tensor, ratios: Tensor, assign: str) -> Tensor:
+    """Index of each head's ratio.
+
+    Args:
+        awareness: `[b, heads]`.
+        ratios: `[heads]`, the first for the most position-aware head.
+        assign: ``"rank"``: head ``i`` gets the ratio of its rank. ``"order"``: head ``i`` gets
+            ratio number ``argsort(awareness)[i]``. ``"sequential"``: head ``i`` gets ratio ``i``.
+
+    Returns:
+        Indices into `ratios`, `[b, heads]`. Ties keep the order of the heads.
+    """
+    heads = ratios.shape[0]
+    if assign == "sequential":
+        return torch.arange(heads, device=awareness.device).expand(awareness.shape[0], heads)
+    order = awareness.argsort(dim=-1, descending=True, stable=True)
+    return order if assign == "order" else order.argsort(dim=-1, stable=True)
