@@ -16,17 +16,21 @@ from torch import Tensor
 
 __all__ = [
     "ScoreRule",
+    "Scratch",
     "document_importance",
     "document_means",
     "document_shifts",
     "row_chunks",
+    "scores_at_once",
+    "softmax_",
     "spans_of",
     "token_importance",
 ]
 
-# Scores alive at once: 2 Mi floats are 8 MiB, small enough to stay in the last-level cache of a
-# CPU core and large enough to keep matrix products and kernel launches efficient.
-_SCORES_ALIVE = 2**21
+# Scores alive at once. On CPU 2 MiB of floats per thread, which stay in its cache from the product
+# through the softmax to the next product; elsewhere enough to keep a large device busy.
+_SCORES_PER_CPU_THREAD = 2**19
+_SCORES_ON_DEVICE = 2**25
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,15 +64,45 @@ def spans_of(lengths: Sequence[int]) -> list[tuple[int, int]]:
     return spans
 
 
-def row_chunks(start: int, end: int, row_elements: int) -> Iterator[tuple[int, int]]:
-    """Split rows `start..end` so that a chunk of rows of `row_elements` stays of bounded size."""
-    step = max(1, _SCORES_ALIVE // max(1, row_elements))
+def scores_at_once(device: torch.device) -> int:
+    """How many scores to compute before they are used up."""
+    if device.type == "cpu":
+        return _SCORES_PER_CPU_THREAD * torch.get_num_threads()
+    return _SCORES_ON_DEVICE
+
+
+def row_chunks(start: int, end: int, row_elements: int, alive: int) -> Iterator[tuple[int, int]]:
+    """Split rows `start..end` of `row_elements` so that at most `alive` elements are in a chunk."""
+    step = max(1, alive // max(1, row_elements))
     count = -(-(end - start) // step)
     for index in range(count):  # chunks of nearly equal height: a short last one wastes a launch
         yield (
             start + (end - start) * index // count,
             start + (end - start) * (index + 1) // count,
         )
+
+
+class Scratch:
+    """Room for one block of scores, used again and again: fresh pages cost more than a softmax."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._room = torch.empty(0, device=device)
+
+    def product(self, q: Tensor, keys: Tensor) -> Tensor:
+        """Dot products `[b, m, n]` of `[b, m, d]` and `[b, n, d]`, valid until the next call."""
+        shape = (q.shape[0], q.shape[1], keys.shape[1])
+        size = shape[0] * shape[1] * shape[2]
+        if self._room.numel() < size:
+            self._room = self._room.new_empty(size)
+        scores = self._room[:size].view(shape)
+        return torch.bmm(q, keys.transpose(1, 2), out=scores)
+
+
+def softmax_(scores: Tensor) -> Tensor:
+    """Softmax over the last axis, in place where that is known to be safe."""
+    if scores.device.type == "cpu":
+        return torch.softmax(scores, dim=-1, out=scores)
+    return torch.softmax(scores, dim=-1)
 
 
 def document_means(lengths: Sequence[int], device: torch.device | None = None) -> Tensor:
@@ -93,6 +127,7 @@ def document_importance(
     lengths: Sequence[int],
     rule: ScoreRule,
     means: Tensor | None = None,
+    scratch: Scratch | None = None,
 ) -> Tensor:
     """Importance of every document to every other document, per query head.
 
@@ -105,6 +140,7 @@ def document_importance(
         lengths: tokens of each document, `T` together.
         rule: scale and soft-cap of the scores.
         means: `document_means(lengths)`, if at hand.
+        scratch: room for scores, if at hand.
 
     Returns:
         `[r, h, D, D]` float32: row, query head, query document, key document. A document is
@@ -113,6 +149,8 @@ def document_importance(
     r, h, tokens, _ = q.shape
     g, count = k.shape[1], len(lengths)
     means = document_means(lengths, q.device) if means is None else means
+    scratch = Scratch(q.device) if scratch is None else scratch
+    alive = scores_at_once(q.device)
     q = q.float() * rule.scale
     # Keys (and their documents) twice in a row: all documents but one are then one slice, and the
     # query's own document is left out rather than computed and subtracted.
@@ -123,11 +161,11 @@ def document_importance(
         others = tokens - (end - start)
         if start == end or not others:
             continue
-        keys = ring[:, end : end + others].transpose(1, 2)  # [r*g, d, others]
+        keys = ring[:, end : end + others]
         received = torch.zeros(r * h, others, device=q.device)
-        for a, b in row_chunks(start, end, r * h * others):
-            scores = torch.bmm(q[:, :, a:b].reshape(r * g, -1, q.shape[-1]), keys)
-            shares = torch.softmax(rule.cap_(scores), dim=-1)
+        for a, b in row_chunks(start, end, r * h * others, alive):
+            scores = scratch.product(q[:, :, a:b].reshape(r * g, -1, q.shape[-1]), keys)
+            shares = softmax_(rule.cap_(scores))
             received += shares.view(r * h, b - a, others).sum(dim=1)
         out[:, :, index] = (received @ ring_means[end : end + others]).view(r, h, count)
     out.diagonal(dim1=-2, dim2=-1).fill_(torch.inf)
@@ -160,7 +198,7 @@ def token_importance(
     means = document_means(lengths, q.device) if means is None else means
     queries = (q.float() * rule.scale).reshape(r * g, -1, d)
     scores = torch.bmm(queries, k.float().flatten(0, 1).transpose(1, 2))
-    shares = torch.softmax(rule.cap_(scores), dim=-1)
+    shares = softmax_(rule.cap_(scores))
     return (shares @ means).view(r, h, m, len(lengths))
 
 

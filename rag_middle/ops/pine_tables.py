@@ -21,7 +21,7 @@ from rag_middle.ops.rope import RotaryStyle, rotate
 if TYPE_CHECKING:
     from rag_middle.layout import PromptLayout
 
-__all__ = ["PineTables", "base_rotate"]
+__all__ = ["MovingKeys", "PineTables", "adjacent_pairs", "base_rotate"]
 
 
 class PineTables:
@@ -45,6 +45,7 @@ class PineTables:
         rotates: False for a layer without rotary embedding; it has no tables then.
         base_cos, base_sin: `[N, R]` for the token at an index, at its base position.
         shift_cos, shift_sin: `[N, R]` for a shift by a number of positions.
+        shift_back: `[N, 2R]` interleaved real and imaginary parts of the rotation by minus that.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class PineTables:
             # Yarn-like variants multiply a factor into the table; the base rotation applies it,
             # the shift on top must not apply it again.
             self.shift_cos, self.shift_sin = cos / cos[:1], sin / cos[:1]
+            self.shift_back = torch.stack((self.shift_cos, -self.shift_sin), dim=-1).flatten(-2)
 
 
 def base_rotate(x: Tensor, tables: PineTables, start: int = 0) -> Tensor:
@@ -97,3 +99,60 @@ def base_rotate(x: Tensor, tables: PineTables, start: int = 0) -> Tensor:
     where = slice(start, start + x.shape[-2])
     rotated = rotate(x.float(), tables.base_cos[where], tables.base_sin[where], tables.style)
     return rotated.to(x.dtype)
+
+
+def adjacent_pairs(x: Tensor, style: RotaryStyle) -> Tensor:
+    """Reorder head dimensions so that the two of a rotated pair are neighbours.
+
+    A rotation is then one complex product. Dot products do not care, as long as queries and keys
+    are reordered alike.
+
+    Args:
+        x: `[..., d]`.
+        style: how the model pairs head dimensions.
+
+    Returns:
+        `[..., d]`, pairs first; one dimension of zeros is appended to an odd `d`.
+    """
+    width = 2 * style.pairs
+    if style.pairing == "half":
+        pairs = torch.stack((x[..., : style.pairs], x[..., style.pairs : width]), dim=-1).flatten(
+            -2
+        )
+        x = torch.cat((pairs, x[..., width:]), dim=-1) if width < x.shape[-1] else pairs
+    return torch.nn.functional.pad(x, (0, 1)) if x.shape[-1] % 2 else x
+
+
+class MovingKeys:
+    """Keys of prefix and documents as one query document after another sees them.
+
+    Query heads rank documents for themselves, so each has keys of its own.
+
+    Args:
+        base: `[g, P + T, d]` float32 keys at base positions.
+        heads: query heads `h`.
+        tables: of the prompt.
+
+    Attributes:
+        keys: `[h, P + T, d]` with `adjacent_pairs`, rewritten by `move_back`.
+    """
+
+    def __init__(self, base: Tensor, heads: int, tables: PineTables) -> None:
+        first, g = tables.layout.prefix_tokens, base.shape[0]
+        width = 2 * tables.style.pairs
+        self._document_of = tables.document_of
+        self._shift_back = tables.shift_back
+        base = adjacent_pairs(base, tables.style)
+        self.keys = base.repeat_interleave(heads // g, dim=0)
+        self._base = _complex(base[:, None, first:, :width].contiguous())
+        self._moving = _complex(self.keys.view(g, -1, *self.keys.shape[1:])[..., first:, :width])
+        self._angles = base.new_empty(heads, base.shape[1] - first, width)
+
+    def move_back(self, shifts: Tensor) -> None:
+        """Put every document `[h, D]` positions before its base."""
+        torch.index_select(self._shift_back[shifts], 1, self._document_of, out=self._angles)
+        torch.mul(self._base, _complex(self._angles).view(self._moving.shape), out=self._moving)
+
+
+def _complex(pairs: Tensor) -> Tensor:
+    return torch.view_as_complex(pairs.view(*pairs.shape[:-1], -1, 2))

@@ -74,6 +74,7 @@ CASES = {
     "unequal documents": Case((4, 3, 6)),
     "interleaved pairs": Case((4, 3, 6), pairing="interleaved"),
     "partly rotated, interleaved": Case((4, 3, 6), pairing="interleaved", pairs=3),
+    "odd head size": Case((4, 3, 6), d=7, pairs=2),
     "partly rotated, halves": Case((4, 3, 6), pairs=2),
     "one head per key": Case((4, 3, 6), groups=4),
     "one key head": Case((3, 3, 3), groups=1),
@@ -142,7 +143,7 @@ def test_several_tokens_decode_as_one_by_one(name: str) -> None:
 def test_bounded_chunks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES[name]
     whole = run(case, *case.qkv())
-    monkeypatch.setattr(importance, "_SCORES_ALIVE", 100)
+    monkeypatch.setattr(importance, "_SCORES_PER_CPU_THREAD", 100)
     torch.testing.assert_close(run(case, *case.qkv()), whole, atol=1e-5, rtol=1e-5)
 
 
