@@ -1,0 +1,26 @@
+"""Prompts as token ids, with the place of every document.
+
+::
+
+    tokenized = encode(tokenizer, ContextPrompt(documents=[...], suffix="Question: ..."))
+    tokenized.input_ids, tokenized.layout
+
+``prompt``: what comes out (``TokenizedPrompt``, ``TokenizedBatch``). ``encode``: the way there.
+``chat``: chat templates. ``text``: text that neither gains spaces nor turns into control tokens.
+"""
+
+from __future__ import annotations
+
+from rag_middle.tokens.encode import count_tokens, encode, encode_batch
+from rag_middle.tokens.prompt import PaddedIds, TokenizedBatch, TokenizedPrompt
+from rag_middle.tokens.text import Tokenizer
+
+__all__ = [
+    "PaddedIds",
+    "TokenizedBatch",
+    "TokenizedPrompt",
+    "Tokenizer",
+    "count_tokens",
+    "encode",
+    "encode_batch",
+]

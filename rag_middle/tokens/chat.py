@@ -1,0 +1,267 @@
+"""Messages through a tokenizer's chat template, keeping track of where the documents stand.
+
+The documents are taken out of their message and a private-use character is left in their place.
+The template is rendered to text, and the text is split there. Another such character marks the
+cuts inside message contents that keep control tokens inert (see ``text.TextEncoder``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rag_middle.documents import ContextPrompt, has_markers, parse, unmark
+from rag_middle.errors import ChatTemplateError, PromptError
+from rag_middle.tokens.text import TextEncoder, Tokenizer
+
+__all__ = ["Conversation", "Message", "RenderedChat", "has_chat_template", "render_chat"]
+
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages, one of which may hold documents.
+
+    Attributes:
+        messages: ``{"role", "content"}`` and whatever else the template reads; without markers.
+        prompt: the content of message ``at``, with its documents.
+        at: 0-based index of that message; None where no message has documents.
+    """
+
+    messages: tuple[Message, ...]
+    prompt: ContextPrompt = field(default_factory=ContextPrompt)
+    at: int | None = None
+
+    @classmethod
+    def of_prompt(cls, prompt: ContextPrompt) -> Conversation:
+        """A conversation of one user message."""
+        if not prompt.documents:
+            return cls(({"role": "user", "content": prompt.text},))
+        return cls(({"role": "user"},), prompt, 0)
+
+    @classmethod
+    def of_messages(cls, messages: Sequence[Message]) -> Conversation:
+        """Take the documents from the last message with markers.
+
+        Documents of earlier messages become plain text.
+
+        Raises:
+            MarkerError: markers of a message are unbalanced, nested, stray or do not stand
+                together.
+            PromptError: a message is not of the expected shape.
+        """
+        contents = [_content(message, index) for index, message in enumerate(messages)]
+        marked = [i for i, text in enumerate(contents) if text is not None and has_markers(text)]
+        at = marked[-1] if marked else None
+        plain = tuple(
+            dict(message) if text is None or index == at else {**message, "content": unmark(text)}
+            for index, (message, text) in enumerate(zip(messages, contents, strict=True))
+        )
+        prompt = ContextPrompt() if at is None else parse(contents[at] or "")
+        return cls(plain, prompt, at)
+
+    def with_system(self, system: str) -> Conversation:
+        """The conversation after a system message.
+
+        Raises:
+            PromptError: it already starts with one.
+        """
+        if self.messages and self.messages[0]["role"] == "system":
+            raise PromptError(
+                "The messages start with a system message and system= was given too. Pass one."
+            )
+        messages = ({"role": "system", "content": system}, *self.messages)
+        return Conversation(messages, self.prompt, None if self.at is None else self.at + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedChat:
+    """A rendered conversation, in pieces of text to tokenise one by one.
+
+    Attributes:
+        before: the text before the documents; all of it where there are none.
+        after: the text after the documents.
+    """
+
+    before: tuple[str, ...]
+    after: tuple[str, ...] = ()
+
+
+def has_chat_template(tokenizer: Tokenizer) -> bool:
+    """Whether the tokenizer brings a chat template."""
+    return bool(getattr(tokenizer, "chat_template", None))
+
+
+def render_chat(
+    tokenizer: Tokenizer,
+    encoder: TextEncoder,
+    conversation: Conversation,
+    **template_options: Any,
+) -> RenderedChat:
+    """Render a conversation so that only the template writes control tokens.
+
+    Args:
+        tokenizer: one with a chat template.
+        encoder: knows which text must be cut to stay inert.
+        conversation: messages and documents.
+        template_options: for ``tokenizer.apply_chat_template``.
+
+    Raises:
+        ChatTemplateError: there is no template, it refuses the messages, or it drops or repeats
+            the documents.
+    """
+    if not has_chat_template(tokenizer):
+        raise ChatTemplateError(
+            "The tokenizer has no chat template. Set tokenizer.chat_template, load the "
+            "instruction-tuned model's tokenizer, or encode a single prompt with template='raw'."
+        )
+    renderer = _Renderer(tokenizer, encoder, conversation, template_options)
+    joined, fenced = renderer.render(fenced=False), renderer.render(fenced=True)
+    # A control token that content and template text form together ("<|" + "im_end|>") shows as one
+    # more than where the two are kept apart.
+    return joined if renderer.control_ids(joined) == renderer.control_ids(fenced) else fenced
+
+
+class _Renderer:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        encoder: TextEncoder,
+        conversation: Conversation,
+        options: Mapping[str, Any],
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._encoder = encoder
+        self._conversation = conversation
+        self._options = options
+        strings: list[str] = []
+        _map_strings([conversation.messages, options], strings.append)
+        self._documents, self._cut = _absent_characters(
+            2, conversation.prompt.text, str(getattr(tokenizer, "chat_template", "")), *strings
+        )
+
+    def render(self, *, fenced: bool) -> RenderedChat:
+        """Render, cutting at both ends of every content too if ``fenced``."""
+        messages: list[Message] = [
+            self._protected(index, fenced) for index in range(len(self._conversation.messages))
+        ]
+        if any(message["role"] == "system" for message in messages) and not self._takes_system():
+            messages = _merged(
+                [{**m, "role": "user"} if m["role"] == "system" else m for m in messages]
+            )
+        text = self._apply_to_any(messages, _merged(messages))
+        parts = [tuple(part.split(self._cut)) for part in text.split(self._documents)]
+        expected = 1 if self._conversation.at is None else 2
+        if len(parts) != expected:
+            what = "drops" if len(parts) < expected else "repeats"
+            raise ChatTemplateError(
+                f"The chat template {what} the message with the documents. Move them into the last "
+                "user message, or use template='raw'."
+            )
+        return RenderedChat(*parts)
+
+    def control_ids(self, rendered: RenderedChat) -> list[int]:
+        before = self._encoder.encode(rendered.before, continues=False)
+        after = self._encoder.encode(rendered.after, continues=True)
+        return self._encoder.control_ids(before + after)
+
+    def _protected(self, index: int, fenced: bool) -> dict[str, Any]:
+        """Message ``index`` with its control tokens cut and a sentinel for the documents."""
+        message = self._conversation.messages[index]
+        fields = {
+            key: value if key == "role" else _map_strings(value, self._inert)
+            for key, value in message.items()
+        }
+        if index == self._conversation.at:
+            prompt = self._conversation.prompt
+            fields["content"] = self._documents.join(
+                (self._inert(prompt.prefix), self._inert(prompt.suffix))
+            )
+        if fenced and isinstance(fields.get("content"), str):
+            fields["content"] = self._cut + fields["content"] + self._cut
+        return fields
+
+    def _inert(self, text: str) -> str:
+        return self._cut.join(self._encoder.inert_pieces(text))
+
+    def _takes_system(self) -> bool:
+        """Whether a system message is rendered, rather than refused or left out."""
+        try:
+            text = self._apply([_message("system", self._cut), _message("user", "?")])
+        except ChatTemplateError:
+            return False
+        return self._cut in text
+
+    def _apply_to_any(self, messages: list[Message], alternative: list[Message]) -> str:
+        """Render; where the template insists on alternating roles, render ``alternative``."""
+        try:
+            return self._apply(messages)
+        except ChatTemplateError:
+            if alternative == messages:
+                raise
+            return self._apply(alternative)
+
+    def _apply(self, messages: list[Message]) -> str:
+        from jinja2 import TemplateError
+
+        try:
+            rendered = self._tokenizer.apply_chat_template(
+                messages, tokenize=False, **self._options
+            )
+        except TemplateError as error:
+            raise ChatTemplateError(
+                f"The chat template refuses the messages: {error}. Roles given: "
+                f"{[message['role'] for message in messages]}."
+            ) from error
+        return str(rendered)
+
+
+def _merged(messages: Sequence[Message]) -> list[Message]:
+    """Join neighbouring messages of one role, for templates that want roles to alternate."""
+    merged: list[Message] = []
+    for message in messages:
+        previous = merged[-1] if merged else {}
+        plain = {"role", "content"} == message.keys() == previous.keys()
+        if plain and previous["role"] == message["role"]:
+            joined = f"{previous['content']}\n\n{message['content']}"
+            merged[-1] = _message(message["role"], joined)
+        else:
+            merged.append(message)
+    return merged
+
+
+def _message(role: str, content: str) -> Message:
+    return {"role": role, "content": content}
+
+
+def _content(message: Message, index: int) -> str | None:
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(role, str) or not isinstance(content, str | None):
+        raise PromptError(
+            f"Message {index} needs a role and a content, both strings; got role={role!r} and "
+            f"content of type {type(content).__name__}. Join content blocks into one string."
+        )
+    return content
+
+
+def _map_strings(value: Any, change: Callable[[str], object]) -> Any:
+    """``value`` with every string in it changed, keys of mappings left alone."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: _map_strings(item, change) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_map_strings(item, change) for item in value]
+    return value
+
+
+def _absent_characters(count: int, *texts: str) -> list[str]:
+    """Private-use characters that occur in none of the texts."""
+    taken = set().union(*texts)
+    # The basic plane's area: transformers keeps sentinels of its own at U+F0000 and U+F0001.
+    free = [chr(code) for code in range(0xE000, 0xF900) if chr(code) not in taken]
+    if len(free) < count:
+        raise PromptError("The messages use every private-use character. Remove some of them.")
+    return free[:count]

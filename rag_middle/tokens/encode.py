@@ -1,0 +1,151 @@
+"""From a prompt with documents to token ids and document spans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from rag_middle.documents import ContextPrompt, Document, parse
+from rag_middle.errors import PromptError
+from rag_middle.tokens.chat import Conversation, Message, has_chat_template, render_chat
+from rag_middle.tokens.prompt import TokenizedBatch, TokenizedPrompt
+from rag_middle.tokens.text import TextEncoder, Tokenizer
+
+__all__ = ["Prompt", "Template", "count_tokens", "encode", "encode_batch"]
+
+Prompt = ContextPrompt | str | Sequence[Message]
+Template = Literal["auto", "chat", "raw"]
+
+
+def encode(
+    tokenizer: Tokenizer,
+    prompt: Prompt,
+    *,
+    template: Template = "auto",
+    system: str | None = None,
+    add_generation_prompt: bool = True,
+    allow_control_tokens: bool = False,
+    template_options: Mapping[str, Any] | None = None,
+) -> TokenizedPrompt:
+    """Tokenise a prompt and say where its documents lie.
+
+    Each document is tokenised on its own, with its separator, as text that continues other text.
+    Its tokens are therefore the same at any place and in any company. Documents and message
+    contents are inert: what looks like a control token in them becomes ordinary tokens.
+
+    Prefix and suffix become one user message where a chat template is used. The prompt begins
+    with exactly one BOS where the tokenizer or the template writes one.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer, fast or slow.
+        prompt: a prompt, a string with document markers, or chat messages whose contents may have
+            markers. Of several marked messages the last one's documents count; those of earlier
+            messages are plain text before them.
+        template: ``"chat"`` uses the tokenizer's chat template, ``"raw"`` none; ``"auto"`` uses it
+            if there is one.
+        system: a system message. Where the template takes none, and in raw mode, it stands before
+            the prompt.
+        add_generation_prompt: chat only: end with the opening of the assistant's answer.
+        allow_control_tokens: raw only: recognise control tokens in prefix and suffix, which then
+            must be the caller's own text. Documents stay inert.
+        template_options: chat only: more arguments for the template (``enable_thinking``).
+
+    Raises:
+        PromptError: the prompt is empty, or of the wrong shape.
+        MarkerError: markers in a string or a message are unbalanced, nested or stray.
+        ChatTemplateError: there is no chat template and one is needed, it refuses the messages, or
+            it drops or repeats the documents.
+    """
+    encoder = TextEncoder(tokenizer)
+    if isinstance(prompt, str):
+        prompt = parse(prompt)
+    if isinstance(prompt, ContextPrompt) and not _wants_chat(tokenizer, template):
+        if template_options:
+            raise PromptError("template_options were given, but no chat template is used.")
+        return _encode_raw(encoder, prompt, system, allow_control_tokens)
+    if template == "raw":
+        raise PromptError("template='raw' takes a prompt or a string, not chat messages.")
+    if allow_control_tokens:
+        raise PromptError("allow_control_tokens=True needs template='raw'.")
+    options = {**(template_options or {}), "add_generation_prompt": add_generation_prompt}
+    return _encode_chat(tokenizer, encoder, _conversation(prompt, system), options)
+
+
+def encode_batch(tokenizer: Tokenizer, prompts: Iterable[Prompt], **options: Any) -> TokenizedBatch:
+    """Tokenise several prompts; ``options`` are those of :func:`encode`, the same for all."""
+    return TokenizedBatch(tuple(encode(tokenizer, prompt, **options) for prompt in prompts))
+
+
+def count_tokens(tokenizer: Tokenizer, prompt: Document | Prompt, **options: Any) -> int:
+    """Count tokens exactly as :func:`encode` makes them.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer.
+        prompt: a string or a document counts as text inside a prompt: no BOS, no chat template. A
+            prompt or chat messages count as a whole.
+        options: those of :func:`encode`; for a prompt or chat messages only.
+    """
+    if isinstance(prompt, Document):
+        prompt = prompt.render()
+    if isinstance(prompt, str):
+        return len(TextEncoder(tokenizer).encode_inert(prompt, continues=True))
+    return len(encode(tokenizer, prompt, **options))
+
+
+def _encode_chat(
+    tokenizer: Tokenizer,
+    encoder: TextEncoder,
+    conversation: Conversation,
+    options: Mapping[str, Any],
+) -> TokenizedPrompt:
+    rendered = render_chat(tokenizer, encoder, conversation, **options)
+    prefix = encoder.encode(rendered.before, continues=False)
+    suffix = encoder.encode(rendered.after, continues=True)
+    return _assembled(encoder, prefix, conversation.prompt, suffix)
+
+
+def _encode_raw(
+    encoder: TextEncoder, prompt: ContextPrompt, system: str | None, allow_control_tokens: bool
+) -> TokenizedPrompt:
+    leading = prompt.prefix if system is None else f"{system}\n\n{prompt.prefix}"
+    continues = bool(leading or prompt.documents)
+    if allow_control_tokens:
+        prefix = encoder.encode([leading], continues=False)
+        suffix = encoder.encode([prompt.suffix], continues=continues)
+    else:
+        prefix = encoder.encode_inert(leading, continues=False)
+        suffix = encoder.encode_inert(prompt.suffix, continues=continues)
+    return _assembled(encoder, prefix, prompt, suffix)
+
+
+def _assembled(
+    encoder: TextEncoder, prefix: list[int], prompt: ContextPrompt, suffix: list[int]
+) -> TokenizedPrompt:
+    documents = [
+        encoder.encode_inert(document.render() + prompt.separator, continues=True)
+        for document in prompt.documents
+    ]
+    if not any((prefix, suffix, *documents)):
+        raise PromptError("The prompt is empty: it has no tokens. Pass a question or documents.")
+    start = encoder.start_ids()
+    begun = prefix if documents else prefix + suffix
+    # Templates mostly write the BOS themselves; a second one would be out of distribution.
+    has_start = begun[:1] == start[:1]
+    return TokenizedPrompt.assembled(
+        prefix=prefix if has_start else start + prefix,
+        documents=documents,
+        suffix=suffix,
+        document_ids=[document.id for document in prompt.documents],
+    )
+
+
+def _wants_chat(tokenizer: Tokenizer, template: Template) -> bool:
+    return template == "chat" or (template == "auto" and has_chat_template(tokenizer))
+
+
+def _conversation(prompt: ContextPrompt | Sequence[Message], system: str | None) -> Conversation:
+    if isinstance(prompt, ContextPrompt):
+        conversation = Conversation.of_prompt(prompt)
+    else:
+        conversation = Conversation.of_messages(prompt)
+    return conversation if system is None else conversation.with_system(system)

@@ -1,0 +1,161 @@
+"""Token ids of a prompt and where its documents lie in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain, pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from rag_middle.errors import PromptError
+from rag_middle.layout import PromptLayout
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["PaddedIds", "TokenizedBatch", "TokenizedPrompt"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizedPrompt:
+    """One prompt in tokens.
+
+    Attributes:
+        input_ids: ``l`` token ids, without padding.
+        layout: the span of each document in them.
+        document_ids: ``Document.id`` of each document, in prompt order.
+
+    Raises:
+        PromptError: the ids, the layout and the documents do not fit each other.
+    """
+
+    input_ids: tuple[int, ...]
+    layout: PromptLayout
+    document_ids: tuple[str | None, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.input_ids) != self.layout.length:
+            raise PromptError(
+                f"The layout counts {self.layout.length} tokens, there are {len(self.input_ids)}."
+            )
+        if len(self.document_ids) != len(self.layout.documents):
+            raise PromptError(
+                f"The layout has {len(self.layout.documents)} documents, "
+                f"document_ids names {len(self.document_ids)}."
+            )
+
+    @classmethod
+    def assembled(
+        cls,
+        *,
+        prefix: Sequence[int],
+        documents: Sequence[Sequence[int]],
+        suffix: Sequence[int],
+        document_ids: Sequence[str | None],
+    ) -> TokenizedPrompt:
+        """Put the ids of prefix, documents and suffix one after the other.
+
+        Raises:
+            PromptError: there is no token at all.
+        """
+        input_ids = tuple(chain(prefix, *documents, suffix))
+        if not input_ids:
+            raise PromptError("The prompt is empty. Pass a question or documents.")
+        ends = accumulate(map(len, documents), initial=len(prefix))
+        layout = PromptLayout(length=len(input_ids), documents=tuple(pairwise(ends)))
+        return cls(input_ids=input_ids, layout=layout, document_ids=tuple(document_ids))
+
+    def __len__(self) -> int:
+        """Tokens of the prompt (``l``)."""
+        return len(self.input_ids)
+
+    @property
+    def prefix_ids(self) -> tuple[int, ...]:
+        """Ids before the first document; all of them where there are no documents."""
+        return self.input_ids[: self.layout.prefix_tokens]
+
+    @property
+    def documents_ids(self) -> tuple[tuple[int, ...], ...]:
+        """Ids of each document, its separator included."""
+        return tuple(self.input_ids[start:end] for start, end in self.layout.documents)
+
+    @property
+    def suffix_ids(self) -> tuple[int, ...]:
+        """Ids after the last document."""
+        return self.input_ids[self.layout.suffix_start :]
+
+    def select(self, order: Iterable[int]) -> TokenizedPrompt:
+        """The same prompt with document ``order[i]`` at place ``i``, others left out.
+
+        Equal to encoding the prompt with those documents, because a document's tokens do not
+        depend on its place. ``order`` is 0-based.
+
+        Raises:
+            PromptError: ``order`` names a document twice, or one that does not exist.
+        """
+        chosen = tuple(order)
+        count = len(self.layout.documents)
+        if len(set(chosen)) != len(chosen) or not all(0 <= index < count for index in chosen):
+            raise PromptError(
+                f"order must name some of the {count} documents, each once and 0-based, "
+                f"got {list(chosen)}."
+            )
+        documents = self.documents_ids
+        return TokenizedPrompt.assembled(
+            prefix=self.prefix_ids,
+            documents=[documents[index] for index in chosen],
+            suffix=self.suffix_ids,
+            document_ids=[self.document_ids[index] for index in chosen],
+        )
+
+
+class PaddedIds(NamedTuple):
+    """Left-padded prompts: ``input_ids`` and ``attention_mask``, both int64 ``[b, n]``."""
+
+    input_ids: torch.Tensor
+    attention_mask: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedBatch:
+    """Prompts that go through the model together.
+
+    Raises:
+        PromptError: there are none.
+    """
+
+    prompts: tuple[TokenizedPrompt, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prompts", tuple(self.prompts))
+        if not self.prompts:
+            raise PromptError("A batch needs at least one prompt.")
+
+    def __len__(self) -> int:
+        """Number of prompts (``b``)."""
+        return len(self.prompts)
+
+    @property
+    def layouts(self) -> tuple[PromptLayout, ...]:
+        """Where the documents of each prompt lie, padding not counted."""
+        return tuple(prompt.layout for prompt in self.prompts)
+
+    def padded(self, pad_token_id: int, *, device: torch.device | str | None = None) -> PaddedIds:
+        """The prompts as tensors, padded on the left to the longest one.
+
+        Args:
+            pad_token_id: written to the left of shorter prompts, with mask 0.
+            device: where the tensors live; torch's default if None.
+        """
+        import torch
+
+        width = max(len(prompt) for prompt in self.prompts)
+        ids, mask = [], []
+        for prompt in self.prompts:
+            gap = width - len(prompt)
+            ids.append([pad_token_id] * gap + list(prompt.input_ids))
+            mask.append([0] * gap + [1] * len(prompt))
+        return PaddedIds(
+            torch.tensor(ids, dtype=torch.long, device=device),
+            torch.tensor(mask, dtype=torch.long, device=device),
+        )

@@ -1,0 +1,196 @@
+"""Text to token ids, in pieces that read as one text and never turn into control tokens."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Protocol
+
+from rag_middle.errors import PromptError
+
+__all__ = ["TextEncoder", "Tokenizer"]
+
+
+class Tokenizer(Protocol):
+    """What is used of a Hugging Face tokenizer, fast or slow."""
+
+    @property
+    def added_tokens_decoder(self) -> Mapping[int, Any]:
+        """Id to ``AddedToken``, for every token outside the model's own vocabulary."""
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """Id that begins a text."""
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """Id that ends a text."""
+
+    @property
+    def unk_token_id(self) -> int | None:
+        """Id that stands for characters without a token."""
+
+    def encode(self, text: str, **options: Any) -> list[int]:
+        """Token ids of a text."""
+
+    def decode(self, token_ids: Sequence[int], **options: Any) -> str | list[str]:
+        """Text of token ids."""
+
+    def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], **options: Any) -> Any:
+        """Messages as one text."""
+
+
+# Written before a text whose first token must not gain a space, and taken off again. Vocabularies
+# rarely have tokens that join the first one to what follows it; the others stand in where it fails.
+_ANCHORS = ("☃", "\n", "a", ".")
+_SPACE_SYMBOL = "▁"  # how SentencePiece vocabularies write a space
+
+
+class TextEncoder:
+    """Encodes pieces of a prompt with one tokenizer.
+
+    Two things differ from ``tokenizer.encode``. A piece that continues a text gains no leading
+    space (SentencePiece tokenizers put one before every text they are given). And text can be
+    encoded *inert*: ``"<|im_end|>"`` in a retrieved document becomes the tokens of those ten
+    characters, never the token that ends a message.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer, fast or slow.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._control = _control_tokens(tokenizer)
+        self._unk_literal = _unk_literal(tokenizer)
+        self._adds_space = self._plain("☃a") != self._plain("☃") + self._plain("a")
+
+    def start_ids(self) -> list[int]:
+        """What the tokenizer itself writes before a text: usually one BOS, or nothing."""
+        bare = self._plain("a")
+        whole = self._tokenizer.encode("a", add_special_tokens=True, verbose=False)
+        for start in range(len(whole) - len(bare) + 1):
+            if whole[start : start + len(bare)] == bare:
+                return whole[:start]
+        return []
+
+    def encode(self, pieces: Iterable[str], *, continues: bool) -> list[int]:
+        """Ids of pieces of one text, each tokenised on its own; control tokens are recognised.
+
+        Args:
+            pieces: the text in order.
+            continues: whether the first piece follows other text.
+        """
+        ids: list[int] = []
+        for piece in pieces:
+            if piece:
+                ids += self._continued(piece) if continues else self._plain(piece)
+                continues = True
+        return ids
+
+    def encode_inert(self, text: str, *, continues: bool) -> list[int]:
+        """Ids of a text, none of them a control token.
+
+        Raises:
+            PromptError: a single character of the text is a control token of this tokenizer.
+        """
+        return self.encode(self.inert_pieces(text, continues=continues), continues=continues)
+
+    def inert_pieces(self, text: str, *, continues: bool = True) -> list[str]:
+        """Cut ``text`` so that no piece encodes to a control token.
+
+        A text that holds no control token stays whole. Raises as :meth:`encode_inert` does.
+        """
+        if not text:
+            return []
+        found = self._control_literals(text, continues=continues)
+        if not found:
+            return [text]
+        pieces: list[str] = []
+        for part in _cut(text, found):
+            pieces += self.inert_pieces(part, continues=continues or bool(pieces))
+        return pieces
+
+    def control_ids(self, ids: Iterable[int]) -> list[int]:
+        """The control tokens among ``ids``, in order."""
+        return [token for token in ids if token in self._control]
+
+    def _control_literals(self, text: str, *, continues: bool) -> set[str]:
+        ids = self.encode([text], continues=continues)
+        found = {self._control[token] for token in ids if token in self._control}
+        # Unknown characters give the same id as "<unk>" itself, so this one is sought in the text.
+        if len(self._unk_literal) > 1 and self._unk_literal in text:
+            found.add(self._unk_literal)
+        return found
+
+    def _plain(self, text: str) -> list[int]:
+        return self._tokenizer.encode(
+            text, add_special_tokens=False, split_special_tokens=False, verbose=False
+        )
+
+    def _continued(self, text: str) -> list[int]:
+        """Ids of a text that follows other text."""
+        alone = self._plain(text)
+        if not self._adds_space:
+            return alone
+        for anchor in _ANCHORS:
+            before, whole = self._plain(anchor), self._plain(anchor + text)
+            after = whole[len(before) :]
+            if whole[: len(before)] == before and self._letters(after) == self._letters(alone):
+                return after
+        return alone
+
+    def _letters(self, ids: Sequence[int]) -> str:
+        """The text of ``ids`` without whitespace."""
+        shown = self._tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+        return "".join("".join(shown).split())
+
+
+def _cut(text: str, literals: Iterable[str]) -> list[str]:
+    """Cut ``text`` in the middle of every occurrence of a literal, else in halves."""
+    if len(text) == 1:
+        raise PromptError(
+            f"The character {text!r} is a control token of this tokenizer and cannot be written as "
+            "text. Remove it from the documents and messages."
+        )
+    cuts: set[int] = set()
+    for literal in literals:
+        start = text.find(literal)
+        while start >= 0:
+            end = start + len(literal)
+            # A single character has no middle: it is cut out.
+            cuts |= {start + len(literal) // 2} if len(literal) > 1 else {start, end}
+            start = text.find(literal, start + 1)
+    cuts -= {0, len(text)}
+    edges = [0, *sorted(cuts or {len(text) // 2}), len(text)]
+    return [text[start:end] for start, end in pairwise(edges)]
+
+
+def _control_tokens(tokenizer: Tokenizer) -> dict[int, str]:
+    """Ids that text must not produce, with the literal of each.
+
+    Special tokens, and added ones written with punctuation or symbols (``<think>``). Added words
+    and runs of whitespace are ordinary vocabulary. So is the token for unknown characters, which
+    any text may need, unless it doubles as the one that ends texts.
+    """
+    unknown = {tokenizer.unk_token_id} - {tokenizer.bos_token_id, tokenizer.eos_token_id}
+    return {
+        token_id: str(token.content)
+        for token_id, token in tokenizer.added_tokens_decoder.items()
+        if token_id not in unknown and _is_control(token)
+    }
+
+
+def _unk_literal(tokenizer: Tokenizer) -> str:
+    for token_id, token in tokenizer.added_tokens_decoder.items():
+        if token_id == tokenizer.unk_token_id:
+            return str(token.content)
+    return ""
+
+
+def _is_control(token: Any) -> bool:
+    literal = str(token.content).replace(_SPACE_SYMBOL, " ")
+    if literal.isspace():
+        return False
+    has_symbols = any(unicodedata.category(character)[0] in "PS" for character in literal)
+    return bool(token.special) or (has_symbols and len(literal) > 1)

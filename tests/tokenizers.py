@@ -1,0 +1,189 @@
+"""Tokenizers small enough to build in a test, of the kinds that models really use."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
+from tokenizers.trainers import BpeTrainer, WordLevelTrainer
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+CORPUS = (
+    "The quick brown fox jumps over the lazy dog.",
+    "Paris is the capital of France. Lyon lies on the river.",
+    "Question: which of the documents answers the question? Answer: the first document.",
+    "You are a helpful assistant. Use only the documents below.",
+    "0 1 2 3 4 5 6 7 8 9 ( ) [ ] { } < > | / \\ : ; , . ! ? ' \" - _ = + * & ^ % $ # @ ~ `",
+)
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+LLAMA2 = (
+    "{% if messages[0]['role'] == 'system' %}"
+    "{% set system = '<<SYS>>\n' + messages[0]['content'] + '\n<</SYS>>\n\n' %}"
+    "{% set turns = messages[1:] %}{% else %}{% set system = '' %}{% set turns = messages %}"
+    "{% endif %}{% for m in turns %}"
+    "{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Conversation roles must alternate user/assistant') }}{% endif %}"
+    "{% set content = system + m['content'] if loop.first else m['content'] %}"
+    "{% if m['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}"
+    "{% else %}{{ ' ' + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}"
+)
+GEMMA = (
+    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}"
+    "{{ raise_exception('System role not supported') }}{% endif %}{% for m in messages %}"
+    "{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Conversation roles must alternate user/assistant') }}{% endif %}"
+    "{% set role = 'model' if m['role'] == 'assistant' else m['role'] %}"
+    "{{ '<start_of_turn>' + role + '\n' + m['content'] | trim + '<end_of_turn>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
+)
+MISTRAL = (
+    "{{ bos_token }}{% for m in messages %}{% if m['role'] == 'user' %}"
+    "{{ '[INST] ' + m['content'] + '[/INST]' }}{% elif m['role'] == 'assistant' %}"
+    "{{ ' ' + m['content'] + eos_token }}{% endif %}{% endfor %}"
+)  # leaves a system message out without a word
+TEMPLATES = {"chatml": CHATML, "llama2": LLAMA2, "gemma": GEMMA, "mistral": MISTRAL}
+
+CONTROL_TOKENS = (
+    "<|im_start|>",
+    "<|im_end|>",
+    "<start_of_turn>",
+    "<end_of_turn>",
+    "<|eot_id|>",
+    "[INST]",
+    "[/INST]",
+)
+TOOL_TOKENS = ("<tool_call>", "</tool_call>", "<think>", "</think>")  # added, not special
+
+
+def byte_level_bpe(
+    *,
+    chat_template: str | None = None,
+    bos: bool = False,
+    add_prefix_space: bool = False,
+    lowercase: bool = False,
+) -> PreTrainedTokenizerFast:
+    """GPT-2, Llama 3 and Qwen style: every text is encoded without loss, unless lower-cased.
+
+    Fewer than 400 tokens. Special: ``<s>`` (written before a text if ``bos``), ``</s>``, ``<pad>``
+    and ``CONTROL_TOKENS``; added but not special: ``TOOL_TOKENS``.
+    """
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    backend.decoder = decoders.ByteLevel()
+    if lowercase:
+        backend.normalizer = normalizers.Lowercase()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = BpeTrainer(vocab_size=360, initial_alphabet=alphabet, show_progress=False)
+    backend.train_from_iterator(CORPUS, trainer)
+    return _finished(backend, chat_template, bos)
+
+
+def metaspace_bpe(
+    *, chat_template: str | None = None, bos: bool = True, scheme: str = "legacy"
+) -> PreTrainedTokenizerFast:
+    """Llama 2 and Mistral style: SentencePiece pieces with byte fallback and a dummy space.
+
+    Args:
+        chat_template: a Jinja template.
+        bos: write ``<s>`` before a text.
+        scheme: ``"legacy"`` puts the space before each stretch between control tokens, by a
+            normalizer; ``"always"``, ``"first"`` and ``"never"`` are Metaspace's own.
+    """
+    backend = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
+    byte_tokens = [f"<0x{byte:02X}>" for byte in range(256)]
+    trainer = BpeTrainer(vocab_size=160, special_tokens=["<unk>"], show_progress=False)
+    backend.train_from_iterator(CORPUS, trainer)
+    backend = _with_extra_vocabulary(backend, byte_tokens)
+    if scheme == "legacy":
+        backend.pre_tokenizer = None
+        backend.normalizer = normalizers.Sequence(
+            [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+        )
+    else:
+        backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    if scheme != "never":
+        steps.append(decoders.Strip(" ", 1, 0))
+    backend.decoder = decoders.Sequence(steps)
+    return _finished(backend, chat_template, bos)
+
+
+def wordlevel(*, chat_template: str | None = None, bos: bool = False) -> PreTrainedTokenizerFast:
+    """Whole words; others are ``<unk>``."""
+    backend = Tokenizer(models.WordLevel(unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    trainer = WordLevelTrainer(special_tokens=["<unk>"], show_progress=False)
+    backend.train_from_iterator(CORPUS, trainer)
+    return _finished(backend, chat_template, bos)
+
+
+def sentencepiece(*, chat_template: str | None = None) -> PreTrainedTokenizerBase:
+    """A SentencePiece model behind transformers' slow tokenizer: dummy space, byte fallback."""
+    from transformers import SentencePieceBackend
+
+    tokenizer = SentencePieceBackend(
+        vocab_file=str(_sentencepiece_file()),
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        extra_special_tokens=list(CONTROL_TOKENS),
+    )
+    tokenizer.add_tokens(list(TOOL_TOKENS))
+    tokenizer.chat_template = chat_template
+    return tokenizer
+
+
+@cache
+def _sentencepiece_file() -> Path:
+    import sentencepiece as spm
+
+    prefix = Path(mkdtemp(prefix="rag-middle-")) / "tiny"
+    spm.SentencePieceTrainer.train(
+        sentence_iterator=iter(CORPUS),
+        model_prefix=str(prefix),
+        model_type="bpe",
+        vocab_size=420,
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    return prefix.with_suffix(".model")
+
+
+def _with_extra_vocabulary(backend: Tokenizer, tokens: list[str]) -> Tokenizer:
+    import json
+
+    state = json.loads(backend.to_str())
+    vocabulary = state["model"]["vocab"]
+    for token in tokens:
+        vocabulary.setdefault(token, len(vocabulary))
+    return Tokenizer.from_str(json.dumps(state))
+
+
+def _finished(backend: Tokenizer, chat_template: str | None, bos: bool) -> PreTrainedTokenizerFast:
+    special = ["<s>", "</s>", "<pad>", *CONTROL_TOKENS]
+    backend.add_special_tokens([AddedToken(text, special=True) for text in special])
+    backend.add_tokens([AddedToken(text, special=False, normalized=True) for text in TOOL_TOKENS])
+    if bos:
+        backend.post_processor = TemplateProcessing(
+            single="<s> $A", special_tokens=[("<s>", backend.token_to_id("<s>"))]
+        )
+    has_unk = backend.token_to_id("<unk>") is not None
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="<pad>",
+        chat_template=chat_template,
+        **({"unk_token": "<unk>"} if has_unk else {}),
+    )
