@@ -99,7 +99,8 @@ class ChannelScaler:
         update = torch.einsum("bnc,hcd->bhnd", steps, columns)
         if not self.traits.uses_rope:
             return update
-        cos, sin = pair_tables(*arguments["position_embeddings"], self.traits.table_format)
+        cos, sin = arguments["position_embeddings"]
+        cos, sin = pair_tables(cos, sin, self.traits.table_format)
         assert self.traits.rotary is not None
         return rotate(update, cos[:, None], sin[:, None], self.traits.rotary)
 

@@ -155,7 +155,8 @@ class DocumentAttention:
             if rotary is None:
                 return PineTables(layout, device=device)
             at = torch.arange(needed, device=rotary.x.device)[None]
-            cos, sin = pair_tables(*rotary.at(at), self._traits.table_format)
+            cos, sin = rotary.at(at)
+            cos, sin = pair_tables(cos, sin, self._traits.table_format)
             return PineTables(layout, cos[0], sin[0], self._traits.rotary, device)
 
         frequencies = None if rotary is None else (id(rotary.module), rotary.extra)

@@ -33,15 +33,15 @@ class HeadRotation:
         """Replace the call's un-rotated query and key by rotated ones."""
         if start == 0:
             self._choice = self._choose(call, request)
-        assert self._choice is not None and self._traits.rotary is not None
-        choice = self._choice
+        choice, style = self._choice, self._traits.rotary
+        assert choice is not None
+        assert style is not None
         groups = self._traits.heads // self._traits.kv_heads
         if self._scale.per_query_head:
             query_choice, key_choice = choice, choice[:, ::groups]
         else:
             query_choice, key_choice = choice.repeat_interleave(groups, dim=1), choice
         cos, sin = pair_tables(*rotary.stacked(self._scale.ratios), self._traits.table_format)
-        style = self._traits.rotary
         call.query = rotate(call.query, _pick(cos, query_choice), _pick(sin, query_choice), style)
         call.key = rotate(call.key, _pick(cos, key_choice), _pick(sin, key_choice), style)
 

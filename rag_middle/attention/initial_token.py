@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rag_middle.attention.plan import InitialTokenScaling, OnlineAreas
 from rag_middle.attention.request import Request
-from rag_middle.attention.seam import AttentionCall, ConfigView, base_attention
+from rag_middle.attention.seam import AttentionCall, backend_name, base_attention
 from rag_middle.attention.traits import LayerTraits
 from rag_middle.ops.areas import dense_documents
 from rag_middle.ops.lse import attention_with_lse, logsumexp_rows
@@ -87,14 +87,10 @@ def _output_and_initial_weight(
 ) -> tuple[Tensor, Tensor]:
     """Output `[b, n, h, dv]` and weight of the initial token `[b, h, n]` in float32."""
     query, key = call.query, call.key[:, :, : call.query.shape[2]]
-    config = call.module.config
-    backend = str(
-        (config.wrapped if isinstance(config, ConfigView) else config)._attn_implementation
-    )
     # sdpa on CPU gives the log-sum-exp for free; its kernel knows neither soft-capping nor sinks.
     plain = traits.softcap is None and not traits.sinks
     if (
-        backend == "sdpa"
+        backend_name(call.module) == "sdpa"
         and plain
         and query.device.type == "cpu"
         and key.shape[2] == call.key.shape[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rag_middle.attention.seam import AttentionCall
+from rag_middle.attention.seam import AttentionCall, backend_name
 
 __all__ = ["last_rows_mask"]
 
@@ -32,5 +32,4 @@ def last_rows_mask(call: AttentionCall, rows: int, keys: int) -> Tensor | None:
 
 def _aligns_top_left(call: AttentionCall) -> bool:
     """Flash attention aligns a causal mask with the last key, sdpa with the first."""
-    config = getattr(call.module.config, "wrapped", call.module.config)
-    return "flash" not in str(config._attn_implementation)
+    return "flash" not in backend_name(call.module)

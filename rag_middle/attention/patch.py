@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from torch import nn
+from transformers import PreTrainedModel
 
 from rag_middle.attention.core import LayerCore
 from rag_middle.attention.mpt import MptChannelCore, mpt_attention_modules
@@ -42,7 +43,7 @@ def model_lock(model: nn.Module) -> threading.RLock:
         return _locks.setdefault(model, threading.RLock())
 
 
-def model_traits(model: nn.Module) -> ModelTraits:
+def model_traits(model: PreTrainedModel) -> ModelTraits:
     """What the attention layers of `model` are like; found out once per model."""
     with model_lock(model):
         traits = _traits.get(model)
@@ -53,7 +54,7 @@ def model_traits(model: nn.Module) -> ModelTraits:
 
 @contextmanager
 def applied(
-    model: nn.Module, method: Planner, layouts: Sequence[PromptLayout]
+    model: PreTrainedModel, method: Planner, layouts: Sequence[PromptLayout]
 ) -> Iterator[Request]:
     """Run `model` under `method` for one request.
 
@@ -91,7 +92,7 @@ def applied(
 
 
 def _install(
-    model: nn.Module,
+    model: PreTrainedModel,
     traits: ModelTraits,
     plan: AttentionPlan,
     request: Request,
@@ -122,7 +123,7 @@ def _install(
             )
             stack.callback(_hook(module.register_forward_hook, _guarded(mpt.after)))
             project = _guarded(mpt.project, owner=module)
-            stack.callback(_hook(module.Wqkv.register_forward_hook, project))  # type: ignore[union-attr,arg-type]
+            stack.callback(_hook(module.Wqkv.register_forward_hook, project))  # type: ignore[union-attr]
             continue
         core = LayerCore(module, traits.layers[layer], layer_plan, request)
         handlers[module] = core
@@ -146,7 +147,7 @@ def _modules_by_layer(model: nn.Module, traits: ModelTraits) -> dict[int, nn.Mod
     if traits.adapter == "mpt":
         return mpt_attention_modules(model)
     return {
-        int(module.layer_idx): module  # type: ignore[arg-type]
+        int(module.layer_idx): module
         for module in attention_modules(model)
         if module.layer_idx in traits.layers
     }

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from rag_middle.attention.capture import capture, skip_modules
 from rag_middle.attention.rotary import RotaryTables, TableFormat, pair_tables
@@ -34,9 +35,9 @@ __all__ = ["attention_modules", "probe", "rotary_modules", "text_config"]
 _PROBE_TOKENS = 6
 
 
-def text_config(model: nn.Module) -> Any:
+def text_config(model: PreTrainedModel) -> Any:
     """The config of the decoder, also where it is part of a larger model."""
-    config = model.config
+    config: Any = model.config
     return config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
 
 
@@ -61,7 +62,7 @@ def config_views(modules: list[nn.Module]) -> Iterator[None]:
     """Give the modules a `ConfigView` for the time being."""
     configs = [(module, module.config) for module in modules]
     for module, config in configs:
-        module.config = ConfigView(config, module)
+        module.config = ConfigView(config, module)  # type: ignore[assignment]
     try:
         yield
     finally:
@@ -69,7 +70,7 @@ def config_views(modules: list[nn.Module]) -> Iterator[None]:
             module.config = config
 
 
-def probe(model: nn.Module) -> ModelTraits:
+def probe(model: PreTrainedModel) -> ModelTraits:
     """Find out what the attention layers of `model` are like. The model is left as it was."""
     config = text_config(model)
     found: dict[int, LayerTraits] = {}
@@ -91,7 +92,8 @@ def probe(model: nn.Module) -> ModelTraits:
     handles += [
         m.register_forward_hook(tables.record, with_kwargs=True) for m in rotary_modules(model)
     ]
-    device = model.get_input_embeddings().weight.device
+    embeddings: Any = model.get_input_embeddings()
+    device = embeddings.weight.device
     # Any tokens will do, but not a special one that a model might treat apart.
     tokens = torch.arange(_PROBE_TOKENS, device=device)[None] + min(10, config.vocab_size // 2)
     was_training = model.training
@@ -141,13 +143,13 @@ def _rope_type(config: Any) -> str | None:
 def _layer_traits(
     module: nn.Module, arguments: dict[str, Any], call: AttentionCall, tables: RotaryTables
 ) -> LayerTraits:
-    layer_type = _layer_type(module)
     embeddings = arguments.get("position_embeddings")
     rotary: RotaryStyle | None = None
     table_format: TableFormat = "halves"
     uses_rope = False
     after: tuple[str, ...] = ()
     if _is_cos_sin(embeddings):
+        assert embeddings is not None
         cos, sin = embeddings
         zeros = (torch.zeros_like(cos), torch.zeros_like(sin))
         ones = (torch.ones_like(cos), torch.zeros_like(sin))
@@ -163,6 +165,10 @@ def _layer_traits(
                 plain = capture(module, arguments, position_embeddings=ones).query
                 rotated = capture(module, arguments).query
             rotary, table_format = _find_rotation(plain, rotated, cos, sin)
+    elif isinstance(embeddings, Tensor):
+        # One complex table, say: positions can be rescaled through it, rotation stays unknown.
+        still = capture(module, arguments, position_embeddings=torch.ones_like(embeddings)).query
+        uses_rope = not torch.equal(still, call.query)
     options = call.options
     scale = options.get("scaling")
     head_size = call.query.shape[-1]
@@ -171,7 +177,7 @@ def _layer_traits(
         heads=call.query.shape[1],
         kv_heads=call.key.shape[1],
         head_size=head_size,
-        layer_type=layer_type,
+        layer_type=_layer_type(module),
         uses_rope=uses_rope,
         rotary=rotary,
         table_format=table_format,
@@ -231,7 +237,7 @@ def _find_rotation(
         if 2 * pair_cos.shape[-1] > plain.shape[-1]:
             continue
         for pairing in ("half", "interleaved"):
-            style = RotaryStyle(pairing=pairing, pairs=pair_cos.shape[-1])  # type: ignore[arg-type]
+            style = RotaryStyle(pairing=pairing, pairs=pair_cos.shape[-1])
             ours = rotate(plain, pair_cos[:, None], pair_sin[:, None], style)
             if torch.allclose(ours, rotated, rtol=tolerance, atol=tolerance):
                 return style, table_format

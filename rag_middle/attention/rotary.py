@@ -47,21 +47,22 @@ class RotaryCall:
     x: Tensor
     position_ids: Tensor
     extra: tuple[Any, ...]
-    output: tuple[Tensor, Tensor]
-    _scaled: dict[float, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    output: Any
+    _scaled: dict[float, Any] = field(default_factory=dict)
     _stacked: dict[tuple[float, ...], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
-    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Tables at other, possibly fractional, positions ``[b, n]``, in the model's format.
+    def at(self, positions: Tensor) -> Any:
+        """Tables at other, possibly fractional, positions ``[b, n]``, in the model's format:
+        cosine and sine for nearly every family, one complex tensor for a few.
 
         Frequencies stay those of the model's own call: the part of the module that re-derives
         them from the largest position (dynamic NTK, longrope) is stepped over.
         """
-        forward: Callable[..., tuple[Tensor, Tensor]] = inspect.unwrap(type(self.module).forward)
+        forward: Callable[..., Any] = inspect.unwrap(type(self.module).forward)
         with torch.no_grad():
             return forward(self.module, self.x, positions, *self.extra)
 
-    def scaled(self, scale: float) -> tuple[Tensor, Tensor]:
+    def scaled(self, scale: float) -> Any:
         """Tables at ``position_ids / scale``, made once per forward pass."""
         if scale not in self._scaled:
             self._scaled[scale] = self.at(self.position_ids.float() / scale)

@@ -32,6 +32,7 @@ __all__ = [
     "AttentionHandler",
     "CacheTap",
     "ConfigView",
+    "backend_name",
     "base_attention",
     "cache_argument",
     "handle_attention",
@@ -130,9 +131,7 @@ def base_attention(call: AttentionCall) -> tuple[Tensor, Tensor | None]:
         The output ``[b, n, h, dv]`` and the attention weights where the backend gives them.
     """
     module = call.module
-    view = module.config
-    config = view.wrapped if isinstance(view, ConfigView) else view
-    name = config._attn_implementation
+    name = backend_name(module)
     # Model files keep their own eager function: it knows about soft-capping and sinks.
     eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
     interface: Mapping[str, Any] = getattr(
@@ -145,6 +144,14 @@ def base_attention(call: AttentionCall) -> tuple[Tensor, Tensor | None]:
             module, call.query, call.key, call.value, call.mask, **call.options
         )
     return output, weights
+
+
+def backend_name(module: nn.Module) -> str:
+    """The attention implementation that the model itself would use in this module."""
+    config: Any = module.config
+    if isinstance(config, ConfigView):
+        config = config.wrapped
+    return str(config._attn_implementation)
 
 
 class ConfigView:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import isfinite
 from typing import ClassVar
 
 from rag_middle.attention.plan import AttentionPlan
@@ -87,11 +88,8 @@ def chosen_layers(
     Raises:
         MethodConfigError: a layer that the model does not have.
     """
-    if layers is None:
-        wanted = default if default is not None else range(traits.num_layers)
-    else:
-        wanted = layers
-    chosen = tuple(wanted)
+    every = range(traits.num_layers) if default is None else default
+    chosen = tuple(every if layers is None else layers)
     outside = [layer for layer in chosen if not 0 <= layer < traits.num_layers]
     if outside:
         raise MethodConfigError(
@@ -103,8 +101,8 @@ def chosen_layers(
     return tuple(layer for layer in chosen if layer in traits.layers)
 
 
-def require_finite(owner: str, **values: float) -> None:
+def require_finite(owner: str, **values: object) -> None:
     """Raise `MethodConfigError` unless all values are finite numbers."""
     for name, value in values.items():
-        if not isinstance(value, int | float) or value != value or abs(value) == float("inf"):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
             raise MethodConfigError(f"{owner}: {name} must be a finite number, got {value!r}.")

@@ -60,7 +60,8 @@ class Compose(Method):
         object.__setattr__(self, "methods", tuple(self.methods))
         if not self.methods:
             raise MethodConfigError("Compose needs at least one method.")
-        stray = [m for m in self.methods if not isinstance(m, Method)]
+        given: tuple[object, ...] = self.methods
+        stray = [m for m in given if not isinstance(m, Method)]
         if stray:
             raise MethodConfigError(f"Compose takes method objects, got {stray[0]!r}.")
         for first, second, reason in _REFUSED:

@@ -57,6 +57,12 @@ class PINE(Method):
                 "Use lpes or positional_hidden_states on its attention layers, or permute the "
                 "documents.",
             )
+        if traits.rope_type is None:
+            raise traits.unsupported(
+                "pine re-assigns rotary positions, and this model's positions come from elsewhere "
+                "(learned embeddings or ALiBi).",
+                "Use siw or positional_hidden_states, or permute the documents.",
+            )
         layers = chosen_layers(None, traits)
         traits.require_known_rotation("pine", layers)
         after = [layer for layer in layers if traits.layers[layer].norms_after_rope]

@@ -138,8 +138,8 @@ def _preset(channel: int, factor: float, first: int, last: int) -> PositionalHid
     )
 
 
-#: Table 5 of the paper. Where the authors' configuration files say otherwise, the paper is
-#: followed: LLaMA-2-13b (file: 0), Gemma (file: layers 10 to 25), Qwen1.5 (file: 0), MPT (file: -1).
+#: Table 5 of the paper, which is followed where the authors' configuration files say otherwise:
+#: LLaMA-2-13b (file: factor 0), Gemma (layers 10 to 25), Qwen1.5 (factor 0), MPT (factor -1).
 PRESETS: dict[str, PositionalHiddenStates] = {
     "llama-2-7b-chat": _preset(2393, -1, 10, 25),
     "llama-2-13b-chat": _preset(4283, -1, 10, 34),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 __all__ = ["bezier_factors"]
 
@@ -25,7 +26,7 @@ def bezier_factors(points: Sequence[Point], num_layers: int) -> tuple[float, ...
     if len(points) != 4:
         raise ValueError(f"a cubic Bézier curve has 4 control points, got {len(points)}")
     xs, ys = [float(x) for x, _ in points], [float(y) for _, y in points]
-    if any(right <= left for left, right in zip(xs, xs[1:], strict=False)):
+    if any(right <= left for left, right in pairwise(xs)):
         raise ValueError(f"control points must have strictly rising x, got {xs}")
     if num_layers == 1:
         return (ys[0],)
