@@ -9,7 +9,7 @@
     │   └── ContextOverflowError                 more tokens than the model's context window holds
     ├── UnknownNameError          (LookupError)  no such method, preset, ... ("did you mean")
     ├── RegistrationError         (ValueError)   a name taken twice, or a target that does not load
-    ├── MethodConfigError         (ValueError)   a method's parameters are wrong, or wrong for this model
+    ├── MethodConfigError         (ValueError)   parameters are wrong, or wrong for this model
     │   └── IncompatibleMethodsError             two methods of a composition claim the same thing
     ├── UnsupportedArchitectureError             this model cannot take this method
     ├── UnsupportedGenerationError (ValueError)  generation options a method cannot serve
