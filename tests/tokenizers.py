@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -68,11 +69,12 @@ def byte_level_bpe(
     bos: bool = False,
     add_prefix_space: bool = False,
     lowercase: bool = False,
+    added: Sequence[AddedToken] = (),
 ) -> PreTrainedTokenizerFast:
     """GPT-2, Llama 3 and Qwen style: every text is encoded without loss, unless lower-cased.
 
     Fewer than 400 tokens. Special: ``<s>`` (written before a text if ``bos``), ``</s>``, ``<pad>``
-    and ``CONTROL_TOKENS``; added but not special: ``TOOL_TOKENS``.
+    and ``CONTROL_TOKENS``; added but not special: ``TOOL_TOKENS``. ``added``: more tokens.
     """
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
@@ -82,6 +84,8 @@ def byte_level_bpe(
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = BpeTrainer(vocab_size=360, initial_alphabet=alphabet, show_progress=False)
     backend.train_from_iterator(CORPUS, trainer)
+    for token in added:
+        (backend.add_special_tokens if token.special else backend.add_tokens)([token])
     return _finished(backend, chat_template, bos)
 
 

@@ -27,7 +27,7 @@ class Conversation:
     Attributes:
         messages: ``{"role", "content"}`` and whatever else the template reads; without markers.
         prompt: the content of message ``at``, with its documents.
-        at: 0-based index of that message; None where no message has documents.
+        at: 0-based index of that message, empty in ``messages``; None where there are no documents.
     """
 
     messages: tuple[Message, ...]
@@ -38,8 +38,8 @@ class Conversation:
     def of_prompt(cls, prompt: ContextPrompt) -> Conversation:
         """A conversation of one user message."""
         if not prompt.documents:
-            return cls(({"role": "user", "content": prompt.text},))
-        return cls(({"role": "user"},), prompt, 0)
+            return cls((_message("user", prompt.text),))
+        return cls((_message("user", ""),), prompt, 0)
 
     @classmethod
     def of_messages(cls, messages: Sequence[Message]) -> Conversation:
@@ -52,15 +52,20 @@ class Conversation:
                 together.
             PromptError: a message is not of the expected shape.
         """
+        if not messages:
+            raise PromptError("There are no messages. Pass at least one user message.")
         contents = [_content(message, index) for index, message in enumerate(messages)]
         marked = [i for i, text in enumerate(contents) if text is not None and has_markers(text)]
         at = marked[-1] if marked else None
-        plain = tuple(
-            dict(message) if text is None or index == at else {**message, "content": unmark(text)}
-            for index, (message, text) in enumerate(zip(messages, contents, strict=True))
-        )
         prompt = ContextPrompt() if at is None else parse(contents[at] or "")
-        return cls(plain, prompt, at)
+        plain = [None if text is None else unmark(text) for text in contents]
+        if at is not None:
+            plain[at] = ""
+        return cls(
+            tuple({**m, "content": text} for m, text in zip(messages, plain, strict=True)),
+            prompt,
+            at,
+        )
 
     def with_system(self, system: str) -> Conversation:
         """The conversation after a system message.
@@ -72,7 +77,7 @@ class Conversation:
             raise PromptError(
                 "The messages start with a system message and system= was given too. Pass one."
             )
-        messages = ({"role": "system", "content": system}, *self.messages)
+        messages = (_message("system", system), *self.messages)
         return Conversation(messages, self.prompt, None if self.at is None else self.at + 1)
 
 
@@ -132,30 +137,24 @@ class _Renderer:
         conversation: Conversation,
         options: Mapping[str, Any],
     ) -> None:
+        strings = [conversation.prompt.text, str(getattr(tokenizer, "chat_template", ""))]
+        _map_strings([conversation.messages, options], strings.append)
+        self._documents, self._cut = _absent_characters(2, *strings)
         self._tokenizer = tokenizer
         self._encoder = encoder
-        self._conversation = conversation
         self._options = options
-        strings: list[str] = []
-        _map_strings([conversation.messages, options], strings.append)
-        self._documents, self._cut = _absent_characters(
-            2, conversation.prompt.text, str(getattr(tokenizer, "chat_template", "")), *strings
-        )
+        self._expected_parts = 1 if conversation.at is None else 2
+        self._messages = self._protected(conversation)
 
     def render(self, *, fenced: bool) -> RenderedChat:
         """Render, cutting at both ends of every content too if ``fenced``."""
-        messages: list[Message] = [
-            self._protected(index, fenced) for index in range(len(self._conversation.messages))
-        ]
+        messages = [self._fenced(message) if fenced else message for message in self._messages]
         if any(message["role"] == "system" for message in messages) and not self._takes_system():
-            messages = _merged(
-                [{**m, "role": "user"} if m["role"] == "system" else m for m in messages]
-            )
+            messages = _merged([_as_user(message) for message in messages])
         text = self._apply_to_any(messages, _merged(messages))
         parts = [tuple(part.split(self._cut)) for part in text.split(self._documents)]
-        expected = 1 if self._conversation.at is None else 2
-        if len(parts) != expected:
-            what = "drops" if len(parts) < expected else "repeats"
+        if len(parts) != self._expected_parts:
+            what = "drops" if len(parts) < self._expected_parts else "repeats"
             raise ChatTemplateError(
                 f"The chat template {what} the message with the documents. Move them into the last "
                 "user message, or use template='raw'."
@@ -167,21 +166,22 @@ class _Renderer:
         after = self._encoder.encode(rendered.after, continues=True)
         return self._encoder.control_ids(before + after)
 
-    def _protected(self, index: int, fenced: bool) -> dict[str, Any]:
-        """Message ``index`` with its control tokens cut and a sentinel for the documents."""
-        message = self._conversation.messages[index]
-        fields = {
-            key: value if key == "role" else _map_strings(value, self._inert)
-            for key, value in message.items()
-        }
-        if index == self._conversation.at:
-            prompt = self._conversation.prompt
-            fields["content"] = self._documents.join(
-                (self._inert(prompt.prefix), self._inert(prompt.suffix))
-            )
-        if fenced and isinstance(fields.get("content"), str):
-            fields["content"] = self._cut + fields["content"] + self._cut
-        return fields
+    def _protected(self, conversation: Conversation) -> list[Message]:
+        """The messages with control tokens cut and a sentinel in place of the documents."""
+        messages: list[Message] = [
+            {**_map_strings(message, self._inert), "role": message["role"]}
+            for message in conversation.messages
+        ]
+        if conversation.at is not None:
+            ends = (conversation.prompt.prefix, conversation.prompt.suffix)
+            content = self._documents.join(map(self._inert, ends))
+            messages[conversation.at] = {**messages[conversation.at], "content": content}
+        return messages
+
+    def _fenced(self, message: Message) -> Message:
+        if message.get("content") is None:
+            return message
+        return {**message, "content": self._cut + message["content"] + self._cut}
 
     def _inert(self, text: str) -> str:
         return self._cut.join(self._encoder.inert_pieces(text))
@@ -230,6 +230,10 @@ def _merged(messages: Sequence[Message]) -> list[Message]:
         else:
             merged.append(message)
     return merged
+
+
+def _as_user(message: Message) -> Message:
+    return {**message, "role": "user"} if message["role"] == "system" else message
 
 
 def _message(role: str, content: str) -> Message:

@@ -1,0 +1,79 @@
+"""Documents and prompts as values."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from rag_middle.documents import ContextPrompt, Document
+from rag_middle.errors import PromptError
+
+
+def test_a_title_stands_on_a_line_before_the_text() -> None:
+    assert Document("Capital of France.", title="Paris").render() == "Paris\nCapital of France."
+
+
+@pytest.mark.parametrize("title", [None, ""])
+def test_without_a_title_a_document_reads_as_its_text(title: str | None) -> None:
+    assert Document("Capital of France.", title=title).render() == "Capital of France."
+
+
+def test_id_and_metadata_are_not_shown() -> None:
+    assert Document("text", id="secret", metadata={"secret": 1}).render() == "text"
+
+
+def test_documents_are_values() -> None:
+    document = Document("text", id="a", metadata={"page": 3})
+    assert document == Document("text", id="a", metadata={"page": 3})
+    assert document != Document("text", id="a", metadata={"page": 4})
+    assert len({document, Document("text", id="a", metadata={"page": 3})}) == 1
+    assert pickle.loads(pickle.dumps(document)) == document
+
+
+def test_the_separator_follows_every_document_the_last_one_too() -> None:
+    prompt = ContextPrompt("Read:\n", ["one", "two"], "Question?", separator=" | ")
+    assert prompt.text == "Read:\none | two | Question?"
+
+
+def test_strings_count_as_documents() -> None:
+    assert ContextPrompt(documents=["one"]).documents == (Document("one"),)
+
+
+def test_one_string_is_not_a_list_of_documents() -> None:
+    with pytest.raises(PromptError, match="list of documents"):
+        ContextPrompt(documents="one")
+
+
+def test_with_documents_keeps_the_rest() -> None:
+    prompt = ContextPrompt("Read:\n", ["one"], "Question?", separator="\n")
+    assert prompt.with_documents(["two", "three"]) == ContextPrompt(
+        "Read:\n", ["two", "three"], "Question?", "\n"
+    )
+
+
+def test_permuted_puts_document_order_i_at_place_i() -> None:
+    prompt = ContextPrompt(documents=["a", "b", "c"]).permuted([2, 0, 1])
+    assert [document.text for document in prompt.documents] == ["c", "a", "b"]
+
+
+@pytest.mark.parametrize("order", [[0], [0, 0], [1, 2], [0, 1, 2], [-1, 0]])
+def test_an_order_that_misses_or_repeats_a_document_is_refused(order: list[int]) -> None:
+    with pytest.raises(PromptError, match="each of the 2 documents once"):
+        ContextPrompt(documents=["a", "b"]).permuted(order)
+
+
+def test_prompts_are_values() -> None:
+    prompt = ContextPrompt("Read:\n", ["one"], "Question?")
+    assert hash(prompt) == hash(ContextPrompt("Read:\n", [Document("one")], "Question?"))
+    assert pickle.loads(pickle.dumps(prompt)) == prompt
+
+
+def test_importing_documents_and_tokens_loads_no_deep_learning_library() -> None:
+    check = (
+        "import sys, rag_middle.documents, rag_middle.tokens\n"
+        "assert not {'torch', 'transformers', 'jinja2'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", check], check=True)

@@ -1,0 +1,270 @@
+"""Chat templates of the kinds that models bring."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerBase
+
+from rag_middle.documents import ContextPrompt, Document, mark
+from rag_middle.errors import ChatTemplateError, MarkerError, PromptError
+from rag_middle.tokens import TokenizedPrompt, encode
+from tests.tokenizers import (
+    CHATML,
+    CONTROL_TOKENS,
+    GEMMA,
+    LLAMA2,
+    MISTRAL,
+    TEMPLATES,
+    TOOL_TOKENS,
+    byte_level_bpe,
+    metaspace_bpe,
+    sentencepiece,
+)
+
+MARKED = f"Read:\n{mark('one')}\n{mark('two')}\nWhy?"
+
+
+def user(content: str) -> dict[str, str]:
+    return {"role": "user", "content": content}
+
+
+def assistant(content: str) -> dict[str, str]:
+    return {"role": "assistant", "content": content}
+
+
+def system(content: str) -> dict[str, str]:
+    return {"role": "system", "content": content}
+
+
+def shown(tokenizer: PreTrainedTokenizerBase, tokenized: TokenizedPrompt) -> str:
+    text = tokenizer.decode(tokenized.input_ids, clean_up_tokenization_spaces=False)
+    assert isinstance(text, str)
+    return text
+
+
+def documents_shown(tokenizer: PreTrainedTokenizerBase, tokenized: TokenizedPrompt) -> list[str]:
+    return [tokenizer.decode(ids) for ids in tokenized.documents_ids]
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_documents_stand_where_the_template_puts_their_message(template: str) -> None:
+    tokenizer = byte_level_bpe(chat_template=TEMPLATES[template])
+    prompt = ContextPrompt("Read:\n", ["one", Document("two", title="Two")], "Why?")
+    tokenized = encode(tokenizer, prompt)
+    expected = tokenizer.apply_chat_template(
+        [user(prompt.text)], tokenize=False, add_generation_prompt=True
+    )
+    assert shown(tokenizer, tokenized) == expected
+    assert documents_shown(tokenizer, tokenized) == ["one\n\n", "Two\ntwo\n\n"]
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("build", [byte_level_bpe, metaspace_bpe, sentencepiece])
+def test_a_conversation_without_documents_is_what_the_tokenizer_makes_of_it(
+    template: str, build: type[PreTrainedTokenizerBase]
+) -> None:
+    tokenizer = build(chat_template=TEMPLATES[template])
+    messages = [user(" the fox "), assistant("jumps"), user("Why?")]
+    expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
+    tokenized = encode(tokenizer, messages)
+    start = [] if tokenizer.encode("")[:1] != [tokenizer.bos_token_id] else [tokenizer.bos_token_id]
+    assert list(tokenized.input_ids) in (expected, start + expected)
+    assert tokenized.layout.documents == ()
+
+
+def test_a_string_or_prompt_is_one_user_message() -> None:
+    tokenizer = byte_level_bpe(chat_template=CHATML)
+    assert encode(tokenizer, MARKED) == encode(tokenizer, [user(MARKED)])
+    assert encode(tokenizer, "Why?") == encode(tokenizer, [user("Why?")])
+
+
+def test_the_answer_is_opened_only_if_asked() -> None:
+    tokenizer = byte_level_bpe(chat_template=CHATML)
+    opened = shown(tokenizer, encode(tokenizer, MARKED))
+    closed = shown(tokenizer, encode(tokenizer, MARKED, add_generation_prompt=False))
+    assert opened == closed + "<|im_start|>assistant\n"
+
+
+def test_template_options_reach_the_template() -> None:
+    tokenizer = byte_level_bpe(chat_template=CHATML + "{{ '<think>' if thinking }}")
+    options = {"template_options": {"thinking": True}}
+    assert shown(tokenizer, encode(tokenizer, "Why?", **options)).endswith("<think>")
+    assert not shown(tokenizer, encode(tokenizer, "Why?")).endswith("<think>")
+
+
+class TestWhichDocuments:
+    def test_those_of_the_last_marked_message_count(self) -> None:
+        tokenizer = byte_level_bpe(chat_template=CHATML)
+        messages = [user(f"{mark('old')}\nHow?"), assistant("So."), user(MARKED), assistant("Ok")]
+        tokenized = encode(tokenizer, messages)
+        assert documents_shown(tokenizer, tokenized) == ["one\n", "two\n"]
+        prefix = tokenizer.decode(tokenized.prefix_ids)
+        assert prefix.startswith("<|im_start|>user\nold\nHow?<|im_end|>")
+        assert tokenizer.decode(tokenized.suffix_ids).startswith("Why?<|im_end|>")
+
+    def test_they_may_stand_in_the_system_message(self) -> None:
+        tokenizer = byte_level_bpe(chat_template=LLAMA2)
+        tokenized = encode(tokenizer, [system(MARKED), user("And?")])
+        assert documents_shown(tokenizer, tokenized) == ["one\n", "two\n"]
+        assert tokenizer.decode(tokenized.suffix_ids) == "Why?\n<</SYS>>\n\nAnd? [/INST]"
+
+    @pytest.mark.parametrize("template", [GEMMA, MISTRAL])
+    def test_they_move_with_a_folded_system_message(self, template: str) -> None:
+        tokenizer = byte_level_bpe(chat_template=template)
+        tokenized = encode(tokenizer, [system(MARKED), user("And?")])
+        assert documents_shown(tokenizer, tokenized) == ["one\n", "two\n"]
+        assert tokenizer.decode(tokenized.suffix_ids).startswith("Why?\n\nAnd?")
+
+    def test_markers_of_a_message_must_be_balanced(self) -> None:
+        tokenizer = byte_level_bpe(chat_template=CHATML)
+        with pytest.raises(MarkerError):
+            encode(tokenizer, [user("[[rm:doc]]"), user(MARKED)])
+
+    def test_escaped_markers_become_text(self) -> None:
+        tokenizer = byte_level_bpe(chat_template=CHATML)
+        text = shown(tokenizer, encode(tokenizer, [user("[[~rm:doc]]"), user(mark("[[rm:doc]]"))]))
+        assert text.count("user\n[[rm:doc]]") == 2
+
+
+class TestSystem:
+    @pytest.mark.parametrize("template", [CHATML, LLAMA2])
+    def test_is_a_message_where_the_template_takes_it(self, template: str) -> None:
+        tokenizer = byte_level_bpe(chat_template=template)
+        assert encode(tokenizer, MARKED, system="Be kind.") == encode(
+            tokenizer, [system("Be kind."), user(MARKED)]
+        )
+        rendered = tokenizer.apply_chat_template(
+            [system("Be kind."), user("Why?")], tokenize=False, add_generation_prompt=True
+        )
+        assert shown(tokenizer, encode(tokenizer, "Why?", system="Be kind.")) == rendered
+
+    @pytest.mark.parametrize("template", [GEMMA, MISTRAL])
+    def test_begins_the_user_message_where_the_template_refuses_or_drops_it(
+        self, template: str
+    ) -> None:
+        tokenizer = byte_level_bpe(chat_template=template)
+        assert encode(tokenizer, MARKED, system="Be kind.") == encode(
+            tokenizer, f"Be kind.\n\n{MARKED}"
+        )
+
+    def test_given_twice_is_refused(self) -> None:
+        tokenizer = byte_level_bpe(chat_template=CHATML)
+        with pytest.raises(PromptError, match="Pass one"):
+            encode(tokenizer, [system("a"), user("b")], system="c")
+
+    def test_control_tokens_in_it_are_inert(self) -> None:
+        tokenizer = byte_level_bpe(chat_template=CHATML)
+        ids = encode(tokenizer, "Why?", system="<|im_end|>").input_ids
+        assert ids.count(tokenizer.convert_tokens_to_ids("<|im_end|>")) == 2
+
+
+def test_messages_of_one_role_are_joined_where_roles_must_alternate() -> None:
+    tokenizer = byte_level_bpe(chat_template=GEMMA)
+    assert encode(tokenizer, [user("Hello."), user(MARKED)]) == encode(
+        tokenizer, [user(f"Hello.\n\n{MARKED}")]
+    )
+
+
+def test_messages_that_the_template_refuses_are_reported_in_its_words() -> None:
+    tokenizer = byte_level_bpe(chat_template=GEMMA)
+    with pytest.raises(ChatTemplateError, match=r"roles must alternate.*\['assistant', 'user'\]"):
+        encode(tokenizer, [assistant("a"), user("b")])
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{{ messages[-1]['content'] }}", "drops"),
+        ("{% for m in messages %}{{ m['content'] * 2 }}{% endfor %}", "repeats"),
+    ],
+)
+def test_a_template_that_drops_or_repeats_the_documents_is_refused(
+    template: str, message: str
+) -> None:
+    tokenizer = byte_level_bpe(chat_template=template)
+    with pytest.raises(ChatTemplateError, match=message):
+        encode(tokenizer, [user(MARKED), user("And?")])
+
+
+@pytest.mark.parametrize(
+    "message", [{"content": "a"}, {"role": "user", "content": [{"type": "text", "text": "a"}]}]
+)
+def test_messages_of_another_shape_are_refused(message: dict[str, object]) -> None:
+    tokenizer = byte_level_bpe(chat_template=CHATML)
+    with pytest.raises(PromptError, match="Message 1 needs a role and a content"):
+        encode(tokenizer, [user("a"), message])
+
+
+def test_no_messages_are_refused() -> None:
+    with pytest.raises(PromptError, match="at least one user message"):
+        encode(byte_level_bpe(chat_template=CHATML), [])
+
+
+CONTROL = ("<s>", "</s>", *CONTROL_TOKENS, *TOOL_TOKENS)
+contents = st.text(max_size=8) | st.lists(
+    st.sampled_from([*CONTROL, "<", "|im_end|>", "a", "\n", "\ue000", "\ue001"]), max_size=5
+).map("".join)
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("build", [byte_level_bpe, metaspace_bpe])
+@settings(max_examples=15, derandomize=True, deadline=None)
+@given(before=contents, document=contents, after=contents, answer=contents, question=contents)
+def test_contents_add_no_control_tokens(
+    template: str,
+    build: type[PreTrainedTokenizerBase],
+    before: str,
+    document: str,
+    after: str,
+    answer: str,
+    question: str,
+) -> None:
+    tokenizer = build(chat_template=TEMPLATES[template])
+    added = tokenizer.added_tokens_decoder
+
+    def control_ids(*texts: str) -> list[int]:
+        first = f"{texts[0]}{mark(texts[1])}{texts[2]}"
+        tokenized = encode(tokenizer, [user(first), assistant(texts[3]), user(texts[4])])
+        return [token for token in tokenized.input_ids if token in added]
+
+    assert control_ids(before, document, after, answer, question) == control_ids(*"abcde")
+
+
+def test_a_control_token_formed_with_the_templates_own_text_is_inert() -> None:
+    tokenizer = byte_level_bpe(chat_template="{{ '<|' + messages[0]['content'] + '|>' }}")
+    tokenized = encode(tokenizer, [user("im_end")])
+    assert shown(tokenizer, tokenized) == "<|im_end|>"
+    assert tokenizer.convert_tokens_to_ids("<|im_end|>") not in tokenized.input_ids
+
+
+def test_control_tokens_in_other_fields_are_inert() -> None:
+    template = "{% for m in messages %}{{ m['content'] }}{{ m['calls'] | tojson }}{% endfor %}"
+    tokenizer = byte_level_bpe(chat_template=template)
+    calls = [{"name": "find", "arguments": {"query": "<|im_end|>"}, "n": 1}]
+    tokenized = encode(tokenizer, [{**user("a"), "calls": calls}])
+    assert '"query": "<|im_end|>"' in shown(tokenizer, tokenized)
+    assert tokenizer.convert_tokens_to_ids("<|im_end|>") not in tokenized.input_ids
+
+
+def test_a_message_may_lack_content() -> None:
+    template = "{% for m in messages %}{{ m['content'] or '-' }}{{ m['calls'] }}{% endfor %}"
+    tokenizer = byte_level_bpe(chat_template=template)
+    messages = [{"role": "assistant", "content": None, "calls": ["x"]}, user(MARKED)]
+    assert shown(tokenizer, encode(tokenizer, messages)).startswith("-['x']Read:")
+
+
+def test_private_use_characters_of_the_text_stay_text() -> None:
+    tokenizer = byte_level_bpe(chat_template=CHATML)
+    text = f"\ue000\ue001\ue002 {mark(chr(0xE000))} \uf8ff"
+    tokenized = encode(tokenizer, [user(text), user("\ue003</s>")])
+    assert "\ue000\ue001\ue002 \ue000 \uf8ff<|im_end|>" in shown(tokenizer, tokenized)
+    assert "\ue003</s><|im_end|>" in shown(tokenizer, tokenized)
+
+
+def test_a_text_that_uses_every_private_use_character_is_refused() -> None:
+    tokenizer = byte_level_bpe(chat_template=CHATML)
+    text = "".join(map(chr, range(0xE000, 0xF900)))
+    with pytest.raises(PromptError, match="private-use"):
+        encode(tokenizer, [user(text)])

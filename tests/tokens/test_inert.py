@@ -1,0 +1,116 @@
+"""Text that looks like control tokens, with every kind of added token that tokenizers have."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken
+from transformers import PreTrainedTokenizerBase
+
+from rag_middle.documents import ContextPrompt
+from rag_middle.errors import PromptError
+from rag_middle.tokens import count_tokens, encode
+from rag_middle.tokens.text import TextEncoder
+from tests.tokenizers import byte_level_bpe, metaspace_bpe, sentencepiece, wordlevel
+
+FLAGS = ("lstrip", "rstrip", "single_word", "normalized")
+
+
+def document_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    prompt = ContextPrompt("Read:", [text], "Why?", separator="")
+    return list(encode(tokenizer, prompt).documents_ids[0])
+
+
+def assert_inert(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
+    ids = document_ids(tokenizer, text)
+    assert not {token for token in ids if token in tokenizer.added_tokens_decoder}
+    assert tokenizer.decode(ids, clean_up_tokenization_spaces=False) == text
+
+
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("flag", FLAGS)
+@pytest.mark.parametrize("text", ["<x>", " <x> ", "a<x>b", "a <x> b", "\n <x>\n<x><x>", "<<x>>"])
+def test_added_tokens_are_inert_with_any_flag(flag: str, special: bool, text: str) -> None:
+    token = AddedToken("<x>", special=special, **{flag: True})
+    assert_inert(byte_level_bpe(added=[token]), text)
+
+
+def test_tokens_that_overlap_are_inert() -> None:
+    added = [AddedToken(text, special=True) for text in ("<a|", "|b>", "<a|b>", "a|b")]
+    assert_inert(byte_level_bpe(added=added), "x<a|b><a|b><a||b>")
+
+
+def test_a_token_that_appears_when_another_is_cut_is_inert() -> None:
+    added = [AddedToken(text, special=True) for text in ("<im_start>", "<im", "art>")]
+    assert_inert(byte_level_bpe(added=added), "<im_start>")
+
+
+def test_tokens_matched_after_normalisation_are_inert() -> None:
+    tokenizer = byte_level_bpe(lowercase=True, added=[AddedToken("<x!>", normalized=True)])
+    ids = document_ids(tokenizer, "Do <X!> and <THINK>")
+    assert not {token for token in ids if token in tokenizer.added_tokens_decoder}
+    assert tokenizer.decode(ids) == "do <x!> and <think>"
+
+
+TOKENS = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "[INST]", "<think>", "<pad>")
+
+
+@settings(max_examples=40, derandomize=True, deadline=None)
+@given(st.lists(st.sampled_from([*TOKENS, "<", "|", ">", "</", "s>", "a", " "])).map("".join))
+def test_any_mixture_of_tokens_and_their_parts_is_inert(text: str) -> None:
+    assert_inert(byte_level_bpe(), text)
+
+
+def test_text_without_control_tokens_stays_whole() -> None:
+    for tokenizer in (byte_level_bpe(), metaspace_bpe(), sentencepiece(), wordlevel()):
+        assert TextEncoder(tokenizer).inert_pieces("the <lazy> dog [s] |") == [
+            "the <lazy> dog [s] |"
+        ]
+
+
+@pytest.mark.parametrize("literal", ["  ", "\n\n", "▁▁", "covid", "naïve", "新冠"])
+def test_added_whitespace_and_words_are_ordinary_vocabulary(literal: str) -> None:
+    tokenizer = byte_level_bpe(added=[AddedToken(literal, normalized=False)])
+    expected = tokenizer.convert_tokens_to_ids(literal)
+    assert expected in document_ids(tokenizer, f"a{literal}b")
+
+
+@pytest.mark.parametrize("character", ["☎", "\x02"])
+def test_a_control_token_of_one_character_is_refused_by_name(character: str) -> None:
+    tokenizer = byte_level_bpe(added=[AddedToken(character, special=True)])
+    with pytest.raises(PromptError, match=r"control token of this tokenizer"):
+        document_ids(tokenizer, f"a{character}b")
+
+
+def test_an_added_character_that_is_not_special_is_vocabulary() -> None:
+    tokenizer = byte_level_bpe(added=[AddedToken("☎", special=False)])
+    assert tokenizer.convert_tokens_to_ids("☎") in document_ids(tokenizer, "a☎b")
+
+
+def test_unknown_characters_are_allowed_and_the_unknown_tokens_name_is_text() -> None:
+    tokenizer = wordlevel()
+    assert document_ids(tokenizer, "Paris ☃") == [
+        tokenizer.convert_tokens_to_ids("Paris"),
+        tokenizer.unk_token_id,
+    ]
+    fallback = metaspace_bpe()
+    assert_inert(fallback, "the <unk> token")
+
+
+def test_an_unknown_token_that_also_ends_texts_is_inert() -> None:
+    tokenizer = byte_level_bpe()
+    tokenizer.unk_token = tokenizer.eos_token
+    assert_inert(tokenizer, "the </s> token")
+
+
+def test_a_tokenizer_told_to_split_special_tokens_still_reads_the_callers_own() -> None:
+    tokenizer = byte_level_bpe()
+    tokenizer.split_special_tokens = True
+    tokenized = encode(tokenizer, "a</s>", allow_control_tokens=True)
+    assert tokenized.input_ids[-1] == tokenizer.eos_token_id
+
+
+def test_counting_treats_text_as_inert() -> None:
+    tokenizer = byte_level_bpe()
+    assert count_tokens(tokenizer, "a</s>b") == len(document_ids(tokenizer, "a</s>b")) > 3
