@@ -32,7 +32,7 @@ class PineState(NamedTuple):
 
     Attributes:
         tables: of the prompt.
-        document_keys: `[r, g, T, d]` float32, un-rotated. Rows of one prompt are equal, so beams
+        document_keys: `[r, g, T, d]` as given, un-rotated. Rows of one prompt are equal, so beams
             may be reordered without touching it.
     """
 
@@ -81,15 +81,15 @@ def prefill(
         )
     first, last = layout.prefix_tokens, layout.suffix_start
     rotated_keys = base_rotate(k, tables)
-    state = PineState(tables, k[:, :, first:last].to(torch.float32, copy=True))
-    out = q.new_empty(*q.shape[:3], v.shape[-1])
-    lse = q.new_empty(q.shape[:3], dtype=torch.float32) if need_lse else None
-    longest = max(layout.document_lengths, default=1)
-    for heads in _head_blocks(q, rotated_keys, v.contiguous(), state, rule, out, lse, longest):
+    document_keys = k[:, :, first:last].clone(memory_format=torch.contiguous_format)
+    state = PineState(tables, document_keys)
+    call = _Call(q, rotated_keys, v.contiguous(), state, rule, need_lse)
+    for heads in call.head_blocks(0, last, at_once=max(layout.document_lengths, default=1)):
         heads.prefix()
         heads.documents()
-        heads.later_tokens(last)
-    return Prefilled(out, lse, rotated_keys, state)
+    for heads in call.head_blocks(last, layout.length, at_once=layout.length - last):
+        heads.later_tokens()
+    return Prefilled(*call.result(), rotated_keys, state)
 
 
 @torch.no_grad()
@@ -117,40 +117,56 @@ def decode(
         `[r, h, m, dv]` in the queries' dtype, and `[r, h, m]` float32 log-sum-exp of the scores, or
         None where not asked for.
     """
-    out = q.new_empty(*q.shape[:3], values.shape[-1])
-    lse = q.new_empty(q.shape[:3], dtype=torch.float32) if need_lse else None
-    for heads in _head_blocks(q, keys, values, state, rule, out, lse, q.shape[2]):
-        heads.later_tokens(keys.shape[2] - q.shape[2])
-    return out, lse
+    call = _Call(q, keys, values, state, rule, need_lse)
+    for heads in call.head_blocks(0, q.shape[2], at_once=q.shape[2]):
+        heads.later_tokens()
+    return call.result()
 
 
-def _head_blocks(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    state: PineState,
-    rule: ScoreRule,
-    out: Tensor,
-    lse: Tensor | None,
-    at_once: int,
-) -> Iterator[HeadBlock]:
-    """As many heads at a time as leave room for the scores of `at_once` tokens."""
-    share = q.shape[1] // k.shape[1]
-    q, k, v, out = (x.flatten(0, 1) for x in (q, k, v, out))
-    lse = None if lse is None else lse.flatten(0, 1)
-    document_keys = state.document_keys.flatten(0, 1)
-    scratch = Scratch(q.device)
-    step = max(1, scores_at_once(q.device) // max(1, share * at_once * k.shape[1]))
-    for start in range(0, k.shape[0], step):
-        keys, queries = slice(start, start + step), slice(start * share, (start + step) * share)
-        yield HeadBlock(
-            q[queries],
-            k[keys],
-            v[keys],
-            document_keys[keys],
-            out[queries],
-            None if lse is None else lse[queries],
-            state.tables,
-            rule,
-            scratch,
+class _Call:
+    """Inputs and room for results of one call, with rows folded into heads."""
+
+    def __init__(
+        self, q: Tensor, k: Tensor, v: Tensor, state: PineState, rule: ScoreRule, need_lse: bool
+    ) -> None:
+        self._shape = q.shape[:3]
+        self._q, self._k, self._v = (x.flatten(0, 1) for x in (q, k, v))
+        self._document_keys = state.document_keys.flatten(0, 1)
+        self._out = self._q.new_empty(*self._q.shape[:2], v.shape[-1])
+        self._lse = (
+            self._out.new_empty(self._q.shape[:2], dtype=torch.float32) if need_lse else None
         )
+        self._tables, self._rule = state.tables, rule
+
+    def head_blocks(self, start: int, end: int, at_once: int) -> Iterator[HeadBlock]:
+        """As many heads at a time as leave room for the scores of `at_once` query tokens.
+
+        Args:
+            start: first query token.
+            end: after the last query token; keys behind it are left out.
+            at_once: query tokens that are worth scoring together.
+        """
+        if start == end:
+            return
+        seen = self._k.shape[1] - self._q.shape[1] + end
+        share = self._q.shape[0] // self._k.shape[0]
+        step = max(1, scores_at_once(self._q.device) // max(1, share * at_once * seen))
+        scratch = Scratch(self._q.device)
+        for first in range(0, self._k.shape[0], step):
+            keys, queries = slice(first, first + step), slice(first * share, (first + step) * share)
+            yield HeadBlock(
+                self._q[queries, start:end],
+                self._k[keys, :seen],
+                self._v[keys, :seen],
+                self._document_keys[keys],
+                self._out[queries, start:end],
+                None if self._lse is None else self._lse[queries, start:end],
+                self._tables,
+                self._rule,
+                scratch,
+            )
+
+    def result(self) -> tuple[Tensor, Tensor | None]:
+        """`[r, h, m, dv]` and `[r, h, m]`."""
+        out = self._out.view(*self._shape, -1)
+        return out, None if self._lse is None else self._lse.view(self._shape)

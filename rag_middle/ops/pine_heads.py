@@ -21,7 +21,7 @@ from rag_middle.ops.importance import (
     softmax_,
     token_importance,
 )
-from rag_middle.ops.pine_tables import MovingKeys, PineTables, adjacent_pairs, base_rotate
+from rag_middle.ops.pine_tables import MovingKeys, PineTables, base_rotate, base_rotate_pairs
 from rag_middle.ops.rope import rotate
 
 __all__ = ["HeadBlock"]
@@ -34,7 +34,7 @@ class HeadBlock:
         q: `[h, m, d]` un-rotated queries.
         k: `[g, N, d]` keys at base positions.
         v: `[g, N, dv]`.
-        document_keys: `[g, T, d]` float32, un-rotated.
+        document_keys: `[g, T, d]` un-rotated.
         out: `[h, m, dv]`, filled part by part.
         lse: `[h, m]`, like `out`; None where not asked for.
         tables: of the prompt.
@@ -59,7 +59,7 @@ class HeadBlock:
         self.q = q.float() * rule.scale
         self.k = k.float()
         self.v = v.float()
-        self.document_keys = document_keys
+        self.document_keys = document_keys.float()
         self.out, self.lse = out, lse
         self.tables, self.rule, self.scratch = tables, rule, scratch
         self.unscaled = replace(rule, scale=1.0)  # the queries carry the scale
@@ -68,8 +68,7 @@ class HeadBlock:
         self.first, self.last = tables.layout.prefix_tokens, tables.layout.suffix_start
         # Where documents stand matters to rotations and windows only.
         self.ranks = self.first < self.last and (tables.rotates or rule.window is not None)
-        beyond = torch.arange(tables.layout.length, k.shape[1], device=q.device)
-        self.positions = torch.cat((tables.base_positions, beyond))  # [N]
+        self.positions = tables.positions(k.shape[1])  # [N]
         self.later = torch.ones(0, 0, dtype=torch.bool, device=q.device)
 
     def prefix(self) -> None:
@@ -86,13 +85,12 @@ class HeadBlock:
         tables, first, last = self.tables, self.first, self.last
         if first == last:
             return
-        q = base_rotate(self.q[:, first:last], tables, first)
-        keys = self.k[:, :last]
+        q, keys = self.q[:, first:last], self.k[:, :last]
         shifts = self._document_shifts() if self.ranks else None  # [h, D, D]
         moving = None
         if tables.rotates:
             moving = MovingKeys(keys, q.shape[0], tables)
-            q, keys = adjacent_pairs(q, tables.style), moving.keys
+            q, keys = base_rotate_pairs(q, tables, first), moving.keys
         for index, (start, end) in enumerate(tables.spans):
             if start == end:
                 continue
@@ -108,24 +106,17 @@ class HeadBlock:
                 self._hide_far(scores, first + a, positions)
                 self._weigh(scores, first + a)
 
-    def later_tokens(self, start: int) -> None:
-        """Tokens from `start` on, behind the documents: everything before, ranked per token."""
-        first, last, total = self.first, self.last, self.k.shape[1]
+    def later_tokens(self) -> None:
+        """Tokens behind the documents: everything before, documents ranked token by token."""
+        total = self.k.shape[1]
         widest = max(total, len(self.tables.spans) * self.q.shape[-1])
-        for a, b in row_chunks(start, total, self.q.shape[0] * widest, self.alive):
+        for a, b in row_chunks(self.first_query, total, self.q.shape[0] * widest, self.alive):
             q = self.q[:, a - self.first_query : b - self.first_query]
             placed = base_rotate(q, self.tables, a)
             positions = self.positions[:b]
             if self.ranks:
                 shifts = self._token_shifts(q)  # [h, c, D]
-                moved = self._move_forward(placed, shifts)
-                parts = [self._dot(placed, self.k[:, :first])]
-                parts += [
-                    self._dot(moved[index], self.k[:, first + s : first + e])
-                    for index, (s, e) in enumerate(self.tables.spans)
-                ]
-                parts.append(self._dot(placed, self.k[:, last:b]))
-                scores = self.rule.cap_(torch.cat(parts, dim=-1)).view(-1, b - a, b)
+                scores = self._scores_by_document(placed, shifts, b)
                 if self.rule.window is not None:
                     positions = self._moved_positions(shifts, b)
             else:
@@ -155,24 +146,30 @@ class HeadBlock:
         )
         return document_shifts(importance[0], self.tables.lengths)
 
-    def _move_forward(self, q: Tensor, shifts: Tensor) -> Tensor:
-        """Queries `[h, c, d]` moved on, instead of each document's keys back: `[D, h, c, d]`."""
-        tables = self.tables
-        by = shifts.movedim(-1, 0)
-        q = q.expand(*by.shape, q.shape[-1])
-        if not tables.rotates:
-            return q
-        return rotate(q, tables.shift_cos[by], tables.shift_sin[by], tables.style)
+    def _scores_by_document(self, q: Tensor, shifts: Tensor, end: int) -> Tensor:
+        """Scores `[h, c, end]` of queries `[h, c, d]` that see documents moved back `[h, c, D]`.
+
+        Moving a query on is the same as moving a document's keys back, and there are fewer.
+        """
+        tables, groups = self.tables, self.k.shape[0]
+        moved = q
+        if tables.rotates:
+            by = shifts.movedim(-1, 0)
+            moved = rotate(
+                q.expand(*by.shape, -1), tables.shift_cos[by], tables.shift_sin[by], tables.style
+            )
+        folded = q.reshape(groups, -1, q.shape[-1])
+        queries = moved.expand(len(tables.spans), *q.shape).reshape(-1, *folded.shape).unbind()
+        sizes = (self.first, *tables.layout.document_lengths, end - self.last)
+        keys = self.k[:, :end].transpose(1, 2).split(sizes, dim=2)
+        parts = [torch.bmm(*pair) for pair in zip((folded, *queries, folded), keys, strict=True)]
+        return self.rule.cap_(torch.cat(parts, dim=-1)).view(*q.shape[:2], end)
 
     def _moved_positions(self, shifts: Tensor, end: int) -> Tensor:
         """Positions `[h, c, end]` of the first keys, where documents are moved back `[h, c, D]`."""
         positions = self.positions[:end].repeat(*shifts.shape[:2], 1)
         positions[..., self.first : self.last] -= shifts[..., self.tables.document_of]
         return positions
-
-    def _dot(self, q: Tensor, keys: Tensor) -> Tensor:
-        """Dot products `[g, h/g * c, n]` of `[h, c, d]` queries and `[g, n, d]` keys."""
-        return torch.bmm(q.reshape(keys.shape[0], -1, q.shape[-1]), keys.transpose(1, 2))
 
     def _scores(self, q: Tensor, keys: Tensor) -> Tensor:
         """Scores `[h, c, n]` of `[h, c, d]` queries and `[g or h, n, d]` keys, in the scratch."""
@@ -183,6 +180,8 @@ class HeadBlock:
     def _hide_later(self, scores: Tensor) -> None:
         """Hide keys after the query: row `i` of `[..., c, n]` keeps columns up to `i`."""
         rows, columns = scores.shape[-2:]
+        if columns == 1:
+            return
         if self.later.shape[0] < rows or self.later.shape[1] < columns:
             self.later = torch.ones(rows, columns, dtype=torch.bool, device=scores.device).triu_(1)
         scores.masked_fill_(self.later[:rows, :columns], -torch.inf)

@@ -21,7 +21,7 @@ from rag_middle.ops.rope import RotaryStyle, rotate
 if TYPE_CHECKING:
     from rag_middle.layout import PromptLayout
 
-__all__ = ["MovingKeys", "PineTables", "adjacent_pairs", "base_rotate"]
+__all__ = ["MovingKeys", "PineTables", "base_rotate", "base_rotate_pairs"]
 
 
 class PineTables:
@@ -45,7 +45,8 @@ class PineTables:
         rotates: False for a layer without rotary embedding; it has no tables then.
         base_cos, base_sin: `[N, R]` for the token at an index, at its base position.
         shift_cos, shift_sin: `[N, R]` for a shift by a number of positions.
-        shift_back: `[N, 2R]` interleaved real and imaginary parts of the rotation by minus that.
+        base_turn, shift_back: `[N, 2R]`, real and imaginary parts in turn: the rotation to the base
+            position of the token at an index, and the one back by a shift.
     """
 
     def __init__(
@@ -80,7 +81,16 @@ class PineTables:
             # Yarn-like variants multiply a factor into the table; the base rotation applies it,
             # the shift on top must not apply it again.
             self.shift_cos, self.shift_sin = cos / cos[:1], sin / cos[:1]
+            self.base_turn = torch.stack((self.base_cos, self.base_sin), dim=-1).flatten(-2)
             self.shift_back = torch.stack((self.shift_cos, -self.shift_sin), dim=-1).flatten(-2)
+
+    def positions(self, tokens: int) -> Tensor:
+        """Base positions of the first `tokens` of prompt and generated text."""
+        length = self.layout.length
+        if tokens <= length:
+            return self.base_positions[:tokens]
+        beyond = torch.arange(length, tokens, device=self.base_positions.device)
+        return torch.cat((self.base_positions, beyond))
 
 
 def base_rotate(x: Tensor, tables: PineTables, start: int = 0) -> Tensor:
@@ -101,26 +111,13 @@ def base_rotate(x: Tensor, tables: PineTables, start: int = 0) -> Tensor:
     return rotated.to(x.dtype)
 
 
-def adjacent_pairs(x: Tensor, style: RotaryStyle) -> Tensor:
-    """Reorder head dimensions so that the two of a rotated pair are neighbours.
-
-    A rotation is then one complex product. Dot products do not care, as long as queries and keys
-    are reordered alike.
-
-    Args:
-        x: `[..., d]`.
-        style: how the model pairs head dimensions.
-
-    Returns:
-        `[..., d]`, pairs first; one dimension of zeros is appended to an odd `d`.
-    """
-    width = 2 * style.pairs
-    if style.pairing == "half":
-        pairs = torch.stack((x[..., : style.pairs], x[..., style.pairs : width]), dim=-1).flatten(
-            -2
-        )
-        x = torch.cat((pairs, x[..., width:]), dim=-1) if width < x.shape[-1] else pairs
-    return torch.nn.functional.pad(x, (0, 1)) if x.shape[-1] % 2 else x
+def base_rotate_pairs(x: Tensor, tables: PineTables, start: int) -> Tensor:
+    """`base_rotate` of a float32 tensor, with the two dimensions of a pair made neighbours."""
+    width = 2 * tables.style.pairs
+    turn = _complex(tables.base_turn[start : start + x.shape[-2]])
+    pairs = _adjacent_pairs(x, tables.style)
+    rotated = torch.view_as_real(_complex(pairs[..., :width]) * turn).flatten(-2)
+    return torch.cat((rotated, pairs[..., width:]), dim=-1) if width < pairs.shape[-1] else rotated
 
 
 class MovingKeys:
@@ -134,7 +131,7 @@ class MovingKeys:
         tables: of the prompt.
 
     Attributes:
-        keys: `[h, P + T, d]` with `adjacent_pairs`, rewritten by `move_back`.
+        keys: `[h, P + T, d]` with pairs adjacent, rewritten by `move_back`.
     """
 
     def __init__(self, base: Tensor, heads: int, tables: PineTables) -> None:
@@ -142,17 +139,31 @@ class MovingKeys:
         width = 2 * tables.style.pairs
         self._document_of = tables.document_of
         self._shift_back = tables.shift_back
-        base = adjacent_pairs(base, tables.style)
+        base = _adjacent_pairs(base, tables.style)
         self.keys = base.repeat_interleave(heads // g, dim=0)
-        self._base = _complex(base[:, None, first:, :width].contiguous())
+        self._base = _complex(base[:, None, first:, :width])
         self._moving = _complex(self.keys.view(g, -1, *self.keys.shape[1:])[..., first:, :width])
         self._angles = base.new_empty(heads, base.shape[1] - first, width)
+        self._turn = _complex(self._angles).view(self._moving.shape)
 
     def move_back(self, shifts: Tensor) -> None:
         """Put every document `[h, D]` positions before its base."""
         torch.index_select(self._shift_back[shifts], 1, self._document_of, out=self._angles)
-        torch.mul(self._base, _complex(self._angles).view(self._moving.shape), out=self._moving)
+        torch.mul(self._base, self._turn, out=self._moving)
 
 
 def _complex(pairs: Tensor) -> Tensor:
     return torch.view_as_complex(pairs.view(*pairs.shape[:-1], -1, 2))
+
+
+def _adjacent_pairs(x: Tensor, style: RotaryStyle) -> Tensor:
+    """Reorder `[..., d]` so that the two dimensions of a rotated pair are neighbours, pairs first.
+
+    A rotation is then one complex product. Dot products do not care, as long as queries and keys
+    are reordered alike. One dimension of zeros is appended to an odd `d`.
+    """
+    pairs, width = style.pairs, 2 * style.pairs
+    if style.pairing == "half":
+        turned = torch.stack((x[..., :pairs], x[..., pairs:width]), dim=-1).flatten(-2)
+        x = torch.cat((turned, x[..., width:]), dim=-1) if width < x.shape[-1] else turned
+    return torch.nn.functional.pad(x, (0, 1)) if x.shape[-1] % 2 else x

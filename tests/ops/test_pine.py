@@ -203,6 +203,16 @@ def test_half_precision_follows_float32(dtype: torch.dtype) -> None:
     torch.testing.assert_close(lse, expected_lse, atol=4 * tolerance, rtol=tolerance)
 
 
+def test_heads_behind_tokens_in_memory_and_gradients_asked_for_are_fine() -> None:
+    case = Case((4, 3, 6))
+    one, two = case.qkv(0), case.qkv(1)
+    plain = [torch.cat(pair) for pair in zip(one, two, strict=True)]
+    views = [x.transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for x in plain]
+    for got, want in zip(run(case, *views), run(case, *plain), strict=True):
+        assert not got.requires_grad
+        torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-6)
+
+
 def test_the_log_sum_exp_is_optional_and_changes_nothing() -> None:
     case = Case((4, 3), generated=0)
     with_lse = prefill(*case.qkv(), case.tables(), case.rule, need_lse=True)
