@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rag_middle.attention.capture import skip_modules
-from rag_middle.attention.channels import ChannelScaler
+from rag_middle.attention.channels import ChannelScaler, Projected
 from rag_middle.attention.documents import DocumentAttention
 from rag_middle.attention.head_positions import HeadRotation
 from rag_middle.attention.initial_token import attend_and_reweight
@@ -89,11 +89,19 @@ class LayerCore:
         if self._cache_name is not None and cache is not None:
             arguments[self._cache_name] = self._tap
         if self._defers_rotation:
-            cos, sin = arguments["position_embeddings"]
-            arguments["position_embeddings"] = (torch.ones_like(cos), torch.zeros_like(sin))
-            self._skipped.enter_context(skip_modules(module, self._traits.norms_after_rope))
+            arguments["position_embeddings"] = self._no_rotation(arguments["position_embeddings"])
+            if self._traits.norms_after_rope:
+                self._skipped.enter_context(skip_modules(module, self._traits.norms_after_rope))
         self._arguments = arguments
         return (), arguments
+
+    def _no_rotation(self, embeddings: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Tables that rotate by nothing, made once per shape."""
+        cos, sin = embeddings
+        return self._request.shared(
+            ("no rotation", cos.shape, cos.dtype, cos.device),
+            lambda: (torch.ones_like(cos), torch.zeros_like(sin)),
+        )
 
     def _rotary(self) -> RotaryCall:
         call = self._request.tables.of(self._traits.layer_type)
@@ -154,24 +162,16 @@ class LayerCore:
         if start >= width and not scaling.scale_generated:
             call.key, call.value = self._tap.store(call.key, call.value)
             return base_attention(call)
+        rows = columns
+        if scaling.last_tokens is not None:
+            rows = min(columns, stop - max(start, width - scaling.last_tokens))
         keep = self._unscaled_tokens(start, stop, call.query.device)
-        query, key, value = self._channels.apply(
-            self._arguments, call.query, call.key, call.value, keep
-        )
-        stored_key, stored_value = self._tap.store(key, value)
-        rows = (
-            columns
-            if scaling.last_tokens is None
-            else stop - max(start, width - scaling.last_tokens)
-        )
-        rows = min(rows, columns)
+        plain = Projected(call.query, call.key, call.value)
+        scaled = self._channels.apply(self._arguments, plain, rows, keep)
+        stored_key, stored_value = self._tap.store(scaled.key, scaled.value)
+        mask = last_rows_mask(call, rows, stored_key.shape[2])
         tail = AttentionCall(
-            call.module,
-            query[:, :, columns - rows :],
-            stored_key,
-            stored_value,
-            last_rows_mask(call, rows, stored_key.shape[2]),
-            call.options,
+            call.module, scaled.query, stored_key, stored_value, mask, call.options
         )
         tail_output, _ = base_attention(tail)
         if rows == columns:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from transformers import StaticCache
 
-from rag_middle.attention.request import Request, RowGroup
+from rag_middle.attention.request import Request, join_rows
 from rag_middle.attention.rotary import RotaryCall, pair_tables
 from rag_middle.attention.seam import AttentionCall, CacheTap
 from rag_middle.attention.traits import LayerTraits
@@ -45,14 +45,11 @@ class DocumentAttention:
         start: int,
     ) -> tuple[Tensor, Tensor | None]:
         """Output `[b, n, h, dv]` of the call's tokens, columns `start` to `start + n`."""
-        rule = self._rule(request.width + call.query.shape[2] + start)
-        b, h, n, _ = call.query.shape
-        output = call.value.new_zeros(b, h, n, call.value.shape[-1])
-        sinks: Tensor | None = call.options.get("s_aux")
+        rule = self._rule(start + call.query.shape[2])
         if start == 0:
-            self._prefill(call, tap, rotary, request, rule, output, sinks)
+            output = self._prefill(call, tap, rotary, request, rule)
         else:
-            self._decode(call, tap, rotary, request, rule, output, sinks, start)
+            output = self._decode(call, tap, rotary, request, rule, start)
         return output.transpose(1, 2), None
 
     def _rule(self, tokens: int) -> ScoreRule:
@@ -70,37 +67,35 @@ class DocumentAttention:
         rotary: RotaryCall | None,
         request: Request,
         rule: ScoreRule,
-        output: Tensor,
-        sinks: Tensor | None,
-    ) -> None:
+    ) -> Tensor:
         if self._traits.sliding_window is not None and isinstance(tap.cache, StaticCache):
             raise UnsupportedGenerationError(
                 "PINE needs all documents in the cache, and a static cache of a sliding-window "
                 "layer drops them. Use cache_implementation='dynamic'."
             )
-        keys = call.key.clone()
         n = call.query.shape[2]
+        sinks: Tensor | None = call.options.get("s_aux")
+        outputs, keys = [], []
         for group in request.groups:
             # Without a cache, generated tokens come again with the prompt: part of the suffix.
-            generated = n - request.width
-            layout = PromptLayout(group.layout.length + generated, group.layout.documents)
-            tables = self._tables(group, layout, rotary, request, call.query)
-            real = slice(group.padding, n)
+            length = group.layout.length + n - request.width
+            layout = PromptLayout(length, group.layout.documents)
             filled = prefill(
-                group.take(call.query)[:, :, real],
-                group.take(call.key)[:, :, real],
-                group.take(call.value)[:, :, real],
-                tables,
+                group.take(call.query)[:, :, group.padding :],
+                group.take(call.key)[:, :, group.padding :],
+                group.take(call.value)[:, :, group.padding :],
+                self._tables(layout, rotary, request, call.query.device),
                 rule,
                 need_lse=sinks is not None,
             )
             self._states[group.rows] = filled.state
-            rows = list(group.rows)
-            output[rows, :, real] = _with_sinks(filled.out, filled.lse, sinks)
-            keys[rows, :, real] = filled.rotated_keys
-        tap.store(keys, call.value)
+            outputs.append(_with_sinks(filled.out, filled.lse, sinks))
+            keys.append(filled.rotated_keys)
+        rotated = join_rows(request.groups, keys)
+        tap.store(rotated, call.value)
         if self._traits.sliding_window is not None and tap.cache is not None:
-            self._prompt = (keys, call.value)
+            self._prompt = (rotated, call.value)
+        return join_rows(request.groups, outputs)
 
     def _decode(
         self,
@@ -109,58 +104,54 @@ class DocumentAttention:
         rotary: RotaryCall | None,
         request: Request,
         rule: ScoreRule,
-        output: Tensor,
-        sinks: Tensor | None,
         start: int,
-    ) -> None:
+    ) -> Tensor:
         stop = start + call.query.shape[2]
-        keys = torch.empty_like(call.key)
+        sinks: Tensor | None = call.options.get("s_aux")
+        rotated = []
         for group in request.groups:
             state = self._states[group.rows]
             if stop - group.padding > _positions(state.tables):
-                tables = self._tables(group, group.layout, rotary, request, call.query, stop)
+                tables = self._tables(group.layout, rotary, request, call.query.device, stop)
                 state = self._states[group.rows] = state._replace(tables=tables)
-            rotated = base_rotate(group.take(call.key), state.tables, start - group.padding)
-            keys[list(group.rows)] = rotated
-        all_keys, all_values = tap.store(keys, call.value)
+            rotated.append(base_rotate(group.take(call.key), state.tables, start - group.padding))
+        keys, values = tap.store(join_rows(request.groups, rotated, padded=False), call.value)
         if self._prompt is not None:
-            all_keys = _restore(self._prompt[0], all_keys, stop)
-            all_values = _restore(self._prompt[1], all_values, stop)
+            keys = _restore(self._prompt[0], keys, stop)
+            values = _restore(self._prompt[1], values, stop)
+        outputs = []
         for group in request.groups:
-            seen = slice(group.padding, stop)
             out, lse = decode(
                 group.take(call.query),
-                group.take(all_keys)[:, :, seen],
-                group.take(all_values)[:, :, seen],
+                group.take(keys)[:, :, group.padding : stop],
+                group.take(values)[:, :, group.padding : stop],
                 self._states[group.rows],
                 rule,
                 need_lse=sinks is not None,
             )
-            output[list(group.rows)] = _with_sinks(out, lse, sinks)
+            outputs.append(_with_sinks(out, lse, sinks))
+        return join_rows(request.groups, outputs, padded=False)
 
     def _tables(
         self,
-        group: RowGroup,
         layout: PromptLayout,
         rotary: RotaryCall | None,
         request: Request,
-        like: Tensor,
+        device: torch.device,
         positions: int = 0,
     ) -> PineTables:
         """Tables of a prompt, made once per request for all layers with the same frequencies."""
         needed = max(layout.length, positions) + _TABLE_HEADROOM
-        device = like.device
 
         def make() -> PineTables:
             if rotary is None:
                 return PineTables(layout, device=device)
-            at = torch.arange(needed, device=rotary.x.device)[None]
-            cos, sin = rotary.at(at)
+            cos, sin = rotary.at(torch.arange(needed, device=rotary.x.device)[None])
             cos, sin = pair_tables(cos, sin, self._traits.table_format)
             return PineTables(layout, cos[0], sin[0], self._traits.rotary, device)
 
         frequencies = None if rotary is None else (id(rotary.module), rotary.extra)
-        key = (layout, frequencies, device, self._traits.rotary, positions)
+        key = ("pine", layout, frequencies, device, self._traits.rotary, positions)
         return request.shared(key, make)
 
 

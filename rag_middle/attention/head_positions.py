@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rag_middle.attention.plan import HeadPositionScale
 from rag_middle.attention.request import Request
-from rag_middle.attention.rotary import RotaryCall, pair_tables
+from rag_middle.attention.rotary import RotaryCall
 from rag_middle.attention.seam import AttentionCall
 from rag_middle.attention.traits import LayerTraits
 from rag_middle.ops.awareness import assigned_ratios, position_awareness
@@ -37,13 +37,18 @@ class HeadRotation:
         assert choice is not None
         assert style is not None
         groups = self._traits.heads // self._traits.kv_heads
+        tables = rotary.stacked(self._scale.ratios, self._traits.table_format)
         if self._scale.per_query_head:
-            query_choice, key_choice = choice, choice[:, ::groups]
+            query_tables = _pick(tables, choice)
+            key_tables = tuple(t[:, ::groups] for t in query_tables)
         else:
-            query_choice, key_choice = choice.repeat_interleave(groups, dim=1), choice
-        cos, sin = pair_tables(*rotary.stacked(self._scale.ratios), self._traits.table_format)
-        call.query = rotate(call.query, _pick(cos, query_choice), _pick(sin, query_choice), style)
-        call.key = rotate(call.key, _pick(cos, key_choice), _pick(sin, key_choice), style)
+            key_tables = _pick(tables, choice)
+            query_tables = key_tables
+            if groups > 1:
+                query_tables = tuple(t.repeat_interleave(groups, dim=1) for t in key_tables)
+        (query_cos, query_sin), (key_cos, key_sin) = query_tables, key_tables
+        call.query = rotate(call.query, query_cos, query_sin, style)
+        call.key = rotate(call.key, key_cos, key_sin, style)
 
     def _choose(self, call: AttentionCall, request: Request) -> Tensor:
         last = request.width - 1
@@ -64,10 +69,14 @@ class HeadRotation:
         return assigned_ratios(awareness, ratios, self._scale.assign)
 
 
-def _pick(table: Tensor, choice: Tensor) -> Tensor:
-    """Each row's and head's table: `[b, heads, n, r]` from `[ratios, b or 1, n, r]`."""
-    b = choice.shape[0]
-    if table.shape[1] == 1:
-        return table[:, 0][choice]
-    rows = torch.arange(b, device=table.device)[:, None]
-    return table[choice, rows]
+def _pick(tables: Tensor, choice: Tensor) -> tuple[Tensor, ...]:
+    """Each row's and head's cosine and sine, `[b, heads, n, r]` each.
+
+    Args:
+        tables: `[ratios, b or 1, 2, n, r]`.
+        choice: index of each head's ratio, `[b, heads]`.
+    """
+    if tables.shape[1] == 1:
+        return tables[:, 0][choice].unbind(2)
+    rows = torch.arange(choice.shape[0], device=tables.device)[:, None]
+    return tables[choice, rows].unbind(2)

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from rag_middle.attention.core import LayerCore
 from rag_middle.attention.mpt import MptChannelCore, mpt_attention_modules
-from rag_middle.attention.plan import AttentionPlan
+from rag_middle.attention.plan import AttentionPlan, PositionScale
 from rag_middle.attention.probe import attention_modules, config_views, probe, rotary_modules
 from rag_middle.attention.request import Request
 from rag_middle.attention.seam import AttentionHandler, handle_attention, handler_of
@@ -79,6 +79,7 @@ def applied(
     plan = method.plan(tuple(layouts), traits)
     plan.check(traits.num_layers, tuple(layouts))
     request = Request(layouts=tuple(layouts))
+    request.tables.scales = _position_scales(plan)
     with model_lock(model), ExitStack() as stack:
         if plan.layers:
             _install(model, traits, plan, request, stack)
@@ -141,6 +142,12 @@ def _install(
     stack.callback(_hook(model.register_forward_pre_hook, _guarded(count, owner=first)))
     stack.enter_context(config_views(viewed))
     stack.enter_context(handle_attention(handlers))
+
+
+def _position_scales(plan: AttentionPlan) -> tuple[float, ...]:
+    """The distinct position scales of a plan."""
+    scales = (layer.positions for layer in plan.layers.values())
+    return tuple({s.scale: None for s in scales if isinstance(s, PositionScale)})
 
 
 def _modules_by_layer(model: nn.Module, traits: ModelTraits) -> dict[int, nn.Module]:

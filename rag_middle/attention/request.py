@@ -13,7 +13,7 @@ from rag_middle.attention.rotary import RotaryTables
 from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.layout import PromptLayout
 
-__all__ = ["Request", "RowGroup"]
+__all__ = ["Request", "RowGroup", "join_rows"]
 
 T = TypeVar("T")
 
@@ -32,6 +32,25 @@ class RowGroup:
         if last - first + 1 == len(self.rows):
             return tensor[first : last + 1]
         return tensor[list(self.rows)]
+
+
+def join_rows(groups: tuple[RowGroup, ...], parts: list[Tensor], *, padded: bool = True) -> Tensor:
+    """One tensor `[b, heads, n, d]` from the groups' parts.
+
+    Args:
+        groups: of the request.
+        parts: `[rows, heads, n - padding, d]` for each group, or `[rows, heads, n, d]` where not
+            `padded`. Padding becomes zero.
+        padded: parts leave their group's padding out.
+    """
+    if len(parts) == 1 and not (padded and groups[0].padding):
+        return parts[0]
+    rows = sum(len(group.rows) for group in groups)
+    columns = parts[0].shape[2] + (groups[0].padding if padded else 0)
+    whole = parts[0].new_zeros(rows, parts[0].shape[1], columns, parts[0].shape[3])
+    for group, part in zip(groups, parts, strict=True):
+        whole[list(group.rows), :, columns - part.shape[2] :] = part
+    return whole
 
 
 @dataclass(slots=True)

@@ -14,7 +14,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from rag_middle.attention.seam import parameters
+
 __all__ = ["RotaryCall", "RotaryTables", "TableFormat", "pair_tables"]
+
+#: Positions (over all scales) up to which tables are made in one go.
+_TOGETHER = 1024
 
 #: How a model lays out the angles of its pairs in a cosine table: each angle twice, as two halves
 #: or side by side, or once.
@@ -40,16 +45,16 @@ class RotaryCall:
         x: tensor that gave the call its dtype and device.
         position_ids: ``[b or 1, n]``.
         extra: further arguments (the layer type, where a model has several frequencies).
-        output: what the model got: the cosine and sine tables.
+        scales: scales that layers will ask for in this pass, as far as known.
     """
 
     module: nn.Module
     x: Tensor
     position_ids: Tensor
     extra: tuple[Any, ...]
-    output: Any
+    scales: tuple[float, ...] = ()
     _scaled: dict[float, Any] = field(default_factory=dict)
-    _stacked: dict[tuple[float, ...], tuple[Tensor, Tensor]] = field(default_factory=dict)
+    _stacked: dict[tuple[tuple[float, ...], TableFormat], Tensor] = field(default_factory=dict)
 
     def at(self, positions: Tensor) -> Any:
         """Tables at other, possibly fractional, positions ``[b, n]``, in the model's format:
@@ -65,15 +70,41 @@ class RotaryCall:
     def scaled(self, scale: float) -> Any:
         """Tables at ``position_ids / scale``, made once per forward pass."""
         if scale not in self._scaled:
-            self._scaled[scale] = self.at(self.position_ids.float() / scale)
+            wanted = (*self.scales, scale) if scale not in self.scales else self.scales
+            # A generated token's tables are tiny: one launch for all layers' scales. A prompt's
+            # are not: made when a layer asks, and shared by layers of the same scale.
+            if len(wanted) * self.position_ids.shape[-1] > _TOGETHER or len(wanted) == 1:
+                self._scaled[scale] = self.at(self.position_ids.float() / scale)
+            else:
+                self._make_together(wanted)
         return self._scaled[scale]
 
-    def stacked(self, scales: tuple[float, ...]) -> tuple[Tensor, Tensor]:
-        """Tables at every one of these scales, `[scales, b or 1, n, ...]`, made once per pass."""
-        if scales not in self._stacked:
-            cos, sin = zip(*(self.scaled(scale) for scale in scales), strict=True)
-            self._stacked[scales] = (torch.stack(cos), torch.stack(sin))
-        return self._stacked[scales]
+    def _make_together(self, scales: tuple[float, ...]) -> None:
+        tables = self.at(self._positions_at(scales))
+        if isinstance(tables, Tensor):
+            self._scaled.update(zip(scales, tables.chunk(len(scales)), strict=True))
+            return
+        cos, sin = tables
+        chunks = zip(cos.chunk(len(scales)), sin.chunk(len(scales)), strict=True)
+        self._scaled.update(zip(scales, chunks, strict=True))
+
+    def _positions_at(self, scales: tuple[float, ...]) -> Tensor:
+        """``position_ids`` on every scale, `[scales * b, n]`."""
+        divisors = torch.tensor(scales, device=self.position_ids.device)[:, None, None]
+        return (self.position_ids.float()[None] / divisors).flatten(0, 1)
+
+    def stacked(self, scales: tuple[float, ...], table_format: TableFormat) -> Tensor:
+        """Pair tables on every one of these scales, made once per forward pass.
+
+        Returns:
+            `[scales, b or 1, 2, n, r]`: cosine and sine on the third axis.
+        """
+        key = (scales, table_format)
+        if key not in self._stacked:
+            cos, sin = self.at(self._positions_at(scales))
+            pairs = torch.stack(pair_tables(cos, sin, table_format), dim=1)
+            self._stacked[key] = pairs.unflatten(0, (len(scales), -1))
+        return self._stacked[key]
 
 
 class RotaryTables:
@@ -81,21 +112,22 @@ class RotaryTables:
 
     def __init__(self) -> None:
         self._calls: dict[str | None, RotaryCall] = {}
+        #: Position scales that the plan names, so that small tables can be made together.
+        self.scales: tuple[float, ...] = ()
 
     def record(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _output: Any
     ) -> None:
         """Forward hook of a rotary module."""
-        names = list(inspect.signature(type(module).forward).parameters)[1:]
+        names = parameters(type(module).forward)
         named = dict(zip(names, args, strict=False)) | kwargs
         layer_type = named.get("layer_type")
-        extra = () if layer_type is None else (layer_type,)
         self._calls[layer_type] = RotaryCall(
             module=module,
             x=named[names[0]],
             position_ids=named["position_ids"],
-            extra=extra,
-            output=output,
+            extra=() if layer_type is None else (layer_type,),
+            scales=self.scales,
         )
 
     def of(self, layer_type: str | None) -> RotaryCall | None:

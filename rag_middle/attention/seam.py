@@ -38,6 +38,7 @@ __all__ = [
     "handle_attention",
     "handler_of",
     "keyword_arguments",
+    "parameters",
 ]
 
 INTERFACE_NAME = "rag_middle"
@@ -207,21 +208,21 @@ class CacheTap:
 
 
 @cache
-def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
-    names = tuple(inspect.signature(function).parameters)
-    return names[1:]  # without self
+def parameters(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Names of a method's parameters, in order, without ``self``."""
+    return tuple(inspect.signature(function).parameters)[1:]
 
 
 def keyword_arguments(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
     """All arguments of a module call by name, as the class declares them."""
-    named = dict(zip(_parameters(type(module).forward), args, strict=False))
-    named.update(kwargs)
-    return named
+    if not args:
+        return dict(kwargs)
+    return dict(zip(parameters(type(module).forward), args, strict=False)) | kwargs
 
 
 def cache_argument(module: nn.Module) -> str | None:
     """The name under which this module takes its cache, ``None`` if it takes none."""
-    declared = _parameters(type(module).forward)
+    declared = parameters(type(module).forward)
     return next((name for name in _CACHE_ARGUMENTS if name in declared), None)

@@ -1,0 +1,284 @@
+"""What a method costs: ratios to the unmodified model, all measured in one run.
+
+Every round runs the plain model and each method in turn on the same prompt, so that a machine that
+slows down slows all of them; the reported ratio is the median over rounds of a method's time to
+the plain model's time *of that round*. Peak memory is measured in a process of its own.
+
+    python benchmarks/overhead.py                      # the table below the paper's shape
+    python benchmarks/overhead.py --device cuda --dtype bfloat16
+    python benchmarks/overhead.py --memory             # peak memory at 1k, 2k and 4k tokens
+
+Shape: LLaMA, hidden 512, 8 layers, 8 heads, vocabulary 1000; prompt of 1980 tokens, 40 + 20
+documents of 95 + 40; 8 decode steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+
+from rag_middle import __version__
+from rag_middle.attention import applied
+from rag_middle.layout import PromptLayout
+from rag_middle.methods import (
+    LPES,
+    PINE,
+    SIW,
+    Compose,
+    Method,
+    MsPoE,
+    NoMethod,
+    PositionalHiddenStates,
+    PositionInterpolation,
+)
+
+DECODE_STEPS = 8
+#: Targets (prefill, decode) of this project.
+TARGETS = {
+    "position_interpolation": (1.02, 1.02),
+    "lpes": (1.02, 1.02),
+    "ms_poe": (1.06, 1.05),
+    "positional_hidden_states": (1.05, 1.03),
+    "siw": (1.12, 1.02),
+    "pine": (2.0, 1.5),
+}
+METHODS: dict[str, Method] = {
+    "position_interpolation": PositionInterpolation(scale=1.5),
+    "lpes": LPES(factors=(1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8)),
+    "ms_poe": MsPoE(),
+    "positional_hidden_states": PositionalHiddenStates(
+        channels=(100,), factor=-1.0, layers=tuple(range(2, 8))
+    ),
+    "siw": SIW(),
+    "siw + lpes": Compose(methods=(SIW(), LPES(factors=1.5))),
+    "pine": PINE(),
+}
+
+
+def build_model(device: str, dtype: torch.dtype) -> LlamaForCausalLM:
+    """The benchmark's model, with random weights."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=512,
+        intermediate_size=1376,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        vocab_size=1000,
+        max_position_embeddings=8192,
+        attn_implementation="sdpa",
+    )
+    return LlamaForCausalLM(config).eval().to(device=device, dtype=dtype)
+
+
+def prompt(documents: int, device: str) -> tuple[torch.Tensor, PromptLayout]:
+    """Random tokens: 40, then `documents` of 95, then 40."""
+    spans = tuple((40 + 95 * i, 40 + 95 * (i + 1)) for i in range(documents))
+    length = 80 + 95 * documents
+    ids = torch.randint(0, 1000, (1, length), generator=torch.Generator().manual_seed(1))
+    return ids.to(device), PromptLayout(length=length, documents=spans)
+
+
+def clock(device: str) -> float:
+    """Seconds: of this process on CPU (the machine may be shared), of the wall on a GPU."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+        return time.perf_counter()
+    return time.process_time()
+
+
+def run(
+    model: LlamaForCausalLM, method: Method, ids: torch.Tensor, layout: PromptLayout, device: str
+) -> tuple[float, float]:
+    """Seconds of the prefill and of `DECODE_STEPS` decode steps."""
+    with torch.no_grad(), applied(model, method, [layout]):
+        start = clock(device)
+        out = model(input_ids=ids, past_key_values=DynamicCache(), use_cache=True, logits_to_keep=1)
+        middle = clock(device)
+        for _ in range(DECODE_STEPS):
+            token = out.logits[:, -1].argmax(-1, keepdim=True)
+            out = model(input_ids=token, past_key_values=out.past_key_values, use_cache=True)
+        return middle - start, clock(device) - middle
+
+
+def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """One row per method."""
+    model = build_model(args.device, getattr(torch, args.dtype))
+    ids, layout = prompt(20, args.device)
+    methods = {"none": NoMethod(), **METHODS}
+    if args.methods:
+        methods = {name: methods[name] for name in ("none", *args.methods)}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in methods}
+    for round_number in range(args.rounds + 1):
+        for name, method in methods.items():
+            seconds = run(model, method, ids, layout, args.device)
+            if round_number:  # the first round warms up
+                times[name].append(seconds)
+        print(f"round {round_number}/{args.rounds}", file=sys.stderr, flush=True)
+    rows = []
+    for name, seconds in times.items():
+        pairs = list(zip(seconds, times["none"], strict=True))
+        rows.append(
+            {
+                "method": name,
+                "prefill_s": statistics.median(s[0] for s in seconds),
+                "decode_ms_per_step": statistics.median(s[1] for s in seconds) / DECODE_STEPS * 1e3,
+                "prefill_ratio": statistics.median(mine[0] / base[0] for mine, base in pairs),
+                "decode_ratio": statistics.median(mine[1] / base[1] for mine, base in pairs),
+                "prefill_ratio_range": _range([mine[0] / base[0] for mine, base in pairs]),
+                "decode_ratio_range": _range([mine[1] / base[1] for mine, base in pairs]),
+            }
+        )
+    return rows
+
+
+def _range(values: list[float]) -> list[float]:
+    return [min(values), max(values)]
+
+
+def peak_memory(method: str, documents: int, device: str, dtype: str) -> float:
+    """Peak memory in MiB of one prefill and decode, in a fresh process."""
+    command = [sys.executable, __file__, "--peak-of", method, str(documents)]
+    command += ["--device", device, "--dtype", dtype]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(done.stdout.strip().splitlines()[-1])
+
+
+def print_peak(method: str, documents: int, device: str, dtype: str) -> None:
+    """Body of the fresh process: print the peak above the loaded, probed model."""
+    model = build_model(device, getattr(torch, dtype))
+    ids, layout = prompt(1, device)
+    chosen = {"none": NoMethod(), **METHODS}[method]
+    run(model, chosen, ids, layout, device)
+    before = _peak(device)
+    ids, layout = prompt(documents, device)
+    run(model, chosen, ids, layout, device)
+    print(_peak(device) - before)
+
+
+def _peak(device: str) -> float:
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated() / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+
+def memory_rows(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Peak MiB above the loaded model at about 1k, 2k and 4k tokens."""
+    rows = []
+    for name in ["none", *(args.methods or METHODS)]:
+        row: dict[str, Any] = {"method": name}
+        for documents in (10, 20, 41):
+            row[f"{80 + 95 * documents} tokens"] = peak_memory(
+                name, documents, args.device, args.dtype
+            )
+        rows.append(row)
+        print(row, file=sys.stderr, flush=True)
+    return rows
+
+
+def provenance(args: argparse.Namespace) -> dict[str, Any]:
+    """What the numbers were measured with."""
+    gpu = torch.cuda.get_device_name() if args.device == "cuda" else None
+    return {
+        "date": date.today().isoformat(),
+        "rag_middle": __version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+        "processor": gpu or _processor(),
+        "device": args.device,
+        "dtype": args.dtype,
+        "threads": torch.get_num_threads(),
+        "rounds": args.rounds,
+        "clock": "wall, synchronised" if gpu else "CPU time of the process",
+        "command": "python " + " ".join(sys.argv),
+    }
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def timing_table(rows: list[dict[str, Any]]) -> str:
+    """Markdown table of the ratios beside their targets."""
+    lines = [
+        "| method | prefill | target | decode | target |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for row in rows:
+        prefill, decode = TARGETS.get(row["method"], (None, None))
+        lines.append(
+            f"| {row['method']} | {_ratio(row, 'prefill')} | {prefill or ''} | "
+            f"{_ratio(row, 'decode')} | {decode or ''} |"
+        )
+    return "\n".join(lines)
+
+
+def _ratio(row: dict[str, Any], phase: str) -> str:
+    low, high = row[f"{phase}_ratio_range"]
+    return f"{row[f'{phase}_ratio']:.3f} ({low:.2f} to {high:.2f})"
+
+
+def memory_table(rows: list[dict[str, Any]]) -> str:
+    """Markdown table of peak memory."""
+    sizes = [key for key in rows[0] if key != "method"]
+    lines = [
+        "| method | " + " | ".join(sizes) + " |",
+        "| --- |" + " ---: |" * len(sizes),
+    ]
+    lines += [
+        f"| {row['method']} | " + " | ".join(f"{row[size]:.0f} MiB" for size in sizes) + " |"
+        for row in rows
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, print a table, and write it where asked."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--methods", nargs="*")
+    parser.add_argument("--memory", action="store_true", help="peak memory instead of time")
+    parser.add_argument("--output", type=Path, help="write provenance and rows as JSON")
+    parser.add_argument(
+        "--peak-of", nargs=2, metavar=("METHOD", "DOCUMENTS"), help=argparse.SUPPRESS
+    )
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    if args.peak_of:
+        print_peak(args.peak_of[0], int(args.peak_of[1]), args.device, args.dtype)
+        return
+    rows = memory_rows(args) if args.memory else measure(args)
+    table = memory_table(rows) if args.memory else timing_table(rows)
+    facts = provenance(args)
+    print(table)
+    print("\n".join(f"- {name}: {value}" for name, value in facts.items()))
+    if args.output:
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        args.output.with_suffix(".json").write_text(
+            json.dumps({"provenance": facts, "rows": rows}, indent=2) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()
