@@ -1,0 +1,228 @@
+"""Golden cases on disk: ``cases.json``, ``models/<name>/`` and ``arrays/<case>.npz``.
+
+The format is described in the README of the shipped directory (:func:`shipped_directory`).
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rag_middle.errors import GoldenFormatError, PromptError
+from rag_middle.layout import PromptLayout
+
+__all__ = ["GoldenCase", "RecordedRun", "load_cases", "shipped_directory"]
+
+FORMAT_VERSION = 1
+
+
+def shipped_directory() -> Path:
+    """Where the golden cases of this package lie."""
+    return Path(str(resources.files("rag_middle"))) / "goldens"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRun:
+    """A prompt, the tokens fed after it, and the logits that were recorded.
+
+    Attributes:
+        model: directory that ``AutoModelForCausalLM`` loads.
+        input_ids: ``l`` prompt tokens.
+        layout: where the documents lie; none where the case has no segments.
+        generated_tokens: ``m`` tokens, fed one by one after the prompt.
+        positions: ``[P]`` prompt positions whose logits were kept.
+        prefill_logits: ``[P, vocabulary]``, of the forward pass over the prompt.
+        decode_logits: ``[m, vocabulary]``, row ``i`` after feeding ``generated_tokens[i]``.
+    """
+
+    model: Path
+    input_ids: tuple[int, ...]
+    layout: PromptLayout
+    generated_tokens: tuple[int, ...]
+    positions: NDArray[np.int64]
+    prefill_logits: NDArray[np.float32]
+    decode_logits: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenCase:
+    """One entry of ``cases.json``.
+
+    Attributes:
+        id: unique in its directory.
+        method: what was run, under the name it has in the file.
+        params: its parameters, likewise.
+        tags: remarks that matter to a comparison.
+        directory: of the ``cases.json``; paths in it are relative to this.
+        fields: the whole entry.
+    """
+
+    id: str
+    method: str
+    params: Mapping[str, Any]
+    tags: frozenset[str]
+    directory: Path
+    fields: Mapping[str, Any]
+
+    def recorded(self) -> RecordedRun:
+        """What a run of a model gave.
+
+        Raises:
+            GoldenFormatError: something is missing, or does not fit the rest.
+        """
+        input_ids = self._ints("input_ids")
+        tokens = self._ints("generated_tokens")
+        if not input_ids:
+            raise self.malformed("input_ids is empty")
+        model = self._path("model")
+        if not (model / "config.json").is_file():
+            raise self.malformed(f"its model {model} has no config.json")
+        arrays = self.arrays("prefill_positions", "prefill_logits", "decode_logits")
+        positions = arrays["prefill_positions"].astype(np.int64)
+        prefill, decode = arrays["prefill_logits"], arrays["decode_logits"]
+        if positions.ndim != 1 or not len(positions) or prefill.shape[:1] != positions.shape:
+            raise self.malformed(
+                f"prefill_positions {positions.shape} and prefill_logits {prefill.shape} do not "
+                "name the same rows"
+            )
+        if positions.min() < 0 or positions.max() >= len(input_ids):
+            raise self.malformed(f"prefill_positions reach outside its {len(input_ids)} tokens")
+        if prefill.ndim != 2 or decode.shape != (len(tokens), prefill.shape[1]):
+            raise self.malformed(
+                f"decode_logits should be [{len(tokens)}, vocabulary], got {decode.shape}"
+            )
+        return RecordedRun(
+            model=model,
+            input_ids=input_ids,
+            layout=self._layout(len(input_ids)),
+            generated_tokens=tokens,
+            positions=positions,
+            prefill_logits=prefill,
+            decode_logits=decode,
+        )
+
+    def arrays(self, *names: str) -> dict[str, NDArray[Any]]:
+        """The named arrays of the case's ``.npz`` file.
+
+        Raises:
+            GoldenFormatError: the file is missing or damaged, or lacks one of them.
+        """
+        path = self._path("arrays")
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                return {name: archive[name] for name in names}
+        except FileNotFoundError as error:
+            raise self.malformed(f"its arrays {path} are missing") from error
+        except KeyError as error:
+            raise self.malformed(f"{path} lacks an array: {error.args[0]}") from error
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise self.malformed(f"{path} cannot be read: {error}") from error
+
+    def malformed(self, problem: str) -> GoldenFormatError:
+        """The error to raise about this case."""
+        return GoldenFormatError(
+            f"Golden case {self.id!r} in {self.directory}: {problem.rstrip('.')}. "
+            "Copy the directory again, whole, or remove the case from cases.json."
+        )
+
+    def _ints(self, name: str) -> tuple[int, ...]:
+        values = self.fields.get(name)
+        if not isinstance(values, list) or not all(type(value) is int for value in values):
+            raise self.malformed(f"{name} should be a list of integers")
+        return tuple(values)
+
+    def _path(self, name: str) -> Path:
+        value = self.fields.get(name)
+        if not isinstance(value, str):
+            raise self.malformed(f"{name} should be a path relative to cases.json, got {value!r}")
+        path = (self.directory / value).resolve()
+        if not path.is_relative_to(self.directory.resolve()):
+            raise self.malformed(f"{name} leads out of the directory: {value!r}")
+        return path
+
+    def _layout(self, length: int) -> PromptLayout:
+        segments = self.fields.get("segments")
+        if segments is None:
+            return PromptLayout(length=length)
+        try:
+            documents = tuple((int(start), int(end)) for start, end in segments["docs"])
+            layout = PromptLayout(length=length, documents=documents)
+            edges = ([0, layout.prefix_tokens], [layout.suffix_start, length])
+            if edges != (segments["prefix"], segments["suffix"]):
+                raise PromptError("prefix, docs and suffix do not make up the prompt.")
+        except (KeyError, TypeError, ValueError) as error:
+            raise self.malformed(f"segments are wrong: {error}") from error
+        return layout
+
+
+def load_cases(directory: str | Path) -> tuple[GoldenCase, ...]:
+    """Read ``cases.json``; arrays are read when a case is run.
+
+    Raises:
+        GoldenFormatError: there is none, or it is not of this format.
+    """
+    directory = Path(directory)
+    path = directory / "cases.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        problem = "has no cases.json" if directory.is_dir() else "is not a directory"
+        raise _unreadable(directory, problem) from error
+    except (OSError, ValueError) as error:
+        raise _unreadable(directory, f"has a cases.json that cannot be read ({error})") from error
+    if not isinstance(content, dict) or not isinstance(content.get("cases"), list):
+        raise _unreadable(directory, "has a cases.json without a list of cases")
+    if content.get("format_version") != FORMAT_VERSION:
+        raise _unreadable(
+            directory,
+            f"has format_version {content.get('format_version')!r}, this version of rag-middle "
+            f"reads {FORMAT_VERSION}",
+        )
+    if not content["cases"]:
+        raise _unreadable(directory, "has no cases")
+    return _unique(_case(directory, index, each) for index, each in enumerate(content["cases"]))
+
+
+def _case(directory: Path, index: int, fields: object) -> GoldenCase:
+    expected: dict[str, type] = {"id": str, "method": str, "params": dict, "tags": list}
+    if not isinstance(fields, dict):
+        raise _unreadable(directory, f"has a case (number {index}) that is no object")
+    for name, kind in expected.items():
+        if not isinstance(fields.get(name), kind):
+            raise _unreadable(
+                directory,
+                f"has a case (number {index}, id {fields.get('id')!r}) whose {name!r} is not a "
+                f"{kind.__name__}",
+            )
+    return GoldenCase(
+        id=fields["id"],
+        method=fields["method"],
+        params=fields["params"],
+        tags=frozenset(map(str, fields["tags"])),
+        directory=directory,
+        fields=fields,
+    )
+
+
+def _unique(cases: Iterable[GoldenCase]) -> tuple[GoldenCase, ...]:
+    by_id: dict[str, GoldenCase] = {}
+    for case in cases:
+        if case.id in by_id:
+            raise case.malformed("the id is used twice")
+        by_id[case.id] = case
+    return tuple(by_id.values())
+
+
+def _unreadable(directory: Path, problem: str) -> GoldenFormatError:
+    return GoldenFormatError(
+        f"{directory} {problem}. Pass a directory with cases.json, models/ and arrays/, or none to "
+        "use the cases shipped with the package."
+    )

@@ -1,0 +1,128 @@
+"""Which method object gives what a golden case recorded.
+
+The cases use the parameter names of the code that produced them. Each function here takes exactly
+those, so that a parameter nobody handles is an error and not ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
+
+from rag_middle.errors import MethodConfigError
+from rag_middle.methods import (
+    LPES,
+    PINE,
+    SIW,
+    Compose,
+    Method,
+    MsPoE,
+    NoMethod,
+    PositionalHiddenStates,
+    PositionInterpolation,
+)
+from rag_middle.verify.cases import GoldenCase
+
+__all__ = ["GOLDEN_METHODS", "GoldenMethod", "method_for"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenMethod:
+    """A method name of golden cases.
+
+    Attributes:
+        name: the registered name it has here.
+        build: makes the method object; takes the case's parameters by keyword.
+    """
+
+    name: str
+    build: Callable[..., Method]
+
+
+def method_for(case: GoldenCase) -> Method:
+    """The method object that shall give what the case recorded.
+
+    Raises:
+        GoldenFormatError: parameters that are missing, not known or refused.
+    """
+    try:
+        return _built(case.method, case.params)
+    except (MethodConfigError, TypeError, KeyError) as error:
+        raise case.malformed(f"its params do not fit {case.method}: {error}") from error
+
+
+def _built(name: str, params: Mapping[str, Any]) -> Method:
+    build = GOLDEN_METHODS[name].build
+    signature(build).bind(**params)  # before the call, whose own TypeErrors mean something else
+    return build(**params)
+
+
+def _ms_poe(
+    *,
+    apply_layers: Sequence[int],
+    compress_ratio_min: float,
+    compress_ratio_max: float,
+    head_type: str | None,
+) -> Method:
+    if head_type not in (None, "normal"):
+        raise MethodConfigError(f"head_type {head_type!r} is not supported")
+    return MsPoE(
+        min_ratio=compress_ratio_min,
+        max_ratio=compress_ratio_max,
+        layers=tuple(apply_layers),
+        head_order="awareness" if head_type is None else "sequential",
+        reference_code=True,
+    )
+
+
+def _positional_hidden(
+    *,
+    dims: Sequence[int],
+    layers: Sequence[int],
+    factor: float,
+    last_recompute_tokens: int,
+    change_value: bool,
+    skip_first: int,
+) -> Method:
+    return PositionalHiddenStates(
+        channels=tuple(dims),
+        factor=factor,
+        layers=tuple(layers),
+        last_tokens=last_recompute_tokens,
+        scale_values=change_value,
+        skip_first=skip_first,
+        reference_code=True,
+    )
+
+
+def _lpes(*, factors: Sequence[float]) -> Method:
+    return LPES(factors=tuple(factors))
+
+
+def _siw(*, layers: Sequence[int], alpha_per_document: Sequence[float]) -> Method:
+    return SIW(layers=tuple(layers), alpha_per_document=tuple(alpha_per_document))
+
+
+def _position_interpolation(*, scale: float) -> Method:
+    return PositionInterpolation(scale=scale)
+
+
+def _compose(*, methods: Sequence[Mapping[str, Any]]) -> Method:
+    return Compose(methods=tuple(_built(part["method"], part["params"]) for part in methods))
+
+
+#: By the name in ``cases.json``. A new method with golden values gets a line here.
+GOLDEN_METHODS: dict[str, GoldenMethod] = {
+    "none": GoldenMethod(name="none", build=NoMethod),
+    "pine": GoldenMethod(name="pine", build=PINE),
+    "ms_poe": GoldenMethod(name="ms_poe", build=_ms_poe),
+    "positional_hidden": GoldenMethod(name="positional_hidden_states", build=_positional_hidden),
+    "lpes": GoldenMethod(name="lpes", build=_lpes),
+    "siw": GoldenMethod(name="siw", build=_siw),
+    "position_interpolation": GoldenMethod(
+        name="position_interpolation", build=_position_interpolation
+    ),
+    "compose": GoldenMethod(name="compose", build=_compose),
+}

@@ -1,0 +1,213 @@
+"""Run golden cases and compare."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+import rag_middle
+from rag_middle.attention import applied
+from rag_middle.errors import GoldenFormatError, UnknownNameError
+from rag_middle.methods import Method
+from rag_middle.registry import suggest
+from rag_middle.verify.cases import GoldenCase, RecordedRun, load_cases, shipped_directory
+from rag_middle.verify.methods import GOLDEN_METHODS, method_for
+from rag_middle.verify.report import CaseResult, VerificationReport
+from rag_middle.verify.search import SEARCH, search_difference
+
+__all__ = ["TOLERANCE", "Progress", "verify"]
+
+#: Largest absolute difference that passes. In float32, kernels and versions differ by up to about
+#: 1e-4 on these models; a wrong position or mask moves logits by more than 1e-1.
+TOLERANCE = 1e-3
+
+#: Cases whose expected values document a mistake of the authors' code that nobody should repeat.
+_SKIPPED_TAGS = {
+    "reference_bug_sdpa_last_recompute_gt1": (
+        "the authors' sdpa path gives every recomputed row the last position, a bug"
+    )
+}
+
+AttnImplementation = Literal["sdpa", "eager"]
+Progress = Callable[[int, int, GoldenCase], None]
+
+
+class _Outcome(NamedTuple):
+    """Largest absolute difference, and what else differs."""
+
+    difference: float
+    mismatch: str = ""
+
+
+def verify(
+    directory: str | Path | None = None,
+    methods: Collection[str] | None = None,
+    *,
+    attn_implementation: AttnImplementation = "sdpa",
+    tolerance: float = TOLERANCE,
+    progress: Progress | None = None,
+) -> VerificationReport:
+    """Run golden cases through the public interface, in float32 on the CPU.
+
+    Each case's prompt goes through the model at once, then its generated tokens one by one from
+    the cache. Every recorded row of logits is compared.
+
+    Args:
+        directory: holds ``cases.json``, ``models/`` and ``arrays/``; None for the cases shipped
+            with the package.
+        methods: run only these methods' cases, by their names here or in ``cases.json``.
+        attn_implementation: of the models; those without sdpa (MPT) run eager.
+        tolerance: largest absolute difference that passes.
+        progress: called before each case with the number done, the number of all, and the case.
+
+    Returns:
+        One result per case. A case that raises has failed; one of a method that does not exist
+        here is unknown, which counts as a failure; one that is known to record a mistake is
+        skipped.
+
+    Raises:
+        GoldenFormatError: the directory is not of the expected format.
+        UnknownNameError: there is no case of one of `methods`.
+    """
+    directory = shipped_directory() if directory is None else Path(directory)
+    cases = _chosen(load_cases(directory), methods, directory)
+    models = _Models(attn_implementation)
+    results = []
+    with _without_progress_bars():
+        for done, case in enumerate(cases):
+            if progress is not None:
+                progress(done, len(cases), case)
+            results.append(_result(case, models, tolerance))
+    return VerificationReport(
+        results=tuple(results),
+        tolerance=tolerance,
+        attn_implementation=attn_implementation,
+        versions={
+            "rag-middle": rag_middle.__version__,
+            "transformers": transformers.__version__,
+            "torch": str(torch.__version__),
+            "python": platform.python_version(),
+        },
+    )
+
+
+def _name_here(case: GoldenCase) -> str:
+    known = GOLDEN_METHODS.get(case.method)
+    return case.method if known is None else known.name
+
+
+def _chosen(
+    cases: tuple[GoldenCase, ...], methods: Collection[str] | None, directory: Path
+) -> tuple[GoldenCase, ...]:
+    if methods is None:
+        return cases
+    present = dict.fromkeys(name for case in cases for name in (_name_here(case), case.method))
+    for method in methods:
+        if method not in present:
+            raise UnknownNameError(
+                f"{directory} has no case of a method {method!r}.{suggest(method, present)} "
+                f"There are cases of: {', '.join(dict.fromkeys(map(_name_here, cases)))}."
+            )
+    return tuple(case for case in cases if {case.method, _name_here(case)} & set(methods))
+
+
+def _result(case: GoldenCase, models: _Models, tolerance: float) -> CaseResult:
+    name = _name_here(case)
+    for tag in sorted(case.tags & _SKIPPED_TAGS.keys()):
+        return CaseResult(
+            id=case.id, method=name, status="skipped", reason=f"{tag}: {_SKIPPED_TAGS[tag]}"
+        )
+    if case.method != SEARCH and case.method not in GOLDEN_METHODS:
+        reason = f"rag-middle {rag_middle.__version__} has no method for {case.method!r}"
+        return CaseResult(id=case.id, method=name, status="unknown", reason=reason)
+    try:
+        difference, mismatch = _compared(case, models)
+    except GoldenFormatError:
+        raise
+    except Exception as error:  # whatever another version of a library does is the finding
+        reason = f"{type(error).__name__}: {error}"
+        return CaseResult(id=case.id, method=name, status="failed", reason=reason)
+    if mismatch:
+        reason = mismatch
+    elif not difference <= tolerance:  # a NaN fails
+        reason = f"differs by {difference:.3g}, more than {tolerance:g}"
+    else:
+        return CaseResult(id=case.id, method=name, status="passed", difference=difference)
+    return CaseResult(
+        id=case.id, method=name, status="failed", difference=difference, reason=reason
+    )
+
+
+def _compared(case: GoldenCase, models: _Models) -> _Outcome:
+    if case.method == SEARCH:
+        return _Outcome(*search_difference(case))
+    method, run = method_for(case), case.recorded()
+    logits = _logits(models.load(run.model), method, run)
+    expected = np.concatenate((run.prefill_logits, run.decode_logits))
+    if logits.shape != expected.shape:
+        raise case.malformed(
+            f"its logits have {expected.shape[1]} columns, its model gives {logits.shape[1]}"
+        )
+    return _Outcome(float(np.abs(logits - expected).max()))
+
+
+@torch.no_grad()
+def _logits(model: PreTrainedModel, method: Method, run: RecordedRun) -> NDArray[np.float32]:
+    """``[P + m, vocabulary]``: the recorded prompt rows, then one row per fed token."""
+    with applied(model, method, [run.layout]):
+        output = model(input_ids=torch.tensor([run.input_ids]), use_cache=True)
+        rows = [output.logits[0, torch.from_numpy(run.positions)]]
+        for token in run.generated_tokens:
+            output = model(
+                input_ids=torch.tensor([[token]]),
+                past_key_values=output.past_key_values,
+                use_cache=True,
+            )
+            rows.append(output.logits[0, -1:])
+    logits: NDArray[np.float32] = torch.cat(rows).numpy()
+    return logits
+
+
+class _Models:
+    """Models by directory, each loaded once."""
+
+    def __init__(self, attn_implementation: str) -> None:
+        self._attn_implementation = attn_implementation
+        self._loaded: dict[Path, PreTrainedModel] = {}
+
+    def load(self, path: Path) -> PreTrainedModel:
+        if path not in self._loaded:
+            try:
+                self._loaded[path] = _loaded(path, self._attn_implementation)
+            except ValueError:  # how transformers says that a model has no such attention
+                self._loaded[path] = _loaded(path, "eager")
+        return self._loaded[path]
+
+
+def _loaded(path: Path, attn_implementation: str) -> PreTrainedModel:
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.float32, attn_implementation=attn_implementation, local_files_only=True
+    )
+    return model.eval()
+
+
+@contextmanager
+def _without_progress_bars() -> Iterator[None]:
+    """Loading a tiny model is no news."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()

@@ -1,0 +1,85 @@
+"""Golden cases of the search for positional channels: statistics instead of logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from rag_middle.ops.positional_channels import channel_smoothness, channel_trends, rank_channels
+from rag_middle.verify.cases import GoldenCase
+
+__all__ = ["SEARCH", "search_difference"]
+
+SEARCH = "positional_hidden_search"
+
+_DIRECTIONS = {0: 0, 1: 1, 2: -1}  # how the authors' code writes them
+_PAPER_SKIP = 100  # positions; the authors' script skips more
+
+
+def search_difference(case: GoldenCase) -> tuple[float, str]:
+    """Search the case's hidden states as the authors' code does.
+
+    Returns:
+        The largest absolute difference of a smoothness, and what else differs ("" for nothing).
+
+    Raises:
+        GoldenFormatError: the case lacks something, or was made with other settings.
+    """
+    params, fields = case.params, case.fields
+    arrays = case.arrays("hidden_states", "smoothness_all")
+    hidden = torch.from_numpy(arrays["hidden_states"])
+    if hidden.shape[0] % 2:
+        hidden = hidden[1:]  # the authors take an odd number of layers to include the embeddings
+    if params.get("degree") != 3:
+        raise case.malformed(f"trends are cubic here, not of degree {params.get('degree')}")
+    try:
+        skip_trend, skip_smoothness = params["skip_monotone"], params["skip_smoothness"]
+        smoothness = channel_smoothness(
+            hidden,
+            skip=skip_smoothness,
+            window=params["savgol"]["window_length"],
+            order=params["savgol"]["polyorder"],
+        )
+        ranked = rank_channels(
+            hidden, skip_trend=skip_trend, skip_smoothness=skip_smoothness, pooled="min"
+        )
+        trends = channel_trends(hidden, skip=skip_trend)
+        differences = [(smoothness - torch.from_numpy(arrays["smoothness_all"])).abs().max()]
+        order = [each.channel for each in ranked]
+        comparisons: dict[str, tuple[Any, Any]] = {
+            "trends": (trends.T.tolist(), _trends(fields["fit_and_monotic_per_layer"])),
+            "layers": (
+                {str(each.channel): list(each.layers) for each in ranked},
+                {str(channel): fields["mono_layers"][str(channel)] for channel in order},
+            ),
+            "layers, skipping less": (
+                _layers(rank_channels(hidden, skip_trend=_PAPER_SKIP)),
+                _candidates(fields["mono_layers_skip100"], hidden.shape[0]),
+            ),
+            "candidates": (sorted(order), fields["candidates"]),
+            "order": (order, fields["order_all"]),
+            **{f"top {count}": (order[: int(count)], top) for count, top in fields["topk"].items()},
+        }
+        pooled = fields["min_smoothness"]
+        differences += [
+            torch.tensor(each.smoothness - pooled[str(each.channel)]).abs() for each in ranked
+        ]
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise case.malformed(f"the search cannot be repeated: {error!r}") from error
+    wrong = [name for name, (ours, theirs) in comparisons.items() if ours != theirs]
+    return float(torch.stack(differences).max()), "differs in " + ", ".join(wrong) if wrong else ""
+
+
+def _trends(recorded: dict[str, list[int]]) -> list[list[int]]:
+    return [[_DIRECTIONS[each] for each in layers] for layers in recorded.values()]
+
+
+def _layers(ranked: Any) -> dict[str, list[int]]:
+    return {
+        str(each.channel): list(each.layers) for each in sorted(ranked, key=lambda c: c.channel)
+    }
+
+
+def _candidates(layers: dict[str, list[int]], num_layers: int) -> dict[str, list[int]]:
+    return {channel: chosen for channel, chosen in layers.items() if len(chosen) > num_layers // 4}
