@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -42,36 +43,36 @@ def make_layout(documents: int, mean_length: int, unequal: bool) -> PromptLayout
 
 
 def candidates(
-    layout: PromptLayout, heads: int, groups: int, d: int = 64, dtype: torch.dtype = torch.float32
+    layout: PromptLayout,
+    heads: int,
+    groups: int,
+    d: int = 64,
+    dtype: torch.dtype = torch.float32,
+    run_once: bool = True,
 ) -> dict[str, Callable[[], object]]:
+    """Calls by name; those of decoding need a prefill, so they are there with `run_once` only."""
     n = layout.length
     torch.manual_seed(0)
     q = torch.randn(1, heads, n, d, dtype=dtype)
     k, v = torch.randn(2, 1, groups, n, d, dtype=dtype)
     angles = torch.arange(n + 64)[:, None] * 10000.0 ** -(torch.arange(0, d, 2) / d)
-    style = RotaryStyle("half", d // 2)
-    tables = PineTables(layout, angles.cos(), angles.sin(), style)
+    tables = PineTables(layout, angles.cos(), angles.sin(), RotaryStyle("half", d // 2))
     rule = ScoreRule(scale=d**-0.5)
-    first = prefill(q, k, v, tables, rule)
-    new_q, new_k = (
-        torch.randn(1, heads, 1, d, dtype=dtype),
-        torch.randn(1, groups, 1, d, dtype=dtype),
-    )
-    cache = torch.cat((first.rotated_keys, base_rotate(new_k, tables, n)), dim=2)
-    values = torch.cat((v, new_k), dim=2)
-
-    def causal() -> object:
-        return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=heads != groups)
-
-    return {
-        "causal": causal,
+    attention = partial(scaled_dot_product_attention, enable_gqa=heads != groups)
+    calls: dict[str, Callable[[], object]] = {
+        "causal": lambda: attention(q, k, v, is_causal=True),
         "pine": lambda: prefill(q, k, v, tables, rule),
         "pine with lse": lambda: prefill(q, k, v, tables, rule, need_lse=True),
-        "causal step": lambda: scaled_dot_product_attention(
-            new_q, cache, values, enable_gqa=heads != groups
-        ),
-        "pine step": lambda: decode(new_q, cache, values, first.state, rule),
     }
+    if run_once:
+        first = prefill(q, k, v, tables, rule)
+        new_q = torch.randn(1, heads, 1, d, dtype=dtype)
+        new_k = torch.randn(1, groups, 1, d, dtype=dtype)
+        keys = torch.cat((first.rotated_keys, base_rotate(new_k, tables, n)), dim=2)
+        values = torch.cat((v, new_k), dim=2)
+        calls["causal step"] = lambda: attention(new_q, keys, values)
+        calls["pine step"] = lambda: decode(new_q, keys, values, first.state, rule)
+    return calls
 
 
 def milliseconds(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
@@ -86,24 +87,12 @@ def milliseconds(calls: dict[str, Callable[[], object]], rounds: int) -> dict[st
 
 def peak_growth(documents: int, heads: int, groups: int) -> float:
     """MiB that one prefill adds to the peak of a fresh process, over its inputs."""
-    calls = candidates_of_memory(documents, heads, groups)
+    small = candidates(make_layout(2, 10, unequal=True), heads, groups)
+    small["pine"]()  # libraries load on first use
+    call = candidates(make_layout(documents, 95, unequal=True), heads, groups, run_once=False)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    calls()
+    call["pine"]()
     return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-
-
-def candidates_of_memory(documents: int, heads: int, groups: int) -> Callable[[], object]:
-    layout = make_layout(documents, 95, unequal=True)
-    d = 64
-    q = torch.randn(1, heads, layout.length, d)
-    k, v = torch.randn(2, 1, groups, layout.length, d)
-    angles = torch.arange(layout.length)[:, None] * 10000.0 ** -(torch.arange(0, d, 2) / d)
-    tables = PineTables(layout, angles.cos(), angles.sin(), RotaryStyle("half", d // 2))
-    small = PromptLayout(length=8, documents=((2, 4), (4, 6)))
-    warm = PineTables(small, angles.cos(), angles.sin(), RotaryStyle("half", d // 2))
-    rule = ScoreRule(scale=d**-0.5)
-    prefill(q[:, :, :8], k[:, :, :8], v[:, :, :8], warm, rule)
-    return lambda: prefill(q, k, v, tables, rule)
 
 
 def main() -> None:
