@@ -43,7 +43,7 @@ class Tokenizer(Protocol):
 
 # Written before a text whose first token must not gain a space, and taken off again. Vocabularies
 # rarely have tokens that join the first one to what follows it; the others stand in where it fails.
-_ANCHORS = ("☃", "\n", "a", ".")
+_ANCHORS = ("☃", "a", ".", "\n")
 _SPACE_SYMBOL = "▁"  # how SentencePiece vocabularies write a space
 
 
@@ -61,8 +61,7 @@ class TextEncoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._control = _control_tokens(tokenizer)
-        self._unk_literal = _unk_literal(tokenizer)
+        self._control, self._unk_literal = _control_tokens(tokenizer)
         self._adds_space = self._plain("☃a") != self._plain("☃") + self._plain("a")
 
     def start_ids(self) -> list[int]:
@@ -82,10 +81,9 @@ class TextEncoder:
             continues: whether the first piece follows other text.
         """
         ids: list[int] = []
-        for piece in pieces:
-            if piece:
-                ids += self._continued(piece) if continues else self._plain(piece)
-                continues = True
+        for piece in filter(None, pieces):
+            ids += self._encode_piece(piece, continues)
+            continues = True
         return ids
 
     def encode_inert(self, text: str, *, continues: bool) -> list[int]:
@@ -94,36 +92,40 @@ class TextEncoder:
         Raises:
             PromptError: a single character of the text is a control token of this tokenizer.
         """
-        return self.encode(self.inert_pieces(text, continues=continues), continues=continues)
+        return [token for _, ids in self._inert(text, continues) for token in ids]
 
-    def inert_pieces(self, text: str, *, continues: bool = True) -> list[str]:
-        """Cut ``text`` so that no piece encodes to a control token.
+    def inert_pieces(self, text: str) -> list[str]:
+        """Cut ``text``, which continues other text, so that no piece encodes to a control token.
 
         A text that holds no control token stays whole. Raises as :meth:`encode_inert` does.
         """
-        if not text:
-            return []
-        found = self._control_literals(text, continues=continues)
-        if not found:
-            return [text]
-        pieces: list[str] = []
-        for part in _cut(text, found):
-            pieces += self.inert_pieces(part, continues=continues or bool(pieces))
-        return pieces
+        return [piece for piece, _ in self._inert(text, continues=True)]
 
     def control_ids(self, ids: Iterable[int]) -> list[int]:
         """The control tokens among ``ids``, in order."""
         return [token for token in ids if token in self._control]
 
-    def _control_literals(self, text: str, *, continues: bool) -> set[str]:
-        ids = self.encode([text], continues=continues)
+    def _inert(self, text: str, continues: bool) -> list[tuple[str, list[int]]]:
+        """Pieces of a text without control tokens, and the ids of each."""
+        if not text:
+            return []
+        ids = self._encode_piece(text, continues)
         found = {self._control[token] for token in ids if token in self._control}
         # Unknown characters give the same id as "<unk>" itself, so this one is sought in the text.
         if len(self._unk_literal) > 1 and self._unk_literal in text:
             found.add(self._unk_literal)
-        return found
+        if not found:
+            return [(text, ids)]
+        pieces: list[tuple[str, list[int]]] = []
+        for part in _cut(text, found):
+            pieces += self._inert(part, continues or bool(pieces))
+        return pieces
+
+    def _encode_piece(self, text: str, continues: bool) -> list[int]:
+        return self._continued(text) if continues else self._plain(text)
 
     def _plain(self, text: str) -> list[int]:
+        _check_encodable(text)
         return self._tokenizer.encode(
             text, add_special_tokens=False, split_special_tokens=False, verbose=False
         )
@@ -136,7 +138,9 @@ class TextEncoder:
         for anchor in _ANCHORS:
             before, whole = self._plain(anchor), self._plain(anchor + text)
             after = whole[len(before) :]
-            if whole[: len(before)] == before and self._letters(after) == self._letters(alone):
+            # An anchor that leaves no token (a newline read as a space) anchors nothing.
+            stands = bool(before) and whole[: len(before)] == before
+            if stands and self._letters(after) == self._letters(alone):
                 return after
         return alone
 
@@ -144,6 +148,17 @@ class TextEncoder:
         """The text of ``ids`` without whitespace."""
         shown = self._tokenizer.decode(ids, clean_up_tokenization_spaces=False)
         return "".join("".join(shown).split())
+
+
+def _check_encodable(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise PromptError(
+            f"A text has half a character (a lone surrogate) at {error.start}: "
+            f"{text[max(0, error.start - 20) : error.start + 20]!r}. "
+            "Repair it with text.encode('utf-8', 'replace').decode()."
+        ) from error
 
 
 def _cut(text: str, literals: Iterable[str]) -> list[str]:
@@ -166,26 +181,23 @@ def _cut(text: str, literals: Iterable[str]) -> list[str]:
     return [text[start:end] for start, end in pairwise(edges)]
 
 
-def _control_tokens(tokenizer: Tokenizer) -> dict[int, str]:
-    """Ids that text must not produce, with the literal of each.
+def _control_tokens(tokenizer: Tokenizer) -> tuple[dict[int, str], str]:
+    """Ids that text must not produce, with the literal of each; and the literal of the unknown.
 
     Special tokens, and added ones written with punctuation or symbols (``<think>``). Added words
     and runs of whitespace are ordinary vocabulary. So is the token for unknown characters, which
-    any text may need, unless it doubles as the one that ends texts.
+    any text may need, unless it doubles as the one that begins or ends texts.
     """
-    unknown = {tokenizer.unk_token_id} - {tokenizer.bos_token_id, tokenizer.eos_token_id}
-    return {
-        token_id: str(token.content)
-        for token_id, token in tokenizer.added_tokens_decoder.items()
-        if token_id not in unknown and _is_control(token)
-    }
-
-
-def _unk_literal(tokenizer: Tokenizer) -> str:
+    unknown = tokenizer.unk_token_id
+    doubles = unknown in (tokenizer.bos_token_id, tokenizer.eos_token_id)
+    control: dict[int, str] = {}
+    unknown_literal = ""
     for token_id, token in tokenizer.added_tokens_decoder.items():
-        if token_id == tokenizer.unk_token_id:
-            return str(token.content)
-    return ""
+        if token_id == unknown:
+            unknown_literal = str(token.content)
+        if _is_control(token) and (token_id != unknown or doubles):
+            control[token_id] = str(token.content)
+    return control, unknown_literal
 
 
 def _is_control(token: Any) -> bool:

@@ -114,3 +114,11 @@ def test_a_tokenizer_told_to_split_special_tokens_still_reads_the_callers_own() 
 def test_counting_treats_text_as_inert() -> None:
     tokenizer = byte_level_bpe()
     assert count_tokens(tokenizer, "a</s>b") == len(document_ids(tokenizer, "a</s>b")) > 3
+
+
+@pytest.mark.parametrize("build", [byte_level_bpe, metaspace_bpe, sentencepiece])
+def test_half_a_character_is_refused_with_the_way_to_repair_it(
+    build: type[PreTrainedTokenizerBase],
+) -> None:
+    with pytest.raises(PromptError, match=r"half a character .* at 3: .*'replace'"):
+        document_ids(build(), "the\ud800")
