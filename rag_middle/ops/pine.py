@@ -46,7 +46,8 @@ class Prefilled(NamedTuple):
     Attributes:
         out: `[r, h, n, dv]` in the queries' dtype.
         lse: `[r, h, n]` float32 log-sum-exp of the scores, or None where not asked for.
-        rotated_keys: `[r, g, n, d]` in the keys' dtype, at base positions: what to cache.
+        rotated_keys: `[r, g, n, d]` in the keys' dtype, at base positions: what to cache. The keys
+            themselves, not a copy, in a layer without rotary embedding.
         state: what decoding needs.
     """
 
