@@ -129,12 +129,17 @@ def wordlevel(*, chat_template: str | None = None, bos: bool = False) -> PreTrai
     return _finished(backend, chat_template, bos)
 
 
-def sentencepiece(*, chat_template: str | None = None) -> PreTrainedTokenizerBase:
-    """A SentencePiece model behind transformers' slow tokenizer: dummy space, byte fallback."""
+def sentencepiece(
+    *, chat_template: str | None = None, byte_fallback: bool = True
+) -> PreTrainedTokenizerBase:
+    """A SentencePiece model behind transformers' slow tokenizer, with a dummy space.
+
+    Without ``byte_fallback`` unknown characters are ``<unk>`` and a newline reads as a space.
+    """
     from transformers import SentencePieceBackend
 
     tokenizer = SentencePieceBackend(
-        vocab_file=str(_sentencepiece_file()),
+        vocab_file=str(_sentencepiece_file(byte_fallback)),
         bos_token="<s>",
         eos_token="</s>",
         unk_token="<unk>",
@@ -146,7 +151,7 @@ def sentencepiece(*, chat_template: str | None = None) -> PreTrainedTokenizerBas
 
 
 @cache
-def _sentencepiece_file() -> Path:
+def _sentencepiece_file(byte_fallback: bool) -> Path:
     import sentencepiece as spm
 
     prefix = Path(mkdtemp(prefix="rag-middle-")) / "tiny"
@@ -154,10 +159,10 @@ def _sentencepiece_file() -> Path:
         sentence_iterator=iter(CORPUS),
         model_prefix=str(prefix),
         model_type="bpe",
-        vocab_size=420,
-        byte_fallback=True,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
+        vocab_size=420 if byte_fallback else 160,
+        byte_fallback=byte_fallback,
+        normalization_rule_name="identity" if byte_fallback else "nmt_nfkc",
+        remove_extra_whitespaces=not byte_fallback,
         hard_vocab_limit=False,
         minloglevel=2,
     )

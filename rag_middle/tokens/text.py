@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -34,10 +34,11 @@ class Tokenizer(Protocol):
     def encode(self, text: str, **options: Any) -> list[int]:
         """Token ids of a text."""
 
-    def decode(self, token_ids: Sequence[int], **options: Any) -> str | list[str]:
+    def decode(self, token_ids: list[int], **options: Any) -> str | list[str]:
         """Text of token ids."""
 
-    def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], **options: Any) -> Any:
+    @property
+    def apply_chat_template(self) -> Callable[..., Any]:
         """Messages as one text."""
 
 
@@ -144,7 +145,7 @@ class TextEncoder:
                 return after
         return alone
 
-    def _letters(self, ids: Sequence[int]) -> str:
+    def _letters(self, ids: list[int]) -> str:
         """The text of ``ids`` without whitespace."""
         shown = self._tokenizer.decode(ids, clean_up_tokenization_spaces=False)
         return "".join("".join(shown).split())

@@ -33,7 +33,11 @@ BUILDERS = {
     "metaspace never": lambda: metaspace_bpe(scheme="never"),
 }
 LOSSLESS = tuple(BUILDERS)
-MORE = {"sentencepiece": sentencepiece, "wordlevel": wordlevel}
+MORE = {
+    "sentencepiece": sentencepiece,
+    "sentencepiece without bytes": lambda: sentencepiece(byte_fallback=False),
+    "wordlevel": wordlevel,
+}
 
 
 @cache
@@ -136,6 +140,14 @@ def test_a_sentencepiece_model_gains_no_spaces() -> None:
     prompt = ContextPrompt("Use:", ["the river.", " France", "lazy</s>"], "dog", separator=". ")
     text = "".join(tokenizer.convert_ids_to_tokens(list(encode(tokenizer, prompt).input_ids)))
     assert text.replace("▁", " ") == f" {prompt.text}"
+
+
+@pytest.mark.parametrize("text", ["dog", "☃dog", "日本 dog", "a dog", ".dog", "</s>dog"])
+def test_no_space_is_gained_where_characters_are_unknown(text: str) -> None:
+    tokenizer = tokenizer_named("sentencepiece without bytes")
+    tokenized = encode(tokenizer, ContextPrompt("Use:", [text], "Paris"))
+    for ids in (tokenized.documents_ids[0], tokenized.suffix_ids):
+        assert not tokenizer.convert_ids_to_tokens(list(ids))[0].startswith("▁")
 
 
 class TestTheStart:
