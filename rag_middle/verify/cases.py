@@ -117,7 +117,8 @@ class GoldenCase:
         """
         path = self._path("arrays")
         try:
-            with np.load(path, allow_pickle=False) as archive:
+            # Opened here, because numpy leaves a file open that is no archive.
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 return {name: archive[name] for name in names}
         except FileNotFoundError as error:
             raise self.malformed(f"its arrays {path} are missing") from error

@@ -198,7 +198,8 @@ def _loaded(path: Path, attn_implementation: str) -> PreTrainedModel:
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         path, dtype=torch.float32, attn_implementation=attn_implementation, local_files_only=True
     )
-    return model.eval()
+    model.eval()
+    return model
 
 
 @contextmanager
