@@ -139,9 +139,8 @@ class TextEncoder:
         for anchor in _ANCHORS:
             before, whole = self._plain(anchor), self._plain(anchor + text)
             after = whole[len(before) :]
-            # An anchor that leaves no token (a newline read as a space) anchors nothing.
-            stands = bool(before) and whole[: len(before)] == before
-            if stands and self._letters(after) == self._letters(alone):
+            # The letters say that no character of the text has become part of the anchor.
+            if whole[: len(before)] == before and self._letters(after) == self._letters(alone):
                 return after
         return alone
 
