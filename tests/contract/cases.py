@@ -1,0 +1,187 @@
+"""What the contract is about: prompts, example parameters of each method, expected refusals.
+
+A method that is registered and not in `EXAMPLES` fails `test_examples.py`; everything else here is
+made from the two tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from rag_middle.layout import PromptLayout
+from rag_middle.methods import (
+    LPES,
+    PINE,
+    SIW,
+    Compose,
+    Method,
+    MsPoE,
+    NoMethod,
+    PositionalHiddenStates,
+    PositionInterpolation,
+)
+from tests.families import COMPLEX, FAMILIES, LATENT, NO_INTERFACE, Traits
+from tests.tiny_models import VOCABULARY
+
+__all__ = [
+    "ACTIVE",
+    "EXAMPLES",
+    "LONG",
+    "ONE_DOCUMENT",
+    "PAIRS",
+    "SHORT",
+    "Example",
+    "Prompt",
+    "expected_refusal",
+    "pairs",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Prompt:
+    """Token ids ``[1, n]`` and where the documents lie in them."""
+
+    ids: Tensor
+    layout: PromptLayout
+
+    @classmethod
+    def random(cls, layout: PromptLayout, seed: int) -> Prompt:
+        generator = torch.Generator().manual_seed(seed)
+        return cls(torch.randint(1, VOCABULARY, (1, layout.length), generator=generator), layout)
+
+    def permuted(self, order: Iterable[int]) -> Prompt:
+        """The same prompt with its documents in another order."""
+        pieces, spans = [self.ids[:, : self.layout.prefix_tokens]], []
+        cursor = self.layout.prefix_tokens
+        for start, end in (self.layout.documents[index] for index in order):
+            pieces.append(self.ids[:, start:end])
+            spans.append((cursor, cursor + end - start))
+            cursor += end - start
+        pieces.append(self.ids[:, self.layout.suffix_start :])
+        return Prompt(torch.cat(pieces, dim=1), PromptLayout(self.layout.length, tuple(spans)))
+
+
+# With the tokens generated in these tests everything stays below 32 tokens, where frequencies that
+# depend on the length still stand still. Sliding windows are 8 tokens.
+LONG = Prompt.random(PromptLayout(24, ((3, 8), (8, 12), (12, 19))), seed=3)
+SHORT = Prompt.random(PromptLayout(17, ((2, 6), (6, 13))), seed=4)
+ONE_DOCUMENT = Prompt(LONG.ids, PromptLayout(24, ((3, 19),)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """Parameters of one method.
+
+    Attributes:
+        neutral: parameters that must leave the model's logits as they are.
+        active: parameters, by a name for the test's id, that must move them.
+        neutral_prompt: where no parameter is neutral, a prompt that is.
+    """
+
+    neutral: Method
+    active: Mapping[str, Method] = field(default_factory=dict)
+    neutral_prompt: Prompt = LONG
+
+
+_SIW = SIW(alpha_per_document=None, alpha_dense=0.3, alpha_sparse=2.0, layers=(0, 1, 2))
+_CHANNEL = PositionalHiddenStates(channels=(3,), factor=-1)
+
+#: By registered name. The first active method of each is what one-method-at-a-time tests take.
+EXAMPLES: dict[str, Example] = {
+    "none": Example(neutral=NoMethod()),
+    "pine": Example(neutral=PINE(), neutral_prompt=ONE_DOCUMENT, active={"pine": PINE()}),
+    "ms_poe": Example(
+        neutral=MsPoE(min_ratio=1, max_ratio=1, first_layer=0),
+        active={
+            "ms_poe": MsPoE(first_layer=0, threshold=1.0),
+            "ms_poe_reference_code": MsPoE(first_layer=0, threshold=1.0, reference_code=True),
+        },
+    ),
+    "positional_hidden_states": Example(
+        neutral=PositionalHiddenStates(channels=(3,), factor=1),
+        active={
+            "positional_hidden_states": _CHANNEL,
+            "positional_hidden_states_wide": PositionalHiddenStates(
+                channels=(3, 40), factor=0, last_tokens=3, scale_values=True, skip_first=2
+            ),
+        },
+    ),
+    "lpes": Example(neutral=LPES(factors=1), active={"lpes": LPES(factors=(1.0, 1.3, 1.9))}),
+    "siw": Example(
+        neutral=SIW(alpha_dense=1, alpha_sparse=1, layers=(0, 1, 2)),
+        active={
+            "siw": _SIW,
+            "siw_areas": SIW(
+                alpha_dense=0.3,
+                alpha_sparse=2.0,
+                dense_areas={0: (True, False), 1: (False,), 2: (False, True, True)},
+                layers=(0, 1, 2),
+            ),
+        },
+    ),
+    "position_interpolation": Example(
+        neutral=PositionInterpolation(scale=1),
+        active={"position_interpolation": PositionInterpolation(scale=1.7)},
+    ),
+    "compose": Example(
+        neutral=Compose(
+            methods=(
+                SIW(alpha_dense=1, alpha_sparse=1, layers=(0, 1, 2)),
+                PositionalHiddenStates(channels=(3,), factor=1),
+            )
+        ),
+        active={"siw+positional_hidden_states": Compose(methods=(_SIW, _CHANNEL))},
+    ),
+}
+
+#: Every active method by the name of its test.
+ACTIVE: dict[str, Method] = {
+    name: method for example in EXAMPLES.values() for name, method in example.active.items()
+}
+
+
+def expected_refusal(method: Method, traits: Traits, family: str) -> str | None:
+    """Why this method cannot be applied to a family with these traits, in a few words.
+
+    Returns:
+        None where it must work. Written from what is known of families, not by asking the package.
+    """
+    if isinstance(method, Compose):
+        reasons = (expected_refusal(part, traits, family) for part in method.methods)
+        return next(filter(None, reasons), None)
+    if isinstance(method, NoMethod):
+        return None
+    if traits.unsupported == NO_INTERFACE:
+        adapted = family == "mpt" and isinstance(method, PositionalHiddenStates)
+        return None if adapted else "own attention code"
+    if isinstance(method, PositionalHiddenStates | SIW):
+        return None
+    if traits.positions != "rope":
+        return "no rotary positions"
+    if isinstance(method, LPES | PositionInterpolation):
+        return None
+    if isinstance(method, PINE) and traits.linear_layers:
+        return "linear attention"
+    if traits.unsupported in (LATENT, COMPLEX):
+        return "unknown rotation"
+    if isinstance(method, PINE) and traits.qk_norm == "after":
+        return "norm after rotation"
+    return None
+
+
+def pairs(names: Iterable[str] = FAMILIES) -> list[tuple[str, str, str]]:
+    """``(family, active method, implementation)`` wherever the family can take the method."""
+    return [
+        (family, method, implementation)
+        for family in names
+        for method in ACTIVE
+        for implementation in FAMILIES[family].implementations
+        if expected_refusal(ACTIVE[method], FAMILIES[family].traits, family) is None
+    ]
+
+
+PAIRS = pairs()

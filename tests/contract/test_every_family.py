@@ -1,0 +1,70 @@
+"""Every method on every family that can take it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rag_middle.attention import applied
+from tests.conftest import FamilyModel
+from tests.contract.cases import ACTIVE, EXAMPLES, LONG, PAIRS, SHORT, expected_refusal
+from tests.contract.running import distance, generated, prompt_logits, recomputed
+from tests.families import FAMILIES
+
+NEUTRAL = [
+    (family, method, implementation)
+    for family in FAMILIES
+    for method, example in EXAMPLES.items()
+    for implementation in FAMILIES[family].implementations
+    if expected_refusal(example.neutral, FAMILIES[family].traits, family) is None
+]
+
+
+@pytest.mark.parametrize(("family", "method", "implementation"), NEUTRAL)
+def test_neutral_parameters_give_the_unmodified_model(
+    family: str, method: str, implementation: str, family_model: FamilyModel
+) -> None:
+    model, example = family_model(family, implementation), EXAMPLES[method]
+    prompt = example.neutral_prompt
+    plain = prompt_logits(model, prompt)
+    with applied(model, example.neutral, [prompt.layout]) as request:
+        neutral = prompt_logits(model, prompt)
+    assert bool(request.attention_calls) == (method != "none")
+    assert distance(neutral, plain) < FAMILIES[family].tolerance
+
+
+@pytest.mark.parametrize(("family", "method", "implementation"), PAIRS)
+def test_other_parameters_move_logits(
+    family: str, method: str, implementation: str, family_model: FamilyModel
+) -> None:
+    model = family_model(family, implementation)
+    plain = prompt_logits(model, LONG)
+    with applied(model, ACTIVE[method], [LONG.layout]):
+        moved = prompt_logits(model, LONG)
+    assert distance(moved, plain) > 0.05  # logits have a standard deviation of one or more
+
+
+@pytest.mark.parametrize(("family", "method", "implementation"), PAIRS)
+def test_decoding_with_a_cache_equals_passes_over_everything(
+    family: str, method: str, implementation: str, family_model: FamilyModel
+) -> None:
+    model = family_model(family, implementation)
+    with applied(model, ACTIVE[method], [LONG.layout]):
+        tokens, logits = generated(model, [LONG])
+    with applied(model, ACTIVE[method], [LONG.layout]):
+        at_once = recomputed(model, LONG, tokens[0])
+    assert distance(logits[0], at_once) < FAMILIES[family].tolerance
+
+
+@pytest.mark.parametrize(("family", "method", "implementation"), PAIRS)
+def test_a_row_of_a_left_padded_batch_equals_the_prompt_alone(
+    family: str, method: str, implementation: str, family_model: FamilyModel
+) -> None:
+    model = family_model(family, implementation)
+    with applied(model, ACTIVE[method], [SHORT.layout, LONG.layout]):
+        together, logits = generated(model, [SHORT, LONG])
+    for row, prompt in enumerate((SHORT, LONG)):
+        with applied(model, ACTIVE[method], [prompt.layout]):
+            alone, expected = generated(model, [prompt])
+        assert torch.equal(together[row], alone[0])
+        assert distance(logits[row], expected[0]) < FAMILIES[family].tolerance

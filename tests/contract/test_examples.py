@@ -1,0 +1,31 @@
+"""The table of examples covers every method there is."""
+
+from __future__ import annotations
+
+import pytest
+
+from rag_middle.methods import METHODS
+from tests.contract.cases import EXAMPLES
+
+OURS = [name for name, kind in METHODS.items() if kind.__module__.startswith("rag_middle.")]
+
+
+def test_every_registered_method_has_an_entry() -> None:
+    missing = sorted(set(OURS) - set(EXAMPLES))
+    assert not missing, f"add neutral and active parameters of {missing} to tests/contract/cases.py"
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_belong_to_the_method_they_are_filed_under(name: str) -> None:
+    kind, example = METHODS.get(name), EXAMPLES[name]
+    assert type(example.neutral) is kind
+    assert all(type(method) is kind for method in example.active.values())
+    assert bool(example.active) == (name != "none")
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_methods_know_which_of_their_parameters_are_neutral(name: str) -> None:
+    example = EXAMPLES[name]
+    # PINE has no parameters: it is neutral for prompts with one document.
+    assert example.neutral.is_neutral == (name != "pine")
+    assert not any(method.is_neutral for method in example.active.values())
