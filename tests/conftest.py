@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 
+import hypothesis
 import pytest
 import torch
+
+# Before transformers is imported: no test may ask the network for anything.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
 from transformers import PreTrainedModel
 
 from tests.families import FAMILIES
 
+hypothesis.settings.register_profile("tests", derandomize=True, deadline=None, print_blob=True)
+hypothesis.settings.load_profile("tests")
+
 FamilyModel = Callable[..., PreTrainedModel]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip GPU tests, with the reason, where there is no GPU."""
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason="needs a CUDA device, none is available")
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(skip)
 
 
 @pytest.fixture(scope="session", autouse=True)
