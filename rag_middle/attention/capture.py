@@ -11,9 +11,14 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from rag_middle.attention.seam import AttentionCall, cache_argument, handle_attention
+from rag_middle.attention.seam import (
+    AttentionCall,
+    cache_argument,
+    handle_attention,
+    handler_of,
+)
 
 __all__ = ["capture", "skip_modules"]
 
@@ -54,11 +59,13 @@ def capture(module: nn.Module, arguments: dict[str, Any], **replaced: Any) -> At
 
 @contextmanager
 def skip_modules(module: nn.Module, names: tuple[str, ...]) -> Iterator[None]:
-    """Let these submodules hand their input through unchanged."""
-    handles = [
-        module.get_submodule(name).register_forward_hook(lambda _module, args, _output: args[0])
-        for name in names
-    ]
+    """Let these submodules hand their input through unchanged, in this thread's request."""
+
+    def skip(_module: nn.Module, args: tuple[Any, ...], _output: Any) -> Tensor | None:
+        # Another thread may be using the model as it is.
+        return None if handler_of(module) is None else args[0]
+
+    handles = [module.get_submodule(name).register_forward_hook(skip) for name in names]
     try:
         yield
     finally:

@@ -78,7 +78,7 @@ class LayerCore:
         arguments = keyword_arguments(module, args, kwargs)
         if isinstance(self._plan.positions, PositionScale) and self._traits.uses_rope:
             scaled = self._rotary().scaled(self._plan.positions.scale)
-            arguments["position_embeddings"] = scaled
+            arguments["position_embeddings"] = _on_device_of(arguments["hidden_states"], scaled)
         if not self.needs_attention_call:
             self._request.attention_calls += 1
             return (), arguments
@@ -94,6 +94,10 @@ class LayerCore:
                 self._skipped.enter_context(skip_modules(module, self._traits.norms_after_rope))
         self._arguments = arguments
         return (), arguments
+
+    def close(self) -> None:
+        """Undo what `before` did to submodules, where the module failed before its attention."""
+        self._skipped.close()
 
     def _no_rotation(self, embeddings: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Tables that rotate by nothing, made once per shape."""
@@ -137,6 +141,10 @@ class LayerCore:
             # Hidden states and caches are not kept alive between calls.
             self._arguments = {}
             self._tap = CacheTap(None)
+
+    def close(self) -> None:
+        """Undo what an interrupted call left on the module."""
+        self._skipped.close()
 
     def _rotary_or_none(self) -> RotaryCall | None:
         return self._rotary() if self._traits.uses_rope else None
@@ -194,6 +202,13 @@ class LayerCore:
         if not scaling.scale_generated:
             keep = keep | (columns[None, :] >= self._request.width)
         return keep
+
+
+def _on_device_of(like: Tensor, tables: Any) -> Any:
+    """Rotary tables where the layer computes: models may be spread over several devices."""
+    if isinstance(tables, Tensor):
+        return tables.to(like.device)
+    return tuple(table.to(like.device) for table in tables)
 
 
 def _in_place_of(plain: Tensor, stored: Tensor) -> Tensor:

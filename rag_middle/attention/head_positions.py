@@ -38,6 +38,7 @@ class HeadRotation:
         assert style is not None
         groups = self._traits.heads // self._traits.kv_heads
         tables = rotary.stacked(self._scale.ratios, self._traits.table_format)
+        tables = tables.to(choice.device)  # layers may be spread over several devices
         if self._scale.per_query_head:
             query_tables = _pick(tables, choice)
             key_tables = tuple(t[:, ::groups] for t in query_tables)

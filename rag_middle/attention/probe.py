@@ -96,7 +96,7 @@ def probe(model: PreTrainedModel) -> ModelTraits:
     device = embeddings.weight.device
     # Any tokens will do, but not a special one that a model might treat apart.
     tokens = torch.arange(_PROBE_TOKENS, device=device)[None] + min(10, config.vocab_size // 2)
-    was_training = model.training
+    training = {module: module.training for module in model.modules()}
     try:
         model.eval()
         with (
@@ -106,7 +106,8 @@ def probe(model: PreTrainedModel) -> ModelTraits:
         ):
             model(input_ids=tokens, use_cache=False)
     finally:
-        model.train(was_training)
+        for module, was_training in training.items():
+            module.training = was_training
         for handle in handles:
             handle.remove()
 
