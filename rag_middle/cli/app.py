@@ -1,0 +1,79 @@
+"""The commands, put together."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import rag_middle
+from rag_middle.cli.console import USAGE_ERROR, print_json
+from rag_middle.cli.generate import generate
+from rag_middle.cli.methods import methods
+from rag_middle.cli.verify import verify
+
+__all__ = ["app"]
+
+
+class _Group(TyperGroup):
+    """Tells also wrong usage as JSON where ``--json`` was given."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        run = partial(
+            super().main, args, prog_name, complete_var, windows_expand_args=windows_expand_args
+        )
+        given = sys.argv[1:] if args is None else args
+        if not standalone_mode or "--json" not in given:
+            return run(standalone_mode=standalone_mode, **extra)
+        try:
+            sys.exit(run(standalone_mode=False, **extra))
+        except typer.Abort:
+            sys.exit(1)
+        except Exception as error:
+            # The exceptions for wrong usage have this method and no public base class.
+            format_message = getattr(error, "format_message", None)
+            if format_message is None:
+                raise
+            print_json({"error": {"type": "UsageError", "message": format_message()}})
+            sys.exit(USAGE_ERROR)
+
+
+app = typer.Typer(
+    cls=_Group,
+    help="Training-free methods against lost-in-the-middle, for local Hugging Face decoders.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",  # which leaves [[rm:doc]] alone, and wraps paragraphs
+    pretty_exceptions_enable=False,  # its tracebacks would show prompts
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(generate)
+app.command()(methods)
+app.command()(verify)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"rag-middle {rag_middle.__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    pass

@@ -1,0 +1,151 @@
+"""``rag-middle methods``: what there is to choose from."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from rag_middle.methods import Method
+
+__all__ = ["methods"]
+
+
+def methods(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="Show this method in full.", show_default=False),
+    ] = None,
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """List the methods: idea, cost, what the model must have.
+
+    Methods that other installed packages bring are listed too.
+    """
+    with reporting(as_json=as_json, debug=debug):
+        from rag_middle.methods import METHODS
+
+        if name is not None:
+            kind = METHODS.get(name)
+            described = _described(name, kind)
+            if as_json:
+                print_json({**described, "description": inspect.getdoc(kind)})
+            else:
+                _show_one(described, inspect.getdoc(kind) or "")
+            return
+        every = [_described(each, kind) for each, kind in METHODS.items()]
+    if as_json:
+        print_json(every)
+    else:
+        _show_all(every)
+
+
+def _described(name: str, kind: type[Method]) -> dict[str, Any]:
+    info = kind.info
+    return {
+        "name": name,
+        "title": info.title,
+        "paper": info.paper,
+        "idea": info.idea,
+        "cost": info.cost,
+        "requires": info.requires,
+        "options": [
+            {"name": each.name, "type": _type(each), "default": _default(each)}
+            for each in fields(kind)  # type: ignore[arg-type]
+        ],
+        "presets": {
+            preset: {each.name: getattr(method, each.name) for each in fields(method)}
+            for preset, method in _presets(kind).items()
+        },
+    }
+
+
+def _presets(kind: type[Method]) -> Mapping[str, Any]:
+    """Published settings, which a method with ``from_preset`` keeps in its module's PRESETS."""
+    presets: Mapping[str, Any] = getattr(sys.modules[kind.__module__], "PRESETS", {})
+    return presets if hasattr(kind, "from_preset") else {}
+
+
+def _type(field: Field[Any]) -> str:
+    return field.type if isinstance(field.type, str) else str(field.type)
+
+
+def _default(field: Field[Any]) -> Any:
+    if field.default is not MISSING:
+        return field.default
+    return field.default_factory() if field.default_factory is not MISSING else None
+
+
+def _show_all(every: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("method", "", show_lines=True)
+    table.columns[0].no_wrap = True
+    for each in every:
+        name = Text.assemble((each["name"], "bold"), "\n", (each["paper"], "dim"))
+        facts = Text.assemble(
+            each["idea"], ("\ncost: ", "dim"), each["cost"], ("\nrequires: ", "dim")
+        )
+        table.add_row(name, facts.append(each["requires"]))
+    out = console()
+    out.print(table)
+    out.print("One in full: rag-middle methods NAME. Several at once: --method lpes+siw.")
+
+
+def _show_one(described: dict[str, Any], description: str) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    out = console()
+    out.print(Text.assemble((described["title"], "bold"), f" ({described['name']})"))
+    for label in ("paper", "idea", "cost", "requires"):
+        if described[label]:
+            out.print(Text.assemble((f"{label}: ", "dim"), described[label]), soft_wrap=True)
+    out.print(Text(f"\n{description}"), soft_wrap=True)
+    if described["options"]:
+        out.print(Text("\nOptions, for --method-option NAME=VALUE", "bold"))
+        options = Table("name", "type", "default")
+        for each in described["options"]:
+            options.add_row(*(Text(str(each[column])) for column in ("name", "type", "default")))
+        out.print(options)
+    if described["presets"]:
+        example = f"--method {described['name']}:{next(iter(described['presets']))}"
+        out.print(Text(f"\nPresets, as in {example}", "bold"))
+        out.print(_presets_table(described))
+
+
+def _presets_table(described: dict[str, Any]) -> Table:
+    """One column per option that any preset sets."""
+    from rich.table import Table
+    from rich.text import Text
+
+    presets: dict[str, dict[str, Any]] = described["presets"]
+    set_by_some = [
+        option["name"]
+        for option in described["options"]
+        if any(settings[option["name"]] != option["default"] for settings in presets.values())
+    ]
+    table = Table("preset", *set_by_some)
+    for preset, settings in presets.items():
+        table.add_row(Text(preset), *(Text(_short(settings[option])) for option in set_by_some))
+    return table
+
+
+def _short(value: Any) -> str:
+    """Consecutive numbers as ``10–25``."""
+    if not isinstance(value, tuple):
+        return str(value)
+    if len(value) > 2 and value == tuple(range(value[0], value[-1] + 1)):
+        return f"{value[0]}–{value[-1]}"
+    return ", ".join(map(str, value))

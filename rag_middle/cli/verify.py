@@ -1,0 +1,125 @@
+"""``rag-middle verify``: does this installation give the authors' numbers?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting
+
+if TYPE_CHECKING:
+    from rag_middle.verify import GoldenCase, VerificationReport
+
+__all__ = ["verify"]
+
+_SHOWN_FAILURES = 10
+_STYLES = {"passed": "green", "failed": "bold red", "unknown": "bold red", "skipped": "yellow"}
+
+
+class AttnImplementation(StrEnum):
+    """Attention that runs in float32 on the CPU."""
+
+    sdpa = "sdpa"
+    eager = "eager"
+
+
+def verify(
+    directory: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="DIR",
+            help="Directory of golden cases. Without it, those shipped with the package.",
+            show_default=False,
+        ),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="Run only this method's cases; repeatable.", show_default=False),
+    ] = None,
+    attn_implementation: Annotated[
+        AttnImplementation, typer.Option(help="Attention of the models, where they have it.")
+    ] = AttnImplementation.sdpa,
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Compare this installation with recorded outputs of the methods' authors.
+
+    Tiny models run golden prompts under each method, in float32 on the CPU; no network is needed.
+    Exit status 1 where a logit differs by more than 0.001, and where a case belongs to a method
+    that does not exist here.
+    """
+    with reporting(as_json=as_json, debug=debug):
+        from rag_middle.verify import verify as run_cases
+
+        with _progress_bar(as_json) as progress:
+            report = run_cases(
+                directory,
+                method or None,
+                attn_implementation=attn_implementation.value,
+                progress=progress,
+            )
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        _show(report)
+    raise typer.Exit(0 if report.passed else 1)
+
+
+@contextmanager
+def _progress_bar(hidden: bool) -> Iterator[Callable[[int, int, GoldenCase], None]]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    bar = Progress(
+        TextColumn("verifying"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}", markup=False),
+        console=console(stderr=True),
+        transient=True,
+        disable=hidden,
+    )
+    with bar:
+        task = bar.add_task("", total=None)
+
+        def update(done: int, total: int, case: GoldenCase) -> None:
+            bar.update(task, completed=done, total=total, description=case.id)
+
+        yield update
+
+
+def _show(report: VerificationReport) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    out = console()
+    table = Table("method")
+    for heading in ("cases", "skipped", "largest difference"):
+        table.add_column(heading, justify="right")
+    table.add_column("result")
+    for each in report.methods:
+        difference = "–" if each.difference is None else f"{each.difference:.1e}"
+        cells = (str(len(each.results)), str(each.count("skipped")), difference)
+        table.add_row(each.method, *cells, Text(each.status, _STYLES[each.status]))
+    out.print(table)
+    for failure in report.failures[:_SHOWN_FAILURES]:
+        out.print(
+            Text.assemble((failure.status, _STYLES[failure.status]), f" {failure.id}: "),
+            Text(failure.reason),
+            sep="",
+            soft_wrap=True,
+        )
+    if len(report.failures) > _SHOWN_FAILURES:
+        out.print(f"… and {len(report.failures) - _SHOWN_FAILURES} more; --json lists all.")
+    for reason in dict.fromkeys(result.reason for result in report.skipped):
+        count = sum(result.reason == reason for result in report.skipped)
+        out.print(Text(f"skipped {count}: {reason}"), soft_wrap=True)
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    out.print(
+        f"Tolerance {report.tolerance:g}, {report.attn_implementation} attention; {versions}.",
+        soft_wrap=True,
+    )
