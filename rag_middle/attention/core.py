@@ -95,10 +95,6 @@ class LayerCore:
         self._arguments = arguments
         return (), arguments
 
-    def close(self) -> None:
-        """Undo what `before` did to submodules, where the module failed before its attention."""
-        self._skipped.close()
-
     def _no_rotation(self, embeddings: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Tables that rotate by nothing, made once per shape."""
         cos, sin = embeddings

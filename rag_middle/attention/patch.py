@@ -129,7 +129,6 @@ def _install(
         core = LayerCore(module, traits.layers[layer], layer_plan, request)
         handlers[module] = core
         stack.callback(core.close)
-        stack.callback(core.close)
         stack.callback(_hook(module.register_forward_pre_hook, _guarded(core.before), kwargs=True))
         if core.needs_attention_call:
             viewed.append(module)

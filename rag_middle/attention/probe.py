@@ -25,6 +25,7 @@ from rag_middle.attention.seam import (
     ConfigView,
     base_attention,
     handle_attention,
+    handler_of,
     keyword_arguments,
 )
 from rag_middle.attention.traits import LayerTraits, ModelTraits
@@ -86,7 +87,8 @@ def probe(model: PreTrainedModel) -> ModelTraits:
             return base_attention(call)
 
     def remember(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        arguments[module] = keyword_arguments(module, args, kwargs)
+        if handler_of(module) is not None:  # else another thread is using the model
+            arguments[module] = keyword_arguments(module, args, kwargs)
 
     handles = [m.register_forward_pre_hook(remember, with_kwargs=True) for m in modules]
     handles += [
@@ -216,7 +218,8 @@ def _watch_norms(module: nn.Module, seen: dict[str, list[Tensor]]) -> Iterator[N
         if "norm" in name.lower() or "Norm" in type(child).__name__:
 
             def record(_m: nn.Module, args: tuple[Any, ...], name: str = name) -> None:
-                seen.setdefault(name, []).append(args[0].clone())
+                if handler_of(module) is not None:
+                    seen.setdefault(name, []).append(args[0].clone())
 
             handles.append(child.register_forward_pre_hook(record))
     try:
