@@ -1,4 +1,4 @@
-"""Run models the ways the contract compares: at once, step by step, in a batch, in another thread."""
+"""Run models the ways the contract compares: at once, by steps, in a batch, in a thread."""
 
 from __future__ import annotations
 

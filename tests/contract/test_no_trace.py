@@ -1,0 +1,252 @@
+"""A method leaves a model exactly as it found it, whatever happened in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from rag_middle.attention import applied
+from rag_middle.errors import RagMiddleError, UnsupportedArchitectureError
+from rag_middle.layout import PromptLayout
+from rag_middle.methods import LPES, METHODS, PositionalHiddenStates
+from tests.conftest import FamilyModel
+from tests.contract.cases import ACTIVE, EXAMPLES, LONG, expected_refusal
+from tests.contract.running import generated, in_thread, prompt_logits
+from tests.contract.snapshot import snapshot
+from tests.families import FAMILIES
+
+ONE_EACH = tuple(next(iter(example.active)) for example in EXAMPLES.values() if example.active)
+
+#: The first implementation of each family; the seam is the same for the others.
+TAKEN = [
+    (family, method)
+    for family in FAMILIES
+    for method in ONE_EACH
+    if expected_refusal(ACTIVE[method], FAMILIES[family].traits, family) is None
+]
+REFUSED = [
+    (family, method)
+    for family in FAMILIES
+    for method in ONE_EACH
+    if expected_refusal(ACTIVE[method], FAMILIES[family].traits, family) is not None
+]
+
+
+class Stop(BaseException):
+    """Like KeyboardInterrupt: no ``except Exception`` on the way catches it."""
+
+
+@contextmanager
+def unchanged(model: Any) -> Iterator[None]:
+    """The block must leave the model and its logits as they were, bit for bit."""
+    # Twice: some rotary modules settle in their first pass.
+    prompt_logits(model, LONG)
+    logits = prompt_logits(model, LONG)
+    before = snapshot(model)
+    yield
+    after = snapshot(model)
+    assert before.keys() == after.keys()
+    assert {name: value for name, value in after.items() if value != before[name]} == {}
+    assert torch.equal(prompt_logits(model, LONG), logits)
+
+
+@contextmanager
+def raising(module: nn.Module, error: BaseException, on_call: int = 1) -> Iterator[None]:
+    """Make a module raise when it is called for the `on_call`-th time."""
+    calls = 0
+
+    def count_and_raise(*_: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == on_call:
+            raise error
+
+    handle = module.register_forward_pre_hook(count_and_raise)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def attention_of(model: nn.Module, layer: int) -> nn.Module:
+    """The attention module of a layer."""
+    modules = [m for m in model.modules() if type(m).__name__.endswith("Attention")]
+    return modules[min(layer, len(modules) - 1)]
+
+
+def projection_of(attention: nn.Module) -> nn.Module:
+    """The first linear map inside an attention module."""
+    return next(
+        m for m in attention.modules() if type(m).__name__ in ("Linear", "Conv1D", "AutoBitLinear")
+    )
+
+
+@pytest.mark.parametrize(("family", "method"), TAKEN)
+def test_nothing_is_left_after_generation(
+    family: str, method: str, family_model: FamilyModel
+) -> None:
+    model = family_model(family)
+    with unchanged(model), applied(model, ACTIVE[method], [LONG.layout]):
+        generated(model, [LONG], steps=2)
+
+
+@pytest.mark.parametrize(("family", "method"), TAKEN)
+def test_nothing_is_left_after_an_exception_in_the_prompt(
+    family: str, method: str, family_model: FamilyModel
+) -> None:
+    model = family_model(family)
+    projection = projection_of(attention_of(model, 1))
+    # Models with one attention layer are stopped in that layer.
+    with (
+        unchanged(model),
+        pytest.raises(Stop, match="in the projection"),
+        applied(model, ACTIVE[method], [LONG.layout]),
+        raising(projection, Stop("in the projection")),
+    ):
+        generated(model, [LONG], steps=2)
+
+
+@pytest.mark.parametrize(("family", "method"), TAKEN)
+def test_nothing_is_left_after_an_exception_while_decoding(
+    family: str, method: str, family_model: FamilyModel
+) -> None:
+    model = family_model(family)
+    with (
+        unchanged(model),
+        pytest.raises(Stop, match="in the output layer"),
+        applied(model, ACTIVE[method], [LONG.layout]),
+        raising(model.get_output_embeddings(), Stop("in the output layer"), on_call=2),
+    ):
+        generated(model, [LONG], steps=3)
+
+
+@pytest.mark.parametrize(("family", "method"), REFUSED)
+def test_nothing_is_left_after_a_refusal(
+    family: str, method: str, family_model: FamilyModel
+) -> None:
+    model = family_model(family)
+    with (
+        unchanged(model),
+        pytest.raises(UnsupportedArchitectureError),
+        applied(model, ACTIVE[method], [LONG.layout]),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_next", "mpt"])
+@pytest.mark.parametrize(
+    ("error", "run"),
+    [
+        ("2 layouts", lambda model: generated(model, [LONG], steps=1)),
+        ("whole prompt", lambda model: model(LONG.ids[:, :5])),
+    ],
+)
+def test_nothing_is_left_after_input_that_does_not_fit(
+    family: str, error: str, run: Callable[[Any], Any], family_model: FamilyModel
+) -> None:
+    model = family_model(family)
+    layouts = [LONG.layout] * (2 if "2" in error else 1)
+    with (
+        unchanged(model),
+        pytest.raises(RagMiddleError, match=error),
+        applied(model, ACTIVE["positional_hidden_states"], layouts),
+    ):
+        run(model)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [PositionalHiddenStates(channels=(10**6,)), LPES(factors=(1.5,) * 4)],
+    ids=lambda method: type(method).__name__,
+)
+def test_nothing_is_left_after_parameters_that_do_not_fit(
+    method: Any, family_model: FamilyModel
+) -> None:
+    model = family_model("llama")
+    with (
+        unchanged(model),
+        pytest.raises(RagMiddleError),
+        applied(model, method, [LONG.layout]),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_neox", "mpt"])
+def test_modules_stay_in_training_or_evaluation(family: str) -> None:
+    model = FAMILIES[family].build().train()  # new: its traits are not known yet
+    frozen = attention_of(model, 1).eval()
+    modes = [module.training for module in model.modules()]
+    with applied(model, ACTIVE["positional_hidden_states"], [LONG.layout]):
+        assert not frozen.training
+    assert [module.training for module in model.modules()] == modes
+
+
+@pytest.mark.parametrize(("family", "method"), TAKEN)
+def test_other_threads_see_the_unmodified_model(
+    family: str, method: str, family_model: FamilyModel
+) -> None:
+    model = family_model(family)
+    plain = prompt_logits(model, LONG)
+    seen = []
+
+    def look_from_elsewhere(*_: Any) -> None:
+        # The very middle of a layer: attention has begun and not yet attended.
+        handle.remove()
+        seen.append(in_thread(lambda: prompt_logits(model, LONG)))
+
+    with applied(model, ACTIVE[method], [LONG.layout]):
+        before = in_thread(lambda: prompt_logits(model, LONG))
+        projection = projection_of(attention_of(model, 1))
+        handle = projection.register_forward_pre_hook(look_from_elsewhere)
+        interrupted = prompt_logits(model, LONG)
+        after = in_thread(lambda: prompt_logits(model, LONG))
+    with applied(model, ACTIVE[method], [LONG.layout]):
+        undisturbed = prompt_logits(model, LONG)
+
+    assert len(seen) == 1
+    assert all(torch.equal(logits, plain) for logits in (before, *seen, after))
+    assert torch.equal(interrupted, undisturbed)
+
+
+@pytest.mark.parametrize("family", ["llama", "hunyuan_v1_dense", "smollm3", "gpt_neox"])
+def test_a_model_is_examined_while_another_thread_uses_it(family: str) -> None:
+    fresh = FAMILIES[family].build  # a model's traits are found at its first request
+    with applied(expected := fresh(), ACTIVE["ms_poe"], [LONG.layout]):
+        expected_logits = prompt_logits(expected, LONG)
+    model = fresh()
+    plain = prompt_logits(model, LONG)
+    seen = []
+
+    def look_from_elsewhere(*_: Any) -> None:
+        if not seen:
+            seen.append(None)
+            seen[0] = in_thread(lambda: prompt_logits(model, LONG))
+
+    handle = projection_of(attention_of(model, 1)).register_forward_pre_hook(look_from_elsewhere)
+    with applied(model, ACTIVE["ms_poe"], [LONG.layout]):
+        assert torch.equal(seen[0], plain)
+        handle.remove()
+        assert torch.equal(prompt_logits(model, LONG), expected_logits)
+
+
+def test_threads_take_turns_and_get_their_own_answers(family_model: FamilyModel) -> None:
+    model = family_model("llama")
+    layouts = dict.fromkeys(ACTIVE, LONG.layout) | {
+        "pine": PromptLayout(LONG.layout.length, ((2, 11), (11, 20)))
+    }
+
+    def answer(name: str) -> torch.Tensor:
+        with applied(model, ACTIVE[name], [layouts[name]]):
+            return generated(model, [LONG])[1]
+
+    alone = {name: answer(name) for name in ACTIVE}
+    with ThreadPoolExecutor(8) as pool:
+        together = dict(zip(ACTIVE, pool.map(answer, ACTIVE), strict=True))
+    assert len(METHODS) <= len(together) + 1
+    assert all(torch.equal(together[name], alone[name]) for name in ACTIVE)
