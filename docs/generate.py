@@ -10,12 +10,18 @@ more, write a function that returns Markdown and add it to ``PAGES``.
 from __future__ import annotations
 
 import argparse
+import inspect
 import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
+from typer.main import get_command
+
+from rag_middle.cli.app import app
 from rag_middle.methods import METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -65,7 +71,40 @@ def _linked(paper: str) -> str:
     return re.sub(r"arXiv:(\d{4}\.\d{5})", r"[\1](https://arxiv.org/abs/\1)", paper)
 
 
-PAGES = (Generated(path="README.md", block="methods", render=methods_table),)
+def command_line() -> str:
+    """Every command with its help and its options."""
+    group: Any = get_command(app)
+    parts = []
+    for name, command in group.commands.items():
+        arguments = [each for each in command.params if each.param_type_name == "argument"]
+        usage = " ".join(("rag-middle", name, "[OPTIONS]", *(f"[{a.metavar}]" for a in arguments)))
+        rows = ["| option | meaning | default |", "| --- | --- | --- |"]
+        rows += [_option_row(each) for each in command.params]
+        parts += [f"## `{usage}`", inspect.cleandoc(command.help), "\n".join(rows)]
+    return "\n\n".join(parts)
+
+
+def _option_row(parameter: Any) -> str:
+    names = [parameter.metavar or parameter.name]
+    if parameter.param_type_name == "option":
+        names = [*parameter.opts, *parameter.secondary_opts]
+    default = parameter.default
+    if parameter.required:
+        shown = "required"
+    elif default is None or default is False or default == ():
+        shown = ""
+    else:
+        shown = f"`{default}`"
+    choices = [str(each.value) for each in type(default)] if isinstance(default, Enum) else []
+    meaning = parameter.help + (f" One of {', '.join(choices)}." if choices else "")
+    cells = (", ".join(f"`{each}`" for each in names), meaning, shown)
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+
+PAGES = (
+    Generated(path="README.md", block="methods", render=methods_table),
+    Generated(path="docs/cli.md", block="commands", render=command_line),
+)
 
 
 def main() -> None:
