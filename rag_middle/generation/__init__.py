@@ -1,0 +1,40 @@
+"""Generate, stream, batch and score with marked documents under a method.
+
+::
+
+    model = RagMiddleModel.from_pretrained("Qwen/Qwen2.5-7B-Instruct", method="pine")
+    print(model.generate(prompt, max_new_tokens=32).text)
+"""
+
+from rag_middle.generation.effect import MissingDocumentsWarning
+from rag_middle.generation.loading import BackendFallbackWarning
+from rag_middle.generation.model import MethodLike, RagMiddleModel
+from rag_middle.generation.options import GenerationKwargs, GenerationOptions, PromptKwargs
+from rag_middle.generation.results import (
+    DroppedDocument,
+    FinishReason,
+    Generation,
+    Score,
+    Timings,
+    Usage,
+)
+from rag_middle.generation.streaming import GenerationStream
+from rag_middle.generation.tokenizing import Prompt
+
+__all__ = [
+    "BackendFallbackWarning",
+    "DroppedDocument",
+    "FinishReason",
+    "Generation",
+    "GenerationKwargs",
+    "GenerationOptions",
+    "GenerationStream",
+    "MethodLike",
+    "MissingDocumentsWarning",
+    "Prompt",
+    "PromptKwargs",
+    "RagMiddleModel",
+    "Score",
+    "Timings",
+    "Usage",
+]

@@ -1,0 +1,146 @@
+"""Whether a method acts on a prompt, and proof that it reaches the model."""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Mapping
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rag_middle.attention import applied
+from rag_middle.errors import PatchIneffectiveError, PromptError
+from rag_middle.generation.turns import in_eval_mode, turn
+from rag_middle.layout import PromptLayout
+from rag_middle.methods import Compose, Method, NoMethod
+
+__all__ = ["MissingDocumentsWarning", "acts_on", "check_documents", "check_effect", "method_name"]
+
+_PREFIX, _DOCUMENTS, _SUFFIX = 4, (5, 7, 6), 4
+_REMEMBERED = 64
+
+#: Methods that moved a model's logits already.
+_effective: WeakKeyDictionary[PreTrainedModel, deque[Method]] = WeakKeyDictionary()
+
+
+class MissingDocumentsWarning(UserWarning):
+    """A method needs documents and the prompt has none: it changes nothing."""
+
+
+def method_name(method: Method) -> str:
+    """The registered name; the names of its parts for a composition (``lpes+siw``)."""
+    return "+".join(part.name for part in _parts(method))
+
+
+def acts_on(method: Method, layout: PromptLayout) -> bool:
+    """Whether the method can change what the model makes of this prompt."""
+    return any(
+        not part.is_neutral and bool(layout.documents or not part.needs_documents)
+        for part in _parts(method)
+    )
+
+
+def check_documents(method: Method, layout: PromptLayout, policy: str, example: int = 0) -> None:
+    """Speak up where a method needs documents and the prompt has none.
+
+    Args:
+        method: what the request runs under.
+        layout: of the prompt.
+        policy: ``"warn"``, ``"error"`` or ``"ignore"``.
+        example: 0-based index in the batch, for the message.
+
+    Raises:
+        PromptError: there are none, and the policy is ``"error"``.
+    """
+    lost = [p.name for p in _parts(method) if p.needs_documents and not p.is_neutral]
+    if policy == "ignore" or layout.documents or not lost:
+        return
+    message = (
+        f"{' and '.join(lost)} needs documents, and prompt {example} has none that it can tell: "
+        "nothing is changed. Pass a ContextPrompt, or wrap each document in mark(); "
+        "on_missing_documents='ignore' says that this is meant."
+    )
+    if policy == "error":
+        raise PromptError(message)
+    warnings.warn(message, MissingDocumentsWarning, stacklevel=4)
+
+
+def check_effect(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, method: Method
+) -> None:
+    """Run the model on a short random prompt with and without the method and compare.
+
+    Two forward passes over 26 tokens; remembered per model and method. Methods with neutral
+    parameters have nothing to show and pass.
+
+    Raises:
+        PatchIneffectiveError: the logits are the same.
+        UnsupportedArchitectureError: this model cannot take this method.
+        MethodConfigError: parameters that do not fit this model.
+    """
+    if method.is_neutral:
+        return
+    with turn(model, lambda: False):
+        known = _effective.setdefault(model, deque(maxlen=_REMEMBERED))
+        if method in known:
+            return
+        lengths = _document_lengths(method)
+        layout = _layout(lengths)
+        tokens = _random_tokens(model, tokenizer, layout.length)
+        with in_eval_mode(model):
+            changed = _logits(model, method, layout, tokens)
+            plain = _logits(model, NoMethod(), layout, tokens)
+        if torch.equal(changed, plain):
+            raise PatchIneffectiveError(
+                f"{method!r} leaves the logits of this {model.config.model_type} model exactly as "
+                "they are. Either its parameters reach no layer of this model, or this version of "
+                "transformers goes around it: run `rag-middle verify` to tell. self_check=False "
+                "skips this test."
+            )
+        known.append(method)
+
+
+def _parts(method: Method) -> tuple[Method, ...]:
+    if isinstance(method, Compose):
+        return tuple(leaf for part in method.methods for leaf in _parts(part))
+    return (method,)
+
+
+def _document_lengths(method: Method) -> tuple[int, ...]:
+    """Tokens of each document; as many documents as the method has numbers for."""
+    for part in _parts(method):
+        given = getattr(part, "alpha_per_document", None)
+        if given is not None and not isinstance(given, Mapping):
+            return tuple(_DOCUMENTS[index % len(_DOCUMENTS)] for index in range(len(given)))
+    return _DOCUMENTS
+
+
+def _layout(lengths: tuple[int, ...]) -> PromptLayout:
+    spans, start = [], _PREFIX
+    for length in lengths:
+        spans.append((start, start + length))
+        start += length
+    return PromptLayout(length=start + _SUFFIX, documents=tuple(spans))
+
+
+def _random_tokens(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, length: int
+) -> Tensor:
+    """Ordinary tokens `[1, n]`: special ones may be placeholders for images, say."""
+    weight: Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
+    special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+    rows = min(weight.shape[0], tokenizer.vocab_size)
+    ordinary = [token for token in range(rows) if token not in special] or list(range(rows))
+    generator = torch.Generator().manual_seed(0)
+    chosen = torch.randint(len(ordinary), (1, length), generator=generator)
+    return torch.tensor(ordinary)[chosen].to(weight.device)
+
+
+@torch.no_grad()
+def _logits(model: PreTrainedModel, method: Method, layout: PromptLayout, tokens: Tensor) -> Tensor:
+    with applied(model, method, [layout]):
+        logits: Tensor = model(input_ids=tokens, use_cache=False).logits
+    return logits

@@ -1,0 +1,230 @@
+"""One batch through the model: transformers generates, told how by a config of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    GenerationConfig,
+    LogitsProcessorList,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    StoppingCriteriaList,
+)
+
+from rag_middle.attention import applied
+from rag_middle.generation.effect import acts_on, method_name
+from rag_middle.generation.options import GenerationOptions
+from rag_middle.generation.results import DroppedDocument, Generation, Timings, Usage
+from rag_middle.generation.sampling import Sampler
+from rag_middle.generation.stopping import BeamStops, Progress
+from rag_middle.generation.text import Completion
+from rag_middle.generation.tokenizing import LockedTokenizer
+from rag_middle.generation.turns import in_eval_mode, turn
+from rag_middle.methods import Method
+from rag_middle.tokens import TokenizedBatch, TokenizedPrompt
+
+__all__ = ["PreparedPrompt", "device_of", "generate", "pad_token_id"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedPrompt:
+    """A prompt ready to be sent.
+
+    Attributes:
+        tokens: that fit the context window.
+        dropped: documents left out for that.
+        seconds: spent on it.
+    """
+
+    tokens: TokenizedPrompt
+    dropped: tuple[DroppedDocument, ...]
+    seconds: float
+
+
+def generate(
+    model: PreTrainedModel,
+    tokenizer: LockedTokenizer,
+    prompts: Sequence[PreparedPrompt],
+    method: Method,
+    options: GenerationOptions,
+    *,
+    seeds: Sequence[int | None],
+    stopped: threading.Event | None = None,
+    on_text: Callable[[str], None] | None = None,
+) -> list[Generation]:
+    """Generate for all prompts together, left-padded, in one request to the model.
+
+    Args:
+        model: as it is; it is left so.
+        tokenizer: of the model.
+        prompts: in order.
+        method: what the request runs under.
+        options: how to generate.
+        seeds: one per prompt, ``None`` where nothing is drawn.
+        stopped: ends the generation when set, as ``options.cancel`` does.
+        on_text: called with new text as it comes; for a single prompt.
+    """
+    cancels = [event for event in (options.cancel, stopped) if event is not None]
+
+    def cancelled() -> bool:
+        return any(event.is_set() for event in cancels)
+
+    end_ids = _end_ids(model, tokenizer.tokenizer)
+    completions = [Completion(tokenizer.decode, end_ids, options.stop_strings) for _ in prompts]
+    progress = Progress(
+        completions,
+        live=options.num_beams == 1 and bool(options.stop or on_text),
+        cancelled=cancelled,
+        on_step=None if on_text is None else lambda: _pass_on(completions[0], on_text),
+    )
+    rows: list[list[int]] = [[] for _ in prompts]
+    queued = perf_counter()
+    with turn(model, cancelled) as ours:
+        started = perf_counter()
+        if ours and not cancelled():
+            rows = _run(model, tokenizer, prompts, method, options, seeds, end_ids, progress)
+        ended = perf_counter()
+    first = progress.first_token_at or ended
+    if not progress.live:
+        for completion, row in zip(completions, rows, strict=True):
+            for token in row:
+                completion.push(token)
+    for completion in completions:
+        full = len(completion.token_ids) >= options.max_new_tokens
+        completion.finish("cancelled" if cancelled() and not full else "length")
+    if on_text is not None:
+        _pass_on(completions[0], on_text)
+    return [
+        Generation(
+            text=completion.text,
+            token_ids=tuple(completion.token_ids),
+            finish_reason=completion.finish_reason or "length",
+            stop=completion.stop,
+            usage=Usage(
+                prompt_tokens=len(prompt.tokens), completion_tokens=len(completion.token_ids)
+            ),
+            timings=Timings(
+                tokenize=prompt.seconds,
+                wait=started - queued,
+                prefill=first - started,
+                decode=ended - first,
+            ),
+            method=method_name(method),
+            applied=acts_on(method, prompt.tokens.layout),
+            documents=len(prompt.tokens.layout.documents),
+            dropped_documents=prompt.dropped,
+            seed=seed,
+        )
+        for completion, prompt, seed in zip(completions, prompts, seeds, strict=True)
+    ]
+
+
+def _pass_on(completion: Completion, on_text: Callable[[str], None]) -> None:
+    text = completion.take()
+    if text:
+        on_text(text)
+
+
+def _run(
+    model: PreTrainedModel,
+    tokenizer: LockedTokenizer,
+    prompts: Sequence[PreparedPrompt],
+    method: Method,
+    options: GenerationOptions,
+    seeds: Sequence[int | None],
+    end_ids: frozenset[int],
+    progress: Progress,
+) -> list[list[int]]:
+    """Generated tokens of every prompt, with whatever padding follows the end."""
+    batch = TokenizedBatch(tuple(prompt.tokens for prompt in prompts))
+    pad = pad_token_id(model, tokenizer.tokenizer)
+    ids, mask = batch.padded(pad, device=device_of(model))
+    width = ids.shape[1]
+    criteria: list[Any] = [progress]
+    if options.num_beams > 1 and options.stop:
+        criteria.append(BeamStops(tokenizer.decode, options.stop_strings, width))
+    drawn = [seed for seed in seeds if seed is not None]
+    processors = LogitsProcessorList()
+    if options.samples:
+        processors.append(
+            Sampler(
+                drawn,
+                temperature=options.temperature,
+                top_k=options.top_k,
+                top_p=options.top_p,
+            )
+        )
+    config = _generation_config(model, options, width, pad, end_ids)
+    generate_tokens: Any = model.generate  # typed as a tensor: a module's attribute
+    with in_eval_mode(model), applied(model, method, batch.layouts):
+        output = generate_tokens(
+            input_ids=ids,
+            attention_mask=mask,
+            generation_config=config,
+            logits_processor=processors,
+            stopping_criteria=StoppingCriteriaList(criteria),
+        )
+    generated: list[list[int]] = output[:, width:].tolist()
+    return generated
+
+
+def _generation_config(
+    model: PreTrainedModel,
+    options: GenerationOptions,
+    width: int,
+    pad: int,
+    end_ids: frozenset[int],
+) -> GenerationConfig:
+    """A new config for this request.
+
+    What is left out here comes from the model's own config, so everything on offer is written out,
+    neutral values too. Drawing is done by a `Sampler`: to transformers it is greedy.
+    """
+    own: Any = model.generation_config
+    length = {"max_new_tokens": options.max_new_tokens}
+    if own.max_length is not None and own.max_new_tokens is None:
+        length = {"max_length": width + options.max_new_tokens}  # both at once draw a warning
+    return GenerationConfig(
+        **length,
+        do_sample=False,
+        temperature=1.0,
+        top_p=1.0,
+        top_k=50,  # transformers' default: means nothing where nothing is drawn
+        num_beams=options.num_beams,
+        num_return_sequences=1,
+        repetition_penalty=float(options.repetition_penalty),
+        use_cache=True,
+        return_dict_in_generate=False,
+        pad_token_id=pad,
+        eos_token_id=sorted(end_ids) or None,
+    )
+
+
+def device_of(model: PreTrainedModel) -> torch.device:
+    """Where token ids go in."""
+    weight: Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
+    return weight.device
+
+
+def pad_token_id(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """A token to fill with; it is masked, so any one the model knows will do."""
+    rows: int = model.get_input_embeddings().weight.shape[0]  # type: ignore[assignment, index]
+    own: Any = model.generation_config
+    for candidate in (tokenizer.pad_token_id, own.pad_token_id, tokenizer.eos_token_id):
+        if isinstance(candidate, int) and 0 <= candidate < rows:
+            return candidate
+    return 0
+
+
+def _end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Tokens that end a text: the model's, else the tokenizer's."""
+    own: Any = model.generation_config
+    ends = own.eos_token_id if own.eos_token_id is not None else tokenizer.eos_token_id
+    return frozenset(() if ends is None else [ends] if isinstance(ends, int) else ends)

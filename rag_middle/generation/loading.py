@@ -1,0 +1,176 @@
+"""Models and tokenizers from a directory, the local cache or the hub."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers.utils
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from rag_middle.errors import ModelNotFoundError, UnsupportedGenerationError
+
+__all__ = ["BackendFallbackWarning", "load_model", "load_tokenizer"]
+
+
+class BackendFallbackWarning(UserWarning):
+    """The attention backend asked for is not installed; another one runs."""
+
+
+def load_model(
+    name_or_path: str | Path,
+    *,
+    dtype: str | torch.dtype,
+    device: str | torch.device | None,
+    device_map: str | Mapping[str, Any] | None,
+    quantization_config: Any | None,
+    attn_implementation: str | None,
+    revision: str | None,
+    trust_remote_code: bool,
+    options: Mapping[str, Any],
+) -> PreTrainedModel:
+    """A causal language model in eval mode, on its device.
+
+    Without `device`, `device_map` and `quantization_config`: the first GPU if there is one, else
+    the CPU.
+
+    Raises:
+        ModelNotFoundError: neither here nor to be fetched.
+        UnsupportedGenerationError: arguments that contradict each other, or name what is not there.
+        ImportError: `device_map` without the accelerate package.
+    """
+    _check_dtype(dtype)
+    if device_map is not None and device is not None:
+        raise UnsupportedGenerationError(
+            f"device={device!r} and device_map={device_map!r} both say where the model goes: pass "
+            "one of them."
+        )
+    if device_map is not None and find_spec("accelerate") is None:
+        raise ImportError(
+            "device_map needs the accelerate package: pip install accelerate. To put the whole "
+            "model on one device, pass device='cuda' instead."
+        )
+    target = None
+    if device_map is None and (device is not None or quantization_config is None):
+        target = _device(device)
+    arguments = {
+        "dtype": dtype,
+        "device_map": device_map,
+        "quantization_config": quantization_config,
+        "attn_implementation": _available_backend(attn_implementation),
+        "trust_remote_code": trust_remote_code,
+        **options,
+    }
+    if revision is not None:
+        arguments["revision"] = revision
+    given = {name: value for name, value in arguments.items() if value is not None}
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(str(name_or_path), **given)
+    except OSError as error:
+        raise _not_found("model", name_or_path, revision, error) from error
+    if target is not None:
+        model.to(target)  # type: ignore[arg-type]
+    model.eval()
+    return model
+
+
+def load_tokenizer(
+    name_or_path: str | Path,
+    *,
+    revision: str | None,
+    trust_remote_code: bool,
+    options: Mapping[str, Any],
+) -> PreTrainedTokenizerBase:
+    """The tokenizer that belongs to a model.
+
+    Raises:
+        ModelNotFoundError: neither here nor to be fetched.
+    """
+    chosen = {} if revision is None else {"revision": revision}
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            str(name_or_path), trust_remote_code=trust_remote_code, **chosen, **options
+        )
+    except OSError as error:
+        raise _not_found("tokenizer", name_or_path, revision, error) from error
+    return tokenizer
+
+
+def _not_found(
+    what: str, name_or_path: str | Path, revision: str | None, error: OSError
+) -> ModelNotFoundError:
+    path = Path(name_or_path)
+    reason = str(error).strip().split("\n")[0]
+    if path.is_dir():
+        found = ", ".join(sorted(entry.name for entry in path.iterdir())[:8]) or "nothing"
+        step = (
+            f"The directory holds {found}. It needs what save_pretrained() writes: config.json and "
+            "weights of the model, and the files of its tokenizer."
+        )
+    elif path.is_absolute() or str(name_or_path).startswith((".", "~")):
+        step = "There is no such directory. Check the path ('~' is not expanded)."
+    else:
+        step = (
+            f"There is no directory {str(name_or_path)!r} here. If it is the name of a model on "
+            "the Hugging Face hub: check the spelling; fetch it once with a network (`hf download "
+            f"{name_or_path}`); unset HF_HUB_OFFLINE if it is set; for a gated model, log in with "
+            "`hf auth login`."
+        )
+    at = f" (revision {revision})" if revision else ""
+    return ModelNotFoundError(
+        f"Cannot load the {what} of {str(name_or_path)!r}{at}. {step} [{reason}]"
+    )
+
+
+def _check_dtype(dtype: str | torch.dtype) -> None:
+    if isinstance(dtype, torch.dtype) or dtype == "auto":
+        return
+    if not isinstance(getattr(torch, str(dtype), None), torch.dtype):
+        raise UnsupportedGenerationError(
+            f"dtype must be 'auto', 'float32', 'bfloat16', 'float16' or a torch.dtype, got "
+            f"{dtype!r}."
+        )
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise UnsupportedGenerationError(
+            f"There is no device {device!r}: use 'cpu', 'cuda', 'cuda:1', 'mps'."
+        ) from error
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise UnsupportedGenerationError(
+            f"device={str(device)!r} was asked for, and PyTorch {torch.__version__} sees no GPU. "
+            "Pass device='cpu', or install PyTorch for CUDA."
+        )
+    return chosen
+
+
+def _available_backend(name: str | None) -> str | None:
+    """`name`, or ``"sdpa"`` with a warning where `name` is a flash attention not installed."""
+    if name is None or not name.startswith("flash_attention"):
+        return name
+    number = name.removeprefix("flash_attention").lstrip("_")
+    available = getattr(transformers.utils, f"is_flash_attn_{number}_available", None)
+    if available is None or available():
+        return name  # transformers knows better what it does not know
+    warnings.warn(
+        f"{name} is not available here (it needs a CUDA GPU and the flash-attn package): using "
+        "sdpa, which gives the same results. `pip install flash-attn`, or leave "
+        "attn_implementation out.",
+        BackendFallbackWarning,
+        stacklevel=4,
+    )
+    return "sdpa"

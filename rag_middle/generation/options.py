@@ -1,0 +1,206 @@
+"""Options of a request: checked once, refused by name, never ignored."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from math import isfinite
+from typing import Any, Literal, TypedDict, get_args
+
+from rag_middle.errors import UnsupportedGenerationError
+from rag_middle.registry import suggest
+from rag_middle.tokens.encode import Template
+
+__all__ = ["GenerationKwargs", "GenerationOptions", "PromptKwargs", "checked_options"]
+
+MissingDocuments = Literal["warn", "error", "ignore"]
+Overflow = Literal["error", "drop_documents"]
+
+
+class PromptKwargs(TypedDict, total=False):
+    """Options of `GenerationOptions` that shape the prompt."""
+
+    template: Template
+    system: str | None
+    template_options: Mapping[str, Any] | None
+    allow_control_tokens: bool
+    on_missing_documents: MissingDocuments
+    on_overflow: Overflow
+
+
+class GenerationKwargs(PromptKwargs, total=False):
+    """Fields of `GenerationOptions` as keyword arguments, for type checkers and editors."""
+
+    max_new_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    repetition_penalty: float
+    num_beams: int
+    seed: int | Sequence[int] | None
+    stop: str | Sequence[str]
+    cancel: threading.Event | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationOptions:
+    """How to generate. What is not offered here is as the model's generation config says.
+
+    Attributes:
+        max_new_tokens: most tokens to generate.
+        temperature: 0 takes the likeliest token each time; above 0 tokens are drawn.
+        top_p: draw only from the likeliest tokens that together have this probability. Nothing
+            is drawn at temperature 0.
+        top_k: draw only from this many likeliest tokens; 0 for all.
+        repetition_penalty: above 1 makes tokens of the prompt and the answer less likely.
+        num_beams: hypotheses of a beam search, which draws nothing and cannot be streamed.
+        seed: the same seed gives the same text, alone or in a batch, whatever else draws random
+            numbers. A batch takes one for all prompts or one per prompt. ``None`` draws a seed and
+            reports it.
+        stop: strings that end the text and are cut off it.
+        cancel: when set, by any thread, generation ends after the token under way.
+        template: ``"chat"``, ``"raw"``, or ``"auto"`` for chat where the tokenizer has a template.
+        system: a system message.
+        template_options: more arguments for the chat template.
+        allow_control_tokens: raw prompts only: recognise control tokens outside documents.
+        on_missing_documents: what to do where a method needs documents and the prompt has none.
+        on_overflow: what to do where prompt and `max_new_tokens` exceed the context window:
+            refuse, or leave out the least relevant documents. Relevance is
+            ``Document.metadata["score"]``, higher is better, where all documents have it;
+            otherwise earlier documents count as more relevant.
+
+    Raises:
+        UnsupportedGenerationError: a value that makes no sense, or a combination that cannot be
+            served.
+    """
+
+    max_new_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    repetition_penalty: float = 1.0
+    num_beams: int = 1
+    seed: int | Sequence[int] | None = None
+    stop: str | Sequence[str] = ()
+    cancel: threading.Event | None = None
+    template: Template = "auto"
+    system: str | None = None
+    template_options: Mapping[str, Any] | None = None
+    allow_control_tokens: bool = False
+    on_missing_documents: MissingDocuments = "warn"
+    on_overflow: Overflow = "error"
+
+    def __post_init__(self) -> None:
+        _whole("max_new_tokens", self.max_new_tokens, least=1)
+        _whole("num_beams", self.num_beams, least=1)
+        _whole("top_k", self.top_k, least=0, hint="0 means no limit.")
+        _number("temperature", self.temperature, lambda v: v >= 0, "0 or more")
+        _number("top_p", self.top_p, lambda v: 0 < v <= 1, "above 0 and at most 1")
+        _number("repetition_penalty", self.repetition_penalty, lambda v: v > 0, "above 0")
+        _one_of("template", self.template, get_args(Template))
+        _one_of("on_missing_documents", self.on_missing_documents, get_args(MissingDocuments))
+        _one_of("on_overflow", self.on_overflow, get_args(Overflow))
+        if self.num_beams > 1 and self.samples:
+            raise UnsupportedGenerationError(
+                f"num_beams={self.num_beams} searches and temperature={self.temperature} draws: "
+                "use one of them."
+            )
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        for string in stop:
+            if not isinstance(string, str) or not string:
+                raise UnsupportedGenerationError(
+                    f"stop holds {string!r}: every stop string needs at least one character. "
+                    "Leave stop out to generate to the end."
+                )
+        object.__setattr__(self, "stop", stop)
+        self.seeds(1 if self.seed is None or isinstance(self.seed, int) else len(self.seed))
+
+    @property
+    def samples(self) -> bool:
+        """Whether tokens are drawn."""
+        return self.temperature > 0
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """All stop strings."""
+        return tuple(self.stop)
+
+    def seeds(self, prompts: int) -> tuple[int | None, ...]:
+        """A seed for each of `prompts`, ``None`` where nothing is drawn.
+
+        Raises:
+            UnsupportedGenerationError: seeds that are no whole numbers, or not one per prompt.
+        """
+        given = self.seed
+        if given is None:
+            each: tuple[int, ...] = tuple(secrets.randbits(32) for _ in range(prompts))
+        else:
+            each = (given,) * prompts if isinstance(given, int) else tuple(given)
+        if len(each) != prompts or not all(_is_whole(seed) for seed in each):
+            raise UnsupportedGenerationError(
+                f"seed must be a whole number, or one for each of {prompts} prompts, got {given!r}."
+            )
+        return each if self.samples else (None,) * prompts
+
+
+#: What people know from other libraries, and where it is here.
+_ELSEWHERE = {
+    "do_sample": "A temperature above 0 draws tokens; 0 does not.",
+    "max_length": "max_new_tokens counts the generated tokens alone.",
+    "max_tokens": "Did you mean 'max_new_tokens'?",
+    "n": "Repeat the prompt in batch().",
+    "num_return_sequences": "Repeat the prompt in batch().",
+    "return_full_text": "The prompt is never part of the text.",
+    "stop_sequences": "Did you mean 'stop'?",
+    "stop_strings": "Did you mean 'stop'?",
+    "stream": "Call stream() instead.",
+    "streamer": "Call stream() instead.",
+}
+
+
+def checked_options(given: Mapping[str, Any], *, allowed: type[Any]) -> GenerationOptions:
+    """Options from keyword arguments.
+
+    Args:
+        given: by name.
+        allowed: the typed dictionary that lists the names this request takes.
+
+    Raises:
+        UnsupportedGenerationError: a name that is not an option here, with the nearest one; or a
+            value that is refused.
+    """
+    known = [f.name for f in fields(GenerationOptions) if f.name in allowed.__annotations__]
+    for name in given:
+        if name not in known:
+            hint = _ELSEWHERE.get(name) if allowed is GenerationKwargs else None
+            raise UnsupportedGenerationError(
+                f"There is no option {name!r} here. {hint or suggest(name, known).strip()} "
+                f"Options: {', '.join(known)}."
+            )
+    return GenerationOptions(**given)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _whole(name: str, value: object, *, least: int, hint: str = "") -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise UnsupportedGenerationError(
+            f"{name} must be a whole number, at least {least}, got {value!r}. {hint}".rstrip()
+        )
+
+
+def _number(name: str, value: Any, in_range: Callable[[float], bool], range_text: str) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and isfinite(value) and in_range(value)):
+        raise UnsupportedGenerationError(f"{name} must be a number {range_text}, got {value!r}.")
+
+
+def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UnsupportedGenerationError(
+            f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}."
+        )

@@ -1,0 +1,148 @@
+"""What a request gives back: values only, no tensors."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+__all__ = ["DroppedDocument", "FinishReason", "Generation", "Score", "Timings", "Usage"]
+
+#: ``stop``: an end token or a stop string; ``length``: `max_new_tokens` reached; ``cancelled``: by
+#: the caller.
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Token counts.
+
+    Attributes:
+        prompt_tokens: of the prompt as sent: special tokens included, padding not.
+        completion_tokens: generated, an end token and tokens of a stop string included.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+
+    @property
+    def total_tokens(self) -> int:
+        """Both together."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """Wall-clock seconds. The prompts of a batch share all but `tokenize`.
+
+    Attributes:
+        tokenize: from prompt to token ids.
+        wait: for other requests on the same model.
+        prefill: from the start of the first forward pass to the first generated token.
+        decode: from the first generated token to the last.
+    """
+
+    tokenize: float
+    wait: float
+    prefill: float
+    decode: float
+
+    @property
+    def time_to_first_token(self) -> float:
+        """Until the first token is there."""
+        return self.tokenize + self.wait + self.prefill
+
+    @property
+    def total(self) -> float:
+        """Everything."""
+        return self.time_to_first_token + self.decode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DroppedDocument:
+    """A document left out so that the prompt fits.
+
+    Attributes:
+        index: 0-based place among the prompt's documents.
+        id: `Document.id`.
+    """
+
+    index: int
+    id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """A generated text and how it came about.
+
+    Attributes:
+        text: what the model wrote: without the prompt, special tokens, and anything from a stop
+            string on.
+        token_ids: everything generated, an end token included.
+        finish_reason: why it ended.
+        stop: the stop string that ended it, if one did.
+        usage: token counts.
+        timings: seconds.
+        method: name of the method the request ran under.
+        applied: whether the method could act on this prompt: false for neutral parameters, and
+            where a method that needs documents found none.
+        documents: documents in the prompt as sent.
+        dropped_documents: documents left out because the prompt did not fit, in prompt order.
+        seed: what repeats this text; ``None`` where nothing was drawn.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    stop: str | None
+    usage: Usage
+    timings: Timings
+    method: str
+    applied: bool
+    documents: int
+    dropped_documents: tuple[DroppedDocument, ...]
+    seed: int | None
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Speed after the first token; 0.0 where nothing came after it."""
+        decoded = self.usage.completion_tokens - 1
+        return decoded / self.timings.decode if decoded > 0 and self.timings.decode > 0 else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON-ready values, the derived numbers too."""
+        return {
+            **asdict(self),
+            "usage": {**asdict(self.usage), "total_tokens": self.usage.total_tokens},
+            "timings": {
+                **asdict(self.timings),
+                "time_to_first_token": self.timings.time_to_first_token,
+                "total": self.timings.total,
+            },
+            "tokens_per_second": self.tokens_per_second,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """How likely a model finds a continuation of a prompt.
+
+    Attributes:
+        token_ids: of the continuation.
+        log_probabilities: natural logarithm, one per token, each given all tokens before it.
+        is_greedy: greedy decoding of the prompt would begin with exactly these tokens.
+        prompt_tokens: of the prompt, special tokens included.
+        method: name of the method the request ran under.
+        applied: as in `Generation`.
+    """
+
+    token_ids: tuple[int, ...]
+    log_probabilities: tuple[float, ...]
+    is_greedy: bool
+    prompt_tokens: int
+    method: str
+    applied: bool
+
+    @property
+    def total(self) -> float:
+        """Log-probability of the whole continuation."""
+        return sum(self.log_probabilities)

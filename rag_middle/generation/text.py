@@ -1,0 +1,120 @@
+"""From tokens to text while tokens still come: characters only when whole, stop strings cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rag_middle.generation.results import FinishReason
+
+__all__ = ["Completion", "Decode", "IncrementalText", "first_stop"]
+
+Decode = Callable[[Sequence[int]], str]
+
+_INCOMPLETE = "\ufffd"  # what decoders write for bytes that are no character, or not one yet
+
+
+class IncrementalText:
+    """Text of a growing list of tokens, in time that does not grow with it.
+
+    A token's text depends on its neighbours (a space before the first word, bytes of one
+    character), so new tokens are decoded after the last few that are settled.
+
+    Args:
+        decode: text of token ids.
+    """
+
+    def __init__(self, decode: Decode) -> None:
+        self._decode = decode
+        self._window: list[int] = []
+        #: Tokens at the window's start whose text is out, and that text.
+        self._settled, self._settled_text = 0, ""
+
+    def push(self, token: int) -> str:
+        """Take a token; return the text that is certain now, maybe none."""
+        self._window.append(token)
+        text = self._decode(self._window)
+        if text.endswith(_INCOMPLETE) or len(text) <= len(self._settled_text):
+            return ""
+        new = text[len(self._settled_text) :]
+        self._window = self._window[self._settled :]
+        self._settled = len(self._window)
+        self._settled_text = self._decode(self._window)
+        return new
+
+    def flush(self) -> str:
+        """The rest, characters that never became whole included."""
+        text = self._decode(self._window)[len(self._settled_text) :]
+        self._settled, self._settled_text = len(self._window), self._decode(self._window)
+        return text
+
+
+class Completion:
+    """What one prompt has brought forth so far.
+
+    Args:
+        decode: text of token ids, without special tokens.
+        end_ids: tokens that end the text.
+        stops: strings that end the text.
+    """
+
+    def __init__(self, decode: Decode, end_ids: frozenset[int], stops: Sequence[str]) -> None:
+        self._incremental = IncrementalText(decode)
+        self._end_ids = end_ids
+        self._stops = tuple(stops)
+        self._overlap = max(map(len, self._stops), default=1) - 1
+        self._taken = 0
+        self.token_ids: list[int] = []
+        self.text = ""
+        self.finish_reason: FinishReason | None = None
+        self.stop: str | None = None
+
+    def push(self, token: int) -> None:
+        """Take the next token. Tokens after the end are ignored."""
+        if self.finish_reason is not None:
+            return
+        self.token_ids.append(token)
+        if token in self._end_ids:
+            self.finish("stop")
+        else:
+            self._append(self._incremental.push(token))
+
+    def finish(self, reason: FinishReason) -> None:
+        """End here, unless it has ended."""
+        if self.finish_reason is None:
+            self._append(self._incremental.flush())
+        if self.finish_reason is None:  # the rest may have held a stop string
+            self.finish_reason = reason
+
+    def take(self) -> str:
+        """Text not taken yet that stays, whatever comes: not the beginning of a stop string."""
+        held = 0 if self.finish_reason is not None else self._held_back()
+        start, self._taken = self._taken, max(self._taken, len(self.text) - held)
+        return self.text[start : self._taken]
+
+    def _append(self, new: str) -> None:
+        if not new:
+            return
+        searched = max(0, len(self.text) - self._overlap)
+        self.text += new
+        found = first_stop(self.text, self._stops, searched)
+        if found is not None:
+            at, self.stop = found
+            self.text = self.text[:at]
+            self.finish_reason = "stop"
+
+    def _held_back(self) -> int:
+        """Characters at the end that some stop string begins with."""
+        for length in range(min(self._overlap, len(self.text)), 0, -1):
+            end = self.text[-length:]
+            if any(stop.startswith(end) for stop in self._stops):
+                return length
+        return 0
+
+
+def first_stop(text: str, stops: Sequence[str], start: int = 0) -> tuple[int, str] | None:
+    """Where the first stop string begins at or after `start`, and which; the longest on ties."""
+    found = [(at, -len(stop), stop) for stop in stops if (at := text.find(stop, start)) >= 0]
+    if not found:
+        return None
+    at, _, stop = min(found)
+    return at, stop

@@ -1,0 +1,116 @@
+"""A tokenizer that several threads may use, and a prompt's way through it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from transformers import PreTrainedTokenizerBase
+
+from rag_middle.documents import ContextPrompt, Document, has_markers, parse
+from rag_middle.errors import PromptError
+from rag_middle.generation.overflow import by_place, relevance_of
+from rag_middle.methods import Method
+from rag_middle.tokens import TokenizedPrompt, count_tokens, encode
+from rag_middle.tokens.chat import Message
+from rag_middle.tokens.text import TextEncoder
+
+__all__ = ["LockedTokenizer", "Prompt", "arranged", "relevance"]
+
+#: What a request takes: text with document markers, a prompt, chat messages, or tokens.
+Prompt = str | ContextPrompt | Sequence[Message] | TokenizedPrompt
+
+_locks: WeakKeyDictionary[PreTrainedTokenizerBase, threading.Lock] = WeakKeyDictionary()
+_registry_lock = threading.Lock()
+
+
+class LockedTokenizer:
+    """A tokenizer behind a lock, one lock however many models share it.
+
+    Fast tokenizers switch settings back and forth inside calls, which two threads may not do at a
+    time. The tokenizer itself is never changed.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.tokenizer = tokenizer
+        with _registry_lock:
+            self._lock = _locks.setdefault(tokenizer, threading.Lock())
+
+    def encode(self, prompt: Prompt, **options: Any) -> TokenizedPrompt:
+        """The prompt in tokens; tokens stay as they are. Options are those of `tokens.encode`."""
+        if isinstance(prompt, TokenizedPrompt):
+            return prompt
+        with self._lock:
+            return encode(self.tokenizer, prompt, **options)
+
+    def continuation(self, text: str) -> tuple[int, ...]:
+        """Ids of text that follows a prompt."""
+        with self._lock:
+            return tuple(TextEncoder(self.tokenizer).encode_inert(text, continues=True))
+
+    def count(self, prompt: Prompt | Document, **options: Any) -> int:
+        """Tokens, as `tokens.count_tokens` counts them."""
+        if isinstance(prompt, TokenizedPrompt):
+            return len(prompt)
+        with self._lock:
+            return count_tokens(self.tokenizer, prompt, **options)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of generated tokens, without special tokens, spaces as they are."""
+        with self._lock:
+            text = self.tokenizer.decode(
+                list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
+        return str(text)
+
+
+def arranged(prompt: Prompt, method: Method) -> Prompt:
+    """The prompt with its documents in the method's order.
+
+    Raises:
+        MarkerError: markers in a string or a message are unbalanced, nested or stray.
+        PromptError: not a prompt.
+    """
+    if isinstance(prompt, TokenizedPrompt):
+        return prompt
+    if isinstance(prompt, str):
+        return method.arrange(parse(prompt))
+    if isinstance(prompt, ContextPrompt):
+        return method.arrange(prompt)
+    if not isinstance(prompt, Sequence) or not all(isinstance(m, Mapping) for m in prompt):
+        hint = " Several prompts go through batch()." if isinstance(prompt, list | tuple) else ""
+        raise PromptError(
+            "A prompt is a string, a ContextPrompt, a list of chat messages or a TokenizedPrompt, "
+            f"got {_shown(prompt)}.{hint}"
+        )
+    return _arranged_messages([*prompt], method)
+
+
+def relevance(prompt: Prompt, documents: int) -> tuple[float, ...]:
+    """How relevant each document is; strings, messages and tokens carry no scores."""
+    return relevance_of(prompt) if isinstance(prompt, ContextPrompt) else by_place(documents)
+
+
+def _arranged_messages(messages: Sequence[Message], method: Method) -> Sequence[Message]:
+    marked = [
+        index
+        for index, message in enumerate(messages)
+        if isinstance(message.get("content"), str) and has_markers(message["content"])
+    ]
+    if not marked:
+        return messages
+    at = marked[-1]
+    found = parse(messages[at]["content"])
+    ordered = method.arrange(found)
+    if ordered == found:
+        return messages
+    return [*messages[:at], {**messages[at], "content": ordered.marked}, *messages[at + 1 :]]
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list | tuple):
+        kinds = sorted({type(item).__name__ for item in value})
+        return f"a {type(value).__name__} of {', '.join(kinds)}"
+    return f"{type(value).__name__}"

@@ -1,0 +1,46 @@
+"""One request at a time on a model, and the model left as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from rag_middle.attention import model_lock
+
+__all__ = ["in_eval_mode", "turn"]
+
+_POLL_SECONDS = 0.05
+
+
+@contextmanager
+def turn(model: PreTrainedModel, cancelled: Callable[[], bool]) -> Iterator[bool]:
+    """Wait for the model; inside the block it is ours.
+
+    Yields:
+        True, or False where `cancelled` became true before it was our turn.
+    """
+    lock = model_lock(model)
+    while not lock.acquire(timeout=_POLL_SECONDS):
+        if cancelled():
+            yield False
+            return
+    try:
+        yield True
+    finally:
+        lock.release()
+
+
+@contextmanager
+def in_eval_mode(model: nn.Module) -> Iterator[None]:
+    """Without dropout; afterwards each module is back in the mode it was in."""
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
