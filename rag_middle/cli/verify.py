@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -81,7 +82,7 @@ def _progress_bar(hidden: bool) -> Iterator[Callable[[int, int, GoldenCase], Non
         TextColumn("{task.description}", markup=False),
         console=console(stderr=True),
         transient=True,
-        disable=hidden,
+        disable=hidden or not sys.stderr.isatty(),
     )
     with bar:
         task = bar.add_task("", total=None)

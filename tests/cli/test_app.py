@@ -1,0 +1,84 @@
+"""The command line as a whole: help, version, start-up, wrong usage."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import rag_middle
+from tests.cli.conftest import Run
+
+COMMANDS = ("generate", "methods", "verify")
+
+
+def test_help_lists_the_commands(run: Run) -> None:
+    shown = run("--help")
+    assert shown.status == 0
+    assert all(command in shown.out for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(run: Run, command: str) -> None:
+    shown = run(command, "--help")
+    assert shown.status == 0
+    assert "--json" in shown.out
+
+
+def test_help_shows_the_markers_as_they_are_written(run: Run) -> None:
+    shown = run("generate", "--help").out
+    assert "[[rm:doc]]" in shown
+    assert "[[/rm:doc]]" in shown
+
+
+def test_version(run: Run) -> None:
+    assert run("--version").out == f"rag-middle {rag_middle.__version__}\n"
+
+
+def test_help_is_shown_without_loading_torch() -> None:
+    script = (
+        "import sys\n"
+        "from rag_middle.cli import main\n"
+        "try:\n    main()\n"
+        "except SystemExit as end:\n    assert not end.code\n"
+        "print(*sorted({'torch', 'transformers', 'numpy'} & set(sys.modules)), file=sys.stderr)\n"
+    )
+    for arguments in (["--help"], ["generate", "--help"], ["--version"]):
+        finished = subprocess.run(
+            [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True
+        )
+        assert finished.stdout
+        assert finished.stderr == "\n"
+
+
+def test_wrong_usage_is_told_on_standard_error(run: Run) -> None:
+    shown = run("methods", "--jsn")
+    assert shown.status == 2
+    assert shown.out == ""
+    assert "--jsn" in shown.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("methods", "--json", "--bogus"),
+        ("generate", "--json"),
+        ("verify", "--json", "--attn-implementation", "flash"),
+        ("nonsense", "--json"),
+    ],
+)
+def test_wrong_usage_is_json_where_json_was_asked_for(run: Run, arguments: tuple[str]) -> None:
+    shown = run(*arguments)
+    assert shown.status == 2
+    assert shown.err == ""
+    assert shown.json["error"]["type"] == "UsageError"
+    assert shown.json["error"]["message"]
+
+
+def test_errors_show_a_traceback_only_with_debug(run: Run) -> None:
+    shown = run("methods", "nonsense")
+    assert shown.err.startswith("Error: Unknown method 'nonsense'.")
+    assert "Traceback" not in shown.err
+    with pytest.raises(rag_middle.UnknownNameError):
+        run("methods", "nonsense", "--debug")

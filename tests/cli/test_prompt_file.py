@@ -1,0 +1,132 @@
+"""Prompts from files and standard input: text with markers, and JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rag_middle.cli.method_options import parse_method_options
+from rag_middle.cli.prompt_file import PromptFormat, read_prompt
+from rag_middle.documents import ContextPrompt, Document
+from rag_middle.errors import MarkerError, MethodConfigError, PromptError
+
+PROMPT = ContextPrompt("Before.\n\n", ["One.", "Two."], "After.")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "prompt.txt"
+
+
+def test_a_text_with_markers(path: Path) -> None:
+    path.write_text(PROMPT.marked, encoding="utf-8")
+    assert read_prompt(str(path)) == PROMPT
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = io.TextIOWrapper(io.BytesIO("[[rm:doc]]Rhône[[/rm:doc]]?".encode()), encoding="ascii")
+    monkeypatch.setattr(sys, "stdin", typed)
+    assert read_prompt("-").documents == (Document("Rhône"),)
+
+
+@pytest.mark.parametrize("name", ["prompt.json", "prompt.txt"])
+def test_json_is_known_by_its_name_or_its_first_character(tmp_path: Path, name: str) -> None:
+    content = {
+        "prefix": "Before.\n\n",
+        "documents": ["One.", {"text": "Two.", "title": "Second", "id": "b", "metadata": {"n": 1}}],
+        "suffix": "After.",
+        "separator": "\n",
+    }
+    (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
+    prompt = read_prompt(str(tmp_path / name))
+    second = Document("Two.", title="Second", id="b", metadata={"n": 1})
+    assert prompt == ContextPrompt("Before.\n\n", ["One.", second], "After.", "\n")
+
+
+def test_null_is_as_good_as_absent(path: Path) -> None:
+    path.write_text('{"documents": [{"text": "One.", "title": null}], "prefix": null}')
+    assert read_prompt(str(path)) == ContextPrompt(documents=["One."])
+
+
+def test_markers_in_json_are_text(path: Path) -> None:
+    path.write_text('{"documents": ["[[rm:doc]]"], "suffix": "[[/rm:doc]]"}')
+    prompt = read_prompt(str(path))
+    assert prompt.documents[0].text == "[[rm:doc]]"
+    assert prompt.suffix == "[[/rm:doc]]"
+
+
+def test_a_text_may_begin_like_json(path: Path) -> None:
+    path.write_text("{Context} [[rm:doc]]One.[[/rm:doc]]")
+    assert read_prompt(str(path), PromptFormat.text).prefix == "{Context} "
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ('{"prefix": ', "is not valid JSON.*--prompt-format text"),
+        ('{"docs": []}', r"no field 'docs'\..*Fields: prefix, documents"),
+        ('{"document": []}', "Did you mean 'documents'"),
+        ('{"documents": "One."}', "'documents' of the prompt should be a list; got str"),
+        ('{"documents": [3]}', "document 0 should be an object with text, title"),
+        ('{"documents": ["One.", {"title": "x"}]}', "document 1 needs a field 'text'"),
+        ('{"documents": [{"text": 3}]}', "'text' of document 0 should be a string; got int"),
+    ],
+)
+def test_json_of_another_shape_is_refused(path: Path, content: str, problem: str) -> None:
+    path.write_text(content)
+    with pytest.raises(PromptError, match=problem):
+        read_prompt(str(path))
+
+
+def test_a_json_list_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "prompt.json").write_text("[1]")
+    with pytest.raises(PromptError, match="the prompt should be an object"):
+        read_prompt(str(tmp_path / "prompt.json"))
+
+
+def test_unbalanced_markers_are_refused(path: Path) -> None:
+    path.write_text("Before. [[rm:doc]]One.")
+    with pytest.raises(MarkerError) as caught:
+        read_prompt(str(path))
+    assert caught.value.position == len("Before. ")
+
+
+def test_a_missing_file_is_refused(path: Path) -> None:
+    with pytest.raises(PromptError, match=r"cannot be read \(No such file.*- to read standard"):
+        read_prompt(str(path))
+
+
+def test_other_encodings_are_refused(path: Path) -> None:
+    path.write_bytes("Rhône".encode("latin-1"))
+    with pytest.raises(PromptError, match=r"is not UTF-8 text \(.* at byte 2\)"):
+        read_prompt(str(path))
+
+
+@pytest.mark.parametrize(
+    ("given", "value"),
+    [
+        ("scale=2", 2),
+        ("scale=1.5", 1.5),
+        ("layers=[1,2]", [1, 2]),
+        ("reference_code=true", True),
+        ("head-order=sequential", "sequential"),
+        ('dense_areas={"3": [true, false]}', {3: [True, False]}),
+        ("name=a=b", "a=b"),
+    ],
+)
+def test_method_options_are_json_or_strings(given: str, value: Any) -> None:
+    [(name, parsed)] = parse_method_options([given]).items()
+    assert "-" not in name
+    assert parsed == value
+    assert type(parsed) is type(value)
+
+
+@pytest.mark.parametrize("given", [["scale"], ["=2"], ["scale=1", "scale=2"]])
+def test_malformed_method_options_are_refused(given: list[str]) -> None:
+    with pytest.raises(MethodConfigError, match="--method-option"):
+        parse_method_options(given)
