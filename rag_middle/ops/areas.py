@@ -25,7 +25,8 @@ def dense_documents(attention: Tensor, layout: PromptLayout, top_share: float) -
     attended = torch.zeros_like(attention)
     attended[attention.topk(count).indices] = 1
     of_documents = attended[layout.prefix_tokens : layout.suffix_start]
-    lengths = torch.tensor(layout.document_lengths, device=attention.device)
+    # The type is said because a prompt may have no documents, and no numbers have no type.
+    lengths = torch.tensor(layout.document_lengths, dtype=torch.long, device=attention.device)
     owner = torch.arange(len(layout.documents), device=attention.device).repeat_interleave(
         lengths, output_size=layout.document_tokens
     )
