@@ -89,10 +89,11 @@ class ModelTraits:
     def require_interface(self, method: str) -> None:
         """Raise `UnsupportedArchitectureError` unless the attention layers can be reached."""
         if self.obstacle:
+            instead = "positional_hidden_states" if self.adapter == "mpt" else "method='none'"
             raise self.unsupported(
                 f"{method} cannot be applied: {self.obstacle}.",
-                "Use method='none', a reordering of the documents, or a RoPE model such as a "
-                "LLaMA, Qwen or Mistral.",
+                f"Use {instead}, a reordering of the documents, or a RoPE model such as a LLaMA, "
+                "Qwen or Mistral.",
             )
 
     def require_rope(self, method: str) -> None:

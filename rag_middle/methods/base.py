@@ -81,12 +81,22 @@ class Method(ABC):
 
 
 def chosen_layers(
-    layers: Iterable[int] | None, traits: ModelTraits, *, default: range | None = None
+    layers: Iterable[int] | None,
+    traits: ModelTraits,
+    *,
+    default: range | None = None,
+    rotated: bool = False,
 ) -> tuple[int, ...]:
-    """The layers to change that have attention: `layers`, else `default`, else all.
+    """The layers to change that can be changed: `layers`, else `default`, else all.
+
+    Args:
+        layers: 0-based, as the user named them.
+        traits: the model; its layers without softmax attention are left out.
+        default: used where `layers` is ``None``.
+        rotated: leave layers without rotary positions out as well.
 
     Raises:
-        MethodConfigError: a layer that the model does not have.
+        MethodConfigError: a layer that the model does not have, or none that can be changed.
     """
     every = range(traits.num_layers) if default is None else default
     chosen = tuple(every if layers is None else layers)
@@ -98,7 +108,14 @@ def chosen_layers(
         )
     if not traits.layers:
         return chosen
-    return tuple(layer for layer in chosen if layer in traits.layers)
+    able = [i for i, layer in traits.layers.items() if layer.uses_rope or not rotated]
+    left = tuple(layer for layer in chosen if layer in able)
+    if not left:  # running the unmodified model instead would go unnoticed
+        raise MethodConfigError(
+            f"None of the layers {list(chosen)} of this {traits.model_type} model has "
+            f"{'rotary positions' if rotated else 'softmax attention'}: choose from {able}."
+        )
+    return left
 
 
 def require_finite(owner: str, **values: object) -> None:

@@ -85,7 +85,7 @@ class LPES(Method):
                 f"{traits.model_type} model: give one factor per layer."
             )
         return AttentionPlan.by_layer(
-            chosen_layers(None, traits),
+            chosen_layers(None, traits, rotated=True),
             lambda layer: LayerPlan(positions=PositionScale(scale=factors[layer])),
         )
 

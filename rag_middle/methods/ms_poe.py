@@ -91,12 +91,16 @@ class MsPoE(Method):
     def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
         """Ratios for each layer's heads; which head takes which is found at run time."""
         traits.require_rope("ms_poe")
-        default = range(min(self.first_layer, traits.num_layers), traits.num_layers)
-        layers = chosen_layers(self.layers, traits, default=default)
-        rotated = tuple(layer for layer in layers if traits.layers[layer].uses_rope)
-        traits.require_known_rotation("ms_poe", rotated)
+        if self.layers is None and self.first_layer >= traits.num_layers:
+            raise MethodConfigError(
+                f"MsPoE: first_layer={self.first_layer} leaves none of the {traits.num_layers} "
+                f"layers of this {traits.model_type} model: lower it."
+            )
+        default = range(self.first_layer, traits.num_layers)
+        layers = chosen_layers(self.layers, traits, default=default, rotated=True)
+        traits.require_known_rotation("ms_poe", layers)
         return AttentionPlan.by_layer(
-            rotated, lambda layer: LayerPlan(positions=self._scale(traits.layers[layer]))
+            layers, lambda layer: LayerPlan(positions=self._scale(traits.layers[layer]))
         )
 
     def _scale(self, layer: LayerTraits) -> HeadPositionScale:

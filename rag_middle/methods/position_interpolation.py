@@ -56,7 +56,7 @@ class PositionInterpolation(Method):
         """The same scale in every layer."""
         traits.require_rope("position_interpolation")
         plan = LayerPlan(positions=PositionScale(scale=self.scale))
-        return AttentionPlan.uniform(chosen_layers(self.layers, traits), plan)
+        return AttentionPlan.uniform(chosen_layers(self.layers, traits, rotated=True), plan)
 
     @property
     def is_neutral(self) -> bool:

@@ -33,7 +33,8 @@ class SIW(Method):
     Attributes:
         alpha_dense: factor for tokens of densely attended documents.
         alpha_sparse: factor for tokens of the other documents.
-        layers: 0-based layers to change; ``None`` for the middle half of the model.
+        layers: 0-based layers to change; ``None`` for those of `dense_areas`, without which for
+            the middle half of the model.
         alpha_per_document: one factor per document in prompt order, instead of the two above. All
             prompts of a batch must then have that many documents.
         dense_areas: calibrated areas: for a layer, flags (dense or not) over relative document
@@ -93,9 +94,16 @@ class SIW(Method):
         traits.require_interface("siw")
         quarter = traits.num_layers // 4
         middle = range(quarter, max(quarter + 1, traits.num_layers - quarter))
-        layers = chosen_layers(self.layers, traits, default=middle)
-        if self.dense_areas is not None and self.alpha_per_document is None:
-            layers = tuple(layer for layer in layers if layer in self.dense_areas)
+        areas = None if self.alpha_per_document is not None else self.dense_areas
+        named = tuple(sorted(areas)) if self.layers is None and areas is not None else self.layers
+        layers = chosen_layers(named, traits, default=middle)
+        if areas is not None:
+            layers = tuple(layer for layer in layers if layer in areas)
+            if not layers:
+                raise MethodConfigError(
+                    f"SIW: dense_areas is about layers {sorted(areas)} and layers names others: "
+                    "no layer would change."
+                )
         return AttentionPlan.by_layer(
             layers, lambda layer: LayerPlan(weights=self._weights(layer, layouts))
         )
