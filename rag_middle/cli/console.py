@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -46,23 +47,41 @@ def print_json(value: Any) -> None:
 
 @contextmanager
 def reporting(*, as_json: bool, debug: bool) -> Iterator[None]:
-    """Turn this package's errors into a message and exit status 2.
+    """Turn this package's errors into a message and exit status 2, and warnings into messages.
 
     Other exceptions are mistakes of the program and keep their traceback.
     """
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            yield
     except RagMiddleError as error:
         if debug:
             raise
         if as_json:
             print_json({"error": _described(error)})
         else:
-            from rich.text import Text
-
-            message = Text.assemble(("Error: ", "bold red"), str(error))
-            console(stderr=True).print(message, soft_wrap=True)
+            _tell("Error", "bold red", str(error))
         raise typer.Exit(USAGE_ERROR) from None
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Stands in for ``warnings.showwarning``, which shows source code too."""
+    _tell("Warning", "yellow", str(message))
+
+
+def _tell(kind: str, style: str, message: str) -> None:
+    from rich.text import Text
+
+    text = Text.assemble((f"{kind}: ", style), message)
+    console(stderr=True).print(text, soft_wrap=True)
 
 
 def _described(error: RagMiddleError) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``rag-middle generate``: one prompt, one answer."""
+"""``rag-middle generate``: prompts in, answers out."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from rag_middle.cli.console import (
 )
 from rag_middle.cli.method_options import parse_method_options
 from rag_middle.cli.prompt_file import PromptFormat, read_prompt
-from rag_middle.errors import UnsupportedGenerationError
+from rag_middle.errors import RagMiddleError, UnsupportedGenerationError
 
 if TYPE_CHECKING:
     from rag_middle.documents import ContextPrompt
     from rag_middle.generation import Generation, RagMiddleModel
+    from rag_middle.tokens import TokenizedPrompt
 
 __all__ = ["generate"]
 
@@ -62,13 +63,14 @@ def generate(
         typer.Option("--model", "-m", help="Directory or hub name.", rich_help_panel=_MODEL),
     ],
     prompt: Annotated[
-        str,
+        list[str],
         typer.Option(
             "--prompt",
             "-p",
             metavar="FILE",
             help="File, or - for standard input: a text with documents between [[rm:doc]] and "
-            "[[/rm:doc]], or JSON with prefix, documents and suffix.",
+            "[[/rm:doc]], or JSON with prefix, documents and suffix. Repeatable: several prompts "
+            "go through the model together.",
             rich_help_panel=_PROMPT,
         ),
     ],
@@ -203,17 +205,14 @@ def generate(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Answer one prompt under a method.
+    """Answer prompts under a method.
 
     The text goes to standard output, everything else to standard error.
     """
     with reporting(as_json=as_json, debug=debug):
-        if as_json and stream:
-            raise UnsupportedGenerationError(
-                "--json writes one document at the end: leave out --stream."
-            )
+        _check_output(prompt, stream=bool(stream), as_json=as_json)
         # What can be refused without the model is refused before it is loaded.
-        context = read_prompt(prompt, prompt_format)
+        contexts = [read_prompt(source, prompt_format) for source in prompt]
         method_options = parse_method_options(method_option or ())
         _check_method(method, method_options)
         shape: dict[str, Any] = {"template": template.value, "system": system}
@@ -235,24 +234,43 @@ def generate(
             method=method,
             method_options=method_options,
             dtype=dtype.value,
-            device_map=device,
+            device=None if device == "auto" else device,
+            device_map=device if device == "auto" else None,
             attn_implementation=attn_implementation,
             revision=revision,
             trust_remote_code=trust_remote_code,
         )
-        tokens = _tokens(loaded, context, shape, as_json=as_json) if show_tokens else None
+        tokens = [loaded.encode(each, **shape) for each in contexts] if show_tokens else []
         if as_json:
-            answer = loaded.generate(context, **options)
-            print_json(
-                answer.to_dict() if tokens is None else {**answer.to_dict(), "tokens": tokens}
-            )
+            answers = loaded.batch(contexts, **options)
+            _print_answers(loaded, answers, tokens)
             return
-        streams = (sys.stdout.isatty() and beams == 1) if stream is None else stream
-        answer = (
-            _streamed(loaded, context, options) if streams else _whole(loaded, context, options)
-        )
+        for each in tokens:
+            _show_tokens(loaded, each)
+        if len(contexts) > 1:
+            answers = _all(loaded, prompt, contexts, options)
+        elif (sys.stdout.isatty() and beams == 1) if stream is None else stream:
+            answers = [_streamed(loaded, contexts[0], options)]
+        else:
+            answers = [loaded.generate(contexts[0], **options)]
+            print(answers[0].text)
         if sys.stderr.isatty():
-            _show_facts(answer)
+            for answer in answers:
+                _show_facts(answer)
+
+
+def _check_output(sources: list[str], *, stream: bool, as_json: bool) -> None:
+    if stream and as_json:
+        raise UnsupportedGenerationError(
+            "--json writes one document at the end: leave out --stream."
+        )
+    if stream and len(sources) > 1:
+        raise UnsupportedGenerationError(
+            f"--stream shows one text as it comes and there are {len(sources)} prompts: leave it "
+            "out, or pass one prompt."
+        )
+    if sources.count("-") > 1:
+        raise UnsupportedGenerationError("Standard input holds one prompt: pass - once.")
 
 
 def _check_method(method: str, method_options: dict[str, Any]) -> None:
@@ -274,35 +292,51 @@ def _load(name: str, **how: Any) -> RagMiddleModel:
 
     if not sys.stderr.isatty():
         transformers_logging.disable_progress_bar()
-    return RagMiddleModel.from_pretrained(name, **how)
+    try:
+        return RagMiddleModel.from_pretrained(name, **how)
+    except RagMiddleError:
+        raise
+    except (ImportError, ValueError) as error:
+        # A missing package, a model with code of its own, an attention it does not have.
+        raise UnsupportedGenerationError(f"Cannot load {name!r}: {error}") from error
 
 
-def _tokens(
-    model: RagMiddleModel, prompt: ContextPrompt, shape: dict[str, Any], *, as_json: bool
-) -> dict[str, Any] | None:
-    """The prompt's tokens: shown at once, or to be put into the JSON document."""
-    from rag_middle.cli.token_view import described_tokens, show_tokens
-    from rag_middle.tokens import encode
+def _show_tokens(model: RagMiddleModel, tokens: TokenizedPrompt) -> None:
+    from rag_middle.cli.token_view import show_tokens
 
-    tokenized = encode(model.tokenizer, prompt, **shape)
-    if as_json:
-        return described_tokens(model.tokenizer, tokenized)
-    show_tokens(console(stderr=True), model.tokenizer, tokenized)
-    return None
+    show_tokens(console(stderr=True), model.tokenizer, tokens)
 
 
-def _whole(model: RagMiddleModel, prompt: ContextPrompt, options: dict[str, Any]) -> Generation:
-    answer = model.generate(prompt, **options)
-    print(answer.text)
-    return answer
+def _print_answers(
+    model: RagMiddleModel, answers: list[Generation], tokens: list[TokenizedPrompt]
+) -> None:
+    """One object for one prompt, a list for several."""
+    from rag_middle.cli.token_view import described_tokens
+
+    described = [answer.to_dict() for answer in answers]
+    for answer, each in zip(described, tokens, strict=bool(tokens)):
+        answer["tokens"] = described_tokens(model.tokenizer, each)
+    print_json(described[0] if len(described) == 1 else described)
+
+
+def _all(
+    model: RagMiddleModel,
+    sources: list[str],
+    prompts: list[ContextPrompt],
+    options: dict[str, Any],
+) -> list[Generation]:
+    answers = model.batch(prompts, **options)
+    for source, answer in zip(sources, answers, strict=True):
+        print(f"==> {source} <==\n{answer.text}\n")
+    return answers
 
 
 def _streamed(model: RagMiddleModel, prompt: ContextPrompt, options: dict[str, Any]) -> Generation:
-    pieces = model.stream(prompt, **options)
-    for piece in pieces:
-        print(piece, end="", flush=True)
-    print()
-    return pieces.result
+    with model.stream(prompt, **options) as pieces:
+        for piece in pieces:
+            print(piece, end="", flush=True)
+        print()
+        return pieces.result
 
 
 def _show_facts(answer: Generation) -> None:

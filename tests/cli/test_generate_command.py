@@ -1,0 +1,265 @@
+"""``rag-middle generate`` with a tiny random model."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rag_middle.cli.generate import generate
+from rag_middle.generation import GenerationOptions
+from rag_middle.methods import METHODS
+from tests.cli.conftest import Run
+
+TOKENS = "--max-new-tokens", "8"
+
+#: Every registered method as it can be written on a command line.
+METHOD_ARGUMENTS: dict[str, tuple[str, ...]] = {
+    "none": ("--method", "none"),
+    "pine": ("--method", "pine"),
+    "ms_poe": ("--method", "ms_poe", "-o", "first_layer=0"),
+    "positional_hidden_states": ("--method", "positional_hidden_states", "-o", "channels=[3]"),
+    "lpes": ("--method", "lpes", "-o", "factors=[1.2,1.5,1.8]"),
+    "siw": (
+        "--method",
+        "siw",
+        "-o",
+        "alpha_dense=0.2",
+        "-o",
+        "alpha_sparse=3",
+        "-o",
+        "layers=[0,1]",
+    ),
+    "position_interpolation": ("--method", "position_interpolation", "-o", "scale=2"),
+    "compose": ("--method", "lpes+siw"),
+}
+
+
+def test_every_method_is_tried() -> None:
+    own = [name for name, kind in METHODS.items() if kind.__module__.startswith("rag_middle.")]
+    assert list(METHOD_ARGUMENTS) == own
+
+
+@pytest.mark.parametrize("name", METHOD_ARGUMENTS)
+def test_every_method_answers_streams_and_batches_alike(
+    run: Run, model: Path, prompt_file: Path, tmp_path: Path, name: str
+) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text("Short. [[rm:doc]]The first document.[[/rm:doc]] Question?")
+    ask = ("generate", "--model", model, *METHOD_ARGUMENTS[name], *TOKENS, "--prompt", prompt_file)
+
+    whole = run(*ask)
+    streamed = run(*ask, "--stream")
+    batched = run(*ask, "--prompt", other, "--json")
+
+    assert whole.status == streamed.status == batched.status == 0
+    assert whole.out.strip()
+    assert streamed.out == whole.out
+    assert len(batched.json) == 2
+    assert batched.json[0]["text"] + "\n" == whole.out
+    assert batched.json[0]["method"].startswith(name.replace("compose", "lpes"))
+    assert batched.json[0]["applied"] is (name != "none")
+
+
+def test_the_answer_alone_goes_to_standard_output(run: Run, model: Path, prompt_file: Path) -> None:
+    shown = run("generate", "-m", model, "-p", prompt_file, *TOKENS)
+    answer = run("generate", "-m", model, "-p", prompt_file, *TOKENS, "--json")
+    assert shown.out == answer.json["text"] + "\n"
+    assert shown.err == ""
+    assert answer.err == ""
+
+
+def test_json_tells_how_the_answer_came_about(run: Run, model: Path, prompt_file: Path) -> None:
+    answer = run("generate", "-m", model, "-p", prompt_file, *TOKENS, "--json").json
+    assert answer["usage"]["completion_tokens"] == 8
+    assert answer["finish_reason"] == "length"
+    assert answer["documents"] == 2
+    assert answer["timings"]["total"] > 0
+
+
+def test_several_prompts_are_told_apart(run: Run, model: Path, prompt_file: Path) -> None:
+    shown = run("generate", "-m", model, "-p", prompt_file, "-p", prompt_file, *TOKENS).out
+    assert shown.count(f"==> {prompt_file} <==") == 2
+
+
+def test_standard_input_and_json_prompts(run: Run, model: Path, prompt_file: Path) -> None:
+    content = {
+        "prefix": "Answer from the documents.\n\n",
+        "documents": ["Paris is the capital of France.", {"text": "Lyon lies on the river."}],
+        "suffix": "Question: which of the documents answers the question?",
+    }
+    from_text = run("generate", "-m", model, "-p", prompt_file, *TOKENS)
+    from_json = run("generate", "-m", model, "-p", "-", *TOKENS, input=json.dumps(content))
+    assert from_json.out == from_text.out
+
+
+def test_drawing_repeats_with_the_seed_that_was_reported(
+    run: Run, model: Path, prompt_file: Path
+) -> None:
+    ask = ("generate", "-m", model, "-p", prompt_file, *TOKENS, "--temperature", "5", "--json")
+    first = run(*ask).json
+    again = run(*ask, "--seed", str(first["seed"])).json
+    assert first["text"] == again["text"]
+    assert run(*ask, "--seed", str(first["seed"] + 1)).json["text"] != first["text"]
+
+
+def test_options_reach_the_model(run: Run, model: Path, prompt_file: Path) -> None:
+    ask = ("generate", "-m", model, "-p", prompt_file, "--json", "--max-new-tokens", "12")
+    text = run(*ask).json["text"]
+    stop = text[3]
+    stopped = run(*ask, "--stop", stop).json
+    assert stopped["text"] == text[: text.index(stop)]
+    assert stopped["stop"] == stop
+    assert run(*ask, "--repetition-penalty", "0.05").json["text"] != text
+    assert run(*ask, "--beams", "3").json["text"] != text
+    system = run(*ask, "--system", "You are a helpful assistant.").json
+    assert system["usage"]["prompt_tokens"] > run(*ask).json["usage"]["prompt_tokens"]
+
+
+def test_defaults_are_those_of_the_library() -> None:
+    names = {"beams": "num_beams"}
+    library = {field.name: field.default for field in fields(GenerationOptions)}
+    compared = 0
+    for name, parameter in inspect.signature(generate).parameters.items():
+        option = names.get(name, name)
+        if option in library and option != "stop":
+            assert parameter.default == library[option]
+            compared += 1
+    assert compared >= 9
+
+
+# --- tokens ----------------------------------------------------------------------------------
+
+
+def test_tokens_are_shown_by_part_with_counts(run: Run, model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "prompt.json"
+    content = {"prefix": "Use ", "documents": [{"text": "Paris", "id": "p"}, "Lyon"], "suffix": "?"}
+    path.write_text(json.dumps(content))
+    shown = run("generate", "-m", model, "-p", path, *TOKENS, "--show-tokens")
+    described = run("generate", "-m", model, "-p", path, *TOKENS, "--show-tokens", "--json").json
+    tokens = described["tokens"]
+    assert "".join(tokens["prefix"]["tokens"]) == "Use "
+    assert [d["id"] for d in tokens["documents"]] == ["p", None]
+    assert "".join(tokens["documents"][0]["tokens"]) == "Paris\n\n"
+    assert tokens["suffix"]["count"] == 1
+    assert tokens["count"] == described["usage"]["prompt_tokens"]
+    assert "document 0 (p): " in shown.err
+    assert "suffix: 1 token\n" in shown.err
+    assert f"{tokens['count']} tokens: prefix" in shown.err
+    assert "document 0" not in shown.out
+
+
+def test_tokens_show_what_the_chat_template_adds(
+    run: Run, chat_model: Path, prompt_file: Path
+) -> None:
+    ask = ("generate", "-m", chat_model, "-p", prompt_file, *TOKENS, "--show-tokens", "--json")
+    chat = run(*ask).json["tokens"]
+    raw = run(*ask, "--template", "raw").json["tokens"]
+    assert chat["prefix"]["tokens"][0] == "<|im_start|>"
+    assert "<|im_start|>" not in raw["prefix"]["tokens"]
+    assert chat["documents"] == raw["documents"]
+
+
+# --- errors ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        (("--method", "pinee"), "UnknownNameError", "Did you mean 'pine'?"),
+        (("--method", "lpes", "-o", "factor=2"), "MethodConfigError", "Did you mean 'factors'?"),
+        (("--method", "lpes", "-o", "factors"), "MethodConfigError", "NAME=VALUE"),
+        (("--method", "positional_hidden_states"), "MethodConfigError", "channels"),
+        (("--top-p", "1.5"), "UnsupportedGenerationError", "top_p"),
+        (("--max-new-tokens", "0"), "UnsupportedGenerationError", "max_new_tokens"),
+        (("--template", "chat"), "ChatTemplateError", "no chat template"),
+        (("--stream", "--beams", "2"), "UnsupportedGenerationError", "beams"),
+        (("--max-new-tokens", "100000"), "ContextOverflowError", "does not fit"),
+        (("--attn-implementation", "nonsense"), "UnsupportedGenerationError", "nonsense"),
+        (("--device", "abacus"), "UnsupportedGenerationError", "abacus"),
+        (("--prompt", "-", "--prompt", "-"), "UnsupportedGenerationError", "pass - once"),
+    ],
+)
+def test_errors_are_one_message_and_status_2(
+    run: Run, model: Path, prompt_file: Path, arguments: tuple[str, ...], kind: str, message: str
+) -> None:
+    shown = run("generate", "-m", model, "-p", prompt_file, *arguments)
+    assert shown.status == 2
+    assert shown.out == ""
+    assert shown.err.startswith("Error: ")
+    assert message in shown.err
+    if "--stream" not in arguments:
+        error = run("generate", "-m", model, "-p", prompt_file, *arguments, "--json").json["error"]
+        assert error["type"] == kind
+        assert message in error["message"]
+
+
+def test_a_model_that_is_not_there_and_cannot_be_fetched(
+    run: Run, prompt_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    shown = run("generate", "-m", "nobody/nothing", "-p", prompt_file, "--json")
+    assert shown.status == 2
+    assert shown.json["error"]["type"] == "ModelNotFoundError"
+    assert "HF_HUB_OFFLINE" in shown.json["error"]["message"]
+
+
+def test_unbalanced_markers_say_where(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "prompt.txt"
+    path.write_text("Before. [[rm:doc]]One.")
+    shown = run("generate", "-m", "not loaded", "-p", path, "--json")
+    assert shown.status == 2
+    assert shown.json["error"]["type"] == "MarkerError"
+    assert shown.json["error"]["position"] == 8
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(None, "cannot be read"), ('{"documents": ', "is not valid JSON")]
+)
+def test_prompts_are_read_before_the_model_is_loaded(
+    run: Run, tmp_path: Path, content: str | None, message: str
+) -> None:
+    path = tmp_path / "prompt.json"
+    if content is not None:
+        path.write_text(content)
+    shown = run("generate", "-m", "not loaded", "-p", path)
+    assert shown.status == 2
+    assert message in shown.err
+
+
+def test_an_overflow_is_counted(run: Run, model: Path, prompt_file: Path) -> None:
+    ask = ("generate", "-m", model, "-p", prompt_file, "--json", "--max-new-tokens")
+    error: dict[str, Any] = run(*ask, "9999").json["error"]
+    fits = error["context_window"] - error["prompt_tokens"]
+    assert run(*ask, str(fits + 1)).json["error"]["type"] == "ContextOverflowError"
+    dropped = run(*ask, str(fits + 1), "--on-overflow", "drop_documents", "--stop", " ").json
+    assert len(dropped["dropped_documents"]) == 1
+
+
+@pytest.mark.filterwarnings("default::rag_middle.generation.MissingDocumentsWarning")
+def test_a_prompt_without_documents_is_warned_about(run: Run, model: Path) -> None:
+    ask = ("generate", "-m", model, "-p", "-", *TOKENS, "--method", "pine", "--json")
+    shown = run(*ask, input="No documents here.")
+    assert shown.status == 0
+    assert shown.err.startswith("Warning: ")
+    assert shown.json["applied"] is False
+
+
+def test_the_installed_script(model: Path, prompt_file: Path) -> None:
+    script = Path(sys.executable).with_name("rag-middle")
+    finished = subprocess.run(
+        [script, "generate", "-m", model, "-p", "-", *TOKENS, "--method", "pine", "--json"],
+        input=prompt_file.read_bytes(),
+        capture_output=True,
+        check=True,
+    )
+    answer = json.loads(finished.stdout)
+    assert answer["method"] == "pine"
+    assert answer["applied"] is True
+    assert finished.stderr == b""
