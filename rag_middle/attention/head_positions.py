@@ -60,6 +60,7 @@ class HeadRotation:
             call.key[:, :, : request.width],
             scale=self._traits.score_scale,
             threshold=self._scale.threshold,
+            strict=self._scale.strict,
             padding=request.paddings(device) if padded else None,
         )
         if not self._scale.per_query_head:

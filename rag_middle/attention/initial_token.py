@@ -13,7 +13,7 @@ from rag_middle.attention.plan import InitialTokenScaling, OnlineAreas
 from rag_middle.attention.request import Request
 from rag_middle.attention.seam import AttentionCall, backend_name, base_attention
 from rag_middle.attention.traits import LayerTraits
-from rag_middle.ops.areas import dense_documents
+from rag_middle.ops.areas import document_density
 from rag_middle.ops.lse import attention_with_lse, logsumexp_rows
 
 __all__ = ["attend_and_reweight"]
@@ -57,13 +57,16 @@ def _by_document(
     if traits.sliding_window is not None:
         hidden = hidden | (last - columns >= traits.sliding_window)[None]
     attention = score[:, :, 0].masked_fill(hidden[:, None], float("-inf")).softmax(-1).mean(1)
+    rows = enumerate(request.row_layouts())
+    densities = [
+        document_density(attention[row, padding:], layout, scaling.top_share)
+        if layout.documents
+        else attention.new_zeros(0)
+        for row, (padding, layout) in rows
+    ]
     return [
-        torch.where(
-            dense_documents(attention[row, padding:], layout, scaling.top_share),
-            scaling.alpha_dense,
-            scaling.alpha_sparse,
-        )
-        for row, (padding, layout) in enumerate(request.row_layouts())
+        1.0 + (scaling.alpha_dense - 1) * (density > 0) + (scaling.alpha_sparse - 1) * (density < 0)
+        for density in densities
     ]
 
 

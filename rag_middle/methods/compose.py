@@ -13,6 +13,7 @@ from rag_middle.errors import IncompatibleMethodsError, MethodConfigError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods.base import Method, MethodInfo
 from rag_middle.methods.ms_poe import MsPoE
+from rag_middle.methods.none import NoMethod
 from rag_middle.methods.pine import PINE
 from rag_middle.methods.positional_hidden_states import PositionalHiddenStates
 
@@ -35,7 +36,8 @@ class Compose(Method):
 
     SIW goes with every method that decides positions or hidden states other than PINE, positional
     hidden states with position interpolation and LPES. Refused, with the reason: two methods that
-    decide the same thing in a layer, and PINE or Ms-PoE with positional hidden states.
+    decide the same thing in a layer, and PINE or Ms-PoE with positional hidden states. Rows that
+    attend with scaled channels (the last prompt row, by default) are not reweighted by SIW.
 
     Attributes:
         methods: at least one; their `arrange` hooks run in this order.
@@ -70,18 +72,24 @@ class Compose(Method):
                     f"{first.registered_name} and {second.registered_name} do not compose: "
                     f"{reason}. Use one of them."
                 )
-        if self._has(PINE) and len(self.methods) > 1:
-            others = ", ".join(m.name for m in self.methods if not isinstance(m, PINE | Compose))
+        active = [method for method in self._flat() if not isinstance(method, NoMethod)]
+        if self._has(PINE) and len(active) > 1:
+            others = ", ".join(m.name for m in active if not isinstance(m, PINE))
             raise IncompatibleMethodsError(
                 f"pine does not compose with {others or 'another pine'}: it decides positions and "
                 "visibility, and a change by document order would undo its invariance. Use it "
                 "alone."
             )
 
+    def _flat(self) -> list[Method]:
+        """The methods, those of inner compositions among them."""
+        flat: list[Method] = []
+        for method in self.methods:
+            flat += method._flat() if isinstance(method, Compose) else [method]
+        return flat
+
     def _has(self, kind: type[Method]) -> bool:
-        return any(
-            isinstance(m, kind) or (isinstance(m, Compose) and m._has(kind)) for m in self.methods
-        )
+        return any(isinstance(method, kind) for method in self._flat())
 
     def arrange(self, prompt: ContextPrompt) -> ContextPrompt:
         """Each method's arrangement, one after the other."""

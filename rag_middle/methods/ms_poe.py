@@ -23,7 +23,7 @@ class MsPoE(Method):
     .. math:: r_i = r_{min} + \frac{(i-1)(r_{max}-r_{min})}{n_h-1}
 
     for the head of rank ``i`` by awareness, most aware first. Awareness is the share of the
-    prompt on which the last prompt token puts more than `threshold` times its mean attention,
+    prompt on which the last prompt token puts at least `threshold` times its mean attention,
     from queries and keys without position embedding. It is found anew for every prompt and layer
     and kept for the tokens generated after it.
 
@@ -34,16 +34,20 @@ class MsPoE(Method):
         layers: 0-based layers to change, instead of all from `first_layer` on.
         head_order: ``"awareness"``, or ``"sequential"`` for the paper's ablation in which heads
             take the ratios in their own order.
-        threshold: multiple of the mean attention above which a token counts.
+        threshold: multiple of the mean attention from which on a token counts.
         reference_code: compute as the authors' code does: ratios stop one step short of
             `max_ratio`, a head takes ratio number ``argsort[head]`` instead of the ratio of its
-            rank, sequential order is reversed, and queries of one key/value group take different
+            rank, sequential order is reversed, attention of exactly the threshold does not count,
+            and queries of one key/value group take different
             ratios while their key takes the first one's.
 
     References:
         Zhang et al., Found in the Middle, arXiv:2403.04797, equation 2 and algorithm 1.
         Differs: grouped-query models share one ratio per key/value group (the group's mean
         awareness), so that a score still depends on distance only; the paper has no such model.
+        With a single group, every head gets `min_ratio`. The paper does not say whether awareness
+        is taken with or without position embedding; the authors' code takes it without. Windows,
+        soft-capping and sinks do not enter it.
         Ties keep the order of the heads; the authors' sort is not stable.
 
     Raises:
@@ -120,6 +124,7 @@ class MsPoE(Method):
             ratios=ratios,
             assign=assign,
             threshold=self.threshold,
+            strict=self.reference_code,
             per_query_head=self.reference_code,
         )
 

@@ -46,6 +46,8 @@ class PositionInterpolation(Method):
     layers: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        if self.layers is not None:
+            object.__setattr__(self, "layers", tuple(self.layers))
         require_finite("PositionInterpolation", scale=self.scale)
         if self.scale <= 0:
             raise MethodConfigError(

@@ -46,9 +46,10 @@ class SIW(Method):
     References:
         SIW, arXiv:2512.13109. No public code. The text at hand leaves open when a document is
         dense and which factors to use. Here a document is dense where its share of attended
-        tokens is above that of all documents together, found in each layer from the attention
-        averaged over heads, in the same forward pass; and the factors default to 0.9 and 1.1,
-        which are ours: choose them by calibration.
+        tokens is above that of all documents together, sparse where it is below, and left alone
+        where it is equal (a document on its own), found in each layer from the attention averaged
+        over heads, in the same forward pass; and the factors default to 0.9 and 1.1, which are
+        ours and not fitted to any model.
 
     Raises:
         MethodConfigError: factors that are negative or not finite; areas that are empty.

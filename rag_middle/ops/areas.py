@@ -7,11 +7,11 @@ from torch import Tensor
 
 from rag_middle.layout import PromptLayout
 
-__all__ = ["dense_documents"]
+__all__ = ["document_density"]
 
 
-def dense_documents(attention: Tensor, layout: PromptLayout, top_share: float) -> Tensor:
-    """Documents whose share of attended tokens is above that of all documents together.
+def document_density(attention: Tensor, layout: PromptLayout, top_share: float) -> Tensor:
+    """How much more of each document is attended to than of all documents together.
 
     Args:
         attention: of the last prompt token over the prompt, `[l]`.
@@ -19,7 +19,8 @@ def dense_documents(attention: Tensor, layout: PromptLayout, top_share: float) -
         top_share: share of the prompt's tokens, by attention, that count as attended to.
 
     Returns:
-        Boolean `[D]`.
+        `[D]`: a document's share of attended tokens minus that of all documents' tokens. Above
+        zero the document is dense, below it is sparse; zero for a document on its own.
     """
     count = max(1, round(top_share * attention.shape[0]))
     attended = torch.zeros_like(attention)
@@ -32,4 +33,4 @@ def dense_documents(attention: Tensor, layout: PromptLayout, top_share: float) -
     )
     counts = attention.new_zeros(len(layout.documents)).index_add_(0, owner, of_documents)
     # Shares, not counts: a document is not dense for being long.
-    return counts / lengths.clamp(min=1) > of_documents.mean()
+    return counts / lengths.clamp(min=1) - of_documents.mean()

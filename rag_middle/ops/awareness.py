@@ -9,17 +9,24 @@ __all__ = ["assigned_ratios", "position_awareness"]
 
 
 def position_awareness(
-    query: Tensor, key: Tensor, *, scale: float, threshold: float, padding: Tensor | None = None
+    query: Tensor,
+    key: Tensor,
+    *,
+    scale: float,
+    threshold: float,
+    strict: bool = False,
+    padding: Tensor | None = None,
 ) -> Tensor:
     """Share of the prompt that the last token attends to far above average.
 
-    ``S = mean_i[ A_i > threshold * mean(A) ]`` with ``A`` the attention of the last prompt token.
+    ``S = mean_i[ A_i >= threshold * mean(A) ]`` with ``A`` the attention of the last prompt token.
 
     Args:
         query: the last prompt token's query `[b, h, d]`, without position embedding.
         key: keys `[b, g, n, d]` of the prompt, without position embedding.
         scale: factor on query-key products.
-        threshold: multiple of the mean above which a token counts (3 in the paper).
+        threshold: multiple of the mean from which on a token counts (3 in the paper).
+        strict: a token at exactly that multiple does not count.
         padding: columns of left padding per row `[b]`; not counted.
 
     Returns:
@@ -30,12 +37,13 @@ def position_awareness(
     # float32: near-ties between heads decide their order, bf16 would flip them.
     grouped = query.float().view(b, g, h // g, d)
     scores = torch.matmul(grouped, key.float().transpose(-1, -2)).view(b, h, n) * scale
+    reaches = torch.gt if strict else torch.ge
     if padding is None:
-        return (scores.softmax(-1) > threshold / n).float().mean(-1)
+        return reaches(scores.softmax(-1), threshold / n).float().mean(-1)
     real = torch.arange(n, device=key.device)[None, :] >= padding[:, None]
     attention = scores.masked_fill(~real[:, None], float("-inf")).softmax(-1)
     tokens = (n - padding)[:, None].float()
-    return (attention > threshold / tokens[..., None]).float().sum(-1) / tokens
+    return reaches(attention, threshold / tokens[..., None]).float().sum(-1) / tokens
 
 
 def assigned_ratios(awareness: Tensor, ratios: Tensor, assign: str) -> Tensor:
