@@ -7,8 +7,8 @@ the matrix of all weights.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 __all__ = ["attention_with_lse", "logsumexp_rows"]
 
@@ -41,7 +41,7 @@ def attention_with_lse(
             query, key, value, 0.0, mask is None, attn_mask=mask, scale=scale
         )
         return out, lse.float()
-    out = F.scaled_dot_product_attention(
+    out = scaled_dot_product_attention(
         query, key, value, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=True
     )
     return out, logsumexp_rows(query, key, mask=mask, scale=scale)

@@ -47,12 +47,10 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, style: RotaryStyle) -> Tensor:
     rotated, rest = x[..., : 2 * r], x[..., 2 * r :]
     if style.pairing == "half":
         first, second = rotated[..., :r], rotated[..., r:]
-        out = torch.cat(
-            (first * cos - second * sin, second * cos + first * sin, *([rest] if rest.shape[-1] else []))
-            , dim=-1,
-        )
-        return out
-    first, second = rotated[..., 0::2], rotated[..., 1::2]
-    pairs = torch.stack((first * cos - second * sin, second * cos + first * sin), dim=-1)
-    out = pairs.flatten(-2)
-    return torch.cat((out, rest), dim=-1) if rest.shape[-1] else out
+    else:
+        first, second = rotated[..., 0::2], rotated[..., 1::2]
+    turned = (first * cos - second * sin, second * cos + first * sin)
+    if style.pairing == "half":
+        return torch.cat((*turned, rest) if rest.shape[-1] else turned, dim=-1)
+    pairs = torch.stack(turned, dim=-1).flatten(-2)
+    return torch.cat((pairs, rest), dim=-1) if rest.shape[-1] else pairs
