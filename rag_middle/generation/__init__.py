@@ -6,10 +6,10 @@
     print(model.generate(prompt, max_new_tokens=32).text)
 """
 
-from rag_middle.generation.effect import MissingDocumentsWarning
-from rag_middle.generation.loading import BackendFallbackWarning
-from rag_middle.generation.model import MethodLike, RagMiddleModel
+from rag_middle.generation.model import RagMiddleModel
+from rag_middle.generation.notices import BackendFallbackWarning, MissingDocumentsWarning
 from rag_middle.generation.options import GenerationKwargs, GenerationOptions, PromptKwargs
+from rag_middle.generation.preparing import MethodLike
 from rag_middle.generation.results import (
     DroppedDocument,
     FinishReason,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
 from collections.abc import Mapping
 from weakref import WeakKeyDictionary
@@ -13,21 +12,18 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rag_middle.attention import applied
 from rag_middle.errors import PatchIneffectiveError, PromptError
+from rag_middle.generation.notices import MissingDocumentsWarning, warn_caller
 from rag_middle.generation.turns import in_eval_mode, turn
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import Compose, Method, NoMethod
 
-__all__ = ["MissingDocumentsWarning", "acts_on", "check_documents", "check_effect", "method_name"]
+__all__ = ["acts_on", "check_documents", "check_effect", "method_name"]
 
 _PREFIX, _DOCUMENTS, _SUFFIX = 4, (5, 7, 6), 4
 _REMEMBERED = 64
 
 #: Methods that moved a model's logits already.
 _effective: WeakKeyDictionary[PreTrainedModel, deque[Method]] = WeakKeyDictionary()
-
-
-class MissingDocumentsWarning(UserWarning):
-    """A method needs documents and the prompt has none: it changes nothing."""
 
 
 def method_name(method: Method) -> str:
@@ -65,7 +61,7 @@ def check_documents(method: Method, layout: PromptLayout, policy: str, example: 
     )
     if policy == "error":
         raise PromptError(message)
-    warnings.warn(message, MissingDocumentsWarning, stacklevel=4)
+    warn_caller(message, MissingDocumentsWarning)
 
 
 def check_effect(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,12 +17,9 @@ from transformers import (
 )
 
 from rag_middle.errors import ModelNotFoundError, UnsupportedGenerationError
+from rag_middle.generation.notices import BackendFallbackWarning, warn_caller
 
-__all__ = ["BackendFallbackWarning", "load_model", "load_tokenizer"]
-
-
-class BackendFallbackWarning(UserWarning):
-    """The attention backend asked for is not installed; another one runs."""
+__all__ = ["load_model", "load_tokenizer"]
 
 
 def load_model(
@@ -48,6 +44,7 @@ def load_model(
         UnsupportedGenerationError: arguments that contradict each other, or name what is not there.
         ImportError: `device_map` without the accelerate package.
     """
+    source = _source(name_or_path)
     _check_dtype(dtype)
     if device_map is not None and device is not None:
         raise UnsupportedGenerationError(
@@ -74,9 +71,11 @@ def load_model(
         arguments["revision"] = revision
     given = {name: value for name, value in arguments.items() if value is not None}
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(str(name_or_path), **given)
-    except OSError as error:
-        raise _not_found("model", name_or_path, revision, error) from error
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(source, **given)
+    except (OSError, ValueError) as error:  # a ValueError where a directory has no config.json
+        if isinstance(error, ValueError) and not _lacks(source, "config.json"):
+            raise
+        raise _not_found("model", source, revision, error) from error
     if target is not None:
         model.to(target)  # type: ignore[arg-type]
     model.eval()
@@ -95,20 +94,35 @@ def load_tokenizer(
     Raises:
         ModelNotFoundError: neither here nor to be fetched.
     """
+    source = _source(name_or_path)
     chosen = {} if revision is None else {"revision": revision}
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            str(name_or_path), trust_remote_code=trust_remote_code, **chosen, **options
+            source, trust_remote_code=trust_remote_code, **chosen, **options
         )
-    except OSError as error:
-        raise _not_found("tokenizer", name_or_path, revision, error) from error
+    except (OSError, ValueError) as error:  # a ValueError where a directory has no tokenizer files
+        if isinstance(error, ValueError) and not _lacks(source, "tokenizer*", "vocab*"):
+            raise
+        raise _not_found("tokenizer", source, revision, error) from error
     return tokenizer
 
 
+def _source(name_or_path: str | Path) -> str:
+    """A path that transformers understands, or a name on the hub."""
+    source = str(name_or_path)
+    return str(Path(source).expanduser()) if source.startswith("~") else source
+
+
+def _lacks(source: str, *patterns: str) -> bool:
+    """Whether this is a directory without any such file."""
+    path = Path(source)
+    return path.is_dir() and not any(any(path.glob(pattern)) for pattern in patterns)
+
+
 def _not_found(
-    what: str, name_or_path: str | Path, revision: str | None, error: OSError
+    what: str, source: str, revision: str | None, error: Exception
 ) -> ModelNotFoundError:
-    path = Path(name_or_path)
+    path = Path(source)
     reason = str(error).strip().split("\n")[0]
     if path.is_dir():
         found = ", ".join(sorted(entry.name for entry in path.iterdir())[:8]) or "nothing"
@@ -116,19 +130,17 @@ def _not_found(
             f"The directory holds {found}. It needs what save_pretrained() writes: config.json and "
             "weights of the model, and the files of its tokenizer."
         )
-    elif path.is_absolute() or str(name_or_path).startswith((".", "~")):
-        step = "There is no such directory. Check the path ('~' is not expanded)."
+    elif path.is_absolute() or source.startswith("."):
+        step = "There is no such directory. Check the path."
     else:
         step = (
-            f"There is no directory {str(name_or_path)!r} here. If it is the name of a model on "
+            f"There is no directory {source!r} here. If it is the name of a model on "
             "the Hugging Face hub: check the spelling; fetch it once with a network (`hf download "
-            f"{name_or_path}`); unset HF_HUB_OFFLINE if it is set; for a gated model, log in with "
+            f"{source}`); unset HF_HUB_OFFLINE if it is set; for a gated model, log in with "
             "`hf auth login`."
         )
     at = f" (revision {revision})" if revision else ""
-    return ModelNotFoundError(
-        f"Cannot load the {what} of {str(name_or_path)!r}{at}. {step} [{reason}]"
-    )
+    return ModelNotFoundError(f"Cannot load the {what} of {source!r}{at}. {step} [{reason}]")
 
 
 def _check_dtype(dtype: str | torch.dtype) -> None:
@@ -166,11 +178,10 @@ def _available_backend(name: str | None) -> str | None:
     available = getattr(transformers.utils, f"is_flash_attn_{number}_available", None)
     if available is None or available():
         return name  # transformers knows better what it does not know
-    warnings.warn(
+    warn_caller(
         f"{name} is not available here (it needs a CUDA GPU and the flash-attn package): using "
         "sdpa, which gives the same results. `pip install flash-attn`, or leave "
         "attn_implementation out.",
         BackendFallbackWarning,
-        stacklevel=4,
     )
     return "sdpa"

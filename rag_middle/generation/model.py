@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from time import perf_counter
-from typing import Any, TypeVar, Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -14,29 +13,21 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rag_middle.attention import model_traits
 from rag_middle.documents import Document
-from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
+from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.generation import engine, scoring
-from rag_middle.generation.effect import acts_on, check_documents, check_effect, method_name
-from rag_middle.generation.engine import PreparedPrompt
+from rag_middle.generation.batching import in_groups
+from rag_middle.generation.effect import acts_on, method_name
 from rag_middle.generation.loading import load_model, load_tokenizer
-from rag_middle.generation.options import (
-    GenerationKwargs,
-    GenerationOptions,
-    PromptKwargs,
-    checked_options,
-)
-from rag_middle.generation.overflow import fitted
+from rag_middle.generation.options import GenerationKwargs, PromptKwargs, checked_options
+from rag_middle.generation.preparing import MethodLike, Preparer
 from rag_middle.generation.results import Generation, Score
 from rag_middle.generation.streaming import GenerationStream
-from rag_middle.generation.tokenizing import LockedTokenizer, Prompt, arranged, relevance
-from rag_middle.methods import Method, resolve_method
+from rag_middle.generation.tokenizing import Prompt
+from rag_middle.generation.turns import refuse_inside_request
+from rag_middle.methods import NoMethod, resolve_method
 from rag_middle.tokens import TokenizedPrompt
 
-__all__ = ["MethodLike", "RagMiddleModel"]
-
-MethodLike = str | Method | Sequence[str | Method]
-
-T = TypeVar("T")
+__all__ = ["RagMiddleModel"]
 
 
 class RagMiddleModel:
@@ -74,19 +65,20 @@ class RagMiddleModel:
         context_window: int | None = None,
         self_check: bool = True,
     ) -> None:
-        if not model.can_generate():
+        if model.config.is_encoder_decoder or not model.can_generate():
             raise UnsupportedGenerationError(
-                f"{type(model).__name__} has no language-modelling head to generate with: load it "
+                f"{type(model).__name__} is no decoder with a language-modelling head: load one "
                 "with AutoModelForCausalLM."
             )
         self.model = model
         self.tokenizer = tokenizer
-        self._tokenizer = LockedTokenizer(tokenizer)
-        self._self_check = self_check
-        self.method = self._checked(resolve_method(method, method_options))
         self.context_window = (
             model_traits(model).context_window if context_window is None else context_window
         )
+        self._prepare = Preparer(
+            model, tokenizer, context_window=self.context_window, self_check=self_check
+        )
+        self.method = self._prepare.checked(resolve_method(method, method_options))
 
     @classmethod
     def from_pretrained(
@@ -188,7 +180,10 @@ class RagMiddleModel:
                 ``on_missing_documents="error"``.
             MarkerError: document markers are unbalanced, nested or stray.
         """
-        return self._batch([prompt], method, method_options, options, max_batch_size=1)[0]
+        checked_options(options, allowed=GenerationKwargs)  # `max_batch_size` is none of them
+        return self.batch(
+            [prompt], method=method, method_options=method_options, max_batch_size=1, **options
+        )[0]
 
     def batch(
         self,
@@ -213,7 +208,23 @@ class RagMiddleModel:
         Raises:
             As for `generate`; nothing is generated where any prompt is refused.
         """
-        return self._batch(prompts, method, method_options, options, max_batch_size=max_batch_size)
+        known = checked_options(options, allowed=GenerationKwargs)
+        chosen = self._prepare.method(method, method_options, default=self.method)
+        prepared = self._prepare.prompts(prompts, chosen, known, known.max_new_tokens)
+        seeds = known.seeds(len(prepared))
+
+        def run(group: list[int]) -> list[Generation]:
+            return engine.generate(
+                self.model,
+                self._prepare.tokenizer,
+                [prepared[index] for index in group],
+                chosen,
+                known,
+                seeds=[seeds[index] for index in group],
+            )
+
+        sizes = [(len(each.tokens), known.max_new_tokens) for each in prepared]
+        return in_groups(self.model, sizes, max_batch_size, run)
 
     def stream(
         self,
@@ -232,20 +243,23 @@ class RagMiddleModel:
         Raises:
             UnsupportedGenerationError: also for beams, which are only known at the end.
         """
-        chosen, known, seeds = self._request(method, method_options, options, 1)
+        known = checked_options(options, allowed=GenerationKwargs)
         if known.num_beams > 1:
             raise UnsupportedGenerationError(
                 f"A search with {known.num_beams} beams knows its text only at the end: use "
                 "generate(), or num_beams=1."
             )
-        prepared = self._prepared(prompt, chosen, known, known.max_new_tokens)
-        model, tokenizer = self.model, self._tokenizer
+        refuse_inside_request(self.model)
+        chosen = self._prepare.method(method, method_options, default=self.method)
+        prepared = self._prepare.prompts([prompt], chosen, known, known.max_new_tokens)
+        seeds = known.seeds(1)
+        model, tokenizer = self.model, self._prepare.tokenizer
 
         def work(emit: Callable[[str], None], stopped: threading.Event) -> Generation:
             return engine.generate(
                 model,
                 tokenizer,
-                [prepared],
+                prepared,
                 chosen,
                 known,
                 seeds=seeds,
@@ -299,12 +313,9 @@ class RagMiddleModel:
                 f"{len(prompts)} prompts."
             )
         known = checked_options(options, allowed=PromptKwargs)
-        chosen = self._chosen(method, method_options)
-        ids = [self._continuation(text) for text in continuations]
-        prepared = [
-            self._prepared(prompt, chosen, known, len(ids[index]), index)
-            for index, prompt in enumerate(prompts)
-        ]
+        chosen = self._prepare.method(method, method_options, default=self.method)
+        ids = [self._prepare.continuation(text) for text in continuations]
+        prepared = self._prepare.prompts(prompts, chosen, known, [len(each) for each in ids])
 
         def run(group: list[int]) -> list[Score]:
             tokens = [prepared[index].tokens for index in group]
@@ -324,7 +335,8 @@ class RagMiddleModel:
                 )
             ]
 
-        return _in_groups([len(each.tokens) for each in prepared], max_batch_size, run)
+        sizes = [(len(p.tokens), len(wanted)) for p, wanted in zip(prepared, ids, strict=True)]
+        return in_groups(self.model, sizes, max_batch_size, run)
 
     def logits(
         self,
@@ -348,8 +360,8 @@ class RagMiddleModel:
             `[v]`, or `[l, v]` for all positions.
         """
         known = checked_options(options, allowed=PromptKwargs)
-        chosen = self._chosen(method, method_options)
-        prepared = self._prepared(prompt, chosen, known, max_new_tokens=0)
+        chosen = self._prepare.method(method, method_options, default=self.method)
+        prepared = self._prepare.prompts([prompt], chosen, known, 0)[0]
         return scoring.prompt_logits(
             self.model, prepared.tokens, chosen, all_positions=all_positions
         )
@@ -369,7 +381,7 @@ class RagMiddleModel:
         """
         known = checked_options(options, allowed=PromptKwargs)
         chosen = self.method if method is None else resolve_method(method)
-        return self._encode(arranged(prompt, chosen), known)
+        return self._prepare.encode(prompt, chosen, known)
 
     def count_tokens(self, prompt: Prompt | Document, **options: Unpack[PromptKwargs]) -> int:
         """Count tokens without sending anything.
@@ -380,122 +392,5 @@ class RagMiddleModel:
         """
         known = checked_options(options, allowed=PromptKwargs)
         if isinstance(prompt, str | Document | TokenizedPrompt):
-            return self._tokenizer.count(prompt)
-        return len(self._encode(prompt, known))
-
-    # -- what the calls share -----------------------------------------------------------------
-
-    def _batch(
-        self,
-        prompts: Sequence[Prompt],
-        method: MethodLike | None,
-        method_options: Mapping[str, Any] | None,
-        options: Mapping[str, Any],
-        *,
-        max_batch_size: int,
-    ) -> list[Generation]:
-        if isinstance(prompts, str) or not isinstance(prompts, Sequence):
-            raise UnsupportedGenerationError(
-                f"batch() takes a list of prompts, got {type(prompts).__name__}: use generate() "
-                "for one."
-            )
-        chosen, known, seeds = self._request(method, method_options, options, len(prompts))
-        prepared = [
-            self._prepared(prompt, chosen, known, known.max_new_tokens, index)
-            for index, prompt in enumerate(prompts)
-        ]
-
-        def run(group: list[int]) -> list[Generation]:
-            return engine.generate(
-                self.model,
-                self._tokenizer,
-                [prepared[index] for index in group],
-                chosen,
-                known,
-                seeds=[seeds[index] for index in group],
-            )
-
-        return _in_groups([len(each.tokens) for each in prepared], max_batch_size, run)
-
-    def _request(
-        self,
-        method: MethodLike | None,
-        method_options: Mapping[str, Any] | None,
-        options: Mapping[str, Any],
-        prompts: int,
-    ) -> tuple[Method, GenerationOptions, tuple[int | None, ...]]:
-        known = checked_options(options, allowed=GenerationKwargs)
-        return self._chosen(method, method_options), known, known.seeds(prompts)
-
-    def _chosen(
-        self, method: MethodLike | None, method_options: Mapping[str, Any] | None
-    ) -> Method:
-        if method is not None:
-            return self._checked(resolve_method(method, method_options))
-        if method_options:
-            raise MethodConfigError(
-                f"Options {sorted(method_options)} were given without a method: name it too."
-            )
-        return self.method
-
-    def _checked(self, method: Method) -> Method:
-        if self._self_check:
-            check_effect(self.model, self.tokenizer, method)
-        return method
-
-    def _prepared(
-        self,
-        prompt: Prompt,
-        method: Method,
-        options: GenerationOptions,
-        max_new_tokens: int,
-        example: int = 0,
-    ) -> PreparedPrompt:
-        started = perf_counter()
-        ordered = arranged(prompt, method)
-        tokens = self._encode(ordered, options)
-        check_documents(method, tokens.layout, options.on_missing_documents, example)
-        kept, dropped = fitted(
-            tokens,
-            relevance(ordered, len(tokens.layout.documents)),
-            max_new_tokens=max_new_tokens,
-            context_window=self.context_window,
-            drop_documents=options.on_overflow == "drop_documents",
-            example=example,
-        )
-        return PreparedPrompt(tokens=kept, dropped=dropped, seconds=perf_counter() - started)
-
-    def _encode(self, prompt: Prompt, options: GenerationOptions) -> TokenizedPrompt:
-        return self._tokenizer.encode(
-            prompt,
-            template=options.template,
-            system=options.system,
-            template_options=options.template_options,
-            allow_control_tokens=options.allow_control_tokens,
-        )
-
-    def _continuation(self, text: str | Sequence[int]) -> tuple[int, ...]:
-        ids = self._tokenizer.continuation(text) if isinstance(text, str) else tuple(text)
-        if not ids:
-            raise UnsupportedGenerationError("A continuation needs at least one token.")
-        return ids
-
-
-def _in_groups(
-    lengths: Sequence[int], max_batch_size: int, run: Callable[[list[int]], list[T]]
-) -> list[T]:
-    """Results of `run` for groups of indices of similar length, in the order of the indices."""
-    if not isinstance(max_batch_size, int) or max_batch_size < 1:
-        raise UnsupportedGenerationError(
-            f"max_batch_size must be a whole number, at least 1, got {max_batch_size!r}."
-        )
-    results: dict[int, T] = {}
-    for group in _groups(lengths, max_batch_size):
-        results.update(zip(group, run(group), strict=True))
-    return [results[index] for index in range(len(lengths))]
-
-
-def _groups(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-    by_length = sorted(range(len(lengths)), key=lambda index: lengths[index])
-    for start in range(0, len(by_length), size):
-        yield by_length[start : start + size]
+            return self._prepare.tokenizer.count(prompt)
+        return len(self._prepare.encode(prompt, NoMethod(), known))

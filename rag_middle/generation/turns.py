@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel
 
 from rag_middle.attention import model_lock
+from rag_middle.errors import MethodConfigError
 
-__all__ = ["in_eval_mode", "turn"]
+__all__ = ["in_eval_mode", "refuse_inside_request", "turn"]
 
 _POLL_SECONDS = 0.05
 
@@ -31,6 +33,20 @@ def turn(model: PreTrainedModel, cancelled: Callable[[], bool]) -> Iterator[bool
         yield True
     finally:
         lock.release()
+
+
+def refuse_inside_request(model: PreTrainedModel) -> None:
+    """Raise where this thread has the model: a second thread would wait for it in vain.
+
+    Raises:
+        MethodConfigError: it has.
+    """
+    lock: Any = model_lock(model)
+    if lock._is_owned():  # what threading.Condition asks, too
+        raise MethodConfigError(
+            "A stream generates in a thread of its own, which would wait for this block to end. "
+            "Leave the applied() block first, or call generate()."
+        )
 
 
 @contextmanager

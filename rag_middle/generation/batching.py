@@ -1,0 +1,76 @@
+"""Which prompts go through the model together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from transformers import PreTrainedModel
+
+from rag_middle.attention import model_traits
+from rag_middle.errors import UnsupportedGenerationError
+
+__all__ = ["in_groups"]
+
+T = TypeVar("T")
+
+#: Tokens of a prompt, and tokens that may follow it.
+Size = tuple[int, int]
+
+
+def in_groups(
+    model: PreTrainedModel,
+    sizes: Sequence[Size],
+    max_batch_size: int,
+    run: Callable[[list[int]], list[T]],
+) -> list[T]:
+    """Results of `run` for groups of prompts of similar length, in the order of the prompts.
+
+    Args:
+        model: it says whether a prompt may share a batch with longer ones.
+        sizes: of each prompt.
+        max_batch_size: most prompts in a group.
+        run: takes 0-based indices of prompts, returns their results in that order.
+    """
+    whole = isinstance(max_batch_size, int) and not isinstance(max_batch_size, bool)
+    if not whole or max_batch_size < 1:
+        raise UnsupportedGenerationError(
+            f"max_batch_size must be a whole number, at least 1, got {max_batch_size!r}."
+        )
+    results: dict[int, T] = {}
+    limit = _length_that_changes_frequencies(model)
+    for group in _groups(sizes, max_batch_size, limit):
+        results.update(zip(group, run(group), strict=True))
+    return [results[index] for index in range(len(sizes))]
+
+
+def _groups(sizes: Sequence[Size], most: int, limit: float) -> Iterator[list[int]]:
+    group: list[int] = []
+    for index in sorted(range(len(sizes)), key=lambda i: sizes[i]):
+        fits = sum(sizes[index]) <= limit or (bool(group) and sizes[group[0]] == sizes[index])
+        if group and (len(group) == most or not fits):
+            yield group
+            group = []
+        group.append(index)
+    if group:
+        yield group
+
+
+def _length_that_changes_frequencies(model: PreTrainedModel) -> float:
+    """Tokens beyond which all rows of a batch get rotary frequencies by its longest row.
+
+    So it is with dynamic and LongRoPE scaling. A prompt must not read differently because of its
+    company: beyond that length only prompts of equal size share a batch.
+    """
+    rope_type = model_traits(model).rope_type or ""
+    if "dynamic" not in rope_type and "longrope" not in rope_type:
+        return float("inf")
+    config: Any = model.config.get_text_config(decoder=True)
+    parameters = getattr(config, "rope_parameters", None) or {}
+    by_layer_type = [p for p in parameters.values() if isinstance(p, dict)]
+    originals = [
+        p["original_max_position_embeddings"]
+        for p in (by_layer_type or [parameters])
+        if p.get("original_max_position_embeddings")
+    ]
+    return float(min([*originals, config.max_position_embeddings]))

@@ -1,0 +1,27 @@
+"""Warnings of this package, pointing at the caller's own line."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+__all__ = ["BackendFallbackWarning", "MissingDocumentsWarning", "warn_caller"]
+
+_PACKAGE = str(Path(__file__).parent)
+
+
+class MissingDocumentsWarning(UserWarning):
+    """A method needs documents and the prompt has none: it changes nothing."""
+
+
+class BackendFallbackWarning(UserWarning):
+    """The attention backend asked for is not installed; another one runs."""
+
+
+def warn_caller(message: str, category: type[Warning]) -> None:
+    """Warn at the line that called into this package."""
+    level, frame = 1, sys._getframe()
+    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)

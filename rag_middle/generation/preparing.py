@@ -1,0 +1,139 @@
+"""From what a caller writes to what the model is sent: method, tokens, what does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from time import perf_counter
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
+from rag_middle.generation.effect import check_documents, check_effect
+from rag_middle.generation.engine import PreparedPrompt
+from rag_middle.generation.options import GenerationOptions
+from rag_middle.generation.overflow import fitted
+from rag_middle.generation.tokenizing import LockedTokenizer, Prompt, arranged, relevance
+from rag_middle.methods import Method, resolve_method
+from rag_middle.tokens import TokenizedPrompt
+
+__all__ = ["MethodLike", "Preparer"]
+
+MethodLike = str | Method | Sequence[str | Method]
+
+
+class Preparer:
+    """Makes requests ready for one model.
+
+    Args:
+        model: that they will run on.
+        tokenizer: of the model.
+        context_window: tokens that fit, ``None`` where nobody knows.
+        self_check: prove of every method new to the model that it takes effect.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        context_window: int | None,
+        self_check: bool,
+    ) -> None:
+        self.tokenizer = LockedTokenizer(tokenizer)
+        self._model = model
+        self._context_window = context_window
+        self._self_check = self_check
+
+    def method(
+        self,
+        method: MethodLike | None,
+        options: Mapping[str, Any] | None,
+        *,
+        default: Method,
+    ) -> Method:
+        """The method of a call: its own, or the default one."""
+        if method is not None:
+            return self.checked(resolve_method(method, options))
+        if options:
+            raise MethodConfigError(
+                f"Options {sorted(options)} were given without a method: name it too."
+            )
+        return default
+
+    def checked(self, method: Method) -> Method:
+        """The method, once it is known to take effect."""
+        if self._self_check:
+            check_effect(self._model, self.tokenizer.tokenizer, method)
+        return method
+
+    def prompts(
+        self,
+        prompts: Sequence[Prompt],
+        method: Method,
+        options: GenerationOptions,
+        new_tokens: int | Sequence[int],
+    ) -> list[PreparedPrompt]:
+        """Prompts with room for new tokens, one number for all or one each; in order.
+
+        Raises:
+            ContextOverflowError: a prompt does not fit.
+            PromptError: a prompt cannot be turned into tokens, or has no documents where that is
+                refused.
+        """
+        if isinstance(prompts, str) or not isinstance(prompts, Sequence):
+            raise UnsupportedGenerationError(
+                f"A list of prompts is expected, got {type(prompts).__name__}: use generate() or "
+                "score() for a single one."
+            )
+        room = [new_tokens] * len(prompts) if isinstance(new_tokens, int) else new_tokens
+        return [
+            self._prompt(prompt, method, options, room[example], example)
+            for example, prompt in enumerate(prompts)
+        ]
+
+    def encode(self, prompt: Prompt, method: Method, options: GenerationOptions) -> TokenizedPrompt:
+        """The prompt in tokens, its documents in the method's order."""
+        return self._encode(arranged(prompt, method), options)
+
+    def continuation(self, text: str | Sequence[int]) -> tuple[int, ...]:
+        """Ids of what follows a prompt.
+
+        Raises:
+            UnsupportedGenerationError: there are none.
+        """
+        ids = self.tokenizer.continuation(text) if isinstance(text, str) else tuple(text)
+        if not ids:
+            raise UnsupportedGenerationError("A continuation needs at least one token.")
+        return ids
+
+    def _prompt(
+        self,
+        prompt: Prompt,
+        method: Method,
+        options: GenerationOptions,
+        new_tokens: int,
+        example: int,
+    ) -> PreparedPrompt:
+        started = perf_counter()
+        ordered = arranged(prompt, method)
+        tokens = self._encode(ordered, options)
+        check_documents(method, tokens.layout, options.on_missing_documents, example)
+        kept, dropped = fitted(
+            tokens,
+            relevance(ordered, len(tokens.layout.documents)),
+            max_new_tokens=new_tokens,
+            context_window=self._context_window,
+            drop_documents=options.on_overflow == "drop_documents",
+            example=example,
+        )
+        return PreparedPrompt(tokens=kept, dropped=dropped, seconds=perf_counter() - started)
+
+    def _encode(self, prompt: Prompt, options: GenerationOptions) -> TokenizedPrompt:
+        return self.tokenizer.encode(
+            prompt,
+            template=options.template,
+            system=options.system,
+            template_options=options.template_options,
+            allow_control_tokens=options.allow_control_tokens,
+        )
