@@ -21,6 +21,7 @@ from rag_middle.attention.seam import (
     AttentionCall,
     CacheTap,
     base_attention,
+    begins_prompt,
     cache_argument,
     keyword_arguments,
 )
@@ -83,7 +84,8 @@ class LayerCore:
             self._request.attention_calls += 1
             return (), arguments
         cache = arguments.get(self._cache_name) if self._cache_name else None
-        if cache is None:
+        columns = arguments["hidden_states"].shape[1]
+        if begins_prompt(cache, self._traits.layer, columns):
             self._cached_columns = 0
         self._tap = CacheTap(cache)
         if self._cache_name is not None and cache is not None:
@@ -118,8 +120,8 @@ class LayerCore:
         self._skipped.close()
         request = self._request
         request.attention_calls += 1
-        request.see(call.query.shape[0], call.query.shape[2])
         start = self._cached_columns
+        request.see(call.query.shape[0], call.query.shape[2], start)
         try:
             if self._documents is not None:
                 return self._documents.attend(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rag_middle.attention.plan import ChannelScaling
 from rag_middle.attention.request import Request
-from rag_middle.attention.seam import AttentionCall, keyword_arguments
+from rag_middle.attention.seam import AttentionCall, begins_prompt, keyword_arguments
 
 __all__ = ["MptChannelCore", "mpt_attention_modules"]
 
@@ -50,9 +50,10 @@ class MptChannelCore:
         """Forward pre-hook: first run the rows that stay as they are."""
         arguments = keyword_arguments(module, args, kwargs)
         hidden: Tensor = arguments["hidden_states"]
-        if arguments.get("past_key_values") is None:
+        layer: int = module.layer_idx  # type: ignore[assignment]
+        if begins_prompt(arguments.get("past_key_values"), layer, hidden.shape[1]):
             self._cached_columns = 0
-        self._request.see(hidden.shape[0], hidden.shape[1])
+        self._request.see(hidden.shape[0], hidden.shape[1], self._cached_columns)
         self._request.attention_calls += 1
         self._unscaled = None
         if self._scaled_rows(hidden.shape[1]) < hidden.shape[1]:

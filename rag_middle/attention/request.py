@@ -74,14 +74,26 @@ class Request:
     forward_passes: int = 0
     _shared: dict[Hashable, Any] = field(default_factory=dict)
 
-    def see(self, rows: int, columns: int) -> None:
+    def see(self, rows: int, columns: int, start: int = 0) -> None:
         """Take the prompt's shape from the first attention call of the request.
+
+        Args:
+            rows: of the call.
+            columns: of the call.
+            start: columns cached before it.
 
         Raises:
             MethodConfigError: rows that are no multiple of the layouts.
-            UnsupportedGenerationError: a prompt that arrives in pieces.
+            UnsupportedGenerationError: a prompt that arrives in pieces, or another prompt.
         """
         if self.width:
+            known = sum(len(group.rows) for group in self.groups)
+            if start == 0 and (rows != known or columns < self.width):
+                raise UnsupportedGenerationError(
+                    f"This block began with {known} rows of {self.width} columns and now gets "
+                    f"{rows} rows of {columns}: it serves one batch of prompts, any number of "
+                    "times. Open another block for another batch."
+                )
             return
         if rows % len(self.layouts):
             raise MethodConfigError(

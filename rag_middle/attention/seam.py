@@ -34,6 +34,7 @@ __all__ = [
     "ConfigView",
     "backend_name",
     "base_attention",
+    "begins_prompt",
     "cache_argument",
     "handle_attention",
     "handler_of",
@@ -226,3 +227,15 @@ def cache_argument(module: nn.Module) -> str | None:
     """The name under which this module takes its cache, ``None`` if it takes none."""
     declared = parameters(type(module).forward)
     return next((name for name in _CACHE_ARGUMENTS if name in declared), None)
+
+
+def begins_prompt(cache: Any | None, layer: int, columns: int) -> bool:
+    """Whether a call of `columns` tokens is the first of a run, so that nothing is cached yet.
+
+    Args:
+        cache: what the module was given.
+        layer: index of the module.
+        columns: tokens of the call.
+    """
+    # Asking a static cache waits for the device: not at every generated token.
+    return cache is None or (columns > 1 and not cache.get_seq_length(layer))
