@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import sys
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from rag_middle.cli.console import (
-    DebugOption,
-    JsonOption,
-    console,
-    print_json,
-    reporting,
+from rag_middle.cli.answers import (
+    answer_all,
+    load_model,
+    print_answers,
+    show_facts,
+    show_prompt,
+    stream_answer,
 )
+from rag_middle.cli.console import DebugOption, JsonOption, reporting
 from rag_middle.cli.method_options import parse_method_options
 from rag_middle.cli.prompt_file import PromptFormat, read_prompt
-from rag_middle.errors import RagMiddleError, UnsupportedGenerationError
-
-if TYPE_CHECKING:
-    from rag_middle.documents import ContextPrompt
-    from rag_middle.generation import Generation, RagMiddleModel
-    from rag_middle.tokens import TokenizedPrompt
+from rag_middle.errors import UnsupportedGenerationError
 
 __all__ = ["generate"]
 
@@ -229,7 +226,7 @@ def generate(
             "stop": tuple(stop or ()),
         }
         _check_options(options)
-        loaded = _load(
+        loaded = load_model(
             model,
             method=method,
             method_options=method_options,
@@ -243,20 +240,20 @@ def generate(
         tokens = [loaded.encode(each, **shape) for each in contexts] if show_tokens else []
         if as_json:
             answers = loaded.batch(contexts, **options)
-            _print_answers(loaded, answers, tokens)
+            print_answers(loaded, answers, tokens)
             return
         for each in tokens:
-            _show_tokens(loaded, each)
+            show_prompt(loaded, each)
         if len(contexts) > 1:
-            answers = _all(loaded, prompt, contexts, options)
+            answers = answer_all(loaded, prompt, contexts, options)
         elif (sys.stdout.isatty() and beams == 1) if stream is None else stream:
-            answers = [_streamed(loaded, contexts[0], options)]
+            answers = [stream_answer(loaded, contexts[0], options)]
         else:
             answers = [loaded.generate(contexts[0], **options)]
             print(answers[0].text)
         if sys.stderr.isatty():
             for answer in answers:
-                _show_facts(answer)
+                show_facts(answer)
 
 
 def _check_output(sources: list[str], *, stream: bool, as_json: bool) -> None:
@@ -283,74 +280,3 @@ def _check_options(options: dict[str, Any]) -> None:
     from rag_middle.generation import GenerationOptions
 
     GenerationOptions(**options)
-
-
-def _load(name: str, **how: Any) -> RagMiddleModel:
-    from transformers.utils import logging as transformers_logging
-
-    from rag_middle.generation import RagMiddleModel
-
-    if not sys.stderr.isatty():
-        transformers_logging.disable_progress_bar()
-    try:
-        return RagMiddleModel.from_pretrained(name, **how)
-    except RagMiddleError:
-        raise
-    except (ImportError, ValueError) as error:
-        # A missing package, a model with code of its own, an attention it does not have.
-        raise UnsupportedGenerationError(f"Cannot load {name!r}: {error}") from error
-
-
-def _show_tokens(model: RagMiddleModel, tokens: TokenizedPrompt) -> None:
-    from rag_middle.cli.token_view import show_tokens
-
-    show_tokens(console(stderr=True), model.tokenizer, tokens)
-
-
-def _print_answers(
-    model: RagMiddleModel, answers: list[Generation], tokens: list[TokenizedPrompt]
-) -> None:
-    """One object for one prompt, a list for several."""
-    from rag_middle.cli.token_view import described_tokens
-
-    described = [answer.to_dict() for answer in answers]
-    for answer, each in zip(described, tokens, strict=bool(tokens)):
-        answer["tokens"] = described_tokens(model.tokenizer, each)
-    print_json(described[0] if len(described) == 1 else described)
-
-
-def _all(
-    model: RagMiddleModel,
-    sources: list[str],
-    prompts: list[ContextPrompt],
-    options: dict[str, Any],
-) -> list[Generation]:
-    answers = model.batch(prompts, **options)
-    for source, answer in zip(sources, answers, strict=True):
-        print(f"==> {source} <==\n{answer.text}\n")
-    return answers
-
-
-def _streamed(model: RagMiddleModel, prompt: ContextPrompt, options: dict[str, Any]) -> Generation:
-    with model.stream(prompt, **options) as pieces:
-        for piece in pieces:
-            print(piece, end="", flush=True)
-        print()
-        return pieces.result
-
-
-def _show_facts(answer: Generation) -> None:
-    from rich.text import Text
-
-    facts = [
-        answer.method if answer.applied else f"{answer.method} (without effect on this prompt)",
-        f"{answer.usage.prompt_tokens} prompt tokens in {answer.documents} documents",
-        f"{answer.usage.completion_tokens} generated ({answer.finish_reason})",
-        f"first after {answer.timings.time_to_first_token:.2f} s",
-        f"{answer.tokens_per_second:.1f} tokens/s",
-    ]
-    if answer.dropped_documents:
-        facts.append(f"{len(answer.dropped_documents)} documents dropped")
-    if answer.seed is not None:
-        facts.append(f"seed {answer.seed}")
-    console(stderr=True).print(Text(" · ".join(facts), "dim"))
