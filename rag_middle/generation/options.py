@@ -107,15 +107,8 @@ class GenerationOptions:
                 f"num_beams={self.num_beams} searches and temperature={self.temperature} draws: "
                 "use one of them."
             )
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        for string in stop:
-            if not isinstance(string, str) or not string:
-                raise UnsupportedGenerationError(
-                    f"stop holds {string!r}: every stop string needs at least one character. "
-                    "Leave stop out to generate to the end."
-                )
-        object.__setattr__(self, "stop", stop)
-        self.seeds(1 if self.seed is None or isinstance(self.seed, int) else len(self.seed))
+        object.__setattr__(self, "stop", _stop_strings(self.stop))
+        self.seeds(len(self.seed) if isinstance(self.seed, Sequence) else 1)
 
     @property
     def samples(self) -> bool:
@@ -134,10 +127,11 @@ class GenerationOptions:
             UnsupportedGenerationError: seeds that are no whole numbers, or not one per prompt.
         """
         given = self.seed
+        each: tuple[int, ...]
         if given is None:
-            each: tuple[int, ...] = tuple(secrets.randbits(32) for _ in range(prompts))
+            each = tuple(secrets.randbits(32) for _ in range(prompts))
         else:
-            each = (given,) * prompts if isinstance(given, int) else tuple(given)
+            each = tuple(given) if isinstance(given, Sequence) else (given,) * prompts
         if len(each) != prompts or not all(_is_whole(seed) for seed in each):
             raise UnsupportedGenerationError(
                 f"seed must be a whole number, or one for each of {prompts} prompts, got {given!r}."
@@ -153,6 +147,7 @@ _ELSEWHERE = {
     "n": "Repeat the prompt in batch().",
     "num_return_sequences": "Repeat the prompt in batch().",
     "return_full_text": "The prompt is never part of the text.",
+    "stop_sequence": "Did you mean 'stop'?",
     "stop_sequences": "Did you mean 'stop'?",
     "stop_strings": "Did you mean 'stop'?",
     "stream": "Call stream() instead.",
@@ -180,6 +175,17 @@ def checked_options(given: Mapping[str, Any], *, allowed: type[Any]) -> Generati
                 f"Options: {', '.join(known)}."
             )
     return GenerationOptions(**given)
+
+
+def _stop_strings(given: Any) -> tuple[str, ...]:
+    stop = (given,) if isinstance(given, str) or not isinstance(given, Sequence) else tuple(given)
+    for string in stop:
+        if not isinstance(string, str) or not string:
+            raise UnsupportedGenerationError(
+                f"stop must be a string or a list of strings of at least one character, got "
+                f"{given!r}. Leave stop out to generate to the end."
+            )
+    return stop
 
 
 def _is_whole(value: object) -> bool:

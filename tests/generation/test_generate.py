@@ -1,0 +1,301 @@
+"""What `generate` returns."""
+
+from __future__ import annotations
+
+from threading import Event
+
+import pytest
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from rag_middle import ContextPrompt, applied, mark
+from rag_middle.generation import MissingDocumentsWarning, RagMiddleModel
+from rag_middle.methods import (
+    LPES,
+    PINE,
+    SIW,
+    Compose,
+    Method,
+    MsPoE,
+    NoMethod,
+    PositionalHiddenStates,
+    PositionInterpolation,
+)
+from rag_middle.tokens import encode
+from tests.contract.snapshot import snapshot
+
+METHODS: tuple[Method, ...] = (
+    NoMethod(),
+    PINE(),
+    MsPoE(first_layer=0),
+    LPES(factors=1.5),
+    SIW(),
+    PositionInterpolation(scale=2.0),
+    PositionalHiddenStates(channels=(5,), factor=-1.0),
+    Compose(methods=(LPES(factors=1.5), SIW())),
+)
+each_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+
+
+@each_method
+def test_greedy_text_is_what_transformers_generates_under_the_method(
+    model: RagMiddleModel, prompt: ContextPrompt, method: Method
+) -> None:
+    tokens = encode(model.tokenizer, prompt)
+    ids = torch.tensor([tokens.input_ids])
+    with applied(model.model, method, [tokens.layout]):
+        output = model.model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=10, do_sample=False
+        )
+    expected = output[0, ids.shape[1] :].tolist()
+
+    generation = model.generate(prompt, method=method, max_new_tokens=10)
+
+    assert list(generation.token_ids) == expected
+    assert generation.text == model.tokenizer.decode(expected, skip_special_tokens=True)
+    assert generation.finish_reason == "length"
+    assert generation.method == ("lpes+siw" if isinstance(method, Compose) else method.name)
+    assert generation.applied == (not method.is_neutral)
+
+
+@each_method
+def test_a_batch_gives_what_each_prompt_gives_alone(
+    model: RagMiddleModel, prompts: list[ContextPrompt], method: Method
+) -> None:
+    alone = [model.generate(p, method=method, max_new_tokens=8) for p in prompts]
+    for size in (2, 8):
+        together = model.batch(prompts, method=method, max_new_tokens=8, max_batch_size=size)
+        assert [g.token_ids for g in together] == [g.token_ids for g in alone]
+        assert [g.usage for g in together] == [g.usage for g in alone]
+
+
+def test_a_batch_goes_through_the_model_together(
+    model: RagMiddleModel, prompts: list[ContextPrompt]
+) -> None:
+    rows: list[int] = []
+
+    def record(module: object, args: tuple[object, ...], kwargs: dict[str, torch.Tensor]) -> None:
+        rows.append(kwargs["input_ids"].shape[0])
+
+    handle = model.model.register_forward_pre_hook(record, with_kwargs=True)
+    try:
+        model.batch(prompts, max_new_tokens=3, max_batch_size=3)
+    finally:
+        handle.remove()
+    assert rows == [3, 3, 3, 1, 1, 1]
+    assert model.batch([]) == []
+
+
+@each_method
+def test_prompts_without_documents_run_and_say_that_the_method_did_nothing(
+    model: RagMiddleModel, prompt: ContextPrompt, method: Method
+) -> None:
+    plain = model.generate("Question: why?", max_new_tokens=6)
+    kwargs = {"method": method, "max_new_tokens": 6, "on_missing_documents": "ignore"}
+    mixed = model.batch([prompt, "Question: why?"], **kwargs)  # type: ignore[arg-type]
+    works_without = any(
+        not part.needs_documents
+        for part in (method.methods if isinstance(method, Compose) else (method,))
+    )
+    assert mixed[0].applied == (not method.is_neutral)
+    assert mixed[1].applied == (works_without and not method.is_neutral)
+    assert mixed[1].documents == 0
+    if not mixed[1].applied:
+        assert mixed[1].token_ids == plain.token_ids
+
+
+def test_missing_documents_warn_at_the_callers_line_or_are_refused(model: RagMiddleModel) -> None:
+    with pytest.warns(MissingDocumentsWarning, match="pine needs documents") as caught:
+        model.generate("Why?", method="pine", max_new_tokens=1)
+    assert caught[0].filename == __file__
+    with pytest.raises(ValueError, match="Pass a ContextPrompt"):
+        model.generate("Why?", method="pine", max_new_tokens=1, on_missing_documents="error")
+
+
+def test_strings_messages_and_tokens_are_the_same_prompt(
+    model: RagMiddleModel, prompt: ContextPrompt
+) -> None:
+    expected = model.generate(prompt, method="pine", max_new_tokens=6)
+    for same in (prompt.marked, model.encode(prompt)):
+        assert model.generate(same, method="pine", max_new_tokens=6).text == expected.text
+
+
+def test_chat_messages_go_through_the_template(
+    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    from tests.tokenizers import CHATML, byte_level_bpe
+
+    model = RagMiddleModel(llama, byte_level_bpe(bos=True, chat_template=CHATML), method="pine")
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": mark("Lyon lies here.") + mark("A fox.") + "\nWhere?"},
+    ]
+    tokens = model.encode(messages)
+    assert tokens.input_ids.count(tokenizer.bos_token_id) == 1
+    generation = model.generate(messages, max_new_tokens=4)
+    assert generation.documents == 2
+    assert generation.usage.prompt_tokens == len(tokens) == model.count_tokens(messages)
+    answer = model.generate(messages[1]["content"], system="Be brief.", max_new_tokens=4)
+    assert answer.text == generation.text
+
+
+def test_usage_counts_one_bos_and_never_the_padding(
+    model: RagMiddleModel, prompts: list[ContextPrompt]
+) -> None:
+    for prompt, generation in zip(prompts, model.batch(prompts, max_new_tokens=3), strict=True):
+        tokens = model.encode(prompt)
+        assert tokens.input_ids.count(model.tokenizer.bos_token_id) == 1
+        assert generation.usage.prompt_tokens == len(tokens)
+        assert generation.usage.completion_tokens == len(generation.token_ids) == 3
+        assert generation.usage.total_tokens == len(tokens) + 3
+
+
+def test_the_prompt_is_not_echoed(model: RagMiddleModel, prompt: ContextPrompt) -> None:
+    generation = model.generate(prompt, max_new_tokens=5)
+    assert generation.text == model.tokenizer.decode(generation.token_ids)
+    assert len(generation.token_ids) == 5
+
+
+def test_timings_add_up(model: RagMiddleModel, prompt: ContextPrompt) -> None:
+    generation = model.generate(prompt, max_new_tokens=5)
+    timings = generation.timings
+    assert min(timings.tokenize, timings.prefill, timings.decode) > 0
+    assert timings.time_to_first_token < timings.total
+    assert generation.tokens_per_second == pytest.approx(4 / timings.decode)
+    report = generation.to_dict()
+    assert report["usage"]["total_tokens"] == generation.usage.total_tokens
+    assert report["timings"]["total"] == timings.total
+
+
+def test_beams_are_what_transformers_finds(model: RagMiddleModel, prompt: ContextPrompt) -> None:
+    tokens = encode(model.tokenizer, prompt)
+    ids = torch.tensor([tokens.input_ids])
+    with applied(model.model, PINE(), [tokens.layout]):
+        output = model.model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=6, num_beams=3
+        )
+    found = model.batch(
+        [prompt, ContextPrompt("", ["A fox.", "A dog."], "?")],
+        method="pine",
+        max_new_tokens=6,
+        num_beams=3,
+    )
+    assert list(found[0].token_ids) == output[0, ids.shape[1] :].tolist()
+
+
+def test_an_end_token_stops_and_is_not_text(
+    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompts: list[ContextPrompt]
+) -> None:
+    model = RagMiddleModel(llama, tokenizer)
+    free = [model.generate(p, max_new_tokens=8) for p in prompts]
+    end = free[0].token_ids[3]
+    llama.generation_config.eos_token_id = [end]
+    try:
+        ended = model.batch(prompts, max_new_tokens=8)
+    finally:
+        llama.generation_config.eos_token_id = None
+    for before, after in zip(free, ended, strict=True):
+        ids = before.token_ids
+        cut = ids.index(end) + 1 if end in ids else len(ids)
+        assert after.token_ids == ids[:cut]
+        assert after.finish_reason == ("stop" if end in ids else "length")
+        expected = tokenizer.decode([i for i in ids[:cut] if i != end], skip_special_tokens=True)
+        assert after.text == expected
+    assert ended[0].finish_reason == "stop"
+    assert ended[0].stop is None
+
+
+def test_the_models_own_sampling_defaults_do_not_leak_in(
+    model: RagMiddleModel, prompt: ContextPrompt, capfd: pytest.CaptureFixture[str]
+) -> None:
+    expected = model.generate(prompt, max_new_tokens=8).token_ids
+    config = model.model.generation_config
+    theirs = {
+        "do_sample": True,
+        "temperature": 0.6,
+        "top_p": 0.5,
+        "top_k": 3,
+        "repetition_penalty": 1.5,
+        "num_beams": 2,
+        "max_length": 9,
+    }
+    before = {name: getattr(config, name) for name in theirs}
+    try:
+        for name, value in theirs.items():
+            setattr(config, name, value)
+        capfd.readouterr()
+        assert model.generate(prompt, max_new_tokens=8).token_ids == expected
+        assert {name: getattr(config, name) for name in theirs} == theirs
+    finally:
+        for name, value in before.items():
+            setattr(config, name, value)
+    assert capfd.readouterr().err == ""
+
+
+def test_repetition_penalty_changes_the_text(model: RagMiddleModel, prompt: ContextPrompt) -> None:
+    plain = model.generate(prompt, max_new_tokens=20)
+    penalised = model.generate(prompt, max_new_tokens=20, repetition_penalty=5.0)
+    assert len(set(penalised.token_ids)) == 20 > len(set(plain.token_ids)) - 1
+    assert penalised.token_ids != plain.token_ids
+
+
+class _Failing(Event):
+    """Fails when asked for the last of `calls` times: in the middle of generation."""
+
+    def __init__(self, calls: int) -> None:
+        super().__init__()
+        self._calls = calls
+
+    def is_set(self) -> bool:
+        self._calls -= 1
+        if not self._calls:
+            raise RuntimeError("in the middle")
+        return False
+
+
+@each_method
+def test_every_call_leaves_the_model_as_it_was(
+    model: RagMiddleModel, prompt: ContextPrompt, method: Method
+) -> None:
+    model.model.train()
+    model.model.model.layers[1].eval()  # a mixture of modes is kept, too
+    try:
+        before = snapshot(model.model)
+        model.generate(prompt, method=method, max_new_tokens=2, temperature=1.0, seed=1)
+        model.batch([prompt, prompt], method=method, max_new_tokens=2, num_beams=2)
+        model.score(prompt, " a fox", method=method)
+        model.logits(prompt, method=method)
+        list(model.stream(prompt, method=method, max_new_tokens=2))
+        with pytest.raises(RuntimeError, match="in the middle"):
+            model.generate(prompt, method=method, max_new_tokens=9, cancel=_Failing(calls=4))
+        assert snapshot(model.model) == before
+    finally:
+        model.model.eval()
+
+
+def test_a_tokenizer_without_padding_serves_batches_and_stays_without(
+    llama: PreTrainedModel, prompts: list[ContextPrompt]
+) -> None:
+    from tests.tokenizers import byte_level_bpe
+
+    tokenizer = byte_level_bpe(bos=True)
+    tokenizer.pad_token = None
+    model = RagMiddleModel(llama, tokenizer)
+    together = model.batch(prompts, max_new_tokens=4)
+    assert [g.text for g in together] == [model.generate(p, max_new_tokens=4).text for p in prompts]
+    assert tokenizer.pad_token is None
+
+
+def test_token_counts(model: RagMiddleModel, prompt: ContextPrompt) -> None:
+    assert model.count_tokens(prompt) == len(model.encode(prompt))
+    assert model.count_tokens("fox") == len(model.tokenizer.encode("fox", add_special_tokens=False))
+    assert model.count_tokens(prompt.documents[0]) == model.count_tokens(prompt.documents[0].text)
+
+
+def test_what_is_no_prompt_is_refused(model: RagMiddleModel) -> None:
+    with pytest.raises(ValueError, match=r"got a list of str. Several prompts go through batch"):
+        model.generate(["one", "two"])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="got int"):
+        model.generate(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="A list of prompts is expected"):
+        model.batch("one")

@@ -1,0 +1,166 @@
+"""Where a text ends: stop strings across tokens, whole characters, cancelling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Event
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedModel
+
+from rag_middle import ContextPrompt
+from rag_middle.generation import RagMiddleModel
+from rag_middle.generation.text import Completion, IncrementalText
+from tests.tokenizers import byte_level_bpe, metaspace_bpe, wordlevel
+
+TOKENIZERS = {
+    "byte level": byte_level_bpe(),
+    "metaspace": metaspace_bpe(),
+    "words": wordlevel(),
+}
+texts = st.text(
+    st.sampled_from("aé🦊 你e\n.Th"), min_size=1, max_size=30
+)  # characters of one to four bytes
+
+
+def decode_with(name: str):  # type: ignore[no-untyped-def]
+    tokenizer = TOKENIZERS[name]
+    return lambda ids: tokenizer.decode(list(ids), skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@settings(max_examples=60, deadline=None)
+@given(text=texts)
+def test_text_of_tokens_one_by_one_is_the_text_of_all(name: str, text: str) -> None:
+    decode = decode_with(name)
+    ids = TOKENIZERS[name].encode(text, add_special_tokens=False)
+    incremental = IncrementalText(decode)
+    pieces = [incremental.push(token) for token in ids]
+    assert "".join([*pieces, incremental.flush()]) == decode(ids)
+    assert not any("\ufffd" in piece for piece in pieces)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ids=st.lists(st.integers(0, 255), max_size=40))
+def test_bytes_that_are_no_text_read_as_the_tokenizer_reads_them(ids: list[int]) -> None:
+    decode = decode_with("byte level")
+    incremental = IncrementalText(decode)
+    pieces = [incremental.push(token) for token in ids]
+    assert "".join([*pieces, incremental.flush()]) == decode(ids)
+
+
+def complete(text: str, stops: Sequence[str], *, cut: int) -> tuple[list[str], Completion]:
+    """Pieces as they are let go, for `text` in tokens of `cut` characters."""
+    tokens = [text[start : start + cut] for start in range(0, len(text), cut)]
+    completion = Completion(lambda ids: "".join(tokens[i] for i in ids), frozenset(), stops)
+    pieces = []
+    for token in range(len(tokens)):
+        completion.push(token)
+        pieces.append(completion.take())
+    completion.finish("length")
+    pieces.append(completion.take())
+    return pieces, completion
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 7])
+def test_stop_strings_are_found_across_tokens_and_cut_off(cut: int) -> None:
+    pieces, completion = complete("one two STOP three", ["STOP"], cut=cut)
+    assert "".join(pieces) == completion.text == "one two "
+    assert (completion.finish_reason, completion.stop) == ("stop", "STOP")
+
+
+@pytest.mark.parametrize("cut", [1, 2, 5])
+def test_what_only_began_like_a_stop_string_comes_out_in_the_end(cut: int) -> None:
+    pieces, completion = complete("a STO", ["STOP"], cut=cut)
+    assert "".join(pieces) == "a STO"
+    assert completion.finish_reason == "length"
+
+
+def test_the_beginning_of_a_stop_string_is_held_back() -> None:
+    pieces, _ = complete("ab\n\nQuestion", ["\n\nQ"], cut=1)
+    assert pieces[:5] == ["a", "b", "", "", ""]
+    pieces, _ = complete("a\n\nA", ["\n\nQ"], cut=1)
+    assert pieces == ["a", "", "", "\n\nA", ""]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    text=st.text("ab", max_size=25),
+    stops=st.lists(st.text("ab", min_size=1, max_size=4), max_size=3),
+    cut=st.integers(1, 4),
+)
+def test_nothing_of_a_stop_string_ever_gets_out(text: str, stops: list[str], cut: int) -> None:
+    pieces, completion = complete(text, stops, cut=cut)
+    assert "".join(pieces) == completion.text
+    assert text.startswith(completion.text)
+    assert not any(stop in completion.text for stop in stops)
+    assert (completion.stop is None) == (completion.text == text)
+
+
+def test_generation_ends_at_a_stop_string(model: RagMiddleModel, prompt: ContextPrompt) -> None:
+    free = model.generate(prompt, max_new_tokens=30)
+    at = next(i for i in range(4, 30) if free.text[i : i + 3] not in free.text[: i + 2])
+    stop = free.text[at : at + 3]
+
+    ended = model.generate(prompt, max_new_tokens=30, stop=["not there", stop])
+
+    assert ended.text == free.text[:at]
+    assert (ended.finish_reason, ended.stop) == ("stop", stop)
+    assert free.token_ids[: len(ended.token_ids)] == ended.token_ids
+    assert len(ended.token_ids) < 30
+    assert model.tokenizer.decode(ended.token_ids[:-1]).find(stop) < 0  # no token too many
+
+
+def test_rows_of_a_batch_stop_each_for_itself(
+    model: RagMiddleModel, prompts: list[ContextPrompt]
+) -> None:
+    free = model.generate(prompts[0], max_new_tokens=12)
+    stop = free.text[3:5]
+    alone = [model.generate(p, max_new_tokens=12, stop=stop) for p in prompts]
+    together = model.batch(prompts, max_new_tokens=12, stop=stop)
+    assert [g.text for g in together] == [g.text for g in alone]
+    assert [g.token_ids for g in together] == [g.token_ids for g in alone]
+    assert together[0].finish_reason == "stop"
+    assert "length" in {g.finish_reason for g in together}
+
+
+def test_a_beam_search_stops_at_stop_strings(model: RagMiddleModel, prompt: ContextPrompt) -> None:
+    free = model.generate(prompt, max_new_tokens=12, num_beams=3)
+    stop = free.text[3:5]
+    ended = model.generate(prompt, max_new_tokens=12, num_beams=3, stop=stop)
+    assert stop not in ended.text
+
+
+def test_cancelling_ends_generation_with_what_there_is(
+    model: RagMiddleModel, prompts: list[ContextPrompt]
+) -> None:
+    class After(Event):
+        """Set from the fourth question on."""
+
+        asked = 0
+
+        def is_set(self) -> bool:
+            self.asked += 1
+            return self.asked > 4
+
+    free = model.batch(prompts[:2], max_new_tokens=20)
+    ended = model.batch(prompts[:2], max_new_tokens=20, cancel=After())
+    for before, after in zip(free, ended, strict=True):
+        assert after.finish_reason == "cancelled"
+        assert 0 < len(after.token_ids) < 20
+        assert before.token_ids[: len(after.token_ids)] == after.token_ids
+
+
+def test_a_request_cancelled_beforehand_never_runs(
+    model: RagMiddleModel, llama: PreTrainedModel, prompt: ContextPrompt
+) -> None:
+    cancel = Event()
+    cancel.set()
+    handle = llama.register_forward_pre_hook(lambda *_: pytest.fail("the model ran"))
+    try:
+        generation = model.generate(prompt, cancel=cancel)
+    finally:
+        handle.remove()
+    assert (generation.text, generation.finish_reason) == ("", "cancelled")
