@@ -1,0 +1,93 @@
+"""RoPE whose frequencies follow the length of the input: dynamic NTK and longrope.
+
+Below 32 tokens these two families keep the whole contract. Beyond, the unmodified model itself is
+inconsistent (cached keys keep the frequencies of their time; a long row moves the others), so what
+can be asked is that methods follow the model: same frequencies as it would use, from its own pass.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, PreTrainedModel
+
+from rag_middle.attention import applied
+from rag_middle.layout import PromptLayout
+from rag_middle.methods import LPES, PositionInterpolation
+from tests.contract.cases import EXAMPLES, LONG, Prompt
+from tests.contract.running import distance, generated, prompt_logits
+from tests.families import FAMILIES
+from tests.tiny_models import HEAD_SIZE, build, tiny
+
+CHANGING = ("llama_dynamic", "llama_longrope")
+BEYOND = Prompt.random(PromptLayout(40, ((5, 15), (15, 22), (22, 34))), seed=6)
+BEYOND_ONE = Prompt(BEYOND.ids, PromptLayout(40, ((5, 34),)))
+NEUTRAL = {
+    name: example.neutral for name, example in EXAMPLES.items() if name not in ("none", "compose")
+}
+
+
+def _neutral_prompt(method: str, prompt: Prompt) -> Prompt:
+    one = {LONG: Prompt(LONG.ids, PromptLayout(24, ((3, 19),))), BEYOND: BEYOND_ONE}
+    return one[prompt] if method == "pine" else prompt
+
+
+def _frozen(family: str, tokens: int) -> PreTrainedModel:
+    """The family's weights with the frequencies it uses for `tokens` tokens, at any length."""
+    settings = FAMILIES[family].config().rope_parameters
+    if family == "llama_longrope":
+        factors = settings["short_factor" if tokens <= 32 else "long_factor"]
+        rope = {**settings, "short_factor": factors, "long_factor": factors}
+    else:
+        # Dynamic NTK: beyond 32 tokens the base grows with the length.
+        stretch = settings["factor"] * max(tokens, 32) / 32 - (settings["factor"] - 1)
+        theta = settings["rope_theta"] * stretch ** (HEAD_SIZE / (HEAD_SIZE - 2))
+        rope = {"rope_type": "default", "rope_theta": theta}
+    config = tiny(LlamaConfig, rope_parameters=rope, max_position_embeddings=32)
+    return build(family, config, "sdpa")
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("method", NEUTRAL)
+@pytest.mark.parametrize("family", CHANGING)
+def test_long_prompts_use_the_frequencies_of_the_models_own_pass(
+    family: str, method: str, implementation: str
+) -> None:
+    prompt = _neutral_prompt(method, BEYOND)
+    plain = prompt_logits(FAMILIES[family].build(implementation), prompt)
+    model = FAMILIES[family].build(implementation)  # dynamic frequencies remember earlier inputs
+    with applied(model, NEUTRAL[method], [prompt.layout]):
+        assert distance(prompt_logits(model, prompt), plain) < FAMILIES[family].tolerance
+
+
+@pytest.mark.parametrize("prompt", [LONG, BEYOND], ids=["crosses while decoding", "long"])
+@pytest.mark.parametrize("method", NEUTRAL)
+@pytest.mark.parametrize("family", CHANGING)
+def test_generation_follows_the_model_across_the_change(
+    family: str, method: str, prompt: Prompt
+) -> None:
+    prompt = _neutral_prompt(method, prompt)
+    # PINE keeps the prompt's frequencies while it generates: its cached keys have them too.
+    tokens = prompt.layout.length
+    expected = _frozen(family, tokens) if method == "pine" else FAMILIES[family].build()
+    _, plain = generated(expected, [prompt], steps=12)
+    model = FAMILIES[family].build()
+    with applied(model, NEUTRAL[method], [prompt.layout]):
+        _, logits = generated(model, [prompt], steps=12)
+    assert distance(logits, plain) < FAMILIES[family].tolerance
+
+
+@pytest.mark.parametrize("family", CHANGING)
+@pytest.mark.parametrize(
+    ("method", "scale"), [(PositionInterpolation(scale=2.5), 2.5), (LPES(factors=1.5), 1.5)]
+)
+def test_rescaled_positions_do_not_change_the_frequencies(
+    family: str, method: PositionInterpolation | LPES, scale: float
+) -> None:
+    # Positions up to 39 / 2.5 alone would call for the frequencies of a short input.
+    positions: Tensor = torch.arange(40)[None] / scale
+    expected = _frozen(family, 40)(input_ids=BEYOND.ids, position_ids=positions).logits[0]
+    model = FAMILIES[family].build()
+    with applied(model, method, [BEYOND.layout]):
+        assert distance(prompt_logits(model, BEYOND), expected) < FAMILIES[family].tolerance
