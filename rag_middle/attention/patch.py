@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
@@ -16,7 +17,12 @@ from rag_middle.attention.mpt import MptChannelCore, mpt_attention_modules
 from rag_middle.attention.plan import AttentionPlan, PositionScale
 from rag_middle.attention.probe import attention_modules, config_views, probe, rotary_modules
 from rag_middle.attention.request import Request
-from rag_middle.attention.seam import AttentionHandler, handle_attention, handler_of
+from rag_middle.attention.seam import (
+    AttentionHandler,
+    handle_attention,
+    handler_of,
+    keyword_arguments,
+)
 from rag_middle.attention.traits import ModelTraits
 from rag_middle.errors import MethodConfigError, PatchIneffectiveError
 from rag_middle.layout import PromptLayout
@@ -84,7 +90,15 @@ def applied(
         if plan.layers:
             _install(model, traits, plan, request, stack)
         yield request
-        if plan.layers and request.forward_passes and not request.attention_calls:
+        if not plan.layers or request.attention_calls:
+            return
+        if not request.forward_passes:
+            warnings.warn(
+                "The model did not run inside this applied() block, or ran in another thread, "
+                "where the method has no effect. Open the block in the thread that runs the model.",
+                stacklevel=3,
+            )
+        else:
             raise PatchIneffectiveError(
                 f"{traits.model_type}: the model ran {request.forward_passes} forward passes and "
                 f"{method} reached none of its attention layers. Is the model compiled or "
@@ -105,44 +119,70 @@ def _install(
             "This model already runs under a method in this thread. Compose methods with "
             "Compose([...]) instead of nesting blocks."
         )
-    handlers: dict[nn.Module, AttentionHandler] = {}
-    viewed: list[nn.Module] = []
-    for layer, layer_plan in plan.layers.items():
-        module = modules.get(layer)
-        if module is None:
-            continue  # a layer without softmax attention: nothing to plan there
-        if traits.adapter == "mpt":
-            if layer_plan.hidden is None or layer_plan.claims() != {"hidden"}:
-                raise traits.unsupported(
-                    "only hidden states can be changed in this model.",
-                    "Use positional_hidden_states alone.",
-                )
-            mpt = MptChannelCore(module, layer_plan.hidden, request)
-            handlers[module] = mpt
-            stack.callback(
-                _hook(module.register_forward_pre_hook, _guarded(mpt.before), kwargs=True)
-            )
-            stack.callback(_hook(module.register_forward_hook, _guarded(mpt.after)))
-            project = _guarded(mpt.project, owner=module)
-            stack.callback(_hook(module.Wqkv.register_forward_hook, project))  # type: ignore[union-attr]
-            continue
-        core = LayerCore(module, traits.layers[layer], layer_plan, request)
-        handlers[module] = core
-        stack.callback(core.close)
-        stack.callback(_hook(module.register_forward_pre_hook, _guarded(core.before), kwargs=True))
-        if core.needs_attention_call:
-            viewed.append(module)
+    if traits.adapter == "mpt":
+        handlers = _install_mpt(modules, traits, plan, request, stack)
+        depends_on_layouts = True
+    else:
+        cores = _install_cores(modules, traits, plan, request, stack)
+        handlers = dict(cores)
+        viewed = [module for module, core in cores.items() if core.needs_attention_call]
+        stack.enter_context(config_views(viewed))
+        depends_on_layouts = bool(viewed)
     first = next(iter(handlers), None)
     for rotary in rotary_modules(model):
         record = _guarded(request.tables.record, owner=first)
         stack.callback(_hook(rotary.register_forward_hook, record, kwargs=True))
 
-    def count(*_: Any) -> None:
+    def begin_pass(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if depends_on_layouts and not request.forward_passes:
+            arguments = keyword_arguments(module, args, kwargs)
+            request.check_prompt(arguments.get("input_ids"), arguments.get("attention_mask"))
         request.forward_passes += 1
 
-    stack.callback(_hook(model.register_forward_pre_hook, _guarded(count, owner=first)))
-    stack.enter_context(config_views(viewed))
+    guarded = _guarded(begin_pass, owner=first)
+    stack.callback(_hook(model.register_forward_pre_hook, guarded, kwargs=True))
     stack.enter_context(handle_attention(handlers))
+
+
+def _install_cores(
+    modules: dict[int, nn.Module],
+    traits: ModelTraits,
+    plan: AttentionPlan,
+    request: Request,
+    stack: ExitStack,
+) -> dict[nn.Module, LayerCore]:
+    cores: dict[nn.Module, LayerCore] = {}
+    for layer, layer_plan in plan.layers.items():
+        module = modules.get(layer)
+        if module is None:
+            continue  # a layer without softmax attention: nothing to plan there
+        core = cores[module] = LayerCore(module, traits.layers[layer], layer_plan, request)
+        stack.callback(core.close)
+        stack.callback(_hook(module.register_forward_pre_hook, _guarded(core.before), kwargs=True))
+    return cores
+
+
+def _install_mpt(
+    modules: dict[int, nn.Module],
+    traits: ModelTraits,
+    plan: AttentionPlan,
+    request: Request,
+    stack: ExitStack,
+) -> dict[nn.Module, AttentionHandler]:
+    handlers: dict[nn.Module, AttentionHandler] = {}
+    for layer, layer_plan in plan.layers.items():
+        if layer_plan.hidden is None or layer_plan.claims() != {"hidden"}:
+            raise traits.unsupported(
+                "only hidden states can be changed in this model.",
+                "Use positional_hidden_states alone.",
+            )
+        module = modules[layer]
+        core = handlers[module] = MptChannelCore(module, layer_plan.hidden, request)
+        project = _guarded(core.project, owner=module)
+        stack.callback(_hook(module.register_forward_pre_hook, _guarded(core.before), kwargs=True))
+        stack.callback(_hook(module.register_forward_hook, _guarded(core.after)))
+        stack.callback(_hook(module.Wqkv.register_forward_hook, project))  # type: ignore[union-attr]
+    return handlers
 
 
 def _position_scales(plan: AttentionPlan) -> tuple[float, ...]:

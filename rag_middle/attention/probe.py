@@ -27,6 +27,7 @@ from rag_middle.attention.seam import (
     handle_attention,
     handler_of,
     keyword_arguments,
+    parameters,
 )
 from rag_middle.attention.traits import LayerTraits, ModelTraits
 from rag_middle.ops.rope import RotaryStyle, rotate
@@ -50,6 +51,7 @@ def attention_modules(model: nn.Module) -> list[nn.Module]:
         if "Attention" in type(module).__name__
         and hasattr(module, "config")
         and isinstance(getattr(module, "layer_idx", None), int)
+        and "hidden_states" in parameters(type(module).forward)
     ]
 
 

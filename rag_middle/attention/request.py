@@ -118,6 +118,40 @@ class Request:
         )
         self.width = columns
 
+    def check_prompt(self, input_ids: Tensor | None, attention_mask: Any) -> None:
+        """Compare the first pass's tokens with the layouts, where both are plain to see.
+
+        Args:
+            input_ids: `[b, n]`.
+            attention_mask: `[b, n]`, zero for padding; ``None`` for no padding; other forms are
+                left unread.
+
+        Raises:
+            UnsupportedGenerationError: padding on the right, or more or fewer tokens than the
+                layouts say: assisted decoding proposes tokens along with the prompt.
+        """
+        if input_ids is None or input_ids.shape[0] % len(self.layouts):
+            return
+        rows, columns = input_ids.shape
+        tokens = [columns] * rows
+        if attention_mask is not None:
+            if not isinstance(attention_mask, Tensor) or attention_mask.shape != input_ids.shape:
+                return  # made for a static or prefilled cache, or by the caller
+            if not bool(attention_mask[:, -1].all()):
+                raise UnsupportedGenerationError(
+                    "The batch is padded on the right. Pad on the left, as generation needs anyway."
+                )
+            tokens = attention_mask.sum(-1).tolist()
+        repeats = rows // len(self.layouts)
+        for row, given in enumerate(tokens):
+            length = self.layouts[row // repeats].length
+            if given > length:
+                raise UnsupportedGenerationError(
+                    f"Row {row} has {given} tokens in the first forward pass and a layout of "
+                    f"{length}. Give the layout of just this prompt; assisted decoding, which adds "
+                    "proposed tokens to the prompt, cannot run under a method."
+                )
+
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
         """Something that several layers need, made by the first one that asks."""
         if key not in self._shared:

@@ -184,6 +184,7 @@ def test_modules_stay_in_training_or_evaluation(family: str) -> None:
     modes = [module.training for module in model.modules()]
     with applied(model, ACTIVE["positional_hidden_states"], [LONG.layout]):
         assert not frozen.training
+        prompt_logits(model, LONG)
     assert [module.training for module in model.modules()] == modes
 
 
