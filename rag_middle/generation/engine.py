@@ -30,7 +30,7 @@ from rag_middle.generation.turns import in_eval_mode, turn
 from rag_middle.methods import Method
 from rag_middle.tokens import TokenizedBatch, TokenizedPrompt
 
-__all__ = ["PreparedPrompt", "device_of", "generate", "pad_token_id"]
+__all__ = ["PreparedPrompt", "device_of", "generate", "vocabulary_size"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +144,7 @@ def _run(
 ) -> list[list[int]]:
     """Generated tokens of every prompt, with whatever padding follows the end."""
     batch = TokenizedBatch(tuple(prompt.tokens for prompt in prompts))
-    pad = pad_token_id(model, tokenizer.tokenizer)
+    pad = _pad_token_id(model, tokenizer.tokenizer)
     ids, mask = batch.padded(pad, device=device_of(model))
     width = ids.shape[1]
     criteria: list[Any] = [progress]
@@ -213,9 +213,15 @@ def device_of(model: PreTrainedModel) -> torch.device:
     return weight.device
 
 
-def pad_token_id(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+def vocabulary_size(model: PreTrainedModel) -> int:
+    """Tokens the model has an embedding for."""
+    weight: Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
+    return weight.shape[0]
+
+
+def _pad_token_id(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
     """A token to fill with; it is masked, so any one the model knows will do."""
-    rows: int = model.get_input_embeddings().weight.shape[0]  # type: ignore[assignment, index]
+    rows = vocabulary_size(model)
     own: Any = model.generation_config
     for candidate in (tokenizer.pad_token_id, own.pad_token_id, tokenizer.eos_token_id):
         if isinstance(candidate, int) and 0 <= candidate < rows:

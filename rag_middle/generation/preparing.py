@@ -8,9 +8,9 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
+from rag_middle.errors import MethodConfigError, PromptError, UnsupportedGenerationError
 from rag_middle.generation.effect import check_documents, check_effect
-from rag_middle.generation.engine import PreparedPrompt
+from rag_middle.generation.engine import PreparedPrompt, vocabulary_size
 from rag_middle.generation.options import GenerationOptions
 from rag_middle.generation.overflow import fitted
 from rag_middle.generation.tokenizing import LockedTokenizer, Prompt, arranged, relevance
@@ -105,7 +105,18 @@ class Preparer:
         ids = self.tokenizer.continuation(text) if isinstance(text, str) else tuple(text)
         if not ids:
             raise UnsupportedGenerationError("A continuation needs at least one token.")
+        self._check_vocabulary(ids)
         return ids
+
+    def _check_vocabulary(self, ids: Sequence[int]) -> None:
+        """Refuse ids the model does not have: on a GPU they would take the process down."""
+        tokens = vocabulary_size(self._model)
+        outside = [token for token in ids if not 0 <= token < tokens]
+        if outside:
+            raise PromptError(
+                f"Token {outside[0]} is not among the model's {tokens}. Is this the model's own "
+                "tokenizer? If tokens were added to it, call model.resize_token_embeddings()."
+            )
 
     def _prompt(
         self,
@@ -118,6 +129,7 @@ class Preparer:
         started = perf_counter()
         ordered = arranged(prompt, method)
         tokens = self._encode(ordered, options)
+        self._check_vocabulary(tokens.input_ids)
         check_documents(method, tokens.layout, options.on_missing_documents, example)
         kept, dropped = fitted(
             tokens,

@@ -8,7 +8,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from rag_middle import ContextPrompt, applied, mark
+from rag_middle import ContextPrompt, PromptLayout, applied, mark
+from rag_middle.errors import PromptError
 from rag_middle.generation import MissingDocumentsWarning, RagMiddleModel
 from rag_middle.methods import (
     LPES,
@@ -21,7 +22,8 @@ from rag_middle.methods import (
     PositionalHiddenStates,
     PositionInterpolation,
 )
-from rag_middle.tokens import encode
+from rag_middle.tokens import TokenizedPrompt, encode
+from tests.conftest import FamilyModel
 from tests.contract.snapshot import snapshot
 
 METHODS: tuple[Method, ...] = (
@@ -284,6 +286,30 @@ def test_a_tokenizer_without_padding_serves_batches_and_stays_without(
     together = model.batch(prompts, max_new_tokens=4)
     assert [g.text for g in together] == [model.generate(p, max_new_tokens=4).text for p in prompts]
     assert tokenizer.pad_token is None
+
+
+def test_lengths_that_change_frequencies_do_not_share_a_batch(
+    family_model: FamilyModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    """LongRoPE switches frequencies for the whole batch when one row gets long."""
+    model = RagMiddleModel(family_model("llama_longrope"), tokenizer)
+    prompts = [
+        TokenizedPrompt(input_ids=tuple(range(20, 20 + n)), layout=PromptLayout(length=n))
+        for n in (9, 40, 20, 30, 40)  # the frequencies change above 32
+    ]
+    together = model.batch(prompts, max_new_tokens=5)
+    alone = [model.generate(prompt, max_new_tokens=5) for prompt in prompts]
+    assert [g.token_ids for g in together] == [g.token_ids for g in alone]
+
+
+def test_a_tokenizer_of_another_model_is_noticed(
+    family_model: FamilyModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    model = RagMiddleModel(family_model("llama"), tokenizer)
+    with pytest.raises(PromptError, match="the model's own tokenizer"):
+        model.generate("Why?")
+    with pytest.raises(PromptError, match="211"):
+        model.score(TokenizedPrompt(input_ids=(5,), layout=PromptLayout(length=1)), [211])
 
 
 def test_token_counts(model: RagMiddleModel, prompt: ContextPrompt) -> None:

@@ -1,0 +1,154 @@
+"""Models from disk, and what is said where there are none."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers.utils import logging as transformers_logging
+
+from rag_middle import ContextPrompt
+from rag_middle.errors import ModelNotFoundError, UnknownNameError, UnsupportedGenerationError
+from rag_middle.generation import BackendFallbackWarning, RagMiddleModel
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    transformers_logging.disable_progress_bar()
+    yield
+    transformers_logging.enable_progress_bar()
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture(scope="module")
+def folder(
+    llama: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    llama.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+def test_a_saved_model_writes_the_same_text(
+    folder: Path, model: RagMiddleModel, prompt: ContextPrompt
+) -> None:
+    loaded = RagMiddleModel.from_pretrained(folder, method="pine")
+    expected = model.generate(prompt, method="pine", max_new_tokens=8)
+    assert loaded.generate(prompt, max_new_tokens=8).token_ids == expected.token_ids
+    assert loaded.method.name == "pine"
+    assert loaded.context_window == 512
+    assert not loaded.model.training
+    assert loaded.device.type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def test_dtype_backend_and_tokenizer_are_chosen(
+    folder: Path, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    loaded = RagMiddleModel.from_pretrained(
+        str(folder),
+        dtype="bfloat16",
+        attn_implementation="eager",
+        tokenizer=tokenizer,
+        device="cpu",
+        method="lpes",
+        method_options={"factors": 1.2},
+    )
+    assert loaded.model.dtype == torch.bfloat16
+    assert loaded.model.config._attn_implementation == "eager"
+    assert loaded.tokenizer is tokenizer
+    assert loaded.generate("Why?", max_new_tokens=2).applied
+
+
+def test_flash_attention_that_is_not_there_falls_back_and_says_so(folder: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("flash attention may be installed")
+    with pytest.warns(BackendFallbackWarning, match="using sdpa") as caught:
+        loaded = RagMiddleModel.from_pretrained(folder, attn_implementation="flash_attention_2")
+    assert caught[0].filename == __file__
+    assert loaded.model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("name", ["no-such-model-anywhere", "nobody/no-such-model"])
+def test_a_model_that_is_nowhere_is_named_with_next_steps(name: str) -> None:
+    with pytest.raises(ModelNotFoundError, match="HF_HUB_OFFLINE") as raised:
+        RagMiddleModel.from_pretrained(name)
+    assert name in str(raised.value)
+    assert "hf download" in str(raised.value)
+
+
+def test_a_path_that_is_not_there(tmp_path: Path) -> None:
+    for missing in (tmp_path / "models" / "mine", "./models/of/mine", "~/models/of/mine"):
+        with pytest.raises(ModelNotFoundError, match="no such directory"):
+            RagMiddleModel.from_pretrained(missing)
+
+
+def test_directories_that_lack_something(
+    tmp_path: Path,
+    folder: Path,
+    llama: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.CRITICAL, "transformers")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(ModelNotFoundError, match="holds nothing"):
+        RagMiddleModel.from_pretrained(empty)
+    with pytest.raises(ModelNotFoundError, match="the model of"):
+        RagMiddleModel.from_pretrained(empty, tokenizer=tokenizer)
+    no_weights = tmp_path / "config"
+    llama.config.save_pretrained(no_weights)
+    with pytest.raises(ModelNotFoundError, match=r"config.json.*the tokenizer|the tokenizer of"):
+        RagMiddleModel.from_pretrained(no_weights)
+    with pytest.raises(ModelNotFoundError, match="weights of the model"):
+        RagMiddleModel.from_pretrained(no_weights, tokenizer=folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "float12"}, "dtype"),
+        ({"device": "cpu", "device_map": "auto"}, "device_map"),
+        ({"device": "abacus"}, "There is no device"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(
+    folder: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UnsupportedGenerationError, match=message):
+        RagMiddleModel.from_pretrained(folder, **options)
+
+
+def test_a_misspelt_method_costs_no_loading() -> None:
+    with pytest.raises(UnknownNameError, match="pine"):
+        RagMiddleModel.from_pretrained("no-such-model", method="pinee")
+
+
+def test_a_device_map_without_accelerate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rag_middle.generation import loading
+
+    monkeypatch.setattr(loading, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="pip install accelerate"):
+        RagMiddleModel.from_pretrained(folder, device_map="auto")
+
+
+def test_an_encoder_decoder_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(vocab_size=9, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    with pytest.raises(UnsupportedGenerationError, match="no decoder"):
+        RagMiddleModel(T5ForConditionalGeneration(config), tokenizer)

@@ -1,0 +1,110 @@
+"""Prompts that do not fit."""
+
+from __future__ import annotations
+
+import pytest
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from rag_middle import ContextPrompt, Document
+from rag_middle.errors import ContextOverflowError
+from rag_middle.generation import RagMiddleModel
+
+NEW = 4
+
+
+def limited(
+    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, window: int
+) -> RagMiddleModel:
+    return RagMiddleModel(llama, tokenizer, method="pine", context_window=window)
+
+
+def scored(*scores: object) -> ContextPrompt:
+    documents = [
+        Document(f"Text number {i}. " * (i + 1), id=f"d{i}", metadata={"score": score})
+        for i, score in enumerate(scores)
+    ]
+    return ContextPrompt("Read.\n", documents, "Why?")
+
+
+def test_the_window_is_the_models_unless_said_otherwise(
+    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    assert RagMiddleModel(llama, tokenizer).context_window == 512
+    assert limited(llama, tokenizer, 99).context_window == 99
+
+
+def test_a_prompt_that_just_fits_is_sent_and_one_token_more_is_refused(
+    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompt: ContextPrompt
+) -> None:
+    tokens = len(RagMiddleModel(llama, tokenizer).encode(prompt))
+    fits = limited(llama, tokenizer, tokens + NEW)
+    assert fits.generate(prompt, max_new_tokens=NEW).usage.total_tokens == tokens + NEW
+    small = limited(llama, tokenizer, tokens + NEW - 1)
+    with pytest.raises(ContextOverflowError, match="1 too many") as raised:
+        small.batch(["Why?", prompt], max_new_tokens=NEW, on_missing_documents="ignore")
+    error = raised.value
+    assert (error.prompt_tokens, error.max_new_tokens) == (tokens, NEW)
+    assert (error.context_window, error.example) == (tokens + NEW - 1, 1)
+    with pytest.raises(ContextOverflowError):
+        small.score(prompt, [5] * NEW)
+
+
+def test_the_least_relevant_documents_are_left_out_and_reported(
+    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    prompt = scored(0.9, 0.1, 0.5, 0.3)
+    whole = RagMiddleModel(llama, tokenizer)
+    lengths = whole.encode(prompt).layout.document_lengths
+    excess = lengths[1] + 1  # the least relevant one alone is not enough
+    model = limited(llama, tokenizer, len(whole.encode(prompt)) + NEW - excess)
+    generation = model.generate(prompt, max_new_tokens=NEW, on_overflow="drop_documents")
+
+    assert [(d.index, d.id) for d in generation.dropped_documents] == [(1, "d1"), (3, "d3")]
+    assert generation.documents == 2
+    kept = prompt.with_documents([prompt.documents[0], prompt.documents[2]])
+    expected = whole.generate(kept, method="pine", max_new_tokens=NEW)
+    assert generation.text == expected.text
+    assert generation.usage == expected.usage
+
+
+@pytest.mark.parametrize("scores", [(1, 2, None, 4), (1, 2, "3", 4), (1, 2, float("nan"), 4)])
+def test_without_scores_the_last_documents_go_first(
+    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, scores: tuple[object, ...]
+) -> None:
+    prompt = scored(*scores)
+    tokens = len(RagMiddleModel(llama, tokenizer).encode(prompt))
+    model = limited(llama, tokenizer, tokens + NEW - 1)
+    for given in (prompt, prompt.marked):
+        generation = model.generate(given, max_new_tokens=NEW, on_overflow="drop_documents")
+        assert [d.index for d in generation.dropped_documents] == [3]
+
+
+def test_equal_scores_keep_the_earlier_document(
+    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    prompt = scored(1, 1, 1)
+    tokens = len(RagMiddleModel(llama, tokenizer).encode(prompt))
+    model = limited(llama, tokenizer, tokens + NEW - 1)
+    generation = model.generate(prompt, max_new_tokens=NEW, on_overflow="drop_documents")
+    assert [d.index for d in generation.dropped_documents] == [2]
+
+
+def test_a_question_that_does_not_fit_alone_is_refused(
+    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    prompt = scored(1, 2)
+    bare = len(RagMiddleModel(llama, tokenizer).encode(prompt.with_documents([])))
+    model = limited(llama, tokenizer, bare + NEW - 1)
+    with pytest.raises(ContextOverflowError) as raised:
+        model.generate(prompt, max_new_tokens=NEW, on_overflow="drop_documents")
+    assert raised.value.prompt_tokens == bare
+    just = limited(llama, tokenizer, bare + NEW)
+    generation = just.generate(prompt, max_new_tokens=NEW, on_overflow="drop_documents")
+    assert generation.documents == 0
+    assert [d.index for d in generation.dropped_documents] == [0, 1]
+    assert not generation.applied
+
+
+def test_nothing_is_dropped_where_everything_fits(model: RagMiddleModel) -> None:
+    generation = model.generate(scored(1, 2), max_new_tokens=1, on_overflow="drop_documents")
+    assert generation.dropped_documents == ()

@@ -1,0 +1,103 @@
+"""Logits and log-probabilities."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from rag_middle import ContextPrompt, applied
+from rag_middle.errors import UnsupportedGenerationError
+from rag_middle.generation import RagMiddleModel
+from rag_middle.methods import PINE, Method
+from rag_middle.tokens import encode
+from tests.conftest import FamilyModel
+from tests.generation.test_generate import METHODS
+
+each_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+ATOL = 2e-5  # float32: several tokens at once round differently from one at a time
+
+
+def one_by_one(
+    model: RagMiddleModel, prompt: ContextPrompt, ids: tuple[int, ...], method: Method
+) -> list[float]:
+    """The slow way: each token fed alone, as generation would."""
+    tokens = encode(model.tokenizer, prompt)
+    found = []
+    with torch.no_grad(), applied(model.model, method, [tokens.layout]):
+        output = model.model(input_ids=torch.tensor([tokens.input_ids]), use_cache=True)
+        for token in ids:
+            found.append(output.logits[0, -1].log_softmax(-1)[token].item())
+            output = model.model(
+                input_ids=torch.tensor([[token]]), past_key_values=output.past_key_values
+            )
+    return found
+
+
+@each_method
+def test_scores_are_those_of_tokens_fed_one_by_one(
+    model: RagMiddleModel, prompts: list[ContextPrompt], method: Method
+) -> None:
+    continuations = [" the river", (5, 6, 7, 8, 9, 10), " a", "Paris."]
+    scores = model.score_batch(prompts, continuations, method=method, max_batch_size=3)
+    for prompt, continuation, score in zip(prompts, continuations, scores, strict=True):
+        expected = one_by_one(model, prompt, score.token_ids, method)
+        assert list(score.log_probabilities) == pytest.approx(expected, abs=ATOL)
+        assert score.total == pytest.approx(sum(expected), abs=ATOL * len(expected))
+        assert not score.is_greedy
+        if isinstance(continuation, str):
+            assert model.tokenizer.decode(score.token_ids) == continuation
+
+
+@each_method
+def test_what_generate_writes_is_greedy(
+    model: RagMiddleModel, prompt: ContextPrompt, method: Method
+) -> None:
+    ids = model.generate(prompt, method=method, max_new_tokens=6).token_ids
+    assert model.score(prompt, ids, method=method).is_greedy
+    assert model.score(prompt, ids[:1], method=method).is_greedy
+    changed = (*ids[:-1], ids[-1] + 1)
+    assert not model.score(prompt, changed, method=method).is_greedy
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gpt_oss", "qwen3_next", "mpt"])
+def test_windows_sinks_hybrids_and_alibi_are_scored_too(
+    family_model: FamilyModel, tokenizer: PreTrainedTokenizerFast, family: str
+) -> None:
+    from rag_middle import PromptLayout
+    from rag_middle.tokens import TokenizedPrompt
+
+    model = RagMiddleModel(family_model(family), tokenizer)
+    prompts = [
+        TokenizedPrompt(input_ids=tuple(range(30, 30 + length)), layout=PromptLayout(length=length))
+        for length in (25, 40)
+    ]
+    written = [model.generate(prompt, max_new_tokens=5) for prompt in prompts]
+    scores = model.score_batch(prompts, [g.token_ids for g in written])
+    assert all(score.is_greedy for score in scores)
+
+
+@each_method
+def test_logits_are_the_models_under_the_method(
+    model: RagMiddleModel, prompt: ContextPrompt, method: Method
+) -> None:
+    tokens = encode(model.tokenizer, prompt)
+    with torch.no_grad(), applied(model.model, method, [tokens.layout]):
+        expected = model.model(input_ids=torch.tensor([tokens.input_ids])).logits[0]
+    everywhere = model.logits(prompt, method=method, all_positions=True)
+    assert torch.allclose(everywhere, expected, atol=ATOL)
+    assert torch.allclose(model.logits(prompt, method=method), expected[-1], atol=ATOL)
+    assert not everywhere.requires_grad
+
+
+def test_a_score_says_what_it_is_of(model: RagMiddleModel, prompt: ContextPrompt) -> None:
+    score = model.score(prompt, " fox", method=PINE())
+    assert (score.method, score.applied) == ("pine", True)
+    assert score.prompt_tokens == len(model.encode(prompt))
+
+
+def test_continuations_need_a_token_and_a_prompt_each(model: RagMiddleModel) -> None:
+    with pytest.raises(UnsupportedGenerationError, match="at least one token"):
+        model.score("Why?", "")
+    with pytest.raises(UnsupportedGenerationError, match="one continuation per prompt"):
+        model.score_batch(["Why?"], ["a", "b"])

@@ -1,0 +1,96 @@
+"""A method that reaches nothing is noticed when it is first used."""
+
+from __future__ import annotations
+
+import pytest
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from rag_middle import ContextPrompt, PromptLayout
+from rag_middle.attention import AttentionPlan, ModelTraits
+from rag_middle.errors import PatchIneffectiveError, UnsupportedArchitectureError
+from rag_middle.generation import RagMiddleModel
+from rag_middle.methods import LPES, PINE, SIW, Method
+from tests.conftest import FamilyModel
+from tests.generation.test_generate import METHODS
+
+
+@pytest.fixture
+def passes(llama: PreTrainedModel):  # type: ignore[no-untyped-def]
+    """Forward passes of the model, counted."""
+    seen: list[int] = []
+    handle = llama.register_forward_pre_hook(lambda *_: seen.append(1))
+    yield seen
+    handle.remove()
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_every_method_passes(
+    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, method: Method
+) -> None:
+    assert RagMiddleModel(llama, tokenizer, method=method).method == method
+
+
+def test_a_method_without_effect_is_refused(
+    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LPES, "plan", lambda *_: AttentionPlan())
+    silent = LPES(factors=1.23)
+    with pytest.raises(PatchIneffectiveError, match="rag-middle verify"):
+        RagMiddleModel(llama, tokenizer, method=silent)
+    model = RagMiddleModel(llama, tokenizer)
+    with pytest.raises(PatchIneffectiveError):
+        model.generate("Why?", method=silent)
+    unchecked = RagMiddleModel(llama, tokenizer, method=silent, self_check=False)
+    assert unchecked.generate("Why?", max_new_tokens=1).applied
+
+
+def test_a_method_may_happen_to_change_nothing_on_the_first_prompt(
+    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIW leaves documents alone that are read neither densely nor sparsely, say."""
+    plan = LPES.plan
+
+    def only_longer(self: LPES, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> object:
+        return plan(self, layouts, traits) if layouts[0].length > 26 else AttentionPlan()
+
+    monkeypatch.setattr(LPES, "plan", only_longer)
+    RagMiddleModel(llama, tokenizer, method=LPES(factors=1.29))
+
+
+def test_a_method_is_checked_once_per_model(
+    llama: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    prompt: ContextPrompt,
+    passes: list[int],
+) -> None:
+    method = LPES(factors=1.37)
+    model = RagMiddleModel(llama, tokenizer, method=method)
+    assert len(passes) == 2
+    RagMiddleModel(llama, tokenizer, method=LPES(factors=1.37))
+    model.generate(prompt, max_new_tokens=1)
+    assert len(passes) == 3
+    model.generate(prompt, max_new_tokens=1, method=LPES(factors=1.38))
+    assert len(passes) == 6
+
+
+def test_neutral_parameters_need_no_check(
+    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, passes: list[int]
+) -> None:
+    model = RagMiddleModel(llama, tokenizer, method=LPES(factors=1.0))
+    assert not passes
+    assert not model.generate("Why?", max_new_tokens=1).applied
+
+
+def test_factors_per_document_are_checked_with_as_many_documents(
+    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompt: ContextPrompt
+) -> None:
+    model = RagMiddleModel(llama, tokenizer, method=SIW(alpha_per_document=(0.5, 1.5, 1.0)))
+    assert model.generate(prompt, max_new_tokens=1).documents == 3
+
+
+def test_a_model_that_cannot_take_a_method_says_so_at_once(
+    family_model: FamilyModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    with pytest.raises(UnsupportedArchitectureError, match="bloom"):
+        RagMiddleModel(family_model("bloom"), tokenizer, method=PINE())
+    assert RagMiddleModel(family_model("bloom"), tokenizer).method.name == "none"

@@ -1,0 +1,240 @@
+"""Streams: the same text in pieces, errors that arrive, and nothing left behind."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+from threading import Event
+
+import pytest
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from rag_middle import ContextPrompt, PromptLayout, applied
+from rag_middle.attention import model_lock
+from rag_middle.errors import ContextOverflowError, MethodConfigError
+from rag_middle.generation import GenerationStream, RagMiddleModel
+from rag_middle.methods import NoMethod
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    yield
+    deadline = time.monotonic() + 5
+    while any(t.name == "rag-middle-stream" for t in threading.enumerate()):
+        assert time.monotonic() < deadline, "a stream's thread is still running"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def slow_steps(llama: PreTrainedModel) -> Iterator[list[float]]:
+    """Every forward pass takes 20 ms longer; the list grows with each."""
+    passes: list[float] = []
+
+    def wait(*_: object) -> None:
+        passes.append(time.monotonic())
+        time.sleep(0.02)
+
+    handle = llama.register_forward_pre_hook(wait)
+    yield passes
+    handle.remove()
+
+
+def lock_is_free(model: RagMiddleModel) -> bool:
+    lock = model_lock(model.model)
+    free: list[bool] = []
+
+    def ask() -> None:
+        free.append(lock.acquire(blocking=False))
+        if free[0]:
+            lock.release()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    return free[0]
+
+
+@pytest.mark.parametrize("method", ["none", "pine", "ms_poe", "lpes", "siw"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_pieces_are_the_text(
+    model: RagMiddleModel, prompt: ContextPrompt, method: str, temperature: float
+) -> None:
+    whole = model.generate(
+        prompt, method=method, max_new_tokens=15, temperature=temperature, seed=1
+    )
+    stream = model.stream(prompt, method=method, max_new_tokens=15, temperature=temperature, seed=1)
+    pieces = list(stream)
+    assert "".join(pieces) == whole.text == stream.result.text
+    assert len(pieces) > 3
+    assert all(pieces)
+    assert stream.result.token_ids == whole.token_ids
+    assert stream.result.usage == whole.usage
+    assert stream.result.finish_reason == "length"
+
+
+def test_pieces_come_while_generation_runs(
+    model: RagMiddleModel, prompt: ContextPrompt, slow_steps: list[float]
+) -> None:
+    stream = model.stream(prompt, max_new_tokens=20)
+    next(stream)
+    assert len(slow_steps) < 20
+    assert stream.result.usage.completion_tokens == 20
+    assert len(slow_steps) == 20
+
+
+def test_nothing_runs_before_the_first_piece_is_asked_for(
+    model: RagMiddleModel, prompt: ContextPrompt, slow_steps: list[float]
+) -> None:
+    stream = model.stream(prompt, max_new_tokens=2)
+    assert not slow_steps
+    assert stream.result.usage.completion_tokens == 2
+
+
+def test_a_stream_stops_at_stop_strings(model: RagMiddleModel, prompt: ContextPrompt) -> None:
+    free = model.generate(prompt, max_new_tokens=20).text
+    stop = free[6:8]
+    stream = model.stream(prompt, max_new_tokens=20, stop=stop)
+    pieces = list(stream)
+    assert "".join(pieces) == free[: free.index(stop)]
+    assert stream.result.stop == stop
+    assert not any(stop[0] == piece[-1:] for piece in pieces[-1:])
+
+
+def test_an_exception_while_streaming_reaches_the_consumer(
+    model: RagMiddleModel, llama: PreTrainedModel, prompt: ContextPrompt
+) -> None:
+    passes: list[int] = []
+
+    def fail(*_: object) -> None:
+        passes.append(1)
+        if len(passes) == 4:
+            raise ZeroDivisionError("in the fourth pass")
+
+    handle = llama.register_forward_pre_hook(fail)
+    try:
+        stream = model.stream(prompt, method="pine", max_new_tokens=30)
+        with pytest.raises(ZeroDivisionError, match="fourth"):
+            list(stream)
+        with pytest.raises(ZeroDivisionError):
+            stream.result  # noqa: B018
+        with pytest.raises(ZeroDivisionError):
+            next(stream)
+    finally:
+        handle.remove()
+    assert lock_is_free(model)
+    assert model.generate(prompt, method="pine", max_new_tokens=2).usage.completion_tokens == 2
+
+
+def test_refusals_come_before_anything_runs(model: RagMiddleModel, prompt: ContextPrompt) -> None:
+    with pytest.raises(ContextOverflowError):
+        model.stream(prompt, max_new_tokens=10_000)
+
+
+def test_closing_early_ends_generation_and_frees_the_model(
+    model: RagMiddleModel, prompt: ContextPrompt, slow_steps: list[float]
+) -> None:
+    with model.stream(prompt, method="pine", max_new_tokens=200) as stream:
+        first = next(stream)
+    assert lock_is_free(model)
+    assert 0 < len(slow_steps) < 100
+    assert stream.result.finish_reason == "cancelled"
+    assert stream.result.text.startswith(first)
+    stream.close()
+
+
+def test_a_forgotten_stream_ends(
+    model: RagMiddleModel, prompt: ContextPrompt, slow_steps: list[float]
+) -> None:
+    stream = model.stream(prompt, max_new_tokens=200)
+    next(stream)
+    del stream
+    gc.collect()
+    deadline = time.monotonic() + 5
+    while not lock_is_free(model):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert len(slow_steps) < 100
+
+
+def test_a_stream_that_waits_for_its_turn_can_be_closed(
+    model: RagMiddleModel, prompt: ContextPrompt
+) -> None:
+    held, release = Event(), Event()
+
+    def hold() -> None:
+        with applied(model.model, NoMethod(), [PromptLayout(length=1)]):
+            held.set()
+            release.wait(10)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(10)
+    stream = model.stream(prompt, max_new_tokens=5)
+    consumer: list[str] = []
+    reader = threading.Thread(target=lambda: consumer.extend(stream))
+    reader.start()
+    stream.close()
+    reader.join(10)
+    assert not reader.is_alive()
+    assert consumer == []
+    assert stream.result.finish_reason == "cancelled"
+    release.set()
+    holder.join(10)
+
+
+def test_a_stream_inside_a_block_of_the_same_thread_is_refused(
+    model: RagMiddleModel, prompt: ContextPrompt
+) -> None:
+    with (
+        applied(model.model, NoMethod(), [PromptLayout(length=1)]),
+        pytest.raises(MethodConfigError, match="Leave the applied"),
+    ):
+        model.stream(prompt)
+
+
+def test_a_request_may_be_made_while_a_stream_is_read(
+    model: RagMiddleModel, prompt: ContextPrompt
+) -> None:
+    expected = model.generate(prompt, method="pine", max_new_tokens=4).text
+    stream = model.stream(prompt, max_new_tokens=6)
+    next(stream)
+    assert model.generate(prompt, method="pine", max_new_tokens=4).text == expected
+    assert stream.result.usage.completion_tokens == 6
+
+
+def test_a_dead_thread_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rag_middle.generation import streaming
+
+    monkeypatch.setattr(streaming, "_ALIVE_CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(streaming, "_run", lambda *_: None)
+
+    def never(emit: Callable[[str], None], stopped: Event) -> object:
+        raise AssertionError
+
+    with pytest.raises(RuntimeError, match="died without a word"):
+        next(GenerationStream(never))  # type: ignore[arg-type]
+
+
+def test_a_character_of_several_tokens_comes_whole(
+    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    """Logits are forced, so that the model says a fox in four bytes."""
+    said = tokenizer.encode("a🦊 é", add_special_tokens=False)
+    model = RagMiddleModel(llama, tokenizer)
+    step = iter(said)
+
+    def force(module: object, args: object, output: torch.Tensor) -> torch.Tensor:
+        forced = torch.full_like(output, -1e4)
+        forced[..., next(step)] = 0
+        return forced
+
+    handle = llama.lm_head.register_forward_hook(force)
+    try:
+        pieces = list(model.stream("Say it.", max_new_tokens=len(said)))
+    finally:
+        handle.remove()
+    assert "".join(pieces) == "a🦊 é"
+    assert "🦊" in pieces
