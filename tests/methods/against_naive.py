@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -48,7 +49,11 @@ def naive(kind: type[N], model: Any, prompt: Prompt, **settings: Any) -> N:
 
 
 def assert_equal_to_naive(
-    model: Any, method: Method, kind: type[NaiveLlama], **settings: Any
+    model: Any,
+    method: Method,
+    kind: type[NaiveLlama],
+    prompts: Sequence[Prompt] = PROMPTS,
+    **settings: Any,
 ) -> None:
     """Logits of prompts alone and of generation in a padded batch equal the twin's.
 
@@ -56,12 +61,13 @@ def assert_equal_to_naive(
         model: a tiny LLaMA or Qwen 3.
         method: of the package.
         kind: its twin.
+        prompts: the batch.
         settings: of the twin; a callable is called with the prompt.
     """
-    with applied(model, method, [prompt.layout for prompt in PROMPTS]):
-        tokens, logits = generated(model, PROMPTS, STEPS)
+    with applied(model, method, [prompt.layout for prompt in prompts]):
+        tokens, logits = generated(model, prompts, STEPS)
     moved = 0.0
-    for row, prompt in enumerate(PROMPTS):
+    for row, prompt in enumerate(prompts):
         given = {k: v(prompt) if callable(v) else v for k, v in settings.items()}
         twin = naive(kind, model, prompt, **given)
         ids = torch.cat((prompt.ids[0], tokens[row, :-1]))
