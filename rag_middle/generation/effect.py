@@ -69,8 +69,8 @@ def check_effect(
 ) -> None:
     """Run the model on a short random prompt with and without the method and compare.
 
-    Two forward passes over 26 tokens, rarely more; remembered per model and method. Methods with neutral
-    parameters have nothing to show and pass.
+    Two forward passes over 26 tokens, rarely more; remembered per model and method. Methods with
+    neutral parameters have nothing to show and pass.
 
     Raises:
         PatchIneffectiveError: the logits are the same.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -17,6 +17,7 @@ from transformers import (
     PreTrainedTokenizerBase,
     StoppingCriteriaList,
 )
+from transformers.generation.configuration_utils import ALL_STATIC_CACHE_IMPLEMENTATIONS
 
 from rag_middle.attention import applied
 from rag_middle.generation.effect import acts_on, method_name
@@ -101,29 +102,35 @@ def generate(
         completion.finish("cancelled" if cancelled() and not full else "length")
     if on_text is not None:
         _pass_on(completions[0], on_text)
+    timings = Timings(
+        tokenize=0.0, wait=started - queued, prefill=first - started, decode=ended - first
+    )
     return [
-        Generation(
-            text=completion.text,
-            token_ids=tuple(completion.token_ids),
-            finish_reason=completion.finish_reason or "length",
-            stop=completion.stop,
-            usage=Usage(
-                prompt_tokens=len(prompt.tokens), completion_tokens=len(completion.token_ids)
-            ),
-            timings=Timings(
-                tokenize=prompt.seconds,
-                wait=started - queued,
-                prefill=first - started,
-                decode=ended - first,
-            ),
-            method=method_name(method),
-            applied=acts_on(method, prompt.tokens.layout),
-            documents=len(prompt.tokens.layout.documents),
-            dropped_documents=prompt.dropped,
-            seed=seed,
-        )
+        _generation(prompt, completion, method, timings, seed)
         for completion, prompt, seed in zip(completions, prompts, seeds, strict=True)
     ]
+
+
+def _generation(
+    prompt: PreparedPrompt,
+    completion: Completion,
+    method: Method,
+    timings: Timings,
+    seed: int | None,
+) -> Generation:
+    return Generation(
+        text=completion.text,
+        token_ids=tuple(completion.token_ids),
+        finish_reason=completion.finish_reason or "length",
+        stop=completion.stop,
+        usage=Usage(prompt_tokens=len(prompt.tokens), completion_tokens=len(completion.token_ids)),
+        timings=replace(timings, tokenize=prompt.seconds),
+        method=method_name(method),
+        applied=acts_on(method, prompt.tokens.layout),
+        documents=len(prompt.tokens.layout.documents),
+        dropped_documents=prompt.dropped,
+        seed=seed,
+    )
 
 
 def _pass_on(completion: Completion, on_text: Callable[[str], None]) -> None:
@@ -188,11 +195,17 @@ def _generation_config(
     neutral values too. Drawing is done by a `Sampler`: to transformers it is greedy.
     """
     own: Any = model.generation_config
-    length = {"max_new_tokens": options.max_new_tokens}
+    length: dict[str, Any] = {"max_new_tokens": options.max_new_tokens}
     if own.max_length is not None and own.max_new_tokens is None:
         length = {"max_length": width + options.max_new_tokens}  # both at once draw a warning
+    cache: dict[str, Any] = {}
+    if own.cache_implementation in ALL_STATIC_CACHE_IMPLEMENTATIONS:
+        # Made for compiled models, which methods cannot reach; sliding layers drop documents.
+        cache = {"cache_implementation": "dynamic"}
     return GenerationConfig(
         **length,
+        **cache,
+        disable_compile=True,
         do_sample=False,
         temperature=1.0,
         top_p=1.0,

@@ -46,7 +46,11 @@ class GenerationKwargs(PromptKwargs, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationOptions:
-    """How to generate. What is not offered here is as the model's generation config says.
+    """How to generate.
+
+    These defaults hold whatever the model's own generation config says: its sampling settings are
+    not used. What is not offered here is taken from it (end tokens, suppressed tokens, length
+    penalty of beams).
 
     Attributes:
         max_new_tokens: most tokens to generate.

@@ -49,13 +49,11 @@ class Progress(StoppingCriteria):
             self.first_token_at = perf_counter()
         if self.live and self._on_step is not None:
             self._on_step()
-        if self._cancelled():
-            done = [True] * len(input_ids)
-        elif self.live:
+        cancelled = self._cancelled()
+        if self.live and not cancelled:
             done = [completion.finish_reason is not None for completion in self._completions]
-        else:
-            done = [False] * len(input_ids)
-        return torch.tensor(done, device=input_ids.device, dtype=torch.bool)
+            return torch.tensor(done, device=input_ids.device)
+        return torch.full(input_ids.shape[:1], cancelled, device=input_ids.device)
 
 
 class BeamStops(StoppingCriteria):

@@ -220,6 +220,7 @@ def test_the_models_own_sampling_defaults_do_not_leak_in(
         "repetition_penalty": 1.5,
         "num_beams": 2,
         "max_length": 9,
+        "cache_implementation": "static",
     }
     before = {name: getattr(config, name) for name in theirs}
     try:
