@@ -8,7 +8,12 @@
 
 from rag_middle.generation.model import RagMiddleModel
 from rag_middle.generation.notices import BackendFallbackWarning, MissingDocumentsWarning
-from rag_middle.generation.options import GenerationKwargs, GenerationOptions, PromptKwargs
+from rag_middle.generation.options import (
+    EncodeKwargs,
+    GenerationKwargs,
+    GenerationOptions,
+    PromptKwargs,
+)
 from rag_middle.generation.preparing import MethodLike
 from rag_middle.generation.results import (
     DroppedDocument,
@@ -24,6 +29,7 @@ from rag_middle.generation.tokenizing import Prompt
 __all__ = [
     "BackendFallbackWarning",
     "DroppedDocument",
+    "EncodeKwargs",
     "FinishReason",
     "Generation",
     "GenerationKwargs",

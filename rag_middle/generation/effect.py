@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from weakref import WeakKeyDictionary
 
@@ -22,8 +21,9 @@ __all__ = ["acts_on", "check_documents", "check_effect", "method_name"]
 _PREFIX, _DOCUMENTS, _SUFFIX = 4, (5, 7, 6), 4
 _REMEMBERED = 64
 
-#: Methods that moved a model's logits already.
-_effective: WeakKeyDictionary[PreTrainedModel, deque[Method]] = WeakKeyDictionary()
+#: Methods that moved a model's logits already. Tuples are replaced, never changed: reading one
+#: needs no lock.
+_effective: WeakKeyDictionary[PreTrainedModel, tuple[Method, ...]] = WeakKeyDictionary()
 
 
 def method_name(method: Method) -> str:
@@ -77,12 +77,9 @@ def check_effect(
         UnsupportedArchitectureError: this model cannot take this method.
         MethodConfigError: parameters that do not fit this model.
     """
-    if method.is_neutral:
+    if method.is_neutral or method in _effective.get(model, ()):
         return
     with turn(model, lambda: False):
-        known = _effective.setdefault(model, deque(maxlen=_REMEMBERED))
-        if method in known:
-            return
         with in_eval_mode(model):
             # A method may leave one short prompt alone, and rightly so: ask about longer ones.
             changes = any(_changes(model, tokenizer, method, longer) for longer in (1, 4, 16))
@@ -93,7 +90,7 @@ def check_effect(
                 "transformers goes around it: run `rag-middle verify` to tell. self_check=False "
                 "skips this test."
             )
-        known.append(method)
+        _effective[model] = (method, *_effective.get(model, ()))[:_REMEMBERED]
 
 
 def _changes(

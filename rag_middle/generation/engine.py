@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
@@ -77,8 +77,8 @@ def generate(
     def cancelled() -> bool:
         return any(event.is_set() for event in cancels)
 
-    end_ids = _end_ids(model, tokenizer.tokenizer)
-    completions = [Completion(tokenizer.decode, end_ids, options.stop_strings) for _ in prompts]
+    ends = _ends(model, tokenizer.tokenizer, options.stop_strings)
+    completions = [Completion(tokenizer.decode, ends, options.stop_strings) for _ in prompts]
     progress = Progress(
         completions,
         live=options.num_beams == 1 and bool(options.stop or on_text),
@@ -90,7 +90,7 @@ def generate(
     with turn(model, cancelled) as ours:
         started = perf_counter()
         if ours and not cancelled():
-            rows = _run(model, tokenizer, prompts, method, options, seeds, end_ids, progress)
+            rows = _run(model, tokenizer, prompts, method, options, seeds, ends, progress)
         ended = perf_counter()
     first = progress.first_token_at or ended
     if not progress.live:
@@ -146,7 +146,7 @@ def _run(
     method: Method,
     options: GenerationOptions,
     seeds: Sequence[int | None],
-    end_ids: frozenset[int],
+    ends: Mapping[int, str | None],
     progress: Progress,
 ) -> list[list[int]]:
     """Generated tokens of every prompt, with whatever padding follows the end."""
@@ -168,7 +168,7 @@ def _run(
                 top_p=options.top_p,
             )
         )
-    config = _generation_config(model, options, width, pad, end_ids)
+    config = _generation_config(model, options, width, pad, ends)
     generate_tokens: Any = model.generate  # typed as a tensor: a module's attribute
     with in_eval_mode(model), applied(model, method, batch.layouts):
         output = generate_tokens(
@@ -187,7 +187,7 @@ def _generation_config(
     options: GenerationOptions,
     width: int,
     pad: int,
-    end_ids: frozenset[int],
+    ends: Mapping[int, str | None],
 ) -> GenerationConfig:
     """A new config for this request.
 
@@ -216,7 +216,7 @@ def _generation_config(
         use_cache=True,
         return_dict_in_generate=False,
         pad_token_id=pad,
-        eos_token_id=sorted(end_ids) or None,
+        eos_token_id=sorted(ends) or None,
     )
 
 
@@ -242,8 +242,17 @@ def _pad_token_id(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
     return 0
 
 
-def _end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Tokens that end a text: the model's, else the tokenizer's."""
+def _ends(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, stops: Sequence[str]
+) -> dict[int, str | None]:
+    """Tokens that end a text: the model's, else the tokenizer's; and stop strings that are tokens.
+
+    Special tokens never show in the text, so there a stop string would not be found.
+    """
     own: Any = model.generation_config
-    ends = own.eos_token_id if own.eos_token_id is not None else tokenizer.eos_token_id
-    return frozenset(() if ends is None else [ends] if isinstance(ends, int) else ends)
+    ids = own.eos_token_id if own.eos_token_id is not None else tokenizer.eos_token_id
+    ends: dict[int, str | None] = dict.fromkeys([ids] if isinstance(ids, int) else ids or ())
+    for token_id, token in tokenizer.added_tokens_decoder.items():
+        if token.special and str(token.content) in stops:
+            ends[token_id] = str(token.content)
+    return ends

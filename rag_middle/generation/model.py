@@ -18,13 +18,18 @@ from rag_middle.generation import engine, scoring
 from rag_middle.generation.batching import in_groups
 from rag_middle.generation.effect import acts_on, method_name
 from rag_middle.generation.loading import load_model, load_tokenizer
-from rag_middle.generation.options import GenerationKwargs, PromptKwargs, checked_options
+from rag_middle.generation.options import (
+    EncodeKwargs,
+    GenerationKwargs,
+    PromptKwargs,
+    checked_options,
+)
 from rag_middle.generation.preparing import MethodLike, Preparer
 from rag_middle.generation.results import Generation, Score
 from rag_middle.generation.streaming import GenerationStream
 from rag_middle.generation.tokenizing import Prompt
 from rag_middle.generation.turns import refuse_inside_request
-from rag_middle.methods import NoMethod, resolve_method
+from rag_middle.methods import Method, NoMethod, resolve_method
 from rag_middle.tokens import TokenizedPrompt
 
 __all__ = ["RagMiddleModel"]
@@ -72,13 +77,9 @@ class RagMiddleModel:
             )
         self.model = model
         self.tokenizer = tokenizer
-        self.context_window = (
-            model_traits(model).context_window if context_window is None else context_window
-        )
-        self._prepare = Preparer(
-            model, tokenizer, context_window=self.context_window, self_check=self_check
-        )
-        self.method = self._prepare.checked(resolve_method(method, method_options))
+        window = model_traits(model).context_window if context_window is None else context_window
+        self._prepare = Preparer(model, tokenizer, context_window=window, self_check=self_check)
+        self._method = self._prepare.checked(resolve_method(method, method_options))
 
     @classmethod
     def from_pretrained(
@@ -147,6 +148,16 @@ class RagMiddleModel:
         return cls(
             model, tokenizer, method=chosen, context_window=context_window, self_check=self_check
         )
+
+    @property
+    def method(self) -> Method:
+        """What calls run under that name no method of their own."""
+        return self._method
+
+    @property
+    def context_window(self) -> int | None:
+        """Tokens that prompt and answer may have together; ``None`` where nobody knows."""
+        return self._prepare.context_window
 
     @property
     def device(self) -> torch.device:
@@ -373,24 +384,29 @@ class RagMiddleModel:
         prompt: Prompt,
         *,
         method: MethodLike | None = None,
-        **options: Unpack[PromptKwargs],
+        **options: Unpack[EncodeKwargs],
     ) -> TokenizedPrompt:
         """The prompt in tokens, as `generate` sends it; ``len()`` of it is its length.
 
         Overflow and missing documents are not looked at.
         """
-        known = checked_options(options, allowed=PromptKwargs)
+        known = checked_options(options, allowed=EncodeKwargs)
         chosen = self.method if method is None else resolve_method(method)
         return self._prepare.encode(prompt, chosen, known)
 
-    def count_tokens(self, prompt: Prompt | Document, **options: Unpack[PromptKwargs]) -> int:
+    def count_tokens(self, prompt: Prompt | Document, **options: Unpack[EncodeKwargs]) -> int:
         """Count tokens without sending anything.
 
         A string or a document counts as text inside a prompt: no special tokens, no chat
         template. A prompt or chat messages count as `generate` would send them. For a string as
         `generate` would send it, take the length of `encode`.
         """
-        known = checked_options(options, allowed=PromptKwargs)
-        if isinstance(prompt, str | Document | TokenizedPrompt):
+        known = checked_options(options, allowed=EncodeKwargs)
+        if isinstance(prompt, str | Document):
+            if options:
+                raise UnsupportedGenerationError(
+                    f"Text counts without {', '.join(options)}: take the length of encode() to "
+                    "count it as a prompt."
+                )
             return self._prepare.tokenizer.count(prompt)
         return len(self._prepare.encode(prompt, NoMethod(), known))

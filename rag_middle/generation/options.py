@@ -13,19 +13,30 @@ from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.registry import suggest
 from rag_middle.tokens.encode import Template
 
-__all__ = ["GenerationKwargs", "GenerationOptions", "PromptKwargs", "checked_options"]
+__all__ = [
+    "EncodeKwargs",
+    "GenerationKwargs",
+    "GenerationOptions",
+    "PromptKwargs",
+    "checked_options",
+]
 
 MissingDocuments = Literal["warn", "error", "ignore"]
 Overflow = Literal["error", "drop_documents"]
 
 
-class PromptKwargs(TypedDict, total=False):
-    """Options of `GenerationOptions` that shape the prompt."""
+class EncodeKwargs(TypedDict, total=False):
+    """Options of `GenerationOptions` that say how text becomes tokens."""
 
     template: Template
     system: str | None
     template_options: Mapping[str, Any] | None
     allow_control_tokens: bool
+
+
+class PromptKwargs(EncodeKwargs, total=False):
+    """Options of `GenerationOptions` about the prompt."""
+
     on_missing_documents: MissingDocuments
     on_overflow: Overflow
 
@@ -118,6 +129,12 @@ class GenerationOptions:
     def samples(self) -> bool:
         """Whether tokens are drawn."""
         return self.temperature > 0
+
+    @property
+    def shapes_text(self) -> bool:
+        """Whether anything is said about how text becomes tokens."""
+        given = (self.system, self.template_options, self.allow_control_tokens)
+        return self.template != "auto" or any(given)
 
     @property
     def stop_strings(self) -> tuple[str, ...]:

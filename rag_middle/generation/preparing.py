@@ -42,7 +42,7 @@ class Preparer:
     ) -> None:
         self.tokenizer = LockedTokenizer(tokenizer)
         self._model = model
-        self._context_window = context_window
+        self.context_window = context_window
         self._self_check = self_check
 
     def method(
@@ -135,13 +135,20 @@ class Preparer:
             tokens,
             relevance(ordered, len(tokens.layout.documents)),
             max_new_tokens=new_tokens,
-            context_window=self._context_window,
+            context_window=self.context_window,
             drop_documents=options.on_overflow == "drop_documents",
             example=example,
         )
         return PreparedPrompt(tokens=kept, dropped=dropped, seconds=perf_counter() - started)
 
     def _encode(self, prompt: Prompt, options: GenerationOptions) -> TokenizedPrompt:
+        if isinstance(prompt, TokenizedPrompt):
+            if options.shapes_text:
+                raise UnsupportedGenerationError(
+                    "template, system, template_options and allow_control_tokens shape text, and "
+                    "this prompt is in tokens already: pass them where it is encoded."
+                )
+            return prompt
         return self.tokenizer.encode(
             prompt,
             template=options.template,

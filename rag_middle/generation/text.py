@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rag_middle.generation.results import FinishReason
 
@@ -53,13 +53,15 @@ class Completion:
 
     Args:
         decode: text of token ids, without special tokens.
-        end_ids: tokens that end the text.
+        ends: tokens that end the text, and the stop string that each one is, if any.
         stops: strings that end the text.
     """
 
-    def __init__(self, decode: Decode, end_ids: frozenset[int], stops: Sequence[str]) -> None:
+    def __init__(
+        self, decode: Decode, ends: Mapping[int, str | None], stops: Sequence[str]
+    ) -> None:
         self._incremental = IncrementalText(decode)
-        self._end_ids = end_ids
+        self._ends = ends
         self._stops = tuple(stops)
         self._overlap = max(map(len, self._stops), default=1) - 1
         self._taken = 0
@@ -73,8 +75,9 @@ class Completion:
         if self.finish_reason is not None:
             return
         self.token_ids.append(token)
-        if token in self._end_ids:
+        if token in self._ends:
             self.finish("stop")
+            self.stop = self.stop or self._ends[token]
         else:
             self._append(self._incremental.push(token))
 

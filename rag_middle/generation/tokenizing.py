@@ -21,6 +21,7 @@ __all__ = ["LockedTokenizer", "Prompt", "arranged", "relevance"]
 
 #: What a request takes: text with document markers, a prompt, chat messages, or tokens.
 Prompt = str | ContextPrompt | Sequence[Message] | TokenizedPrompt
+Text = str | ContextPrompt | Sequence[Message]
 
 _locks: WeakKeyDictionary[PreTrainedTokenizerBase, threading.Lock] = WeakKeyDictionary()
 _registry_lock = threading.Lock()
@@ -38,10 +39,8 @@ class LockedTokenizer:
         with _registry_lock:
             self._lock = _locks.setdefault(tokenizer, threading.Lock())
 
-    def encode(self, prompt: Prompt, **options: Any) -> TokenizedPrompt:
-        """The prompt in tokens; tokens stay as they are. Options are those of `tokens.encode`."""
-        if isinstance(prompt, TokenizedPrompt):
-            return prompt
+    def encode(self, prompt: Text, **options: Any) -> TokenizedPrompt:
+        """The prompt in tokens; options are those of `tokens.encode`."""
         with self._lock:
             return encode(self.tokenizer, prompt, **options)
 
@@ -50,12 +49,10 @@ class LockedTokenizer:
         with self._lock:
             return tuple(TextEncoder(self.tokenizer).encode_inert(text, continues=True))
 
-    def count(self, prompt: Prompt | Document, **options: Any) -> int:
-        """Tokens, as `tokens.count_tokens` counts them."""
-        if isinstance(prompt, TokenizedPrompt):
-            return len(prompt)
+    def count(self, text: str | Document) -> int:
+        """Tokens of text inside a prompt."""
         with self._lock:
-            return count_tokens(self.tokenizer, prompt, **options)
+            return count_tokens(self.tokenizer, text)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of generated tokens, without special tokens, spaces as they are."""

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle import ContextPrompt, PromptLayout, applied, mark
-from rag_middle.errors import PromptError
+from rag_middle.errors import PromptError, UnsupportedGenerationError
 from rag_middle.generation import MissingDocumentsWarning, RagMiddleModel
 from rag_middle.methods import (
     LPES,
@@ -316,6 +316,10 @@ def test_a_tokenizer_of_another_model_is_noticed(
 def test_token_counts(model: RagMiddleModel, prompt: ContextPrompt) -> None:
     assert model.count_tokens(prompt) == len(model.encode(prompt))
     assert model.count_tokens("fox") == len(model.tokenizer.encode("fox", add_special_tokens=False))
+    with pytest.raises(UnsupportedGenerationError, match="encode"):
+        model.count_tokens("fox", system="Be brief.")
+    with pytest.raises(UnsupportedGenerationError, match="in tokens already"):
+        model.generate(model.encode(prompt), system="Be brief.")
     assert model.count_tokens(prompt.documents[0]) == model.count_tokens(prompt.documents[0].text)
 
 

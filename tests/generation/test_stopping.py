@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from threading import Event
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedModel
@@ -54,7 +55,7 @@ def test_bytes_that_are_no_text_read_as_the_tokenizer_reads_them(ids: list[int])
 def complete(text: str, stops: Sequence[str], *, cut: int) -> tuple[list[str], Completion]:
     """Pieces as they are let go, for `text` in tokens of `cut` characters."""
     tokens = [text[start : start + cut] for start in range(0, len(text), cut)]
-    completion = Completion(lambda ids: "".join(tokens[i] for i in ids), frozenset(), stops)
+    completion = Completion(lambda ids: "".join(tokens[i] for i in ids), {}, stops)
     pieces = []
     for token in range(len(tokens)):
         completion.push(token)
@@ -111,6 +112,28 @@ def test_generation_ends_at_a_stop_string(model: RagMiddleModel, prompt: Context
     assert free.token_ids[: len(ended.token_ids)] == ended.token_ids
     assert len(ended.token_ids) < 30
     assert model.tokenizer.decode(ended.token_ids[:-1]).find(stop) < 0  # no token too many
+
+
+def test_a_special_token_may_be_a_stop_string(
+    model: RagMiddleModel, llama: PreTrainedModel
+) -> None:
+    """Its text is never shown, so it is found by its id."""
+    end = model.tokenizer.convert_tokens_to_ids("<|im_end|>")
+    said = iter([70, 71, end, 72])
+
+    def force(module: object, args: object, output: torch.Tensor) -> torch.Tensor:
+        forced = torch.full_like(output, -1e4)
+        forced[..., next(said)] = 0
+        return forced
+
+    handle = llama.lm_head.register_forward_hook(force)
+    try:
+        ended = model.generate("Why?", max_new_tokens=4, stop=["<|im_end|>"])
+    finally:
+        handle.remove()
+    assert (ended.finish_reason, ended.stop) == ("stop", "<|im_end|>")
+    assert ended.token_ids == (70, 71, end)
+    assert ended.text == model.tokenizer.decode([70, 71])
 
 
 def test_rows_of_a_batch_stop_each_for_itself(
