@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rag_middle.attention import applied, model_traits
 from rag_middle.errors import PatchIneffectiveError, PromptError
+from rag_middle.generation.facts import device_of, vocabulary_size
 from rag_middle.generation.notices import MissingDocumentsWarning, warn_caller
 from rag_middle.generation.turns import in_eval_mode, turn
 from rag_middle.layout import PromptLayout
@@ -133,13 +134,12 @@ def _random_tokens(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, length: int
 ) -> Tensor:
     """Ordinary tokens `[1, n]`: special ones may be placeholders for images, say."""
-    weight: Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
     special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
-    rows = min(weight.shape[0], tokenizer.vocab_size)
+    rows = min(vocabulary_size(model), tokenizer.vocab_size)
     ordinary = [token for token in range(rows) if token not in special] or list(range(rows))
     generator = torch.Generator().manual_seed(0)
     chosen = torch.randint(len(ordinary), (1, length), generator=generator)
-    return torch.tensor(ordinary)[chosen].to(weight.device)
+    return torch.tensor(ordinary)[chosen].to(device_of(model))
 
 
 @torch.no_grad()

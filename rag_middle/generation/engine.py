@@ -8,19 +8,17 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
-import torch
-from torch import Tensor
 from transformers import (
     GenerationConfig,
     LogitsProcessorList,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
     StoppingCriteriaList,
 )
 from transformers.generation.configuration_utils import ALL_STATIC_CACHE_IMPLEMENTATIONS
 
 from rag_middle.attention import applied
 from rag_middle.generation.effect import acts_on, method_name
+from rag_middle.generation.facts import device_of, end_tokens, pad_token_id
 from rag_middle.generation.options import GenerationOptions
 from rag_middle.generation.results import DroppedDocument, Generation, Timings, Usage
 from rag_middle.generation.sampling import Sampler
@@ -31,7 +29,7 @@ from rag_middle.generation.turns import in_eval_mode, turn
 from rag_middle.methods import Method
 from rag_middle.tokens import TokenizedBatch, TokenizedPrompt
 
-__all__ = ["PreparedPrompt", "device_of", "generate", "vocabulary_size"]
+__all__ = ["PreparedPrompt", "generate"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +75,7 @@ def generate(
     def cancelled() -> bool:
         return any(event.is_set() for event in cancels)
 
-    ends = _ends(model, tokenizer.tokenizer, options.stop_strings)
+    ends = end_tokens(model, tokenizer.tokenizer, options.stop_strings)
     completions = [Completion(tokenizer.decode, ends, options.stop_strings) for _ in prompts]
     progress = Progress(
         completions,
@@ -151,7 +149,7 @@ def _run(
 ) -> list[list[int]]:
     """Generated tokens of every prompt, with whatever padding follows the end."""
     batch = TokenizedBatch(tuple(prompt.tokens for prompt in prompts))
-    pad = _pad_token_id(model, tokenizer.tokenizer)
+    pad = pad_token_id(model, tokenizer.tokenizer)
     ids, mask = batch.padded(pad, device=device_of(model))
     width = ids.shape[1]
     criteria: list[Any] = [progress]
@@ -218,41 +216,3 @@ def _generation_config(
         pad_token_id=pad,
         eos_token_id=sorted(ends) or None,
     )
-
-
-def device_of(model: PreTrainedModel) -> torch.device:
-    """Where token ids go in."""
-    weight: Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
-    return weight.device
-
-
-def vocabulary_size(model: PreTrainedModel) -> int:
-    """Tokens the model has an embedding for."""
-    weight: Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
-    return weight.shape[0]
-
-
-def _pad_token_id(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
-    """A token to fill with; it is masked, so any one the model knows will do."""
-    rows = vocabulary_size(model)
-    own: Any = model.generation_config
-    for candidate in (tokenizer.pad_token_id, own.pad_token_id, tokenizer.eos_token_id):
-        if isinstance(candidate, int) and 0 <= candidate < rows:
-            return candidate
-    return 0
-
-
-def _ends(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, stops: Sequence[str]
-) -> dict[int, str | None]:
-    """Tokens that end a text: the model's, else the tokenizer's; and stop strings that are tokens.
-
-    Special tokens never show in the text, so there a stop string would not be found.
-    """
-    own: Any = model.generation_config
-    ids = own.eos_token_id if own.eos_token_id is not None else tokenizer.eos_token_id
-    ends: dict[int, str | None] = dict.fromkeys([ids] if isinstance(ids, int) else ids or ())
-    for token_id, token in tokenizer.added_tokens_decoder.items():
-        if token.special and str(token.content) in stops:
-            ends[token_id] = str(token.content)
-    return ends

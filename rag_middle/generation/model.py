@@ -17,6 +17,7 @@ from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.generation import engine, scoring
 from rag_middle.generation.batching import in_groups
 from rag_middle.generation.effect import acts_on, method_name
+from rag_middle.generation.facts import device_of
 from rag_middle.generation.loading import load_model, load_tokenizer
 from rag_middle.generation.options import (
     EncodeKwargs,
@@ -28,7 +29,7 @@ from rag_middle.generation.preparing import MethodLike, Preparer
 from rag_middle.generation.results import Generation, Score
 from rag_middle.generation.streaming import GenerationStream
 from rag_middle.generation.tokenizing import Prompt
-from rag_middle.generation.turns import refuse_inside_request
+from rag_middle.generation.turns import in_eval_mode, refuse_inside_request, turn
 from rag_middle.methods import Method, NoMethod, resolve_method
 from rag_middle.tokens import TokenizedPrompt
 
@@ -77,7 +78,9 @@ class RagMiddleModel:
             )
         self.model = model
         self.tokenizer = tokenizer
-        window = model_traits(model).context_window if context_window is None else context_window
+        with turn(model, lambda: False), in_eval_mode(model):
+            traits = model_traits(model)  # found out by running the model, once
+        window = traits.context_window if context_window is None else context_window
         self._prepare = Preparer(model, tokenizer, context_window=window, self_check=self_check)
         self._method = self._prepare.checked(resolve_method(method, method_options))
 
@@ -162,7 +165,7 @@ class RagMiddleModel:
     @property
     def device(self) -> torch.device:
         """Where token ids go in; the other layers may be elsewhere."""
-        return engine.device_of(self.model)
+        return device_of(self.model)
 
     # -- text ---------------------------------------------------------------------------------
 

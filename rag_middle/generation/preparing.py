@@ -10,7 +10,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rag_middle.errors import MethodConfigError, PromptError, UnsupportedGenerationError
 from rag_middle.generation.effect import check_documents, check_effect
-from rag_middle.generation.engine import PreparedPrompt, vocabulary_size
+from rag_middle.generation.engine import PreparedPrompt
+from rag_middle.generation.facts import vocabulary_size
 from rag_middle.generation.options import GenerationOptions
 from rag_middle.generation.overflow import fitted
 from rag_middle.generation.tokenizing import LockedTokenizer, Prompt, arranged, relevance

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rag_middle.attention import applied, model_traits
-from rag_middle.generation.engine import device_of
+from rag_middle.generation.facts import device_of
 from rag_middle.generation.turns import in_eval_mode, turn
 from rag_middle.methods import Method
 from rag_middle.tokens import TokenizedBatch, TokenizedPrompt

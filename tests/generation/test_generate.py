@@ -6,7 +6,7 @@ from threading import Event
 
 import pytest
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle import ContextPrompt, PromptLayout, applied, mark
 from rag_middle.errors import PromptError, UnsupportedGenerationError
@@ -25,6 +25,7 @@ from rag_middle.methods import (
 from rag_middle.tokens import TokenizedPrompt, encode
 from tests.conftest import FamilyModel
 from tests.contract.snapshot import snapshot
+from tests.tiny_models import build, tiny
 
 METHODS: tuple[Method, ...] = (
     NoMethod(),
@@ -274,6 +275,15 @@ def test_every_call_leaves_the_model_as_it_was(
         assert snapshot(model.model) == before
     finally:
         model.model.eval()
+
+
+def test_making_a_model_leaves_its_modes_alone(tokenizer: PreTrainedTokenizerFast) -> None:
+    llama = build("modes", tiny(LlamaConfig, vocab_size=len(tokenizer)), "sdpa")
+    llama.train()
+    llama.model.layers[1].eval()
+    before = {name: module.training for name, module in llama.named_modules()}
+    RagMiddleModel(llama, tokenizer, method="pine")
+    assert {name: module.training for name, module in llama.named_modules()} == before
 
 
 def test_a_tokenizer_without_padding_serves_batches_and_stays_without(
