@@ -98,6 +98,8 @@ def probe(model: PreTrainedModel) -> ModelTraits:
     ]
     embeddings: Any = model.get_input_embeddings()
     device = embeddings.weight.device
+    if device.type == "meta":  # offloaded: comes for the call to where it is computed
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # Any tokens will do, but not a special one that a model might treat apart.
     tokens = torch.arange(_PROBE_TOKENS, device=device)[None] + min(10, config.vocab_size // 2)
     training = {module: module.training for module in model.modules()}
