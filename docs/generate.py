@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +102,18 @@ def _option_row(parameter: Any) -> str:
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
+def contract_matrix() -> str:
+    """Families by methods; the tiny models live with the tests."""
+    sys.path.insert(0, str(ROOT))
+    matrix: Any = import_module("tests.contract.matrix")
+    text: str = matrix.markdown()
+    return text
+
+
 PAGES = (
     Generated(path="README.md", block="methods", render=methods_table),
     Generated(path="docs/cli.md", block="commands", render=command_line),
+    Generated(path="docs/contract_matrix.md", block="matrix", render=contract_matrix),
 )
 
 

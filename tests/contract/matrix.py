@@ -1,0 +1,143 @@
+"""The contract as a table: which family takes which method, and what each family is like.
+
+Nothing is looked up: every tiny model is examined and every method asked for its plan, which takes
+milliseconds. That the plans then do what they should is for the other files of this folder.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from rag_middle.attention import ModelTraits, model_traits
+from rag_middle.errors import UnsupportedArchitectureError
+from rag_middle.methods import METHODS, Method
+from tests.contract.cases import EXAMPLES, LONG, expected_refusal
+from tests.families import FAMILIES
+
+__all__ = ["COLUMNS", "markdown", "refusal"]
+
+#: Methods with a column, by their headings: the registered ones of this package that compose.
+COLUMNS: dict[str, Method] = {
+    name: next(iter(EXAMPLES[name].active.values()), EXAMPLES[name].neutral)
+    for name, kind in METHODS.items()
+    if kind.__module__.startswith("rag_middle.") and name != "compose"
+}
+
+_NOTES = {
+    "own attention code": (
+        "the model computes attention by itself, past transformers' attention interface"
+    ),
+    "no rotary positions": "positions are not rotary (ALiBi or learned embeddings)",
+    "linear attention": (
+        "some layers have linear attention, which reads documents in their order whatever else "
+        "changes"
+    ),
+    "unknown rotation": (
+        "queries and keys are rotated in a way of the model's own: only the tables of angles can "
+        "be changed"
+    ),
+    "norm after rotation": (
+        "queries are normalised after the rotation, so they cannot be rotated once per document"
+    ),
+}
+
+
+def refusal(method: Method, traits: ModelTraits, family: str) -> str | None:
+    """Why the package refuses, in a few words; None where it does not."""
+    try:
+        method.plan((LONG.layout,), traits)
+    except UnsupportedArchitectureError as error:
+        reason = expected_refusal(method, FAMILIES[family].traits, family)
+        if reason is None:
+            raise RuntimeError("refused, and cases.py does not expect it") from error
+        return reason
+    return None
+
+
+def markdown() -> str:
+    """Two tables: families by methods, families by traits."""
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    found = {name: model_traits(family.build()) for name, family in FAMILIES.items()}
+    reasons: dict[str, int] = {}
+    rows = []
+    for name, traits in found.items():
+        cells = []
+        for method in COLUMNS.values():
+            reason = refusal(method, traits, name)
+            if reason is None:
+                cells.append("✓")
+            else:
+                number = reasons.setdefault(reason, len(reasons) + 1)
+                cells.append(f"– {reason} ({number})")
+        rows.append((f"`{name}`", *cells))
+    notes = [f"{number}. *{reason}*: {_NOTES[reason]}." for reason, number in reasons.items()]
+    return "\n".join(
+        (
+            f"## {len(FAMILIES)} families, {len(COLUMNS)} methods",
+            "",
+            *_table(("family", *(f"`{name}`" for name in COLUMNS)), rows),
+            "",
+            "A dash is an `UnsupportedArchitectureError` that says why and what to use instead:",
+            "",
+            *notes,
+            "",
+            "## What the families are like",
+            "",
+            "As found by examining the models, which is what methods go by.",
+            "",
+            *_table(
+                ("family", "RoPE", "pairs", "rotated", "heads", "layers that differ", "also"),
+                [(f"`{name}`", *_traits_row(traits)) for name, traits in found.items()],
+            ),
+        )
+    )
+
+
+def _traits_row(traits: ModelTraits) -> Iterator[str]:
+    if not traits.layers:
+        adapted = ", an adapter for `positional_hidden_states`" if traits.adapter else ""
+        yield from ("", "", "", "", "", f"own attention code{adapted}")
+        return
+    layers = list(traits.layers.values())
+    rotating = [layer for layer in layers if layer.uses_rope]
+    styles = [layer.rotary for layer in rotating if layer.rotary is not None]
+    yield traits.rope_type or "none"
+    yield styles[0].pairing if styles else ("unknown" if rotating else "")
+    yield f"{2 * styles[0].pairs} of {layers[0].head_size}" if styles else ""
+    yield f"{layers[0].heads} / {layers[0].kv_heads}"
+    sliding = [layer.layer for layer in layers if layer.sliding_window]
+    still = [layer.layer for layer in layers if not layer.uses_rope]
+    linear = [layer for layer in range(traits.num_layers) if layer not in traits.layers]
+    yield ", ".join(
+        f"{kind} {_numbers(which, traits.num_layers)}"
+        for kind, which in (
+            ("sliding", sliding),
+            ("NoPE", still if rotating else []),
+            ("linear", linear),
+        )
+        if which
+    )
+    yield ", ".join(
+        word
+        for word, holds in (
+            ("soft-capped scores", any(layer.softcap for layer in layers)),
+            ("sinks", any(layer.sinks for layer in layers)),
+            ("norm after rotation", any(layer.norms_after_rope for layer in layers)),
+            (
+                "not affine in the hidden state",
+                not all(layer.affine_projections for layer in layers),
+            ),
+        )
+        if holds
+    )
+
+
+def _numbers(layers: list[int], of: int) -> str:
+    return "all" if len(layers) == of else ", ".join(map(str, layers))
+
+
+def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
+    yield "| " + " | ".join(heads) + " |"
+    yield "| --- " * len(heads) + "|"
+    yield from ("| " + " | ".join(row) + " |" for row in rows)
