@@ -14,7 +14,14 @@ from rag_middle.documents import ContextPrompt
 from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
 
-__all__ = ["Method", "MethodInfo", "chosen_layers", "require_finite"]
+__all__ = [
+    "Method",
+    "MethodInfo",
+    "as_indices",
+    "chosen_layers",
+    "require_count",
+    "require_finite",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,3 +130,26 @@ def require_finite(owner: str, **values: object) -> None:
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
             raise MethodConfigError(f"{owner}: {name} must be a finite number, got {value!r}.")
+
+
+def require_count(owner: str, least: int, **values: object) -> None:
+    """Raise `MethodConfigError` unless all values are whole numbers from `least` on."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise MethodConfigError(
+                f"{owner}: {name} must be a whole number >= {least}, got {value!r}."
+            )
+
+
+def as_indices(owner: str, name: str, values: Iterable[int]) -> tuple[int, ...]:
+    """`values` as a tuple.
+
+    Raises:
+        MethodConfigError: something else than whole numbers from 0 on.
+    """
+    given: object = values
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise MethodConfigError(f"{owner}: {name} must be several indices, got {values!r}.")
+    indices = tuple(values)
+    require_count(owner, 0, **{f"{name}[{i}]": index for i, index in enumerate(indices)})
+    return indices

@@ -11,7 +11,14 @@ from rag_middle.attention.plan import AttentionPlan, HeadPositionScale, LayerPla
 from rag_middle.attention.traits import LayerTraits, ModelTraits
 from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
-from rag_middle.methods.base import Method, MethodInfo, chosen_layers, require_finite
+from rag_middle.methods.base import (
+    Method,
+    MethodInfo,
+    as_indices,
+    chosen_layers,
+    require_count,
+    require_finite,
+)
 
 __all__ = ["MsPoE"]
 
@@ -83,14 +90,13 @@ class MsPoE(Method):
                 "MsPoE: ratios must satisfy 0 < min_ratio <= max_ratio, got "
                 f"{self.min_ratio} and {self.max_ratio}."
             )
-        if self.first_layer < 0:
-            raise MethodConfigError(f"MsPoE: first_layer must be >= 0, got {self.first_layer}.")
+        require_count("MsPoE", 0, first_layer=self.first_layer)
         if self.head_order not in ("awareness", "sequential"):
             raise MethodConfigError(
                 f"MsPoE: head_order must be 'awareness' or 'sequential', got {self.head_order!r}."
             )
         if self.layers is not None:
-            object.__setattr__(self, "layers", tuple(self.layers))
+            object.__setattr__(self, "layers", as_indices("MsPoE", "layers", self.layers))
 
     def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
         """Ratios for each layer's heads; which head takes which is found at run time."""

@@ -9,7 +9,7 @@ from rag_middle.attention.plan import AttentionPlan, LayerPlan, PositionScale
 from rag_middle.attention.traits import ModelTraits
 from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
-from rag_middle.methods.base import Method, MethodInfo, chosen_layers, require_finite
+from rag_middle.methods.base import Method, MethodInfo, as_indices, chosen_layers, require_finite
 
 __all__ = ["PositionInterpolation"]
 
@@ -46,13 +46,14 @@ class PositionInterpolation(Method):
     layers: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.layers is not None:
-            object.__setattr__(self, "layers", tuple(self.layers))
         require_finite("PositionInterpolation", scale=self.scale)
         if self.scale <= 0:
             raise MethodConfigError(
                 f"PositionInterpolation: scale must be above 0, got {self.scale}."
             )
+        if self.layers is not None:
+            layers = as_indices("PositionInterpolation", "layers", self.layers)
+            object.__setattr__(self, "layers", layers)
 
     def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
         """The same scale in every layer."""

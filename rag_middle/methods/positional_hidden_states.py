@@ -9,7 +9,14 @@ from rag_middle.attention.plan import AttentionPlan, ChannelScaling, LayerPlan
 from rag_middle.attention.traits import ModelTraits
 from rag_middle.errors import MethodConfigError, UnknownNameError
 from rag_middle.layout import PromptLayout
-from rag_middle.methods.base import Method, MethodInfo, chosen_layers, require_finite
+from rag_middle.methods.base import (
+    Method,
+    MethodInfo,
+    as_indices,
+    chosen_layers,
+    require_count,
+    require_finite,
+)
 from rag_middle.registry import suggest
 
 __all__ = ["PRESETS", "PositionalHiddenStates"]
@@ -64,26 +71,17 @@ class PositionalHiddenStates(Method):
     reference_code: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "channels", tuple(self.channels))
+        owner = "PositionalHiddenStates"
+        object.__setattr__(self, "channels", as_indices(owner, "channels", self.channels))
         if self.layers is not None:
-            object.__setattr__(self, "layers", tuple(self.layers))
-        require_finite("PositionalHiddenStates", factor=self.factor)
-        if any(channel < 0 for channel in self.channels):
-            raise MethodConfigError(
-                f"PositionalHiddenStates: channels must be >= 0, got {self.channels}."
-            )
+            object.__setattr__(self, "layers", as_indices(owner, "layers", self.layers))
+        require_finite(owner, factor=self.factor)
         if len(set(self.channels)) != len(self.channels):
             raise MethodConfigError(
                 f"PositionalHiddenStates: a channel is named twice in {self.channels}."
             )
-        if self.last_tokens < 1:
-            raise MethodConfigError(
-                f"PositionalHiddenStates: last_tokens must be >= 1, got {self.last_tokens}."
-            )
-        if self.skip_first < 0:
-            raise MethodConfigError(
-                f"PositionalHiddenStates: skip_first must be >= 0, got {self.skip_first}."
-            )
+        require_count(owner, 1, last_tokens=self.last_tokens)
+        require_count(owner, 0, skip_first=self.skip_first)
 
     @classmethod
     def from_preset(cls, name: str) -> PositionalHiddenStates:

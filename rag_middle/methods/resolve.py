@@ -36,15 +36,14 @@ def resolve_method(
                 f"Options {sorted(options)} were given beside a method object: set them on it."
             )
         return method
-    if not isinstance(method, str):
-        return Compose(methods=tuple(resolve_method(part) for part in method))
-    if "+" in method:
+    if not isinstance(method, str) or "+" in method:
         if options:
             raise MethodConfigError(
                 "Options cannot be told apart in a composition: pass method objects instead, e.g. "
                 "[LPES(factors=...), SIW(alpha_dense=...)]."
             )
-        return Compose(methods=tuple(resolve_method(part.strip()) for part in method.split("+")))
+        parts = method.split("+") if isinstance(method, str) else method
+        return Compose(methods=tuple(resolve_method(part) for part in parts))
     name, _, preset = method.partition(":")
     kind = METHODS.get(name.strip())
     if preset:

@@ -15,7 +15,7 @@ from rag_middle.attention.plan import (
 from rag_middle.attention.traits import ModelTraits
 from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
-from rag_middle.methods.base import Method, MethodInfo, chosen_layers, require_finite
+from rag_middle.methods.base import Method, MethodInfo, as_indices, chosen_layers, require_finite
 
 __all__ = ["SIW"]
 
@@ -73,7 +73,7 @@ class SIW(Method):
 
     def __post_init__(self) -> None:
         if self.layers is not None:
-            object.__setattr__(self, "layers", tuple(self.layers))
+            object.__setattr__(self, "layers", as_indices("SIW", "layers", self.layers))
         if self.alpha_per_document is not None:
             object.__setattr__(self, "alpha_per_document", tuple(self.alpha_per_document))
         alphas = {"alpha_dense": self.alpha_dense, "alpha_sparse": self.alpha_sparse}
@@ -87,8 +87,10 @@ class SIW(Method):
             raise MethodConfigError(
                 f"SIW: top_share must lie between 0 and 1, got {self.top_share}."
             )
-        if self.dense_areas is not None and not all(self.dense_areas.values()):
-            raise MethodConfigError("SIW: dense_areas must hold at least one flag per layer.")
+        if self.dense_areas is not None:
+            as_indices("SIW", "dense_areas", self.dense_areas)
+            if not all(self.dense_areas.values()):
+                raise MethodConfigError("SIW: dense_areas must hold at least one flag per layer.")
 
     def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
         """Factors by document where they are known beforehand, else a rule to find them."""

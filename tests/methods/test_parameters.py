@@ -1,0 +1,260 @@
+"""Methods check their own parameters and say what was wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, replace
+from math import inf, nan
+from typing import Any
+
+import pytest
+
+from rag_middle.attention import (
+    ChannelScaling,
+    HeadPositionScale,
+    InitialTokenScaling,
+    OnlineAreas,
+    PositionScale,
+    model_traits,
+)
+from rag_middle.errors import MethodConfigError, UnknownNameError
+from rag_middle.layout import PromptLayout
+from rag_middle.methods import (
+    LPES,
+    METHODS,
+    PINE,
+    SIW,
+    Method,
+    MsPoE,
+    NoMethod,
+    PositionalHiddenStates,
+    PositionInterpolation,
+)
+from rag_middle.methods.positional_hidden_states import PRESETS
+from tests.conftest import FamilyModel
+
+LAYOUT = PromptLayout(20, ((2, 6), (6, 11), (11, 17)))
+
+WRONG: tuple[tuple[Callable[..., Method], dict[str, Any], str], ...] = (
+    (PositionInterpolation, {"scale": 0}, "scale must be above 0, got 0"),
+    (PositionInterpolation, {"scale": -1.5}, "scale must be above 0"),
+    (PositionInterpolation, {"scale": nan}, "scale must be a finite number, got nan"),
+    (PositionInterpolation, {"scale": "2"}, "scale must be a finite number, got '2'"),
+    (PositionInterpolation, {"scale": True}, "scale must be a finite number, got True"),
+    (PositionInterpolation, {"layers": 3}, "layers must be several indices, got 3"),
+    (PositionInterpolation, {"layers": (0, -1)}, r"layers\[1\] must be a whole number >= 0"),
+    (LPES, {"factors": ()}, "factors are empty"),
+    (LPES, {"factors": (1.2, inf)}, r"factors\[1\] must be a finite number, got inf"),
+    (LPES, {"factors": (1.2, 0.0)}, r"factors\[1\] must be above 0, got 0.0"),
+    (LPES, {"factors": -1}, r"factors\[0\] must be above 0"),
+    (MsPoE, {"min_ratio": 0}, "0 < min_ratio <= max_ratio, got 0 and 1.8"),
+    (MsPoE, {"min_ratio": 2.0}, "0 < min_ratio <= max_ratio, got 2.0 and 1.8"),
+    (MsPoE, {"max_ratio": inf}, "max_ratio must be a finite number"),
+    (MsPoE, {"threshold": nan}, "threshold must be a finite number"),
+    (MsPoE, {"first_layer": -1}, "first_layer must be a whole number >= 0, got -1"),
+    (MsPoE, {"first_layer": 1.5}, "first_layer must be a whole number >= 0, got 1.5"),
+    (MsPoE, {"head_order": "rank"}, "'awareness' or 'sequential', got 'rank'"),
+    (MsPoE, {"layers": "12"}, "layers must be several indices, got '12'"),
+    (PositionalHiddenStates, {"channels": 5}, "channels must be several indices, got 5"),
+    (PositionalHiddenStates, {"channels": (-1,)}, r"channels\[0\] must be a whole number >= 0"),
+    (PositionalHiddenStates, {"channels": (1.5,)}, r"channels\[0\] must be a whole number >= 0"),
+    (PositionalHiddenStates, {"channels": (4, 4)}, "a channel is named twice"),
+    (PositionalHiddenStates, {"factor": nan}, "factor must be a finite number, got nan"),
+    (PositionalHiddenStates, {"last_tokens": 0}, "last_tokens must be a whole number >= 1"),
+    (PositionalHiddenStates, {"skip_first": -2}, "skip_first must be a whole number >= 0"),
+    (SIW, {"alpha_dense": -0.1}, "alpha_dense must be >= 0, got -0.1"),
+    (SIW, {"alpha_sparse": inf}, "alpha_sparse must be a finite number"),
+    (SIW, {"alpha_per_document": (1.0, -2.0)}, r"alpha_per_document\[1\] must be >= 0"),
+    (SIW, {"top_share": 0}, "top_share must lie between 0 and 1, got 0"),
+    (SIW, {"top_share": 1}, "top_share must lie between 0 and 1, got 1"),
+    (SIW, {"dense_areas": {0: ()}}, "at least one flag per layer"),
+    (SIW, {"dense_areas": {"0": (True,)}}, r"dense_areas\[0\] must be a whole number"),
+)
+
+
+@pytest.mark.parametrize(("kind", "parameters", "message"), WRONG)
+def test_wrong_parameters_are_refused_with_the_method_and_the_value(
+    kind: type[Method], parameters: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(MethodConfigError, match=message) as error:
+        kind(**parameters)
+    assert str(error.value).startswith(f"{kind.__name__}: ")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [PositionInterpolation(layers=[0, 1]), LPES(factors=[1.0, 2.0]), MsPoE(layers=[1])],  # type: ignore[arg-type]
+)
+def test_lists_become_tuples_so_that_methods_can_be_compared_and_hashed(method: Method) -> None:
+    assert hash(method) == hash(replace(method))  # type: ignore[type-var]
+    assert method == replace(method)  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_are_frozen_and_keyword_only(name: str) -> None:
+    kind = METHODS.get(name)
+    with pytest.raises(TypeError):
+        kind(1)  # type: ignore[call-arg]
+    method = kind(methods=(NoMethod(),)) if name == "compose" else kind()  # type: ignore[call-arg]
+    with pytest.raises(FrozenInstanceError):
+        method.anything = 1  # type: ignore[attr-defined]
+    assert method.name == name == kind.registered_name
+
+
+@pytest.mark.parametrize(
+    ("method", "neutral"),
+    [
+        (NoMethod(), True),
+        (PINE(), False),
+        (PositionInterpolation(scale=1), True),
+        (PositionInterpolation(scale=1.01), False),
+        (LPES(factors=(1, 1, 1)), True),
+        (LPES(factors=(1, 1, 1.1)), False),
+        (MsPoE(min_ratio=1, max_ratio=1), True),
+        (MsPoE(min_ratio=1, max_ratio=1.1), False),
+        (PositionalHiddenStates(channels=(1,), factor=1), True),
+        (PositionalHiddenStates(channels=(1,), factor=0), False),
+        (SIW(alpha_dense=1, alpha_sparse=1), True),
+        (SIW(alpha_dense=1), False),
+        (SIW(alpha_per_document=(1, 1)), True),
+        (SIW(alpha_dense=1, alpha_sparse=1, alpha_per_document=(1, 2)), False),
+    ],
+)
+def test_neutral_parameters(method: Method, neutral: bool) -> None:
+    assert method.is_neutral == neutral
+
+
+def test_which_methods_need_documents() -> None:
+    needing = {
+        name for name, kind in METHODS.items() if name != "compose" and kind().needs_documents
+    }
+    assert needing == {"pine", "siw"}
+
+
+# --- what parameters become on a model --------------------------------------------------------
+
+
+def test_ms_poe_spreads_ratios_over_key_heads(family_model: FamilyModel) -> None:
+    traits = model_traits(family_model("gpt_neox"))  # four key heads
+    plan = MsPoE(min_ratio=1.0, max_ratio=1.6, first_layer=1).plan((LAYOUT,), traits)
+    assert sorted(plan.layers) == [1, 2]
+    positions = plan.layers[1].positions
+    assert isinstance(positions, HeadPositionScale)
+    assert positions.ratios == pytest.approx((1.0, 1.2, 1.4, 1.6))
+    assert (positions.assign, positions.per_query_head) == ("rank", False)
+
+
+def test_ms_poe_as_its_authors_coded_it(family_model: FamilyModel) -> None:
+    traits = model_traits(family_model("llama"))  # four query heads, two key heads
+    plan = MsPoE(min_ratio=1.0, max_ratio=1.6, reference_code=True).plan((LAYOUT,), traits)
+    positions = plan.layers[2].positions
+    assert isinstance(positions, HeadPositionScale)
+    assert positions.ratios == pytest.approx((1.0, 1.15, 1.3, 1.45))
+    assert (positions.assign, positions.per_query_head) == ("order", True)
+
+
+def test_ms_poe_gives_a_single_key_head_the_smallest_ratio(family_model: FamilyModel) -> None:
+    traits = model_traits(family_model("llama"))
+    one = replace(traits, layers={0: replace(traits.layers[0], kv_heads=1)})
+    positions = MsPoE(layers=(0,)).plan((LAYOUT,), one).layers[0].positions
+    assert isinstance(positions, HeadPositionScale)
+    assert positions.ratios == pytest.approx((1.2,))
+
+
+def test_lpes_takes_one_factor_per_layer(family_model: FamilyModel) -> None:
+    traits = model_traits(family_model("llama"))
+    plan = LPES(factors=(1.1, 1.2, 1.3)).plan((LAYOUT,), traits)
+    assert [plan.layers[layer].positions for layer in range(3)] == [
+        PositionScale(scale=1.1),
+        PositionScale(scale=1.2),
+        PositionScale(scale=1.3),
+    ]
+    with pytest.raises(MethodConfigError, match="2 factors for 3 layers"):
+        LPES(factors=(1.1, 1.2)).plan((LAYOUT,), traits)
+
+
+def test_lpes_from_a_curve() -> None:
+    line = LPES.from_curve([(0, 1.0), (1, 1.2), (2, 1.4), (3, 1.6)], num_layers=4)
+    assert line.factors == pytest.approx((1.0, 1.2, 1.4, 1.6))
+    with pytest.raises(MethodConfigError, match=r"LPES: .* strictly rising"):
+        LPES.from_curve([(0, 1.0), (1, 1.2), (1, 1.4), (3, 1.6)], num_layers=4)
+
+
+def test_siw_takes_the_middle_half_unless_told(family_model: FamilyModel) -> None:
+    traits = replace(model_traits(family_model("llama")), num_layers=8)
+    traits = replace(traits, layers=dict.fromkeys(range(8), traits.layers[0]))
+    assert sorted(SIW().plan((LAYOUT,), traits).layers) == [2, 3, 4, 5]
+    assert sorted(SIW(layers=(7, 0)).plan((LAYOUT,), traits).layers) == [0, 7]
+    areas = {1: (True,), 6: (False,)}
+    assert sorted(SIW(dense_areas=areas).plan((LAYOUT,), traits).layers) == [1, 6]
+    assert sorted(SIW(dense_areas=areas, layers=(6, 7)).plan((LAYOUT,), traits).layers) == [6]
+    with pytest.raises(MethodConfigError, match="no layer would change"):
+        SIW(dense_areas=areas, layers=(2,)).plan((LAYOUT,), traits)
+
+
+def test_siw_documents_take_the_area_of_their_centre(family_model: FamilyModel) -> None:
+    traits = model_traits(family_model("llama"))
+    method = SIW(alpha_dense=0.5, alpha_sparse=2.0, dense_areas={0: (True, False, False, True)})
+    two = PromptLayout(9, ((1, 4), (4, 8)))
+    weights = method.plan((LAYOUT, two), traits).layers[0].weights
+    # Centres of three documents: 1/6, 1/2, 5/6; of two: 1/4 (where the second area starts), 3/4.
+    assert weights == InitialTokenScaling(factors=((0.5, 2.0, 0.5), (2.0, 0.5)))
+
+
+def test_siw_finds_areas_where_none_are_given(family_model: FamilyModel) -> None:
+    plan = SIW(top_share=0.2).plan((LAYOUT,), model_traits(family_model("llama")))
+    areas = OnlineAreas(alpha_dense=0.9, alpha_sparse=1.1, top_share=0.2)
+    assert {layer.weights for layer in plan.layers.values()} == {areas}
+
+
+def test_positional_hidden_states_need_a_channel_of_the_model(family_model: FamilyModel) -> None:
+    traits = model_traits(family_model("llama"))
+    with pytest.raises(MethodConfigError, match="needs the channel"):
+        PositionalHiddenStates().plan((LAYOUT,), traits)
+    with pytest.raises(MethodConfigError, match=r"Channels \[64\] do not exist.*hidden size of 64"):
+        PositionalHiddenStates(channels=(3, 64)).plan((LAYOUT,), traits)
+    with pytest.raises(MethodConfigError, match=r"Layers \[3\] do not exist.*layers 0 to 2"):
+        PositionalHiddenStates(channels=(3,), layers=(2, 3)).plan((LAYOUT,), traits)
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "expected"),
+    [
+        ("llama", {"skip_first": 2}, {"scale_generated": False, "last_tokens": 1}),
+        ("llama", {}, {"scale_generated": True, "last_tokens": 1}),
+        ("mpt", {"scale_values": True}, {"last_tokens": None, "scale_values": False}),
+    ],
+)
+def test_positional_hidden_states_as_their_authors_coded_them(
+    family: str, settings: dict[str, Any], expected: dict[str, Any], family_model: FamilyModel
+) -> None:
+    method = PositionalHiddenStates(channels=(3,), reference_code=True, **settings)
+    scaling = method.plan((LAYOUT,), model_traits(family_model(family))).layers[0].hidden
+    assert isinstance(scaling, ChannelScaling)
+    assert {name: getattr(scaling, name) for name in expected} == expected
+
+
+# --- presets ----------------------------------------------------------------------------------
+
+
+def test_presets_are_the_papers_table() -> None:
+    table = {
+        name: (*preset.channels, preset.factor, preset.layers[0], preset.layers[-1])
+        for name, preset in PRESETS.items()
+        if preset.layers
+    }
+    assert table == {
+        "llama-2-7b-chat": (2393, -1, 10, 25),
+        "llama-2-13b-chat": (4283, -1, 10, 34),
+        "vicuna-7b-v1.5-16k": (2393, 0, 10, 25),
+        "vicuna-13b-v1.5-16k": (4923, 0, 10, 34),
+        "mistral-7b-instruct-v0.2": (213, 0, 10, 25),
+        "gemma-1.1-7b-it": (1665, 0, 10, 22),
+        "qwen1.5-7b-chat": (1081, 0.2, 10, 25),
+        "mpt-30b-chat": (6926, 0, 10, 42),
+    }
+
+
+def test_an_unknown_preset_suggests_a_known_one() -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'llama-2-7b-chat'"):
+        PositionalHiddenStates.from_preset("llama2-7b-chat")

@@ -1,0 +1,141 @@
+"""From a name to a method."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rag_middle.documents import ContextPrompt, Document
+from rag_middle.errors import IncompatibleMethodsError, MethodConfigError, UnknownNameError
+from rag_middle.methods import (
+    LPES,
+    METHODS,
+    PINE,
+    SIW,
+    Compose,
+    Method,
+    MsPoE,
+    NoMethod,
+    PositionalHiddenStates,
+    PositionInterpolation,
+    resolve_method,
+)
+from rag_middle.methods.positional_hidden_states import PRESETS
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "compose"])
+def test_every_name_gives_its_method(name: str) -> None:
+    assert resolve_method(name) == METHODS.get(name)()
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "expected"),
+    [
+        ("lpes", {"factors": 1.2}, LPES(factors=1.2)),
+        (" ms_poe ", {"first_layer": 0}, MsPoE(first_layer=0)),
+        ("lpes+siw", None, Compose(methods=(LPES(), SIW()))),
+        ("siw + lpes", None, Compose(methods=(SIW(), LPES()))),
+        (["lpes", SIW(top_share=0.5)], None, Compose(methods=(LPES(), SIW(top_share=0.5)))),
+        (PINE(), None, PINE()),
+        (
+            "positional_hidden_states:vicuna-7b-v1.5-16k",
+            None,
+            PRESETS["vicuna-7b-v1.5-16k"],
+        ),
+        (
+            "siw+positional_hidden_states:llama-2-7b-chat",
+            None,
+            Compose(methods=(SIW(), PRESETS["llama-2-7b-chat"])),
+        ),
+    ],
+)
+def test_what_users_write(given: Any, options: dict[str, Any] | None, expected: Method) -> None:
+    assert resolve_method(given, options) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "error", "message"),
+    [
+        ("mspoe", None, UnknownNameError, "Did you mean 'ms_poe'"),
+        ("", None, UnknownNameError, "Unknown method ''"),
+        ("siw+", None, UnknownNameError, "Unknown method ''"),
+        ("siw+pin", None, UnknownNameError, "Did you mean 'pine'"),
+        ("lpes", {"factor": 1.2}, MethodConfigError, "no option 'factor'. Did you mean 'factors'"),
+        ("pine", {"scale": 2}, MethodConfigError, "no option 'scale'. Options: none"),
+        ("lpes", {"factors": 0}, MethodConfigError, "must be above 0"),
+        (PINE(), {"scale": 2}, MethodConfigError, "beside a method object"),
+        ("lpes+siw", {"factors": 2}, MethodConfigError, "cannot be told apart"),
+        (["lpes", "siw"], {"factors": 2}, MethodConfigError, "cannot be told apart"),
+        ("pine:fast", None, MethodConfigError, "pine has no presets"),
+        (
+            "positional_hidden_states:llama-2-7b-chat",
+            {"factor": 0},
+            MethodConfigError,
+            "preset takes no options",
+        ),
+        ("positional_hidden_states:gpt", None, UnknownNameError, "Unknown .* preset 'gpt'"),
+        ("compose", None, MethodConfigError, "at least one method"),
+        ([], None, MethodConfigError, "at least one method"),
+        ("pine+siw", None, IncompatibleMethodsError, "pine does not compose with siw"),
+    ],
+)
+def test_what_cannot_be_resolved(
+    given: Any, options: dict[str, Any] | None, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        resolve_method(given, options)
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ((PINE(), PositionalHiddenStates(channels=(1,))), "pine and positional_hidden_states"),
+        ((MsPoE(), PositionalHiddenStates(channels=(1,))), "ms_poe and positional_hidden_states"),
+        ((PINE(), PositionInterpolation()), "pine does not compose with position_interpolation"),
+        ((PINE(), PINE()), "another pine"),
+        ((Compose(methods=(PINE(),)), SIW()), "pine does not compose with siw"),
+        (
+            (MsPoE(), Compose(methods=(SIW(), PositionalHiddenStates(channels=(1,))))),
+            "ms_poe and positional_hidden_states",
+        ),
+    ],
+)
+def test_refused_compositions_are_named(methods: tuple[Method, ...], message: str) -> None:
+    for order in (methods, methods[::-1]):
+        with pytest.raises(IncompatibleMethodsError, match=message):
+            Compose(methods=order)
+
+
+def test_only_method_objects_compose() -> None:
+    with pytest.raises(MethodConfigError, match="takes method objects, got 'siw'"):
+        Compose(methods=("siw", LPES()))  # type: ignore[arg-type]
+
+
+def test_pine_goes_with_no_method_at_all() -> None:
+    assert Compose(methods=(NoMethod(), PINE())).needs_documents
+
+
+def test_a_composition_is_what_its_parts_are() -> None:
+    assert Compose(methods=(LPES(factors=1), PositionInterpolation(scale=1))).is_neutral
+    assert not Compose(methods=(LPES(factors=1), SIW())).is_neutral
+    assert Compose(methods=(LPES(), SIW())).needs_documents
+    assert not Compose(methods=(LPES(), NoMethod())).needs_documents
+
+
+def test_a_composition_arranges_documents_in_turn() -> None:
+    class Reversing(NoMethod):
+        def arrange(self, prompt: ContextPrompt) -> ContextPrompt:
+            return ContextPrompt(prompt.prefix, prompt.documents[::-1], prompt.suffix)
+
+    class Dropping(NoMethod):
+        def arrange(self, prompt: ContextPrompt) -> ContextPrompt:
+            return ContextPrompt(prompt.prefix, prompt.documents[1:], prompt.suffix)
+
+    prompt = ContextPrompt("", (Document("a"), Document("b"), Document("c")), "")
+
+    def arranged(*methods: Method) -> list[str]:
+        return [each.text for each in Compose(methods=methods).arrange(prompt).documents]
+
+    assert arranged(Reversing(), Dropping()) == ["b", "a"]
+    assert arranged(Dropping(), Reversing()) == ["c", "b"]
