@@ -1,0 +1,67 @@
+"""Documents that are read densely."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rag_middle.layout import PromptLayout
+from rag_middle.ops.areas import document_density
+
+LAYOUT = PromptLayout(20, ((2, 6), (6, 12), (12, 16)))
+
+
+def _attention(*attended: int, tokens: int = 20) -> torch.Tensor:
+    """Attention that prefers these tokens, the first of them most."""
+    attention = torch.linspace(0.01, 0.001, tokens)
+    for rank, token in enumerate(attended):
+        attention[token] = 1 - 0.05 * rank
+    return attention / attention.sum()
+
+
+def test_density_is_a_documents_share_less_that_of_all_documents() -> None:
+    # 30 % of 20 tokens are 6: four in the documents, one before and one after them.
+    density = document_density(_attention(0, 3, 4, 5, 7, 18), LAYOUT, top_share=0.3)
+    expected = torch.tensor([3 / 4, 1 / 6, 0 / 4]) - 4 / 14
+    torch.testing.assert_close(density, expected)
+
+
+def test_long_documents_are_not_dense_for_their_length() -> None:
+    density = document_density(_attention(3, 7, 8, 9, 18, 19), LAYOUT, top_share=0.3)
+    assert density[0] < 0 < density[1]  # 1 of 4 and 3 of 6, with 4 of 14 in all
+    density = document_density(_attention(3, 4, 7, 8, 18, 19), LAYOUT, top_share=0.3)
+    assert density[1] > 0 < density[0]
+    assert density[0] > density[1]  # two tokens each
+
+
+@pytest.mark.parametrize("top_share", [0.01, 0.3, 0.999])
+def test_a_document_on_its_own_is_neither_dense_nor_sparse(top_share: float) -> None:
+    one = PromptLayout(20, ((2, 9),))
+    density = document_density(_attention(3, 4, 5, 1, 12), one, top_share)
+    assert density.tolist() == [0.0]
+
+
+@pytest.mark.parametrize("length", [3, 5, 6, 7, 11, 13, 29])
+@pytest.mark.parametrize("documents", [2, 3, 7, 10])
+def test_documents_with_the_same_share_are_exactly_equal(length: int, documents: int) -> None:
+    """Whatever the rounding of a division: the sign decides about a factor."""
+    spans = tuple((i * length, (i + 1) * length) for i in range(documents))
+    tokens = length * documents
+    attended = [start + offset for start, _ in spans for offset in range(2)]
+    attention = torch.ones(tokens)
+    attention[attended] = 2.0
+    layout = PromptLayout(tokens, spans)
+    density = document_density(attention, layout, top_share=len(attended) / tokens)
+    assert density.tolist() == [0.0] * documents
+
+
+def test_at_least_one_token_is_attended_to() -> None:
+    density = document_density(_attention(13), LAYOUT, top_share=0.01)
+    assert (density > 0).tolist() == [False, False, True]
+
+
+def test_empty_documents_are_neither_dense_nor_sparse() -> None:
+    layout = PromptLayout(20, ((2, 6), (6, 6), (6, 16)))
+    density = document_density(_attention(3, 4, 7, 0, 1, 18), layout, top_share=0.3)
+    assert density[1] == 0
+    torch.testing.assert_close(density[[0, 2]], torch.tensor([2 / 4, 1 / 10]) - 3 / 14)
