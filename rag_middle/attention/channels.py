@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from rag_middle.attention.capture import capture
 from rag_middle.attention.plan import ChannelScaling
-from rag_middle.attention.rotary import pair_tables
 from rag_middle.attention.traits import LayerTraits
-from rag_middle.ops.rope import rotate
+from rag_middle.ops.rope import WideTables, rotate_wide
 
 __all__ = ["ChannelScaler", "Projected", "scaled_hidden"]
 
@@ -51,7 +50,12 @@ class ChannelScaler:
     _columns: tuple[Tensor, Tensor] | None = None
 
     def apply(
-        self, arguments: dict[str, Any], plain: Projected, rows: int, keep: Tensor | None
+        self,
+        arguments: dict[str, Any],
+        plain: Projected,
+        rows: int,
+        keep: Tensor | None,
+        tables: WideTables | None,
     ) -> Projected:
         """Scaled counterparts of the module's own tensors.
 
@@ -61,11 +65,11 @@ class ChannelScaler:
             plain: what the module computed, queries of all tokens.
             rows: queries wanted, counted from the end.
             keep: tokens whose keys and values stay as they are, boolean `[b, n]`, or ``None``.
+            tables: of the layer's rotation `[b or 1, n, 2r]`; ``None`` where it has none, or where
+                `ranks_one` is false.
         """
-        if self.traits.affine_projections and (
-            not self.traits.uses_rope or self.traits.rotary is not None
-        ):
-            return self._rank_one(arguments, plain, rows, keep)
+        if self.ranks_one:
+            return self._rank_one(arguments, plain, rows, keep, tables)
         hidden = scaled_hidden(arguments["hidden_states"], self.scaling)
         call = capture(self.module, arguments, hidden_states=hidden)
         key, value = call.key, call.value
@@ -76,46 +80,48 @@ class ChannelScaler:
         scaled_value = value if self.scaling.scale_values else plain.value
         return Projected(call.query[:, :, -rows:], key, scaled_value)
 
+    @property
+    def ranks_one(self) -> bool:
+        """Scaling adds a rank-one term that we can compute without projecting again."""
+        known = not self.traits.uses_rope or self.traits.rotary is not None
+        return self.traits.affine_projections and known
+
     def _rank_one(
-        self, arguments: dict[str, Any], plain: Projected, rows: int, keep: Tensor | None
+        self,
+        arguments: dict[str, Any],
+        plain: Projected,
+        rows: int,
+        keep: Tensor | None,
+        tables: WideTables | None,
     ) -> Projected:
         if self._columns is None:
             self._columns = self._unit_columns(arguments)
         columns, value_columns = self._columns
-        heads = self.traits.heads
-        channels = self.scaling.channels
+        heads, n = self.traits.heads, plain.key.shape[2]
         hidden: Tensor = arguments["hidden_states"]
-        chosen = (
-            hidden[..., channels[0] : channels[0] + 1]
-            if len(channels) == 1
-            else hidden[..., list(channels)]
-        )
-        steps = chosen * (self.scaling.factor - 1)  # [b, n, C]
-        kept = steps if keep is None else steps.masked_fill(keep[..., None], 0)
-        if rows == steps.shape[1] and keep is None:  # every generated token: one launch for both
-            both = self._update(steps, columns, arguments)
-            query_step, key_step = both[:, :heads], both[:, heads:]
-        else:
-            query_step = self._update(steps[:, -rows:], columns[:heads], arguments)
-            key_step = self._update(kept, columns[heads:], arguments)
-        value = plain.value
-        if self.scaling.scale_values:
-            value = value + torch.matmul(kept[:, None], value_columns)
-        return Projected(plain.query[:, :, -rows:] + query_step, plain.key + key_step, value)
+        query, key, value = plain.query[:, :, -rows:], plain.key, plain.value
+        for index, channel in enumerate(self.scaling.channels):
+            step = hidden[:, None, :, channel : channel + 1] * (self.scaling.factor - 1)
+            kept = step if keep is None else step.masked_fill(keep[:, None, :, None], 0)
+            column = columns[:, index, None]  # [h + g, 1, d]
+            if rows == n:  # every generated token: one rotation for queries and keys
+                both = self._placed(column, tables, n)
+                of_query, of_key = both[:, :heads], both[:, heads:]
+            else:
+                of_query = self._placed(column[:heads], tables, rows)
+                of_key = self._placed(column[heads:], tables, n)
+            query = torch.addcmul(query, step[:, :, -rows:], of_query)
+            key = torch.addcmul(key, kept, of_key)
+            if self.scaling.scale_values:
+                value = torch.addcmul(value, kept, value_columns[:, index, None])
+        return Projected(query, key, value)
 
-    def _update(self, steps: Tensor, columns: Tensor, arguments: dict[str, Any]) -> Tensor:
-        """``sum_c steps[.., c] R(p) columns[.., c, :]`` as `[b, heads, n, d]`.
-
-        `steps` `[b, n, C]` belong to the last `n` tokens of the call.
-        """
-        update = torch.matmul(steps[:, None], columns)
-        if not self.traits.uses_rope:
-            return update
-        assert self.traits.rotary is not None
-        cos, sin = arguments["position_embeddings"]
-        cos, sin = pair_tables(cos, sin, self.traits.table_format)
-        rows = slice(-steps.shape[1], None)
-        return rotate(update, cos[:, None, rows], sin[:, None, rows], self.traits.rotary)
+    def _placed(self, column: Tensor, tables: WideTables | None, rows: int) -> Tensor:
+        """``R(p) column`` at each of the last `rows` tokens: `[b or 1, heads, rows or 1, d]`."""
+        if tables is None or self.traits.rotary is None:
+            return column[None]
+        at = WideTables(*(table[:, None, -rows:] for table in tables))
+        return rotate_wide(column[None], at, self.traits.rotary)
 
     def _unit_columns(self, arguments: dict[str, Any]) -> tuple[Tensor, Tensor]:
         channels = self.scaling.channels

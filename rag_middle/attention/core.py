@@ -26,6 +26,7 @@ from rag_middle.attention.seam import (
     keyword_arguments,
 )
 from rag_middle.attention.traits import LayerTraits
+from rag_middle.ops.rope import WideTables
 
 __all__ = ["LayerCore"]
 
@@ -173,7 +174,7 @@ class LayerCore:
             rows = min(columns, stop - max(start, width - scaling.last_tokens))
         keep = self._unscaled_tokens(start, stop, call.query.device)
         plain = Projected(call.query, call.key, call.value)
-        scaled = self._channels.apply(self._arguments, plain, rows, keep)
+        scaled = self._channels.apply(self._arguments, plain, rows, keep, self._wide_tables())
         stored_key, stored_value = self._tap.store(scaled.key, scaled.value)
         mask = last_rows_mask(call, rows, stored_key.shape[2])
         tail = AttentionCall(
@@ -187,6 +188,18 @@ class LayerCore:
         call.value = _in_place_of(call.value, stored_value)
         output, _ = self._attend_plain(call, start)
         return torch.cat((output[:, : columns - rows], tail_output), dim=1), None
+
+    def _wide_tables(self) -> WideTables | None:
+        """Tables of the layer's own rotation, on the plan's scale, where columns need them."""
+        assert self._channels is not None
+        rotary = self._traits.rotary
+        if not self._traits.uses_rope or rotary is None or not self._channels.ranks_one:
+            return None
+        positions = self._plan.positions
+        scale = positions.scale if isinstance(positions, PositionScale) else 1.0
+        device = self._arguments["hidden_states"].device
+        tables = self._rotary().wide((scale,), self._traits.table_format, rotary)
+        return WideTables(*(table[0].to(device) for table in tables))
 
     def _unscaled_tokens(self, start: int, stop: int, device: torch.device) -> Tensor | None:
         """Tokens of this call that keep their keys, boolean `[b, n]`."""

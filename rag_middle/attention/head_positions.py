@@ -11,7 +11,7 @@ from rag_middle.attention.rotary import RotaryCall
 from rag_middle.attention.seam import AttentionCall
 from rag_middle.attention.traits import LayerTraits
 from rag_middle.ops.awareness import assigned_ratios, position_awareness
-from rag_middle.ops.rope import rotate
+from rag_middle.ops.rope import WideTables, rotate_wide
 
 __all__ = ["HeadRotation"]
 
@@ -37,19 +37,18 @@ class HeadRotation:
         assert choice is not None
         assert style is not None
         groups = self._traits.heads // self._traits.kv_heads
-        tables = rotary.stacked(self._scale.ratios, self._traits.table_format)
-        tables = tables.to(choice.device)  # layers may be spread over several devices
+        tables = rotary.wide(self._scale.ratios, self._traits.table_format, style)
         if self._scale.per_query_head:
-            query_tables = _pick(tables, choice)
-            key_tables = tuple(t[:, ::groups] for t in query_tables)
+            of_queries = _pick(tables, choice)
+            of_keys = WideTables(*(table[:, ::groups] for table in of_queries))
         else:
-            key_tables = _pick(tables, choice)
-            query_tables = key_tables
+            of_queries = of_keys = _pick(tables, choice)
             if groups > 1:
-                query_tables = tuple(t.repeat_interleave(groups, dim=1) for t in key_tables)
-        (query_cos, query_sin), (key_cos, key_sin) = query_tables, key_tables
-        call.query = rotate(call.query, query_cos, query_sin, style)
-        call.key = rotate(call.key, key_cos, key_sin, style)
+                of_queries = WideTables(
+                    *(table.repeat_interleave(groups, dim=1) for table in of_keys)
+                )
+        call.query = rotate_wide(call.query, of_queries, style)
+        call.key = rotate_wide(call.key, of_keys, style)
 
     def _choose(self, call: AttentionCall, request: Request) -> Tensor:
         last = request.width - 1
@@ -71,14 +70,15 @@ class HeadRotation:
         return assigned_ratios(awareness, ratios, self._scale.assign)
 
 
-def _pick(tables: Tensor, choice: Tensor) -> tuple[Tensor, ...]:
-    """Each row's and head's cosine and sine, `[b, heads, n, r]` each.
+def _pick(tables: WideTables, choice: Tensor) -> WideTables:
+    """Each row's and head's tables, `[b, heads, n, 2r]`.
 
     Args:
-        tables: `[ratios, b or 1, 2, n, r]`.
+        tables: `[ratios, b or 1, n, 2r]`, possibly on another device than the layer.
         choice: index of each head's ratio, `[b, heads]`.
     """
-    if tables.shape[1] == 1:
-        return tables[:, 0][choice].unbind(2)
-    rows = torch.arange(choice.shape[0], device=tables.device)[:, None]
-    return tables[choice, rows].unbind(2)
+    cos, sin = (table.to(choice.device) for table in tables)
+    if cos.shape[1] == 1:
+        return WideTables(cos[:, 0][choice], sin[:, 0][choice])
+    rows = torch.arange(choice.shape[0], device=choice.device)[:, None]
+    return WideTables(cos[choice, rows], sin[choice, rows])

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rag_middle.attention.seam import parameters
+from rag_middle.ops.rope import RotaryStyle, WideTables, wide_tables
 
 __all__ = ["RotaryCall", "RotaryTables", "TableFormat", "pair_tables"]
 
@@ -54,7 +55,9 @@ class RotaryCall:
     extra: tuple[Any, ...]
     scales: tuple[float, ...] = ()
     _scaled: dict[float, Any] = field(default_factory=dict)
-    _stacked: dict[tuple[tuple[float, ...], TableFormat], Tensor] = field(default_factory=dict)
+    _wide: dict[tuple[tuple[float, ...], TableFormat, RotaryStyle], WideTables] = field(
+        default_factory=dict
+    )
 
     def at(self, positions: Tensor) -> Any:
         """Tables at other, possibly fractional, positions ``[b, n]``, in the model's format:
@@ -93,18 +96,21 @@ class RotaryCall:
         divisors = torch.tensor(scales, device=self.position_ids.device)[:, None, None]
         return (self.position_ids.float()[None] / divisors).flatten(0, 1)
 
-    def stacked(self, scales: tuple[float, ...], table_format: TableFormat) -> Tensor:
-        """Pair tables on every one of these scales, made once per forward pass.
+    def wide(
+        self, scales: tuple[float, ...], table_format: TableFormat, style: RotaryStyle
+    ) -> WideTables:
+        """Tables for `rotate_wide` on every one of these scales, made once per forward pass.
 
         Returns:
-            `[scales, b or 1, 2, n, r]`: cosine and sine on the third axis.
+            Cosine and sine `[scales, b or 1, n, 2r]`.
         """
-        key = (scales, table_format)
-        if key not in self._stacked:
+        key = (scales, table_format, style)
+        if key not in self._wide:
             cos, sin = self.at(self._positions_at(scales))
-            pairs = torch.stack(pair_tables(cos, sin, table_format), dim=1)
-            self._stacked[key] = pairs.unflatten(0, (len(scales), -1))
-        return self._stacked[key]
+            tables = wide_tables(*pair_tables(cos, sin, table_format), style)
+            shape = (len(scales), -1)
+            self._wide[key] = WideTables(*(table.unflatten(0, shape) for table in tables))
+        return self._wide[key]
 
 
 class RotaryTables:

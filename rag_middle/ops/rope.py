@@ -8,12 +8,12 @@ angles, `[..., n, r]` with `r` pairs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["RotaryStyle", "rotate"]
+__all__ = ["RotaryStyle", "WideTables", "partners", "rotate", "rotate_wide", "wide_tables"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +54,44 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, style: RotaryStyle) -> Tensor:
         return torch.cat((*turned, rest) if rest.shape[-1] else turned, dim=-1)
     pairs = torch.stack(turned, dim=-1).flatten(-2)
     return torch.cat((pairs, rest), dim=-1) if rest.shape[-1] else pairs
+
+
+class WideTables(NamedTuple):
+    """Tables as wide as the rotated part of a head: a rotation in three operations.
+
+    ``R x = x * cos + partners(x) * sin``, the signs of the rotation being part of `sin`.
+
+    Attributes:
+        cos: `[..., n, 2r]`.
+        sin: `[..., n, 2r]`.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+
+def wide_tables(cos: Tensor, sin: Tensor, style: RotaryStyle) -> WideTables:
+    """Widen pair tables `[..., n, r]`."""
+    if style.pairing == "half":
+        return WideTables(torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1))
+    return WideTables(
+        cos.repeat_interleave(2, dim=-1), torch.stack((-sin, sin), dim=-1).flatten(-2)
+    )
+
+
+def partners(x: Tensor, style: RotaryStyle) -> Tensor:
+    """Each dimension's partner in its pair, `[..., 2r]` of `[..., d]`."""
+    rotated = x[..., : 2 * style.pairs]
+    if style.pairing == "half":
+        return rotated.roll(style.pairs, dims=-1)
+    neighbours: Tensor = rotated.unflatten(-1, (style.pairs, 2))
+    return neighbours.flip(-1).flatten(-2)
+
+
+def rotate_wide(x: Tensor, tables: WideTables, style: RotaryStyle) -> Tensor:
+    """Like `rotate`, from tables that broadcast against `x` `[..., n, d]`."""
+    width = 2 * style.pairs
+    turned = torch.addcmul(x[..., :width] * tables.cos, partners(x, style), tables.sin)
+    if width == x.shape[-1]:
+        return turned
+    return torch.cat((turned, x[..., width:].expand(*turned.shape[:-1], -1)), dim=-1)

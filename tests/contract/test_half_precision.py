@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rag_middle.attention import applied
+from rag_middle.methods import MsPoE
 from tests.conftest import FamilyModel
 from tests.contract.cases import ACTIVE, EXAMPLES, LONG, SHORT, expected_refusal
 from tests.contract.running import generated, prompt_logits
@@ -68,8 +69,10 @@ def test_methods_round_about_as_much_as_the_model(
         with applied(model, method, [LONG.layout]):
             logits = prompt_logits(model, LONG)
         assert logits.dtype == getattr(torch, dtype)
-        # Without the method, the distance is a hundred times the rounding.
-        assert _median_distance(logits, expected) < 4 * rounding, method
+        # Without the method, the distance is a hundred times the rounding. Ms-PoE ranks few heads
+        # on few tokens here, where rounding may swap two of them: then other ratios are in force.
+        times = 20 if isinstance(method, MsPoE) else 4
+        assert _median_distance(logits, expected) < times * rounding, method
 
 
 @pytest.mark.parametrize(("family", "implementation", "dtype"), WAYS)
