@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import transformers.utils
+from huggingface_hub import HfApi, try_to_load_from_cache
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -20,6 +21,9 @@ from rag_middle.errors import ModelNotFoundError, UnsupportedGenerationError
 from rag_middle.generation.notices import BackendFallbackWarning, warn_caller
 
 __all__ = ["load_model", "load_tokenizer"]
+
+#: Seconds to wait for the hub to say whether it has a model.
+_HUB_TIMEOUT_S = 10.0
 
 
 def load_model(
@@ -45,6 +49,7 @@ def load_model(
         ImportError: `device_map` without the accelerate package.
     """
     source = _source(name_or_path)
+    _check_reachable("model", source, revision)
     _check_dtype(dtype)
     if device_map is not None and device is not None:
         raise UnsupportedGenerationError(
@@ -95,6 +100,7 @@ def load_tokenizer(
         ModelNotFoundError: neither here nor to be fetched.
     """
     source = _source(name_or_path)
+    _check_reachable("tokenizer", source, revision)
     chosen = {} if revision is None else {"revision": revision}
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
@@ -111,6 +117,21 @@ def _source(name_or_path: str | Path) -> str:
     """A path that transformers understands, or a name on the hub."""
     source = str(name_or_path)
     return str(Path(source).expanduser()) if source.startswith("~") else source
+
+
+def _check_reachable(what: str, source: str, revision: str | None) -> None:
+    """Fail at once where nothing is cached and the hub cannot be asked.
+
+    Loading itself would try again and again for the better part of a minute first.
+    """
+    if Path(source).exists() or Path(source).is_absolute() or source.startswith("."):
+        return
+    if isinstance(try_to_load_from_cache(source, "config.json", revision=revision), str):
+        return
+    try:
+        HfApi().model_info(source, revision=revision, timeout=_HUB_TIMEOUT_S)
+    except Exception as error:  # of the hub's client, its transport, or the name itself
+        raise _not_found(what, source, revision, error) from error
 
 
 def _lacks(source: str, *patterns: str) -> bool:
