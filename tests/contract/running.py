@@ -10,18 +10,16 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rag_middle.attention import applied
-from rag_middle.methods import Method
 from tests.contract.cases import Prompt
 
 __all__ = [
+    "at_once",
     "distance",
     "generated",
     "in_thread",
     "left_padded",
     "prompt_logits",
     "recomputed",
-    "under",
 ]
 
 STEPS = 3
@@ -75,12 +73,12 @@ def recomputed(model: PreTrainedModel, prompt: Prompt, tokens: Tensor) -> Tensor
     return torch.stack(rows)
 
 
-def under(
-    model: PreTrainedModel, method: Method, prompts: Sequence[Prompt], run: Callable[[], T]
-) -> T:
-    """What `run` returns while `model` runs under `method`."""
-    with applied(model, method, [prompt.layout for prompt in prompts]):
-        return run()
+def at_once(model: PreTrainedModel, prompt: Prompt, tokens: Tensor) -> Tensor:
+    """The same from one pass over everything, after one over the prompt alone."""
+    model(input_ids=prompt.ids, use_cache=False)
+    whole = torch.cat((prompt.ids, tokens[None, :-1]), dim=1)
+    logits: Tensor = model(input_ids=whole, use_cache=False).logits
+    return logits[0, -tokens.shape[0] :]
 
 
 def in_thread(run: Callable[[], T]) -> T:

@@ -1,0 +1,47 @@
+"""Generation that runs out of windows and of tables made beforehand."""
+
+from __future__ import annotations
+
+import pytest
+
+from rag_middle.attention import applied, documents
+from rag_middle.methods import PINE
+from tests.conftest import FamilyModel
+from tests.contract.cases import ACTIVE, LONG, SHORT, expected_refusal
+from tests.contract.running import at_once, distance, generated
+from tests.families import FAMILIES
+
+SLIDING = [name for name, family in FAMILIES.items() if family.traits.window]
+TAKEN = [
+    (family, method)
+    for family in SLIDING
+    for method in ACTIVE
+    if expected_refusal(ACTIVE[method], FAMILIES[family].traits, family) is None
+]
+
+
+@pytest.mark.parametrize(("family", "method"), TAKEN)
+def test_more_tokens_than_a_sliding_window_holds(
+    family: str, method: str, family_model: FamilyModel
+) -> None:
+    model = family_model(family)
+    assert FAMILIES[family].traits.window == 8
+    with applied(model, ACTIVE[method], [SHORT.layout, LONG.layout]):
+        tokens, logits = generated(model, [SHORT, LONG], steps=13)
+    for row, prompt in enumerate((SHORT, LONG)):
+        with applied(model, ACTIVE[method], [prompt.layout]):
+            expected = at_once(model, prompt, tokens[row])
+        assert distance(logits[row], expected) < FAMILIES[family].tolerance
+
+
+@pytest.mark.parametrize("family", ["llama", "glm4", "gemma3_text", "gpt_oss"])
+def test_pine_makes_more_tables_when_they_run_out(
+    family: str, family_model: FamilyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = family_model(family)
+    with applied(model, PINE(), [SHORT.layout, LONG.layout]):
+        _, expected = generated(model, [SHORT, LONG], steps=8)
+    monkeypatch.setattr(documents, "_TABLE_HEADROOM", 2)
+    with applied(model, PINE(), [SHORT.layout, LONG.layout]):
+        _, logits = generated(model, [SHORT, LONG], steps=8)
+    assert distance(logits, expected) < FAMILIES[family].tolerance
