@@ -196,7 +196,13 @@ class _Models:
 
 def _loaded(path: Path, attn_implementation: str) -> PreTrainedModel:
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32, attn_implementation=attn_implementation, local_files_only=True
+        path,
+        dtype=torch.float32,
+        attn_implementation=attn_implementation,
+        local_files_only=True,
+        # Left out, transformers would offer to run code from the directory; or read pickles.
+        trust_remote_code=False,
+        use_safetensors=True,
     )
     model.eval()
     return model

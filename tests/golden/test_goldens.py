@@ -244,6 +244,19 @@ def test_a_case_that_does_not_fit_together_is_refused(
         verify(single.path)
 
 
+def test_code_that_comes_with_a_model_is_not_even_offered(
+    single: SingleCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda *_: "y")  # whatever transformers asks
+    path = single.path / single.case["model"]
+    config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}}
+    (path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (path / "own.py").write_text("raise SystemExit('the code was run')\n", encoding="utf-8")
+    [failure] = verify(single.path).failures
+    assert "custom code" in failure.reason
+
+
 def test_an_id_used_twice_is_refused(single: SingleCase) -> None:
     single.write(cases=[single.case, single.case])
     with pytest.raises(GoldenFormatError, match="used twice"):
