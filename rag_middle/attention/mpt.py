@@ -55,7 +55,8 @@ class MptChannelCore:
             self._cached_columns = 0
         self._request.see(hidden.shape[0], hidden.shape[1], self._cached_columns)
         self._request.attention_calls += 1
-        self._unscaled = None
+        # A pass that was interrupted leaves them behind; the plain run must find nothing to scale.
+        self._hidden = self._unscaled = None
         if self._scaled_rows(hidden.shape[1]) < hidden.shape[1]:
             # Not module(...): this run must not come back here.
             self._unscaled = module.forward(**(arguments | {"past_key_values": None}))[0]
