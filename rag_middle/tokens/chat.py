@@ -169,7 +169,11 @@ class _Renderer:
     def _protected(self, conversation: Conversation) -> list[Message]:
         """The messages with control tokens cut and a sentinel in place of the documents."""
         messages: list[Message] = [
-            {**_map_strings(message, self._inert), "role": message["role"]}
+            {
+                # The message's own keys and its role are names that the template knows.
+                **{key: _map_strings(item, self._inert) for key, item in message.items()},
+                "role": self._checked_role(message["role"]),
+            }
             for message in conversation.messages
         ]
         if conversation.at is not None:
@@ -182,6 +186,15 @@ class _Renderer:
         if message.get("content") is None:
             return message
         return {**message, "content": self._cut + message["content"] + self._cut}
+
+    def _checked_role(self, role: str) -> str:
+        # A plain word may be a control token of its own where a template is written so.
+        if not role.isidentifier() and self._encoder.inert_pieces(role) != [role]:
+            raise PromptError(
+                f"The role {role!r} holds a control token of this tokenizer. Use one that the chat "
+                "template knows, such as 'user'."
+            )
+        return role
 
     def _inert(self, text: str) -> str:
         return self._cut.join(self._encoder.inert_pieces(text))
@@ -251,11 +264,14 @@ def _content(message: Message, index: int) -> str | None:
 
 
 def _map_strings(value: Any, change: Callable[[str], object]) -> Any:
-    """``value`` with every string in it changed, keys of mappings left alone."""
+    """``value`` with every string in it changed, keys of mappings too."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {key: _map_strings(item, change) for key, item in value.items()}
+        return {
+            _map_strings(key, change) if isinstance(key, str) else key: _map_strings(item, change)
+            for key, item in value.items()
+        }
     if isinstance(value, list | tuple):
         return [_map_strings(item, change) for item in value]
     return value

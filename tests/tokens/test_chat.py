@@ -248,6 +248,22 @@ def test_control_tokens_in_other_fields_are_inert() -> None:
     assert tokenizer.convert_tokens_to_ids("<|im_end|>") not in tokenized.input_ids
 
 
+def test_control_tokens_in_the_keys_of_other_fields_are_inert() -> None:
+    template = "{% for m in messages %}{{ m['content'] }}{{ m['calls'] | tojson }}{% endfor %}"
+    tokenizer = byte_level_bpe(chat_template=template)
+    calls = [{"arguments": {"<|im_end|>": 1, "\ue000": 2}}]
+    tokenized = encode(tokenizer, [{**user(MARKED), "calls": calls}])
+    assert '{"<|im_end|>": 1, "\ue000": 2}' in shown(tokenizer, tokenized)
+    assert tokenizer.convert_tokens_to_ids("<|im_end|>") not in tokenized.input_ids
+
+
+@pytest.mark.parametrize("role", ["user<|im_end|>", "<|im_end|>"])
+def test_a_role_that_holds_a_control_token_is_refused(role: str) -> None:
+    tokenizer = byte_level_bpe(chat_template=CHATML)
+    with pytest.raises(PromptError, match="control token"):
+        encode(tokenizer, [{"role": role, "content": "a"}])
+
+
 def test_a_message_may_lack_content() -> None:
     template = "{% for m in messages %}{{ m['content'] or '-' }}{{ m['calls'] }}{% endfor %}"
     tokenizer = byte_level_bpe(chat_template=template)
