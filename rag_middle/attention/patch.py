@@ -21,6 +21,7 @@ from rag_middle.attention.seam import (
     AttentionHandler,
     handle_attention,
     handler_of,
+    handlers_in_force,
     keyword_arguments,
 )
 from rag_middle.attention.traits import ModelTraits
@@ -89,6 +90,8 @@ def applied(
     with model_lock(model), ExitStack() as stack:
         if plan.layers:
             _install(model, traits, plan, request, stack)
+        else:
+            stack.enter_context(handle_attention(_handlers_of_others(model)))
         yield request
         if not plan.layers or request.attention_calls:
             return
@@ -141,7 +144,8 @@ def _install(
 
     guarded = _guarded(begin_pass, owner=first)
     stack.callback(_hook(model.register_forward_pre_hook, guarded, kwargs=True))
-    stack.enter_context(handle_attention(handlers))
+    # Blocks of other models that this one stands in go on.
+    stack.enter_context(handle_attention({**handlers_in_force(), **handlers}))
 
 
 def _install_cores(
@@ -182,6 +186,15 @@ def _install_mpt(
         stack.callback(_hook(module.register_forward_pre_hook, _guarded(core.before), kwargs=True))
         stack.callback(_hook(module.register_forward_hook, _guarded(core.after)))
         stack.callback(_hook(module.Wqkv.register_forward_hook, project))  # type: ignore[union-attr]
+    return handlers
+
+
+def _handlers_of_others(model: nn.Module) -> dict[nn.Module, AttentionHandler]:
+    """The handlers in force but those of `model`, which then runs as it is in another's block."""
+    handlers = dict(handlers_in_force())
+    if handlers:
+        for module in model.modules():
+            handlers.pop(module, None)
     return handlers
 
 

@@ -38,6 +38,7 @@ __all__ = [
     "cache_argument",
     "handle_attention",
     "handler_of",
+    "handlers_in_force",
     "keyword_arguments",
     "parameters",
 ]
@@ -104,10 +105,14 @@ def handle_attention(handlers: Mapping[nn.Module, AttentionHandler] | None) -> I
         _handlers.reset(token)
 
 
+def handlers_in_force() -> Mapping[nn.Module, AttentionHandler]:
+    """The handlers of this thread's requests, of whatever models; empty outside of them."""
+    return _handlers.get() or {}
+
+
 def handler_of(module: nn.Module) -> AttentionHandler | None:
     """What answers this module's attention calls in this thread, ``None`` outside a request."""
-    handlers = _handlers.get()
-    return None if handlers is None else handlers.get(module)
+    return handlers_in_force().get(module)
 
 
 def _attention_function(

@@ -1,0 +1,54 @@
+"""Blocks inside blocks: what a thread asked for last holds, for the model that it named."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rag_middle.attention import applied
+from rag_middle.errors import MethodConfigError
+from rag_middle.methods import LPES, PINE, Method, NoMethod, PositionInterpolation
+from tests.conftest import FamilyModel
+from tests.contract.cases import LONG
+from tests.contract.running import prompt_logits
+
+OUTER = pytest.mark.parametrize("outer", [PINE(), PositionInterpolation()], ids=lambda m: m.name)
+
+
+def logits_under(model: torch.nn.Module, method: Method) -> torch.Tensor:
+    with applied(model, method, [LONG.layout]):
+        return prompt_logits(model, LONG)
+
+
+@OUTER
+def test_none_inside_a_block_is_the_unmodified_model(
+    outer: Method, family_model: FamilyModel
+) -> None:
+    model = family_model("llama")
+    plain, changed = prompt_logits(model, LONG), logits_under(model, outer)
+    with applied(model, outer, [LONG.layout]):
+        assert torch.equal(logits_under(model, NoMethod()), plain)
+        assert torch.equal(prompt_logits(model, LONG), changed)
+
+
+@OUTER
+@pytest.mark.parametrize("inner", [LPES(), NoMethod()], ids=lambda m: m.name)
+def test_blocks_of_different_models_hold_at_the_same_time(
+    outer: Method, inner: Method, family_model: FamilyModel
+) -> None:
+    first, second = family_model("llama"), family_model("qwen3")
+    expected, expected_second = logits_under(first, outer), logits_under(second, inner)
+    with applied(first, outer, [LONG.layout]), applied(second, inner, [LONG.layout]):
+        assert torch.equal(prompt_logits(first, LONG), expected)
+        assert torch.equal(prompt_logits(second, LONG), expected_second)
+
+
+def test_a_second_method_on_the_same_model_is_refused(family_model: FamilyModel) -> None:
+    model = family_model("llama")
+    with applied(model, PINE(), [LONG.layout]):
+        prompt_logits(model, LONG)
+        with (
+            pytest.raises(MethodConfigError, match="Compose"),
+            applied(model, LPES(), [LONG.layout]),
+        ):
+            pass
