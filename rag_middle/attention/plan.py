@@ -80,10 +80,10 @@ class ChannelScaling:
         channels: indices into the hidden size.
         factor: what the channels are multiplied by.
         last_tokens: prompt rows, counted from the end, that attend with scaled queries and keys;
-            ``None`` for all of them. Generated tokens always do.
+            ``None`` for all of them.
         scale_values: scale the values as well.
-        skip_first: prompt tokens, counted from the start, whose keys stay as they are.
-        scale_generated: scale generated tokens too.
+        skip_first: prompt tokens, counted from the start, whose keys and values stay as they are.
+        scale_generated: generated tokens attend with scaled queries and keys, and cache them.
     """
 
     channels: tuple[int, ...]

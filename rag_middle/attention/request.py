@@ -64,6 +64,7 @@ class Request:
         groups: rows by layout, known from the first forward pass on.
         attention_calls: attention calls answered so far; stays 0 when the method does not reach
             the model.
+        forward_passes: passes of the model begun so far.
     """
 
     layouts: tuple[PromptLayout, ...]

@@ -32,8 +32,8 @@ class LPES(Method):
         LPES, arXiv:2606.27705, section 4 and appendix E.
 
     Raises:
-        MethodConfigError: a factor that is not positive and finite, or as many factors as the
-            model has no layers.
+        MethodConfigError: a factor that is not positive and finite, or another number of factors
+            than the model has layers.
     """
 
     registered_name: ClassVar[str] = "lpes"

@@ -45,8 +45,8 @@ class MsPoE(Method):
         reference_code: compute as the authors' code does: ratios stop one step short of
             `max_ratio`, a head takes ratio number ``argsort[head]`` instead of the ratio of its
             rank, sequential order is reversed, attention of exactly the threshold does not count,
-            and queries of one key/value group take different
-            ratios while their key takes the first one's.
+            and queries of one key/value group take different ratios while their key takes the
+            first one's.
 
     References:
         Zhang et al., Found in the Middle, arXiv:2403.04797, equation 2 and algorithm 1.

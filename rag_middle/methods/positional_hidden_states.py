@@ -39,7 +39,7 @@ class PositionalHiddenStates(Method):
         layers: 0-based layers to change; ``None`` for all.
         last_tokens: prompt rows, counted from the end, that attend with scaled queries and keys.
         scale_values: scale the values as well (an ablation; off in the paper).
-        skip_first: prompt tokens, counted from the first, whose keys stay as they are.
+        skip_first: prompt tokens, counted from the first, whose keys and values stay as they are.
         reference_code: compute as the authors' code does where it departs from the paper: any
             `skip_first` turns scaling off for generated tokens; MPT scales all prompt tokens and
             never their values.

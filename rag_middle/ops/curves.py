@@ -1,4 +1,4 @@
-"""Curves over layers: cubic Bézier (LPES, arXiv:2606.27705) and its simpler relatives."""
+"""Curves over layers: the cubic Bézier of LPES (arXiv:2606.27705, equations 3 to 5)."""
 
 from __future__ import annotations
 
