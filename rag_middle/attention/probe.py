@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rag_middle.attention.capture import capture, skip_modules
-from rag_middle.attention.rotary import RotaryTables, TableFormat, pair_tables
+from rag_middle.attention.rotary import TableFormat, pair_tables
 from rag_middle.attention.seam import (
     AttentionCall,
     ConfigView,
@@ -77,7 +77,6 @@ def probe(model: PreTrainedModel) -> ModelTraits:
     """Find out what the attention layers of `model` are like. The model is left as it was."""
     config = text_config(model)
     found: dict[int, LayerTraits] = {}
-    tables = RotaryTables()
     modules = attention_modules(model)
     arguments: dict[nn.Module, dict[str, Any]] = {}
 
@@ -85,17 +84,13 @@ def probe(model: PreTrainedModel) -> ModelTraits:
         def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
             module = call.module
             layer: int = module.layer_idx  # type: ignore[assignment]
-            found[layer] = _layer_traits(module, arguments[module], call, tables)
+            found[layer] = _layer_traits(module, arguments[module], call)
             return base_attention(call)
 
     def remember(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if handler_of(module) is not None:  # else another thread is using the model
             arguments[module] = keyword_arguments(module, args, kwargs)
 
-    handles = [m.register_forward_pre_hook(remember, with_kwargs=True) for m in modules]
-    handles += [
-        m.register_forward_hook(tables.record, with_kwargs=True) for m in rotary_modules(model)
-    ]
     embeddings: Any = model.get_input_embeddings()
     device = embeddings.weight.device
     if device.type == "meta":  # offloaded: comes for the call to where it is computed
@@ -103,7 +98,9 @@ def probe(model: PreTrainedModel) -> ModelTraits:
     # Any tokens will do, but not a special one that a model might treat apart.
     tokens = torch.arange(_PROBE_TOKENS, device=device)[None] + min(10, config.vocab_size // 2)
     training = {module: module.training for module in model.modules()}
+    handles = []
     try:
+        handles += [m.register_forward_pre_hook(remember, with_kwargs=True) for m in modules]
         model.eval()
         with (
             torch.no_grad(),
@@ -147,9 +144,7 @@ def _rope_type(config: Any) -> str | None:
     return rope_type
 
 
-def _layer_traits(
-    module: nn.Module, arguments: dict[str, Any], call: AttentionCall, tables: RotaryTables
-) -> LayerTraits:
+def _layer_traits(module: nn.Module, arguments: dict[str, Any], call: AttentionCall) -> LayerTraits:
     embeddings = arguments.get("position_embeddings")
     rotary: RotaryStyle | None = None
     table_format: TableFormat = "halves"
