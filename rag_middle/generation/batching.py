@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from transformers import PreTrainedModel
 
 from rag_middle.attention import model_traits
-from rag_middle.errors import UnsupportedGenerationError
+from rag_middle.generation.options import check_whole
 
 __all__ = ["in_groups"]
 
@@ -31,12 +31,11 @@ def in_groups(
         sizes: of each prompt.
         max_batch_size: most prompts in a group.
         run: takes 0-based indices of prompts, returns their results in that order.
+
+    Raises:
+        UnsupportedGenerationError: `max_batch_size` is no whole number above 0.
     """
-    whole = isinstance(max_batch_size, int) and not isinstance(max_batch_size, bool)
-    if not whole or max_batch_size < 1:
-        raise UnsupportedGenerationError(
-            f"max_batch_size must be a whole number, at least 1, got {max_batch_size!r}."
-        )
+    check_whole("max_batch_size", max_batch_size, least=1)
     results: dict[int, T] = {}
     limit = _length_that_changes_frequencies(model)
     for group in _groups(sizes, max_batch_size, limit):

@@ -80,7 +80,7 @@ def check_effect(
     """
     if method.is_neutral or method in _effective.get(model, ()):
         return
-    with turn(model, lambda: False):
+    with turn(model):
         with in_eval_mode(model):
             # A method may leave one short prompt alone, and rightly so: ask about longer ones.
             changes = any(_changes(model, tokenizer, method, longer) for longer in (1, 4, 16))

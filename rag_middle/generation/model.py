@@ -29,7 +29,7 @@ from rag_middle.generation.preparing import MethodLike, Preparer
 from rag_middle.generation.results import Generation, Score
 from rag_middle.generation.streaming import GenerationStream
 from rag_middle.generation.tokenizing import Prompt
-from rag_middle.generation.turns import in_eval_mode, refuse_inside_request, turn
+from rag_middle.generation.turns import refuse_inside_request
 from rag_middle.methods import Method, NoMethod, resolve_method
 from rag_middle.tokens import TokenizedPrompt
 
@@ -78,8 +78,7 @@ class RagMiddleModel:
             )
         self.model = model
         self.tokenizer = tokenizer
-        with turn(model, lambda: False), in_eval_mode(model):
-            traits = model_traits(model)  # found out by running the model, once
+        traits = model_traits(model)
         window = traits.context_window if context_window is None else context_window
         self._prepare = Preparer(model, tokenizer, context_window=window, self_check=self_check)
         self._method = self._prepare.checked(resolve_method(method, method_options))

@@ -6,7 +6,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, Literal, TypedDict, get_args
 
 from rag_middle.errors import UnsupportedGenerationError
@@ -18,6 +18,7 @@ __all__ = [
     "GenerationKwargs",
     "GenerationOptions",
     "PromptKwargs",
+    "check_whole",
     "checked_options",
 ]
 
@@ -108,9 +109,9 @@ class GenerationOptions:
     on_overflow: Overflow = "error"
 
     def __post_init__(self) -> None:
-        _whole("max_new_tokens", self.max_new_tokens, least=1)
-        _whole("num_beams", self.num_beams, least=1)
-        _whole("top_k", self.top_k, least=0, hint="0 means no limit.")
+        check_whole("max_new_tokens", self.max_new_tokens, least=1)
+        check_whole("num_beams", self.num_beams, least=1)
+        check_whole("top_k", self.top_k, least=0, hint="0 means no limit.")
         _number("temperature", self.temperature, lambda v: v >= 0, "0 or more")
         _number("top_p", self.top_p, lambda v: 0 < v <= 1, "above 0 and at most 1")
         _number("repetition_penalty", self.repetition_penalty, lambda v: v > 0, "above 0")
@@ -191,11 +192,19 @@ def checked_options(given: Mapping[str, Any], *, allowed: type[Any]) -> Generati
     for name in given:
         if name not in known:
             hint = _ELSEWHERE.get(name) if allowed is GenerationKwargs else None
+            hint = f" {hint}" if hint else suggest(name, known)
             raise UnsupportedGenerationError(
-                f"There is no option {name!r} here. {hint or suggest(name, known).strip()} "
-                f"Options: {', '.join(known)}."
+                f"There is no option {name!r} here.{hint} Options: {', '.join(known)}."
             )
     return GenerationOptions(**given)
+
+
+def check_whole(name: str, value: object, *, least: int, hint: str = "") -> None:
+    """Raise `UnsupportedGenerationError` unless `value` is a whole number from `least` on."""
+    if not _is_whole(value, least):
+        raise UnsupportedGenerationError(
+            f"{name} must be a whole number, at least {least}, got {value!r}. {hint}".rstrip()
+        )
 
 
 def _stop_strings(given: Any) -> tuple[str, ...]:
@@ -209,15 +218,8 @@ def _stop_strings(given: Any) -> tuple[str, ...]:
     return stop
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _whole(name: str, value: object, *, least: int, hint: str = "") -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise UnsupportedGenerationError(
-            f"{name} must be a whole number, at least {least}, got {value!r}. {hint}".rstrip()
-        )
+def _is_whole(value: object, least: float = -inf) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _number(name: str, value: Any, in_range: Callable[[float], bool], range_text: str) -> None:

@@ -26,7 +26,7 @@ def prompt_logits(
 ) -> Tensor:
     """Next-token logits `[v]` after the prompt, or `[l, v]` after each of its tokens; float32."""
     batch = TokenizedBatch((prompt,))
-    with turn(model, _never), in_eval_mode(model), applied(model, method, batch.layouts):
+    with turn(model), in_eval_mode(model), applied(model, method, batch.layouts):
         logits, _ = _Forward(model, batch).prefill(all_positions=all_positions)
     return logits[0] if all_positions else logits[0, -1]
 
@@ -44,7 +44,7 @@ def continuation_log_probabilities(
     tokens at once, as if they had been generated.
     """
     batch = TokenizedBatch(tuple(prompts))
-    with turn(model, _never), in_eval_mode(model), applied(model, method, batch.layouts):
+    with turn(model), in_eval_mode(model), applied(model, method, batch.layouts):
         forward = _Forward(model, batch)
         logits, cache = forward.prefill(all_positions=False)
         # The last token of a continuation predicts nothing that is asked for.
@@ -102,7 +102,3 @@ class _Forward:
         return self._model(
             input_ids=ids, attention_mask=self._mask, use_cache=True, return_dict=True, **options
         )
-
-
-def _never() -> bool:
-    return False

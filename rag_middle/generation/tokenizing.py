@@ -15,13 +15,13 @@ from rag_middle.generation.overflow import by_place, relevance_of
 from rag_middle.methods import Method
 from rag_middle.tokens import TokenizedPrompt, count_tokens, encode
 from rag_middle.tokens.chat import Message
+from rag_middle.tokens.encode import Prompt as Text
 from rag_middle.tokens.text import TextEncoder
 
 __all__ = ["LockedTokenizer", "Prompt", "arranged", "relevance"]
 
 #: What a request takes: text with document markers, a prompt, chat messages, or tokens.
-Prompt = str | ContextPrompt | Sequence[Message] | TokenizedPrompt
-Text = str | ContextPrompt | Sequence[Message]
+Prompt = Text | TokenizedPrompt
 
 _locks: WeakKeyDictionary[PreTrainedTokenizerBase, threading.Lock] = WeakKeyDictionary()
 _registry_lock = threading.Lock()

@@ -18,7 +18,7 @@ _POLL_SECONDS = 0.05
 
 
 @contextmanager
-def turn(model: PreTrainedModel, cancelled: Callable[[], bool]) -> Iterator[bool]:
+def turn(model: PreTrainedModel, cancelled: Callable[[], bool] = lambda: False) -> Iterator[bool]:
     """Wait for the model; inside the block it is ours.
 
     Yields:
