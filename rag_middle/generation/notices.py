@@ -1,4 +1,4 @@
-"""Warnings of this package, pointing at the caller's own line."""
+"""Warnings that point at the caller's own line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 __all__ = ["BackendFallbackWarning", "MissingDocumentsWarning", "warn_caller"]
 
-_PACKAGE = str(Path(__file__).parent)
+_PACKAGE = str(Path(__file__).parents[1])
 
 
 class MissingDocumentsWarning(UserWarning):
