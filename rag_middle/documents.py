@@ -83,6 +83,9 @@ class ContextPrompt:
         suffix: text after the documents (the question).
         separator: written after every document, the last one included, so that a document reads
             the same wherever it stands.
+
+    Raises:
+        PromptError: `documents` is one string, or holds something else than documents and strings.
     """
 
     prefix: str
@@ -99,7 +102,7 @@ class ContextPrompt:
     ) -> None:
         if isinstance(documents, str):
             raise PromptError("documents must be a list of documents, got a single string.")
-        as_documents = tuple(Document(d) if isinstance(d, str) else d for d in documents)
+        as_documents = tuple(_as_document(d, index) for index, d in enumerate(documents))
         object.__setattr__(self, "prefix", prefix)
         object.__setattr__(self, "documents", as_documents)
         object.__setattr__(self, "suffix", suffix)
@@ -137,6 +140,17 @@ class ContextPrompt:
                 f"got {list(order)}."
             )
         return self.with_documents(self.documents[index] for index in order)
+
+
+def _as_document(given: object, index: int) -> Document:
+    if isinstance(given, str):
+        return Document(given)
+    if not isinstance(given, Document):
+        raise PromptError(
+            f"Document {index} must be a Document or a string, got {type(given).__name__}. Wrap "
+            "its text: Document(text, title=..., id=...)."
+        )
+    return given
 
 
 def escape(text: str) -> str:

@@ -47,6 +47,12 @@ def test_one_string_is_not_a_list_of_documents() -> None:
         ContextPrompt(documents="one")
 
 
+@pytest.mark.parametrize("given", [None, 3, {"text": "a"}, ["a"]])
+def test_something_else_is_no_document(given: object) -> None:
+    with pytest.raises(PromptError, match="Document 1 must be a Document or a string"):
+        ContextPrompt(documents=["a", given])  # type: ignore[list-item]
+
+
 def test_with_documents_keeps_the_rest() -> None:
     prompt = ContextPrompt("Read:\n", ["one"], "Question?", separator="\n")
     assert prompt.with_documents(["two", "three"]) == ContextPrompt(
