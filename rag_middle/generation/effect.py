@@ -15,7 +15,7 @@ from rag_middle.generation.facts import device_of, vocabulary_size
 from rag_middle.generation.notices import MissingDocumentsWarning, warn_caller
 from rag_middle.generation.turns import in_eval_mode, turn
 from rag_middle.layout import PromptLayout
-from rag_middle.methods import Compose, Method, NoMethod
+from rag_middle.methods import Method, NoMethod
 
 __all__ = ["acts_on", "check_documents", "check_effect", "method_name"]
 
@@ -29,14 +29,14 @@ _effective: WeakKeyDictionary[PreTrainedModel, tuple[Method, ...]] = WeakKeyDict
 
 def method_name(method: Method) -> str:
     """The registered name; the names of its parts for a composition (``lpes+siw``)."""
-    return "+".join(part.name for part in _parts(method))
+    return "+".join(part.name for part in method.parts)
 
 
 def acts_on(method: Method, layout: PromptLayout) -> bool:
     """Whether the method can change what the model makes of this prompt."""
     return any(
         not part.is_neutral and bool(layout.documents or not part.needs_documents)
-        for part in _parts(method)
+        for part in method.parts
     )
 
 
@@ -52,7 +52,7 @@ def check_documents(method: Method, layout: PromptLayout, policy: str, example: 
     Raises:
         PromptError: there are none, and the policy is ``"error"``.
     """
-    lost = [p.name for p in _parts(method) if p.needs_documents and not p.is_neutral]
+    lost = [p.name for p in method.parts if p.needs_documents and not p.is_neutral]
     if policy == "ignore" or layout.documents or not lost:
         return
     message = (
@@ -107,15 +107,9 @@ def _changes(
     return not torch.equal(changed, _logits(model, NoMethod(), layout, tokens))
 
 
-def _parts(method: Method) -> tuple[Method, ...]:
-    if isinstance(method, Compose):
-        return tuple(leaf for part in method.methods for leaf in _parts(part))
-    return (method,)
-
-
 def _document_lengths(method: Method) -> tuple[int, ...]:
     """Tokens of each document; as many documents as the method has numbers for."""
-    for part in _parts(method):
+    for part in method.parts:
         given = getattr(part, "alpha_per_document", None)
         if given is not None and not isinstance(given, Mapping):
             return tuple(_DOCUMENTS[index % len(_DOCUMENTS)] for index in range(len(given)))

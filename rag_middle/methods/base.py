@@ -59,6 +59,11 @@ class Method(ABC):
 
     registered_name: ClassVar[str]
 
+    @property
+    def parts(self) -> tuple[Method, ...]:
+        """The methods this one is made of, compositions taken apart; itself where it is none."""
+        return (self,)
+
     def arrange(self, prompt: ContextPrompt) -> ContextPrompt:
         """The prompt as it shall reach the model; reordering methods override this."""
         return prompt

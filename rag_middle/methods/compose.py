@@ -72,7 +72,7 @@ class Compose(Method):
                     f"{first.registered_name} and {second.registered_name} do not compose: "
                     f"{reason}. Use one of them."
                 )
-        active = [method for method in self._flat() if not isinstance(method, NoMethod)]
+        active = [part for part in self.parts if not isinstance(part, NoMethod)]
         if self._has(PINE) and len(active) > 1:
             others = ", ".join(m.name for m in active if not isinstance(m, PINE))
             raise IncompatibleMethodsError(
@@ -81,15 +81,13 @@ class Compose(Method):
                 "alone."
             )
 
-    def _flat(self) -> list[Method]:
+    @property
+    def parts(self) -> tuple[Method, ...]:
         """The methods, those of inner compositions among them."""
-        flat: list[Method] = []
-        for method in self.methods:
-            flat += method._flat() if isinstance(method, Compose) else [method]
-        return flat
+        return tuple(part for method in self.methods for part in method.parts)
 
     def _has(self, kind: type[Method]) -> bool:
-        return any(isinstance(method, kind) for method in self._flat())
+        return any(isinstance(part, kind) for part in self.parts)
 
     def arrange(self, prompt: ContextPrompt) -> ContextPrompt:
         """Each method's arrangement, one after the other."""
