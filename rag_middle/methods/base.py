@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from rag_middle.attention.plan import AttentionPlan
 from rag_middle.attention.traits import ModelTraits
@@ -18,10 +18,13 @@ __all__ = [
     "Method",
     "MethodInfo",
     "as_indices",
+    "as_several",
     "chosen_layers",
     "require_count",
     "require_finite",
 ]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,15 +149,25 @@ def require_count(owner: str, least: int, **values: object) -> None:
             )
 
 
+def as_several(owner: str, name: str, values: Iterable[T], what: str) -> tuple[T, ...]:
+    """`values` as a tuple.
+
+    Raises:
+        MethodConfigError: a single value, or a string; the message says that several of `what` are
+            expected.
+    """
+    given: object = values
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise MethodConfigError(f"{owner}: {name} must be several {what}, got {values!r}.")
+    return tuple(values)
+
+
 def as_indices(owner: str, name: str, values: Iterable[int]) -> tuple[int, ...]:
     """`values` as a tuple.
 
     Raises:
         MethodConfigError: something else than whole numbers from 0 on.
     """
-    given: object = values
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise MethodConfigError(f"{owner}: {name} must be several indices, got {values!r}.")
-    indices = tuple(values)
+    indices = as_several(owner, name, values, "indices")
     require_count(owner, 0, **{f"{name}[{i}]": index for i, index in enumerate(indices)})
     return indices

@@ -11,7 +11,7 @@ from rag_middle.attention.traits import ModelTraits
 from rag_middle.documents import ContextPrompt
 from rag_middle.errors import IncompatibleMethodsError, MethodConfigError
 from rag_middle.layout import PromptLayout
-from rag_middle.methods.base import Method, MethodInfo
+from rag_middle.methods.base import Method, MethodInfo, as_several
 from rag_middle.methods.ms_poe import MsPoE
 from rag_middle.methods.none import NoMethod
 from rag_middle.methods.pine import PINE
@@ -59,11 +59,12 @@ class Compose(Method):
     methods: tuple[Method, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "methods", tuple(self.methods))
+        given = as_several("Compose", "methods", self.methods, "method objects")
+        object.__setattr__(self, "methods", given)
         if not self.methods:
             raise MethodConfigError("Compose needs at least one method.")
-        given: tuple[object, ...] = self.methods
-        stray = [m for m in given if not isinstance(m, Method)]
+        parts: tuple[object, ...] = self.methods
+        stray = [part for part in parts if not isinstance(part, Method)]
         if stray:
             raise MethodConfigError(f"Compose takes method objects, got {stray[0]!r}.")
         for first, second, reason in _REFUSED:

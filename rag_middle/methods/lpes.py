@@ -10,7 +10,7 @@ from rag_middle.attention.plan import AttentionPlan, LayerPlan, PositionScale
 from rag_middle.attention.traits import ModelTraits
 from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
-from rag_middle.methods.base import Method, MethodInfo, chosen_layers, require_finite
+from rag_middle.methods.base import Method, MethodInfo, as_several, chosen_layers, require_finite
 from rag_middle.ops.curves import bezier_factors
 
 __all__ = ["LPES"]
@@ -49,7 +49,8 @@ class LPES(Method):
 
     def __post_init__(self) -> None:
         if not isinstance(self.factors, int | float):
-            object.__setattr__(self, "factors", tuple(self.factors))
+            factors = as_several("LPES", "factors", self.factors, "factors, or one number")
+            object.__setattr__(self, "factors", factors)
         factors = self._as_tuple(1)
         if not factors:
             raise MethodConfigError("LPES: factors are empty; give one per layer.")

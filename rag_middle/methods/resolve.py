@@ -44,9 +44,9 @@ def resolve_method(
             )
         parts = method.split("+") if isinstance(method, str) else method
         return Compose(methods=tuple(resolve_method(part) for part in parts))
-    name, _, preset = method.partition(":")
+    name, colon, preset = method.partition(":")
     kind = METHODS.get(name.strip())
-    if preset:
+    if colon:
         from_preset = getattr(kind, "from_preset", None)
         if from_preset is None:
             raise MethodConfigError(f"{name} has no presets; write '{name}' and pass options.")

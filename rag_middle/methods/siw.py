@@ -15,7 +15,14 @@ from rag_middle.attention.plan import (
 from rag_middle.attention.traits import ModelTraits
 from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
-from rag_middle.methods.base import Method, MethodInfo, as_indices, chosen_layers, require_finite
+from rag_middle.methods.base import (
+    Method,
+    MethodInfo,
+    as_indices,
+    as_several,
+    chosen_layers,
+    require_finite,
+)
 
 __all__ = ["SIW"]
 
@@ -75,7 +82,8 @@ class SIW(Method):
         if self.layers is not None:
             object.__setattr__(self, "layers", as_indices("SIW", "layers", self.layers))
         if self.alpha_per_document is not None:
-            object.__setattr__(self, "alpha_per_document", tuple(self.alpha_per_document))
+            given = as_several("SIW", "alpha_per_document", self.alpha_per_document, "factors")
+            object.__setattr__(self, "alpha_per_document", given)
         alphas = {"alpha_dense": self.alpha_dense, "alpha_sparse": self.alpha_sparse}
         for index, alpha in enumerate(self.alpha_per_document or ()):
             alphas[f"alpha_per_document[{index}]"] = alpha

@@ -24,6 +24,7 @@ from rag_middle.methods import (
     METHODS,
     PINE,
     SIW,
+    Compose,
     Method,
     MsPoE,
     NoMethod,
@@ -46,6 +47,7 @@ WRONG: tuple[tuple[Callable[..., Method], dict[str, Any], str], ...] = (
     (LPES, {"factors": ()}, "factors are empty"),
     (LPES, {"factors": (1.2, inf)}, r"factors\[1\] must be a finite number, got inf"),
     (LPES, {"factors": (1.2, 0.0)}, r"factors\[1\] must be above 0, got 0.0"),
+    (LPES, {"factors": None}, "factors must be several factors, or one number, got None"),
     (LPES, {"factors": -1}, r"factors\[0\] must be above 0"),
     (MsPoE, {"min_ratio": 0}, "0 < min_ratio <= max_ratio, got 0 and 1.8"),
     (MsPoE, {"min_ratio": 2.0}, "0 < min_ratio <= max_ratio, got 2.0 and 1.8"),
@@ -65,9 +67,11 @@ WRONG: tuple[tuple[Callable[..., Method], dict[str, Any], str], ...] = (
     (SIW, {"alpha_dense": -0.1}, "alpha_dense must be >= 0, got -0.1"),
     (SIW, {"alpha_sparse": inf}, "alpha_sparse must be a finite number"),
     (SIW, {"alpha_per_document": (1.0, -2.0)}, r"alpha_per_document\[1\] must be >= 0"),
+    (SIW, {"alpha_per_document": 0.5}, "alpha_per_document must be several factors, got 0.5"),
     (SIW, {"top_share": 0}, "top_share must lie between 0 and 1, got 0"),
     (SIW, {"top_share": 1}, "top_share must lie between 0 and 1, got 1"),
     (SIW, {"dense_areas": {0: ()}}, "at least one flag per layer"),
+    (Compose, {"methods": PINE()}, "methods must be several method objects, got PINE"),
     (SIW, {"dense_areas": {"0": (True,)}}, r"dense_areas\[0\] must be a whole number"),
 )
 

@@ -68,6 +68,7 @@ def test_what_users_write(given: Any, options: dict[str, Any] | None, expected: 
         ("lpes+siw", {"factors": 2}, MethodConfigError, "cannot be told apart"),
         (["lpes", "siw"], {"factors": 2}, MethodConfigError, "cannot be told apart"),
         ("pine:fast", None, MethodConfigError, "pine has no presets"),
+        ("positional_hidden_states:", None, UnknownNameError, "preset ''"),
         (
             "positional_hidden_states:llama-2-7b-chat",
             {"factor": 0},
