@@ -28,13 +28,14 @@ from rag_middle.layout import PromptLayout
 
 if TYPE_CHECKING:
     from rag_middle.attention import applied
-    from rag_middle.documents import ContextPrompt, Document, mark, parse
-    from rag_middle.generation import RagMiddleModel
+    from rag_middle.documents import ContextPrompt, Document, escape, mark, parse
+    from rag_middle.generation import Generation, RagMiddleModel
     from rag_middle.methods import (
         LPES,
         PINE,
         SIW,
         Compose,
+        Method,
         MsPoE,
         NoMethod,
         PositionalHiddenStates,
@@ -52,9 +53,11 @@ __all__ = [
     "ContextOverflowError",
     "ContextPrompt",
     "Document",
+    "Generation",
     "GoldenFormatError",
     "IncompatibleMethodsError",
     "MarkerError",
+    "Method",
     "MethodConfigError",
     "ModelNotFoundError",
     "MsPoE",
@@ -71,19 +74,21 @@ __all__ = [
     "UnsupportedArchitectureError",
     "UnsupportedGenerationError",
     "applied",
+    "escape",
     "mark",
     "parse",
 ]
 
 _LAZY = {
     "rag_middle.attention": ("applied",),
-    "rag_middle.documents": ("ContextPrompt", "Document", "mark", "parse"),
-    "rag_middle.generation": ("RagMiddleModel",),
+    "rag_middle.documents": ("ContextPrompt", "Document", "escape", "mark", "parse"),
+    "rag_middle.generation": ("Generation", "RagMiddleModel"),
     "rag_middle.methods": (
         "LPES",
         "PINE",
         "SIW",
         "Compose",
+        "Method",
         "MsPoE",
         "NoMethod",
         "PositionInterpolation",

@@ -86,7 +86,7 @@ class LayerCore:
             return (), arguments
         cache = arguments.get(self._cache_name) if self._cache_name else None
         columns = arguments["hidden_states"].shape[1]
-        if begins_prompt(cache, self._traits.layer, columns):
+        if begins_prompt(cache, self._traits.layer, columns, self._request.width):
             self._cached_columns = 0
         self._tap = CacheTap(cache)
         if self._cache_name is not None and cache is not None:

@@ -51,7 +51,9 @@ class MptChannelCore:
         arguments = keyword_arguments(module, args, kwargs)
         hidden: Tensor = arguments["hidden_states"]
         layer: int = module.layer_idx  # type: ignore[assignment]
-        if begins_prompt(arguments.get("past_key_values"), layer, hidden.shape[1]):
+        if begins_prompt(
+            arguments.get("past_key_values"), layer, hidden.shape[1], self._request.width
+        ):
             self._cached_columns = 0
         self._request.see(hidden.shape[0], hidden.shape[1], self._cached_columns)
         self._request.attention_calls += 1

@@ -69,8 +69,6 @@ class HeadPositionScale:
 class DocumentOrder:
     """Every query sees all documents, nearest the ones it attends to most (PINE)."""
 
-    ranking: Literal["importance"] = "importance"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelScaling:

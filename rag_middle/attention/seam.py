@@ -234,13 +234,15 @@ def cache_argument(module: nn.Module) -> str | None:
     return next((name for name in _CACHE_ARGUMENTS if name in declared), None)
 
 
-def begins_prompt(cache: Any | None, layer: int, columns: int) -> bool:
+def begins_prompt(cache: Any | None, layer: int, columns: int, width: int) -> bool:
     """Whether a call of `columns` tokens is the first of a run, so that nothing is cached yet.
 
     Args:
         cache: what the module was given.
         layer: index of the module.
         columns: tokens of the call.
+        width: columns of the request's prompt; 0 where it is not known yet.
     """
     # Asking a static cache waits for the device: not at every generated token.
-    return cache is None or (columns > 1 and not cache.get_seq_length(layer))
+    may_be_prompt = columns > 1 or width <= 1
+    return cache is None or (may_be_prompt and not cache.get_seq_length(layer))
