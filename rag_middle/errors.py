@@ -15,7 +15,16 @@
     ├── UnsupportedGenerationError (ValueError)  generation options a method cannot serve
     ├── PatchIneffectiveError                    the method was installed and changed nothing
     ├── ModelNotFoundError        (OSError)      no such model here, and no network to fetch it
-    └── GoldenFormatError         (ValueError)   a directory of golden cases cannot be read
+    ├── GoldenFormatError         (ValueError)   a directory of golden cases cannot be read
+    ├── MissingExtraError         (ImportError)  an optional requirement is not installed
+    └── RetrievalError                           documents cannot be loaded, indexed or found
+        ├── RetrievalConfigError  (ValueError)   options of loading, splitting or indexing are wrong
+        ├── DocumentLoadError     (ValueError)   no documents can be read there
+        ├── EmbedderError                        no such embedder, or not one to be trusted
+        ├── IndexFormatError      (ValueError)   a saved index is missing, damaged or foreign
+        │   └── IndexMismatchError               it was made by another embedder
+        └── IndexWriteError       (OSError)      an index cannot be saved; what is there stays
+            └── IndexLockedError                 another writer is, or was, at work
 
 Each message says what was wrong, what was given, and what to do next.
 """
@@ -25,15 +34,24 @@ from __future__ import annotations
 __all__ = [
     "ChatTemplateError",
     "ContextOverflowError",
+    "DocumentLoadError",
+    "EmbedderError",
     "GoldenFormatError",
     "IncompatibleMethodsError",
+    "IndexFormatError",
+    "IndexLockedError",
+    "IndexMismatchError",
+    "IndexWriteError",
     "MarkerError",
     "MethodConfigError",
+    "MissingExtraError",
     "ModelNotFoundError",
     "PatchIneffectiveError",
     "PromptError",
     "RagMiddleError",
     "RegistrationError",
+    "RetrievalConfigError",
+    "RetrievalError",
     "UnknownNameError",
     "UnsupportedArchitectureError",
     "UnsupportedGenerationError",
@@ -137,3 +155,52 @@ class ModelNotFoundError(RagMiddleError, OSError):
 
 class GoldenFormatError(RagMiddleError, ValueError):
     """A directory of golden cases is missing, incomplete or of another format version."""
+
+
+class MissingExtraError(RagMiddleError, ImportError):
+    """An optional requirement is not installed.
+
+    Attributes:
+        package: what is missing.
+        extra: the extra of this package that brings it.
+    """
+
+    def __init__(self, what: str, *, package: str, extra: str) -> None:
+        super().__init__(
+            f"{what} needs the package {package}, which is not installed: "
+            f"pip install 'rag-middle[{extra}]'."
+        )
+        self.package = package
+        self.extra = extra
+
+
+class RetrievalError(RagMiddleError):
+    """Documents cannot be loaded, indexed or found."""
+
+
+class RetrievalConfigError(RetrievalError, ValueError):
+    """Options of loading, splitting, indexing or searching are wrong."""
+
+
+class DocumentLoadError(RetrievalError, ValueError):
+    """No documents can be read from a file or folder."""
+
+
+class EmbedderError(RetrievalError):
+    """The embedder cannot be found, is not what it should be, or returns unfit vectors."""
+
+
+class IndexFormatError(RetrievalError, ValueError):
+    """A saved index is missing, incomplete, damaged or of another format version."""
+
+
+class IndexMismatchError(IndexFormatError):
+    """A saved index was made by another embedder than the one at hand."""
+
+
+class IndexWriteError(RetrievalError, OSError):
+    """An index cannot be saved. What was saved there before is as it was."""
+
+
+class IndexLockedError(IndexWriteError):
+    """Another process is writing this index, or has written it since it was loaded."""

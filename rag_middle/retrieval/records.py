@@ -1,0 +1,96 @@
+"""What retrieval works on: records as loaded, chunks as indexed, and what was left out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from rag_middle.documents import Document
+
+__all__ = ["Chunk", "Record", "Skipped", "content_id"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """A text as it was loaded.
+
+    Attributes:
+        text: the text, without markup where the format has any.
+        source: the file it comes from, relative to the folder that was loaded, with ``/``.
+        title: its title, if the file names one.
+        start: characters of the source before the text (a Markdown title line). For ``.txt`` and
+            ``.md``, ``Path(source).read_text()[start : start + len(text)] == text``.
+        metadata: what else the file says: the page of a PDF (from 1), the line of a ``.jsonl``
+            file (from 1) and its other fields.
+    """
+
+    text: str
+    source: str
+    title: str | None = None
+    start: int = 0
+    metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @cached_property
+    def content_hash(self) -> str:
+        """Equal for records with the same title and text, wherever they come from."""
+        return content_id(self.title, self.text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """A part of a record, as it is indexed.
+
+    Attributes:
+        id: stable as long as the record's title and text, its source and the place in it stay.
+        text: the part.
+        source: as in :class:`Record`.
+        title: the record's title.
+        start: character offset of the part in the source, as in :class:`Record`.
+        end: offset after its last character.
+        metadata: the record's.
+    """
+
+    id: str
+    text: str
+    source: str
+    title: str | None = None
+    start: int = 0
+    end: int = 0
+    metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def render(self) -> str:
+        """What is embedded, and what the model will read: the title on a line before the text."""
+        return self.document().render()
+
+    def document(self, score: float | None = None) -> Document:
+        """The chunk as a document of a prompt; source, offsets and score are its metadata."""
+        metadata = {**self.metadata, "source": self.source, "start": self.start, "end": self.end}
+        if score is not None:
+            metadata["score"] = score
+        return Document(self.text, title=self.title, id=self.id, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skipped:
+    """Something that was not loaded.
+
+    Attributes:
+        source: the file, or file and line or page.
+        reason: why, and what to do about it.
+    """
+
+    source: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.source}: {self.reason}"
+
+
+def content_id(*parts: str | int | None) -> str:
+    """A hash of the parts: 32 hexadecimal digits."""
+    # JSON keeps the parts apart, so ("ab", "c") and ("a", "bc") differ.
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]

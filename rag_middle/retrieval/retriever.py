@@ -1,0 +1,50 @@
+"""Documents for a prompt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rag_middle.documents import Document
+from rag_middle.errors import RetrievalConfigError
+from rag_middle.retrieval.faiss_index import FaissIndex
+
+__all__ = ["Retriever"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retriever:
+    """Finds the documents that a prompt needs.
+
+    Attributes:
+        index: where to look.
+        top_k: documents to return; fewer come where the index holds fewer.
+        min_score: documents below this cosine are left out; None keeps all.
+
+    Example:
+        >>> documents = Retriever(index=index, top_k=10)("Who founded the town?")
+        >>> prompt = ContextPrompt(documents=documents, suffix="Question: Who founded the town?")
+    """
+
+    index: FaissIndex
+    top_k: int = 20
+    min_score: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.top_k < 1:
+            raise RetrievalConfigError(f"top_k must be at least 1, got {self.top_k}.")
+
+    def __call__(self, question: str, *, top_k: int | None = None) -> list[Document]:
+        """The best documents, best first.
+
+        Each has its chunk's id, and in its metadata ``score``, ``source``, ``start`` and ``end``
+        (characters of the source) beside what the file says.
+
+        Raises:
+            RetrievalConfigError: the question is empty, or `top_k` is below 1.
+        """
+        hits = self.index.search(question, self.top_k if top_k is None else top_k)
+        return [
+            chunk.document(score)
+            for chunk, score in hits
+            if self.min_score is None or score >= self.min_score
+        ]

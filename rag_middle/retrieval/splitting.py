@@ -1,0 +1,127 @@
+"""Records cut into chunks that say where they come from."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rag_middle.errors import RetrievalConfigError
+from rag_middle.retrieval.extras import require
+from rag_middle.retrieval.records import Chunk, Record, content_id
+
+__all__ = ["Splitter"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splitter:
+    """Cuts records at paragraphs, else lines, else words, with langchain-text-splitters.
+
+    Attributes:
+        chunk_size: the largest chunk, in characters, or in what `length` counts.
+        overlap: the largest part that neighbouring chunks share, in the same unit.
+        length: counts a text, for example the tokens of an embedder
+            (:meth:`SentenceTransformerEmbedder.count_tokens`); by default characters.
+        unit: what `length` counts; part of an index's settings, so name it when `length` is given.
+
+    Example:
+        >>> Splitter(chunk_size=200, overlap=20, length=embedder.count_tokens, unit="tokens")
+    """
+
+    chunk_size: int = 1000
+    overlap: int = 100
+    length: Callable[[str], int] | None = None
+    unit: str = "characters"
+
+    def __post_init__(self) -> None:
+        if self.chunk_size <= 0:
+            raise RetrievalConfigError(f"chunk_size must be positive, got {self.chunk_size}.")
+        if not 0 <= self.overlap < self.chunk_size:
+            raise RetrievalConfigError(
+                f"overlap must be at least 0 and below chunk_size ({self.chunk_size}), got "
+                f"{self.overlap}."
+            )
+        if (self.length is None) != (self.unit == "characters"):
+            raise RetrievalConfigError(
+                "length and unit belong together: name what length counts, for example "
+                f"unit='tokens'; got unit={self.unit!r} and length={self.length}."
+            )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What an index must have been made with to be used again."""
+        return {"chunk_size": self.chunk_size, "overlap": self.overlap, "unit": self.unit}
+
+    def split(self, records: Iterable[Record]) -> list[Chunk]:
+        """The chunks of all records, in order.
+
+        Raises:
+            MissingExtraError: langchain-text-splitters is not installed.
+        """
+        library = require(
+            "langchain_text_splitters", package="langchain-text-splitters", what="Splitting texts"
+        )
+        splitter = library.RecursiveCharacterTextSplitter(
+            chunk_size=self.chunk_size - self._small,  # leaves room for a small piece beside it
+            chunk_overlap=self.overlap,
+            length_function=self.length or len,
+        )
+        return [
+            Chunk(
+                id=content_id(record.source, record.content_hash, start, end),
+                text=record.text[start:end],
+                source=record.source,
+                title=record.title,
+                start=record.start + start,
+                end=record.start + end,
+                metadata=record.metadata,
+            )
+            for record in records
+            for start, end in self._spans(splitter, record.text)
+        ]
+
+    @property
+    def _small(self) -> int:
+        """Pieces up to this long say too little to be found alone: a heading before a table."""
+        return (self.chunk_size - self.overlap) // 10
+
+    def _spans(self, splitter: Any, text: str) -> Iterator[tuple[int, int]]:
+        """Offsets of the chunks: the pieces, small ones together with a neighbour."""
+        measure = self.length or len
+        held: tuple[int, int] | None = None
+        for start, end in self._pieces(splitter, text):
+            if held is None:
+                held = start, end
+                continue
+            is_small = min(measure(text[slice(*held)]), measure(text[start:end])) <= self._small
+            if is_small and measure(text[held[0] : end]) <= self.chunk_size:
+                held = held[0], end
+            else:
+                yield held
+                held = start, end
+        if held is not None:
+            yield held
+
+    def _pieces(self, splitter: Any, text: str) -> Iterator[tuple[int, int]]:
+        """Offsets of the pieces. The library's own are wrong when lengths are not in characters."""
+        start, end = -1, 0
+        for piece in splitter.split_text(text):
+            found = text.index(piece, start + 1)
+            if text.find(piece, found + 1) >= 0:
+                # The text repeats itself, and this may be too early. Neighbours share no more than
+                # `overlap`.
+                later = text.find(piece, self._shared_from(text, start, end))
+                found = max(found, later)
+            start, end = found, found + len(piece)
+            yield start, end
+
+    def _shared_from(self, text: str, start: int, end: int) -> int:
+        """Where the part of ``text[start:end]`` begins that the next piece may share."""
+        if self.length is None:
+            return max(start + 1, end - self.overlap)
+        lengths = range(start + 1, end)
+        measure = self.length
+        # Ascending keys: the longer the part, the earlier it begins.
+        at = bisect_left(lengths, -self.overlap, key=lambda begin: -measure(text[begin:end]))
+        return start + 1 + at

@@ -1,0 +1,31 @@
+"""An embedder for tests: words, hashed."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class HashingEmbedder:
+    """Counts words in `dimension` buckets; texts that share words are close.
+
+    Attributes:
+        embedded: every text that was embedded, in order.
+    """
+
+    def __init__(self, dimension: int = 64, name: str = "hashing") -> None:
+        self.name = name
+        self.dimension = dimension
+        self.embedded: list[str] = []
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        self.embedded.extend(texts)
+        vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        for row, text in zip(vectors, texts, strict=True):
+            for word in re.findall(r"\w+", text.lower()) or [text]:
+                row[zlib.crc32(word.encode()) % self.dimension] += 1
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

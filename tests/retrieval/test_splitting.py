@@ -1,0 +1,102 @@
+"""Chunks are parts of their records, and say which."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_middle.errors import MissingExtraError, RetrievalConfigError
+from rag_middle.retrieval import Record, Splitter
+from rag_middle.retrieval.extras import require
+
+pytest.importorskip("langchain_text_splitters")
+
+PROSE = "\n\n".join(
+    f"Paragraph {number} begins here. " + " ".join(f"w{number}x{at}" for at in range(60))
+    for number in range(8)
+)
+
+
+def _words(text: str) -> int:
+    return len(text.split())
+
+
+SPLITTERS = {
+    "characters": Splitter(chunk_size=200, overlap=40),
+    "words": Splitter(chunk_size=30, overlap=6, length=_words, unit="words"),
+    "no overlap": Splitter(chunk_size=200, overlap=0),
+}
+
+
+@pytest.mark.parametrize("splitter", SPLITTERS.values(), ids=SPLITTERS)
+@pytest.mark.parametrize("text", [PROSE, "one line\n" * 300, "word " * 400], ids=len)
+def test_chunks_cover_the_text_in_order_and_keep_their_size(splitter: Splitter, text: str) -> None:
+    chunks = splitter.split([Record(text=text, source="a.txt", start=10)])
+    measure = splitter.length or len
+    reached = 0
+    for chunk in chunks:
+        assert chunk.text == text[chunk.start - 10 : chunk.end - 10]
+        assert measure(chunk.text) <= splitter.chunk_size
+        assert not text[reached : chunk.start - 10].strip()  # nothing is left out
+        reached = chunk.end - 10
+    assert not text[reached:].strip()
+    assert len(chunks) > 4
+
+
+@given(text=st.text(alphabet="ab .\n", min_size=1, max_size=400))
+def test_offsets_hold_for_any_text(text: str) -> None:
+    splitter = Splitter(chunk_size=20, overlap=5)
+    chunks = splitter.split([Record(text=text, source="a.txt")])
+    assert all(chunk.text == text[chunk.start : chunk.end] for chunk in chunks)
+    assert len({chunk.id for chunk in chunks}) == len(chunks)
+    assert {at for at, letter in enumerate(text) if letter.strip()} <= {
+        at for chunk in chunks for at in range(chunk.start, chunk.end)
+    }
+
+
+def test_a_heading_stays_with_what_follows() -> None:
+    table = "\n".join(f"| row {number} | value |" for number in range(30))
+    text = f"Some words to begin with, enough of them for a chunk.\n\n## Heading\n\n{table}"
+    chunks = Splitter(chunk_size=120, overlap=0).split([Record(text=text, source="a.md")])
+    [with_heading] = [chunk for chunk in chunks if "## Heading" in chunk.text]
+    assert len(with_heading.text) > len("## Heading")
+    assert min(len(chunk.text) for chunk in chunks[:-1]) > 12
+
+
+def test_chunks_carry_what_the_record_says() -> None:
+    record = Record(text="Text.", source="a.pdf", title="T", metadata={"page": 3})
+    [chunk] = Splitter().split([record])
+    assert (chunk.source, chunk.title, chunk.metadata) == ("a.pdf", "T", {"page": 3})
+    assert chunk.render() == "T\nText."
+
+
+def test_ids_depend_on_content_source_and_place_alone() -> None:
+    def ids(**changes: object) -> list[str]:
+        fields = {"text": PROSE, "source": "a.txt", "title": "T", **changes}
+        return [chunk.id for chunk in Splitter().split([Record(**fields)])]  # type: ignore[arg-type]
+
+    assert ids() == ids(metadata={"line": 4})
+    for change in ({"text": PROSE + "!"}, {"source": "b.txt"}, {"title": None}):
+        assert not set(ids()) & set(ids(**change))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"chunk_size": 0}, "chunk_size must be positive, got 0"),
+        ({"chunk_size": 10, "overlap": 10}, r"below chunk_size \(10\), got 10"),
+        ({"overlap": -1}, "overlap must be at least 0"),
+        ({"length": len}, "length and unit belong together"),
+        ({"unit": "tokens"}, "length and unit belong together"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(RetrievalConfigError, match=message):
+        Splitter(**options)  # type: ignore[arg-type]
+
+
+def test_a_missing_package_is_named_with_the_extra_that_brings_it() -> None:
+    with pytest.raises(MissingExtraError, match=r"pip install 'rag-middle\[demo\]'") as caught:
+        require("no_such_module_here", package="no-such", what="Splitting")
+    assert caught.value.package == "no-such"
