@@ -125,7 +125,7 @@ def test_the_default_is_never_fetched_without_being_named(monkeypatch: pytest.Mo
 
 
 def test_without_a_network_an_unknown_embedder_is_named() -> None:
-    with pytest.raises(EmbedderError, match="Cannot load the embedder 'some/model'.*HF_HUB"):
+    with pytest.raises(EmbedderError, match=r"Cannot load the embedder 'some/model'.*HF_HUB"):
         SentenceTransformerEmbedder("some/model")
 
 

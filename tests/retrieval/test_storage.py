@@ -122,9 +122,10 @@ def test_a_failure_while_saving_is_told_and_loses_nothing(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as patched, pytest.raises(IndexWriteError) as caught:
+    with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
-        index.save(tmp_path)
+        with pytest.raises(IndexWriteError) as caught:
+            index.save(tmp_path)
     assert "(No space left on device). Free space" in str(caught.value)
     assert len(_load(tmp_path)) == 1
     index.save(tmp_path)
@@ -293,9 +294,10 @@ def test_without_permission_nothing_is_lost(
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    with monkeypatch.context() as patched, pytest.raises(IndexWriteError) as caught:
+    with monkeypatch.context() as patched:
         patched.setattr(Path, "mkdir", refuse)
-        index.save(tmp_path)
+        with pytest.raises(IndexWriteError) as caught:
+            index.save(tmp_path)
     assert "(Permission denied). Free space, correct the permissions" in str(caught.value)
     assert len(_load(tmp_path)) == 1
 
