@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 import rag_middle
 from rag_middle.cli.console import USAGE_ERROR, print_json
 from rag_middle.cli.generate import generate
+from rag_middle.cli.index import index
 from rag_middle.cli.methods import methods
 from rag_middle.cli.verify import verify
 
@@ -59,6 +60,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(generate)
+app.command()(index)
 app.command()(methods)
 app.command()(verify)
 

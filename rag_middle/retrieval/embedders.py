@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from rag_middle.errors import EmbedderError
+from rag_middle.errors import EmbedderError, RetrievalConfigError
 from rag_middle.retrieval.extras import require
 
 __all__ = ["DEFAULT_EMBEDDER", "Embedder", "SentenceTransformerEmbedder", "TruncatedTextWarning"]
@@ -64,6 +64,7 @@ class SentenceTransformerEmbedder:
 
     Raises:
         EmbedderError: there is no such model, or the packaged weights are not those of the model.
+        RetrievalConfigError: there is no such device.
         MissingExtraError: sentence-transformers is not installed.
     """
 
@@ -149,10 +150,14 @@ def _load(name: str, revision: str | None, device: str | None, *, may_fetch: boo
             source, revision=revision, device=device, local_files_only=local
         )
 
+    _check_device(device)
     if Path(name).is_dir():
         return _named_model(model, name, local=True)
     if _is_cached(name, revision):
-        return _named_model(model, name, local=True)
+        try:
+            return _named_model(model, name, local=True)
+        except EmbedderError:
+            pass  # a download that was stopped; what follows may have the model whole
     if name == DEFAULT_EMBEDDER and revision is None and (packaged := _packaged_folder()):
         return model(str(packaged), local=True)
     if not may_fetch:
@@ -162,6 +167,24 @@ def _load(name: str, revision: str | None, device: str | None, *, may_fetch: boo
             f"SentenceTransformerEmbedder({name!r}) (--embedder {name})."
         )
     return _named_model(model, name, local=False)
+
+
+def _check_device(device: str | None) -> None:
+    import torch
+
+    if device is None:
+        return
+    try:
+        kind = torch.device(device).type
+    except RuntimeError as error:
+        raise RetrievalConfigError(
+            f"There is no device {device!r}: use 'cpu', 'cuda', 'cuda:1', 'mps'."
+        ) from error
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise RetrievalConfigError(
+            f"device={device!r} was asked for, and PyTorch {torch.__version__} sees no GPU. Use "
+            "'cpu'."
+        )
 
 
 def _named_model(model: Any, name: str, *, local: bool) -> Any:

@@ -20,6 +20,7 @@ from rag_middle.retrieval.records import Record, Skipped
 __all__ = ["READERS", "Reader"]
 
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(?:.*\n)*?(?:---|\.\.\.)[ \t]*(?:\n|\Z)")
+_HEADING_WITHIN = 2**16  # characters; no title comes later
 _FRONT_TITLE = re.compile(r"^title:(.*)$", re.MULTILINE)
 
 Reader = Callable[[bytes, str], Iterator[Record | Skipped]]
@@ -129,7 +130,7 @@ def _decoded(content: bytes) -> str:
 def _first_heading(text: str) -> tuple[str | None, int]:
     """The first heading without markup, and where it ends if the text begins with it, else 0."""
     parser = require("markdown_it", package="markdown-it-py", what="Reading Markdown")
-    tokens = parser.MarkdownIt().parse(text)
+    tokens = parser.MarkdownIt().parse(text[:_HEADING_WITHIN])
     for at, token in enumerate(tokens):
         if token.type == "heading_open":
             inline = tokens[at + 1].children or []

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rag_middle.errors import EmbedderError
+from rag_middle.errors import EmbedderError, RetrievalConfigError
 from rag_middle.retrieval import (
     DEFAULT_EMBEDDER,
     Embedder,
@@ -132,6 +132,18 @@ def test_without_a_network_an_unknown_embedder_is_named() -> None:
 def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EmbedderError, match=r"SentenceTransformer.save\(\) writes"):
         SentenceTransformerEmbedder(tmp_path)
+
+
+@packaged
+def test_a_cached_model_that_is_incomplete_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedders, "_is_cached", lambda name, revision: True)  # it is not
+    assert SentenceTransformerEmbedder(device="cpu").dimension == 384
+
+
+@pytest.mark.parametrize("device", ["gpu9", "cuda:99x"])
+def test_a_device_that_is_none_is_refused(device: str) -> None:
+    with pytest.raises(RetrievalConfigError, match="There is no device"):
+        SentenceTransformerEmbedder(device=device)
 
 
 def test_any_object_with_name_dimension_and_embed_is_an_embedder() -> None:

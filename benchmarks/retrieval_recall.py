@@ -1,0 +1,173 @@
+"""How often retrieval finds the passage that answers a question.
+
+Passages go through the package's own loader, splitter, embedder and index; a question counts as
+answered at k where one of the first k documents comes from its passage.
+
+    python benchmarks/retrieval_recall.py nq-open-gold.jsonl.gz --out benchmarks/results
+
+The file has a question and its passage per line: {"question", "title", "text", ...}. The one the
+results come from is the 2,000 questions of NaturalQuestions-Open with their gold Wikipedia passages
+from nelson-liu/lost-in-the-middle at commit 29b8a6d042ce29abccee3db1a73171a107d7e6af.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import json
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Sequence
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rag_middle import __version__
+from rag_middle.retrieval import (
+    Embedder,
+    FaissIndex,
+    SentenceTransformerEmbedder,
+    Splitter,
+    build_index,
+    default_splitter,
+)
+
+CUTOFFS = (1, 5, 10, 20)
+WHOLE = Splitter(chunk_size=100_000, overlap=0)  # a few passages are longer than the model reads
+PACKAGES = ("faiss-cpu", "langchain-text-splitters", "sentence-transformers", "torch")
+
+
+def main() -> None:
+    arguments = _arguments()
+    with tempfile.TemporaryDirectory() as folder:
+        passages = Path(folder) / "passages.jsonl"
+        opener = gzip.open if arguments.file.suffix == ".gz" else open
+        with opener(arguments.file, "rb") as source, passages.open("wb") as target:
+            shutil.copyfileobj(source, target)
+        lines = [json.loads(line) for line in passages.open(encoding="utf-8")]
+        model = SentenceTransformerEmbedder(arguments.embedder, device=arguments.device)
+        embedder = _Remembering(model)
+        rows = [
+            _row(name, splitter, kind, passages, lines, embedder)
+            for name, splitter, kind in (
+                ("whole passages", WHOLE, "flat"),
+                ("whole passages", WHOLE, "ivf"),
+                ("default chunks", default_splitter(model), "flat"),
+            )
+        ]
+    report = {"rows": rows, "provenance": _provenance(arguments.file, lines, model)}
+    text = _table(report)
+    print(text)
+    if arguments.out is not None:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        content = json.dumps(report, indent=2) + "\n"
+        (arguments.out / "retrieval_recall.json").write_text(content, encoding="utf-8")
+        (arguments.out / "retrieval_recall.md").write_text(text, encoding="utf-8")
+
+
+class _Remembering:
+    """Embeds every text once, though several indexes are built."""
+
+    def __init__(self, embedder: SentenceTransformerEmbedder) -> None:
+        self.name, self.dimension = embedder.name, embedder.dimension
+        self._embedder = embedder
+        self._known: dict[str, NDArray[np.float32]] = {}
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        new = [text for text in dict.fromkeys(texts) if text not in self._known]
+        self._known.update(zip(new, self._embedder.embed(new), strict=True))
+        return np.stack([self._known[text] for text in texts])
+
+
+def _row(
+    name: str,
+    splitter: Splitter,
+    kind: Any,
+    passages: Path,
+    lines: list[dict[str, Any]],
+    embedder: Embedder,
+) -> dict[str, Any]:
+    built = build_index(passages, embedder=embedder, splitter=splitter, kind=kind)
+    ranks = _ranks(built.index, lines)
+    return {
+        "split": name,
+        **splitter.settings,
+        "index": kind,
+        "chunks": len(built.index),
+        "passages_met_before": len(built.skipped),
+        "recall": {str(k): sum(rank < k for rank in ranks) / len(ranks) for k in CUTOFFS},
+    }
+
+
+def _ranks(index: FaissIndex, lines: list[dict[str, Any]]) -> list[float]:
+    """0-based rank of the first document from each question's passage; infinite: not found."""
+    ranks = []
+    # A passage can answer several questions; it is indexed once, from its first line.
+    first: dict[tuple[str, str], int] = {}
+    for number, line in enumerate(lines, start=1):
+        first.setdefault((line["title"], line["text"]), number)
+    answers = index.search_many([line["question"] for line in lines], max(CUTOFFS))
+    for line, hits in zip(lines, answers, strict=True):
+        wanted = first[line["title"], line["text"]]
+        found = (rank for rank, hit in enumerate(hits) if hit.chunk.metadata["line"] == wanted)
+        ranks.append(next(found, float("inf")))
+    return ranks
+
+
+def _provenance(
+    file: Path, lines: list[dict[str, Any]], embedder: SentenceTransformerEmbedder
+) -> dict[str, Any]:
+    return {
+        "command": f"python benchmarks/retrieval_recall.py {file.name}",
+        "file": file.name,
+        "file_sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+        "questions": len(lines),
+        "embedder": embedder.name,
+        "embedder_reads_tokens": embedder.max_tokens,
+        "randomness": "none",
+        "rag_middle": __version__,
+        "packages": {name: version(name) for name in PACKAGES},
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "date": date.today().isoformat(),
+    }
+
+
+def _table(report: dict[str, Any]) -> str:
+    source = report["provenance"]
+    header = ["split", "index", "chunks", *(f"recall@{k}" for k in CUTOFFS)]
+    rows = [header, ["---"] * len(header)]
+    for row in report["rows"]:
+        recall = [f"{row['recall'][str(k)]:.3f}" for k in CUTOFFS]
+        rows.append([row["split"], row["index"], str(row["chunks"]), *recall])
+    table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    packages = ", ".join(f"{name} {number}" for name, number in source["packages"].items())
+    return (
+        f"# Retrieval recall\n\n{source['questions']} questions of `{source['file']}` (sha256 "
+        f"`{source['file_sha256'][:16]}...`), embedder `{source['embedder']}`.\n\n{table}\n\n"
+        f"Repeat with `{source['command']}`. {source['date']}; {source['machine']}; Python "
+        f"{source['python']}; rag-middle {source['rag_middle']}; {packages}. Nothing is "
+        "random. Passages that answer several questions are indexed once.\n"
+    )
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("file", type=Path, help="JSON lines, plain or gzip")
+    parser.add_argument("--embedder", help="default: the package's default")
+    parser.add_argument("--device")
+    parser.add_argument("--out", type=Path, help="folder for retrieval_recall.json and .md")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

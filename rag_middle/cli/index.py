@@ -1,0 +1,159 @@
+"""``rag-middle index``: documents made searchable."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting
+
+if TYPE_CHECKING:
+    from rag_middle.retrieval import Built, SentenceTransformerEmbedder, Skipped, Splitter
+
+__all__ = ["index"]
+
+_SHOWN = 10  # reports of skipped files on a terminal
+
+
+class IndexKind(StrEnum):
+    """How vectors are searched; auto: flat up to 100,000, ivf beyond."""
+
+    auto = "auto"
+    flat = "flat"
+    ivf = "ivf"
+
+
+def index(
+    path: Annotated[Path, typer.Argument(help="File or folder: .txt .md .jsonl .html .pdf")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the index. Default: one in the user's cache.", show_default=False
+        ),
+    ] = None,
+    embedder: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder or hub name of a sentence-transformers model, which is fetched if it is "
+            "not here. Default: all-MiniLM-L6-v2, without a network.",
+            show_default=False,
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="cpu, cuda, ... Default: a GPU if there is one.", show_default=False),
+    ] = None,
+    kind: Annotated[
+        IndexKind, typer.Option(help="flat is exact, ivf faster for very many chunks.")
+    ] = IndexKind.auto,
+    chunk_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Tokens of the embedder per chunk. Default: 200, or three quarters of what it "
+            "reads if that is less.",
+            show_default=False,
+        ),
+    ] = None,
+    max_file_mib: Annotated[int, typer.Option(min=1, help="Larger files are skipped.")] = 32,
+    rebuild: Annotated[
+        bool,
+        typer.Option(
+            "--rebuild",
+            help="Replace the saved index, also if it is damaged or of another embedder.",
+        ),
+    ] = False,
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Index documents, or bring their index up to date.
+
+    Only documents that have changed are embedded again. What could not be read is reported on
+    standard error.
+    """
+    with reporting(as_json=as_json, debug=debug):
+        from rag_middle.retrieval import (
+            DEFAULT_EMBEDDER,
+            build_index,
+            content_hash,
+            default_index_folder,
+        )
+
+        max_file_bytes = max_file_mib * 2**20
+        # A path that is not there is refused before the embedder is loaded.
+        content_hash(path, max_file_bytes=max_file_bytes)
+        name = embedder or DEFAULT_EMBEDDER
+        folder = default_index_folder(path, embedder=name) if out is None else out
+        model = _embedder(embedder, device)
+        built = build_index(
+            path,
+            folder,
+            embedder=model,
+            splitter=None if chunk_size is None else _splitter(model, chunk_size),
+            kind=kind.value,
+            rebuild=rebuild,
+            max_file_bytes=max_file_bytes,
+        )
+        if as_json:
+            print_json(_described(built, folder))
+            return
+        _report(built.skipped)
+        print(_summary(built))
+        print(folder)
+
+
+def _embedder(name: str | None, device: str | None) -> SentenceTransformerEmbedder:
+    from transformers.utils import logging as transformers_logging
+
+    from rag_middle.retrieval import SentenceTransformerEmbedder
+
+    if not sys.stderr.isatty():
+        transformers_logging.disable_progress_bar()
+    return SentenceTransformerEmbedder(name, device=device)
+
+
+def _splitter(model: SentenceTransformerEmbedder, chunk_size: int) -> Splitter:
+    from rag_middle.retrieval import Splitter
+
+    return Splitter(
+        chunk_size=chunk_size,
+        overlap=chunk_size // 10,
+        length=model.count_tokens,
+        unit="tokens",
+    )
+
+
+def _described(built: Built, folder: Path) -> dict[str, Any]:
+    return {
+        "folder": str(folder),
+        "embedder": built.index.embedder.name,
+        "sources": len({chunk.source for chunk in built.index.chunks}),
+        "chunks": len(built.index),
+        "changes": None if built.changes is None else asdict(built.changes),
+        "skipped": [asdict(each) for each in built.skipped],
+    }
+
+
+def _summary(built: Built) -> str:
+    sources = len({chunk.source for chunk in built.index.chunks})
+    held = f"{len(built.index)} chunks of {sources} files"
+    if built.changes is None:
+        return f"{held}, nothing has changed"
+    changes = built.changes
+    return f"{held}: {changes.added} added, {changes.kept} kept, {changes.removed} removed"
+
+
+def _report(skipped: tuple[Skipped, ...]) -> None:
+    from rich.text import Text
+
+    stderr = console(stderr=True)
+    for each in skipped[:_SHOWN]:
+        stderr.print(Text.assemble(("Skipped ", "yellow"), str(each)), soft_wrap=True)
+    if len(skipped) > _SHOWN:
+        more = f"... and {len(skipped) - _SHOWN} more; --json lists them all."
+        stderr.print(Text(more, "yellow"))

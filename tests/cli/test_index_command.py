@@ -1,0 +1,96 @@
+"""``rag-middle index``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rag_middle import retrieval
+from rag_middle.retrieval import FaissIndex
+from tests.cli.conftest import Run
+from tests.retrieval.embedding import HashingEmbedder
+
+pytest.importorskip("faiss")
+pytest.importorskip("filelock")
+pytest.importorskip("langchain_text_splitters")
+
+
+class WordEmbedder(HashingEmbedder):
+    """Stands for a sentence-transformers model; its tokens are words."""
+
+    def __init__(self, name: str | None, *, device: str | None) -> None:
+        super().__init__(name=name or "default")
+
+    def count_tokens(self, text: str) -> int:
+        return len(text.split())
+
+
+@pytest.fixture(autouse=True)
+def _word_embedder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(retrieval, "SentenceTransformerEmbedder", WordEmbedder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "lyon.txt").write_text("Lyon lies on the Rhône.")
+    (folder / "nantes.txt").write_text("Nantes lies on the Loire.")
+    return folder
+
+
+def test_documents_are_indexed_and_kept_up_to_date(run: Run, docs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "index"
+    assert run("index", docs, "--out", out).out == (
+        f"2 chunks of 2 files: 2 added, 0 kept, 0 removed\n{out}\n"
+    )
+    assert "nothing has changed" in run("index", docs, "--out", out).out
+    (docs / "rome.txt").write_text("Rome lies on the Tiber.")
+    assert "3 chunks of 3 files: 1 added, 2 kept, 0 removed" in run("index", docs, "--out", out).out
+    assert len(FaissIndex.load(out, WordEmbedder(None, device=None))) == 3
+
+
+def test_what_was_skipped_is_told(run: Run, docs: Path, tmp_path: Path) -> None:
+    for number in range(12):
+        (docs / f"{number:02d}.png").write_bytes(b"\x89PNG")
+    shown = run("index", docs, "--out", tmp_path / "index")
+    assert "Skipped 00.png: '.png' is not read." in shown.err
+    assert "... and 2 more; --json lists them all." in shown.err
+    described = run("index", docs, "--out", tmp_path / "index", "--json").json
+    assert len(described["skipped"]) == 12
+    assert (described["sources"], described["chunks"], described["changes"]) == (2, 2, None)
+
+
+def test_without_a_folder_the_index_is_in_the_cache(run: Run, docs: Path, tmp_path: Path) -> None:
+    folder = Path(run("index", docs, "--json").json["folder"])
+    assert folder.is_relative_to(tmp_path / "cache" / "rag-middle")
+    other = run("index", docs, "--json", "--embedder", "other").json
+    assert (other["embedder"], other["folder"] == str(folder)) == ("other", False)
+
+
+def test_options_shape_the_index(run: Run, docs: Path, tmp_path: Path) -> None:
+    (docs / "long.txt").write_text(" ".join(f"word{number}" for number in range(100)))
+    options = ("--chunk-size", 20, "--kind", "ivf", "--json")
+    described = run("index", docs, "--out", tmp_path / "index", *options).json
+    assert described["chunks"] > 6
+    assert FaissIndex.load(tmp_path / "index", WordEmbedder(None, device=None)).kind == "ivf"
+
+
+def test_a_damaged_index_is_refused_and_rebuilt_on_request(
+    run: Run, docs: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "index"
+    run("index", docs, "--out", out)
+    (out / "manifest.json").write_text("{")
+    refused = run("index", docs, "--out", out)
+    assert refused.status == 2
+    assert "--rebuild" in refused.err
+    assert run("index", docs, "--out", out, "--rebuild").status == 0
+
+
+def test_a_missing_folder_is_an_error(run: Run, tmp_path: Path) -> None:
+    refused = run("index", tmp_path / "nothing", "--json")
+    assert refused.status == 2
+    assert refused.json["error"]["type"] == "DocumentLoadError"
