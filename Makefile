@@ -15,7 +15,7 @@ setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[demo,dev]'
 	@touch $@
 
 demo: setup
