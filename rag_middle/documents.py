@@ -65,6 +65,14 @@ class Document:
     id: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
+    def __post_init__(self) -> None:
+        text: object = self.text
+        if not isinstance(text, str):
+            raise PromptError(
+                f"A document's text must be a string, got {type(text).__name__}. Pass "
+                "Document(text=..., title=...)."
+            )
+
     def render(self) -> str:
         """The text as the model reads it: the title, if any, on a line before it.
 

@@ -80,6 +80,10 @@ def applied(
         MethodConfigError: parameters that do not fit the model, or a block inside another.
         PatchIneffectiveError: the model ran, and the method never got to see an attention layer.
     """
+    if isinstance(layouts, PromptLayout):
+        raise MethodConfigError(
+            "applied() takes one layout per prompt in a list: pass [layout] for a single prompt."
+        )
     if not layouts:
         raise MethodConfigError("applied() needs one PromptLayout per prompt, got none.")
     traits = model_traits(model)

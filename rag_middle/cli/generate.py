@@ -251,8 +251,9 @@ def generate(
         else:
             answers = [loaded.generate(contexts[0], **options)]
             print(answers[0].text)
-        if sys.stderr.isatty():
-            for answer in answers:
+        for answer in answers:
+            # Dropped documents and a drawn seed are said to logs and scripts too.
+            if sys.stderr.isatty() or answer.dropped_documents or answer.seed is not None:
                 show_facts(answer)
 
 

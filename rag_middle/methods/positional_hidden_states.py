@@ -92,7 +92,8 @@ class PositionalHiddenStates(Method):
         """
         if name not in PRESETS:
             raise UnknownNameError(
-                f"Unknown positional_hidden_states preset {name!r}.{suggest(name, PRESETS)}"
+                f"Unknown positional_hidden_states preset {name!r}.{suggest(name, PRESETS)} "
+                f"Known: {', '.join(PRESETS)}."
             )
         return PRESETS[name]
 
