@@ -92,20 +92,36 @@ class ContextOverflowError(PromptError):
         max_new_tokens: tokens asked for.
         context_window: tokens the model can hold.
         example: 0-based index in the batch.
+        without_documents: whether `prompt_tokens` counts the prompt without its documents, which
+            were to be left out where they do not fit.
     """
 
     def __init__(
-        self, *, prompt_tokens: int, max_new_tokens: int, context_window: int, example: int = 0
+        self,
+        *,
+        prompt_tokens: int,
+        max_new_tokens: int,
+        context_window: int,
+        example: int = 0,
+        without_documents: bool = False,
     ) -> None:
         self.prompt_tokens = prompt_tokens
         self.max_new_tokens = max_new_tokens
         self.context_window = context_window
         self.example = example
+        self.without_documents = without_documents
         over = prompt_tokens + max_new_tokens - context_window
+        even, step = (
+            "",
+            ("Pass fewer documents, lower max_new_tokens, or choose on_overflow='drop_documents'."),
+        )
+        if without_documents:
+            even = " even without its documents"
+            step = "Shorten the question or the instructions, or lower max_new_tokens."
         super().__init__(
-            f"Prompt {example} does not fit: {prompt_tokens} prompt tokens + {max_new_tokens} new "
-            f"tokens > context window of {context_window} ({over} too many). Pass fewer documents, "
-            "lower max_new_tokens, or choose on_overflow='drop_documents'."
+            f"Prompt {example} does not fit{even}: {prompt_tokens} prompt tokens + "
+            f"{max_new_tokens} new tokens > context window of {context_window} ({over} too many). "
+            f"{step}"
         )
 
 

@@ -126,6 +126,7 @@ def _generation(
         method=method_name(method),
         applied=acts_on(method, prompt.tokens.layout),
         documents=len(prompt.tokens.layout.documents),
+        document_ids=prompt.tokens.document_ids,
         dropped_documents=prompt.dropped,
         seed=seed,
     )

@@ -280,7 +280,7 @@ class RagMiddleModel:
                 on_text=emit,
             )[0]
 
-        return GenerationStream(work)
+        return GenerationStream(work, document_ids=prepared[0].tokens.document_ids)
 
     # -- numbers ------------------------------------------------------------------------------
 

@@ -69,6 +69,7 @@ def fitted(
             max_new_tokens=max_new_tokens,
             context_window=context_window,
             example=example,
+            without_documents=drop_documents,
         )
     dropped: set[int] = set()
     for index in sorted(range(len(lengths)), key=lambda i: (relevance[i], -i)):

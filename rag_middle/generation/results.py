@@ -86,6 +86,7 @@ class Generation:
         applied: whether the method could act on this prompt: false for neutral parameters, and
             where a method that needs documents found none.
         documents: documents in the prompt as sent.
+        document_ids: their ids (`Document.id`), in the order in which they were sent.
         dropped_documents: documents left out because the prompt did not fit, in prompt order.
         seed: what repeats this text; ``None`` where nothing was drawn.
     """
@@ -99,6 +100,7 @@ class Generation:
     method: str
     applied: bool
     documents: int
+    document_ids: tuple[str | None, ...]
     dropped_documents: tuple[DroppedDocument, ...]
     seed: int | None
 

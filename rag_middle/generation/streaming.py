@@ -31,9 +31,13 @@ class GenerationStream(Iterator[str]):
     The pieces put together are ``result.text``. Generation runs in a thread of its own from the
     first piece on. What is raised there is raised here. Leaving the ``with`` block, `close`, or
     forgetting the stream ends the generation after the token under way.
+
+    Attributes:
+        document_ids: as in `Generation`, known before the first piece.
     """
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, *, document_ids: tuple[str | None, ...] = ()) -> None:
+        self.document_ids = document_ids
         self._queue: SimpleQueue[str | Generation | BaseException] = SimpleQueue()
         self._stopped = threading.Event()
         self._ended: Generation | BaseException | None = None

@@ -13,6 +13,7 @@ from rag_middle.retrieval.building import (
     build_index,
     default_index_folder,
     default_splitter,
+    saved_settings,
 )
 from rag_middle.retrieval.embedders import (
     DEFAULT_EMBEDDER,
@@ -47,4 +48,5 @@ __all__ = [
     "default_index_folder",
     "default_splitter",
     "load",
+    "saved_settings",
 ]

@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rag_middle.errors import IndexFormatError
 from rag_middle.retrieval import storage
 from rag_middle.retrieval.embedders import Embedder, SentenceTransformerEmbedder
 from rag_middle.retrieval.faiss_index import Changes, FaissIndex
 from rag_middle.retrieval.loading import MAX_FILE_BYTES, content_hash, load
-from rag_middle.retrieval.manifest import Corpus
+from rag_middle.retrieval.manifest import MANIFEST, Corpus, Manifest
 from rag_middle.retrieval.records import Skipped
 from rag_middle.retrieval.splitting import Splitter
 from rag_middle.retrieval.vectors import Kind, check_kind
 
-__all__ = ["Built", "build_index", "default_index_folder", "default_splitter"]
+__all__ = ["Built", "build_index", "default_index_folder", "default_splitter", "saved_settings"]
 
 _CHUNK_TOKENS = 200
 
@@ -120,6 +121,31 @@ def default_index_folder(documents: str | Path, **settings: Any) -> Path:
     key = repr((str(path), sorted(settings.items())))
     digest = hashlib.sha256(os.fsencode(key)).hexdigest()[:16]
     return Path(cache) / "rag-middle" / "indexes" / f"{path.name or 'root'}-{digest}"
+
+
+def saved_settings(folder: str | Path, embedder: Embedder) -> dict[str, Any]:
+    """Arguments of :func:`build_index` that keep the index in `folder` split as it was.
+
+    Empty where there is no index, or one that was not made of a folder of documents.
+    """
+    path = Path(folder) / MANIFEST
+    try:
+        manifest = Manifest.from_json(path.read_bytes(), path)
+    except (OSError, IndexFormatError):
+        return {}  # build_index says what is wrong with it
+    if manifest.corpus is None:
+        return {}
+    settings = dict(manifest.corpus.settings)
+    kept: dict[str, Any] = {
+        "kind": manifest.kind,
+        "max_file_bytes": settings.pop("max_file_bytes", MAX_FILE_BYTES),
+    }
+    count_tokens = getattr(embedder, "count_tokens", None)
+    if settings.get("unit") == "characters":
+        kept["splitter"] = Splitter(**settings)
+    elif settings.get("unit") == "tokens" and count_tokens is not None:
+        kept["splitter"] = Splitter(**settings, length=count_tokens)
+    return kept
 
 
 def _saved(folder: Path | None, embedder: Embedder, kind: Kind, rebuild: bool) -> FaissIndex | None:

@@ -133,8 +133,9 @@ class SentenceTransformerEmbedder:
         if too_long:
             warnings.warn(
                 f"{too_long} of {len(texts)} texts are longer than the {limit} tokens that "
-                f"{self.name} reads: their ends cannot be found. Split smaller: "
-                "default_splitter(embedder) does (without --chunk-size).",
+                f"{self.name} reads: their ends are not compared. Documents: split "
+                "smaller, as default_splitter(embedder) does (without --chunk-size). Questions: "
+                "ask shorter ones.",
                 TruncatedTextWarning,
                 stacklevel=3,
             )

@@ -270,5 +270,6 @@ def _cannot_write(folder: Path, error: Exception) -> IndexWriteError:
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
     return IndexWriteError(
         f"The index cannot be saved in {str(folder)!r} ({reason.strip()}). Free space, correct the "
-        "permissions, or choose another folder (--out). What was saved there before is as it was."
+        "permissions, or choose another folder (--out; XDG_CACHE_HOME moves the default one). What "
+        "was saved there before is as it was."
     )

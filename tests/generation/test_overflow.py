@@ -61,6 +61,9 @@ def test_the_least_relevant_documents_are_left_out_and_reported(
 
     assert [(d.index, d.id) for d in generation.dropped_documents] == [(1, "d1"), (3, "d3")]
     assert generation.documents == 2
+    assert generation.document_ids == ("d0", "d2")
+    with model.stream(prompt, max_new_tokens=NEW, on_overflow="drop_documents") as pieces:
+        assert pieces.document_ids == generation.document_ids  # before the first piece
     kept = prompt.with_documents([prompt.documents[0], prompt.documents[2]])
     expected = whole.generate(kept, method="pine", max_new_tokens=NEW)
     assert generation.text == expected.text
@@ -95,9 +98,10 @@ def test_a_question_that_does_not_fit_alone_is_refused(
     prompt = scored(1, 2)
     bare = len(RagMiddleModel(llama, tokenizer).encode(prompt.with_documents([])))
     model = limited(llama, tokenizer, bare + NEW - 1)
-    with pytest.raises(ContextOverflowError) as raised:
+    with pytest.raises(ContextOverflowError, match="Shorten the question") as raised:
         model.generate(prompt, max_new_tokens=NEW, on_overflow="drop_documents")
     assert raised.value.prompt_tokens == bare
+    assert raised.value.without_documents
     just = limited(llama, tokenizer, bare + NEW)
     generation = just.generate(prompt, max_new_tokens=NEW, on_overflow="drop_documents")
     assert generation.documents == 0

@@ -23,6 +23,7 @@ from rag_middle.retrieval import (
     build_index,
     default_index_folder,
     default_splitter,
+    saved_settings,
     storage,
 )
 from tests.retrieval.embedding import HashingEmbedder
@@ -126,6 +127,23 @@ def test_other_settings_make_other_chunks(docs: Path, embedder: HashingEmbedder)
     assert len(grouped.index) == 3
     with pytest.raises(RetrievalConfigError, match="got 'hnsw'"):
         _build(docs, embedder, kind="hnsw")
+
+
+def test_a_saved_index_can_be_kept_as_it_was_split(docs: Path, embedder: HashingEmbedder) -> None:
+    folder = docs.parent / "index"
+    assert saved_settings(folder, embedder) == {}
+    chosen = {"splitter": Splitter(chunk_size=12, overlap=0), "kind": "ivf", "max_file_bytes": 99}
+    _build(docs, embedder, **chosen)
+    assert saved_settings(folder, embedder) == chosen
+    assert _build(docs, embedder, **saved_settings(folder, embedder)).changes is None
+
+    def words(text: str) -> int:
+        return len(text.split())
+
+    _build(docs, embedder, splitter=Splitter(chunk_size=9, overlap=1, length=words, unit="tokens"))
+    assert "splitter" not in saved_settings(folder, embedder)  # nobody knows how it counted
+    embedder.count_tokens = words  # type: ignore[attr-defined]
+    assert _build(docs, embedder, **saved_settings(folder, embedder)).changes is None
 
 
 def test_an_index_changed_by_hand_is_brought_back(docs: Path, embedder: HashingEmbedder) -> None:
