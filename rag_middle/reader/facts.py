@@ -1,0 +1,96 @@
+"""Facts, the documents that state them, and questions about them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from rag_middle.reader.kinds import KINDS, Attribute, Kind
+from rag_middle.reader.names import Split
+
+__all__ = ["Entry", "Fact", "draw_entries"]
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One value of one attribute of one named thing."""
+
+    title: str
+    attribute: Attribute
+    value: str
+
+    @property
+    def answer(self) -> str:
+        """What a reader should say: the document it is from, then the value."""
+        return f"({self.title}) {self.value}"
+
+    def sentence(self, rng: random.Random) -> str:
+        return rng.choice(self.attribute.sentences).format(name=self.title, value=self.value)
+
+    def question(self, rng: random.Random) -> str:
+        return rng.choice(self.attribute.questions).format(name=self.title)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A document about one thing: its title in parentheses, then its facts, a sentence each."""
+
+    title: str
+    kind: Kind
+    facts: tuple[Fact, ...]
+    text: str
+
+
+def draw_entries(
+    rng: random.Random,
+    split: Split,
+    count: int,
+    *,
+    facts_each: Collection[int] = (1,),
+    same_attribute: bool = True,
+    kind: Kind | None = None,
+    related_names: float = 0.1,
+) -> list[Entry]:
+    """Draw documents with different titles.
+
+    Args:
+        rng: source of every choice.
+        split: whose names to use.
+        count: how many documents.
+        facts_each: how many facts a document may state; one of these is drawn for each.
+        same_attribute: let all documents be of one kind and state one attribute in common, so that
+            only the name tells which of them answers a question.
+        kind: of what the documents are; drawn if None.
+        related_names: how often a title takes a word of an earlier title.
+    """
+    common = kind or rng.choice(KINDS)
+    shared = rng.choice(common.attributes)
+    titles: list[str] = []
+    entries = []
+    for _ in range(count):
+        own = common if same_attribute or kind else rng.choice(KINDS)
+        title = _title(rng, split, own, titles, related_names)
+        titles.append(title)
+        wanted = min(rng.choice(tuple(facts_each)), len(own.attributes))
+        others = [a for a in own.attributes if a is not shared or not same_attribute]
+        chosen = [shared] if same_attribute else []
+        chosen += rng.sample(others, min(wanted - len(chosen), len(others)))
+        rng.shuffle(chosen)
+        facts = tuple(Fact(title, a, a.value(rng, split)) for a in chosen)
+        text = " ".join([f"({title})", *(fact.sentence(rng) for fact in facts)])
+        entries.append(Entry(title, own, facts, text))
+    return entries
+
+
+def _title(
+    rng: random.Random, split: Split, kind: Kind, taken: Collection[str], related_names: float
+) -> str:
+    while True:
+        title = kind.title(rng, split)
+        if taken and rng.random() < related_names:
+            first, second = title.split(" ", 1)
+            other = rng.choice(tuple(taken)).split(" ", 1)
+            title = f"{other[0]} {second}" if rng.random() < 0.5 else f"{first} {other[1]}"
+        if title not in taken:
+            return title

@@ -1,0 +1,318 @@
+"""What the invented world is made of: kinds of things, what is said of them, and in which words.
+
+Every sentence names its subject before the value; a question names its subject. A model of a
+million parameters learns to find and copy under these two rules, and not without them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rag_middle.reader.names import Split, code, name_word
+
+__all__ = ["ATTRIBUTES", "KINDS", "Attribute", "Kind"]
+
+Draw = Callable[[random.Random, Split], str]
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """One kind of fact.
+
+    Attributes:
+        key: its name in records, such as ``person.phone``.
+        value: draws a value.
+        sentences: ways to state it; ``{name}`` comes before ``{value}`` in each.
+        questions: ways to ask for it, each with ``{name}``.
+    """
+
+    key: str
+    value: Draw
+    sentences: Sequence[str]
+    questions: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of thing: how it is named, and what may be said of it."""
+
+    name: str
+    title: Draw
+    attributes: Sequence[Attribute]
+
+
+def _word(rng: random.Random, split: Split) -> str:
+    return name_word(rng, split)
+
+
+def _two_words(rng: random.Random, split: Split) -> str:
+    return f"{name_word(rng, split)} {name_word(rng, split)}"
+
+
+def _ending(*endings: str) -> Draw:
+    return lambda rng, split: f"{name_word(rng, split)} {rng.choice(endings)}"
+
+
+def _number(low: int, high: int, form: str = "{}") -> Draw:
+    return lambda rng, split: form.format(rng.randrange(low, high))
+
+
+def _one_of(words: str) -> Draw:
+    choices = words.split()
+    return lambda rng, split: rng.choice(choices)
+
+
+def _code(rng: random.Random, split: Split) -> str:
+    return code(rng)
+
+
+def _date(rng: random.Random, split: Split) -> str:
+    months = "January February March April May June July August September October November December"
+    return f"{rng.randrange(1, 29)} {rng.choice(months.split())}"
+
+
+def _phone(rng: random.Random, split: Split) -> str:
+    return f"{rng.randrange(200, 1000)}-{rng.randrange(1000, 10000)}"
+
+
+def _attribute(
+    kind: str, noun: str, value: Draw, sentences: Sequence[str], questions: Sequence[str]
+) -> Attribute:
+    """An attribute with the phrasings that every noun allows, and some of its own."""
+    key = f"{kind}.{noun.replace(' ', '_')}"
+    general = (f"The {noun} of {{name}} is {{value}}.", f"{{name}} has the {noun} {{value}}.")
+    asked = (f"What is the {noun} of {{name}}?", f"Tell me the {noun} of {{name}}.")
+    return Attribute(key, value, (*general, *sentences), (*asked, *questions))
+
+
+_PERSON = (
+    _attribute(
+        "person",
+        "phone number",
+        _phone,
+        ["To call {name}, dial {value}.", "{name} can be reached at {value}."],
+        ["How can I call {name}?", "At which number can {name} be reached?"],
+    ),
+    _attribute(
+        "person",
+        "birth year",
+        _number(1920, 2010),
+        ["{name} was born in {value}.", "The birth of {name} was in {value}."],
+        ["When was {name} born?", "In which year was {name} born?"],
+    ),
+    _attribute(
+        "person",
+        "home town",
+        _word,
+        ["{name} grew up in {value}.", "{name} comes from {value}."],
+        ["Where did {name} grow up?", "Where does {name} come from?"],
+    ),
+    _attribute(
+        "person",
+        "staff number",
+        _number(10000, 100000),
+        ["{name} works under staff number {value}.", "The badge of {name} shows {value}."],
+        ["Which number is on the badge of {name}?", "Under which staff number does {name} work?"],
+    ),
+    _attribute(
+        "person",
+        "instrument",
+        _one_of("violin piano flute harp drum guitar trumpet cello organ oboe banjo lute"),
+        ["{name} plays the {value}.", "In the band, {name} plays the {value}."],
+        ["Which instrument does {name} play?", "What does {name} play in the band?"],
+    ),
+)
+_TOWN = (
+    _attribute(
+        "town",
+        "population",
+        _number(1000, 100000),
+        ["{name} counts {value} people.", "The town of {name} has a population of {value}."],
+        ["How many people live in {name}?", "How many people does {name} count?"],
+    ),
+    _attribute(
+        "town",
+        "river",
+        _word,
+        ["{name} lies on the river {value}.", "Through {name} flows the {value}."],
+        ["On which river does {name} lie?", "Which river flows through {name}?"],
+    ),
+    _attribute(
+        "town",
+        "mayor",
+        _two_words,
+        ["{name} elected as its mayor {value}.", "In {name} the mayor is {value}."],
+        ["Who is the mayor in {name}?", "Whom did {name} elect as its mayor?"],
+    ),
+    _attribute(
+        "town",
+        "postal code",
+        _number(10000, 100000),
+        ["Letters to {name} carry the code {value}.", "{name} uses the postal code {value}."],
+        ["Which code do letters to {name} carry?", "Which postal code does {name} use?"],
+    ),
+)
+_COMPANY = (
+    _attribute(
+        "company",
+        "founder",
+        _two_words,
+        ["{name} was founded by {value}.", "The firm {name} was started by {value}."],
+        ["Who founded {name}?", "By whom was {name} started?"],
+    ),
+    _attribute(
+        "company",
+        "head office",
+        _word,
+        ["{name} is based in {value}.", "The managers of {name} sit in {value}."],
+        ["Where is {name} based?", "Where do the managers of {name} sit?"],
+    ),
+    _attribute(
+        "company",
+        "tax number",
+        _code,
+        ["{name} pays tax under {value}.", "{name} is listed as {value}."],
+        ["Under which number does {name} pay tax?", "As what is {name} listed?"],
+    ),
+)
+_DEVICE = (
+    _attribute(
+        "device",
+        "price",
+        _number(11, 1000, "${}"),
+        ["{name} costs {value}.", "In shops, {name} sells for {value}."],
+        ["How much does {name} cost?", "For how much does {name} sell?"],
+    ),
+    _attribute(
+        "device",
+        "battery life",
+        _number(2, 100, "{} hours"),
+        ["One charge of {name} lasts {value}.", "{name} runs for {value}."],
+        ["How long does {name} run?", "How long does one charge of {name} last?"],
+    ),
+    _attribute(
+        "device",
+        "weight",
+        _number(20, 5000, "{} grams"),
+        ["{name} weighs {value}.", "On the scale, {name} shows {value}."],
+        ["How much does {name} weigh?", "How heavy is {name}?"],
+    ),
+    _attribute(
+        "device",
+        "reset code",
+        _code,
+        ["To reset {name}, enter {value}.", "{name} restarts after the code {value}."],
+        ["How do I reset {name}?", "Which code restarts {name}?"],
+    ),
+)
+_EVENT = (
+    _attribute(
+        "event",
+        "date",
+        _date,
+        ["{name} takes place on {value}.", "The doors of {name} open on {value}."],
+        ["When does {name} take place?", "On which day is {name}?"],
+    ),
+    _attribute(
+        "event",
+        "room",
+        _number(100, 1000),
+        ["{name} is held in room {value}.", "Guests of {name} meet in room {value}."],
+        ["In which room is {name} held?", "Where do guests of {name} meet?"],
+    ),
+    _attribute(
+        "event",
+        "host",
+        _two_words,
+        ["{name} is hosted by {value}.", "Guests of {name} are greeted by {value}."],
+        ["Who hosts {name}?", "Who greets the guests of {name}?"],
+    ),
+)
+_RECIPE = (
+    _attribute(
+        "recipe",
+        "baking time",
+        _number(5, 100, "{} minutes"),
+        ["{name} stays in the oven for {value}.", "Bake {name} for {value}."],
+        ["How long should I bake {name}?", "How long does {name} stay in the oven?"],
+    ),
+    _attribute(
+        "recipe",
+        "oven heat",
+        _number(100, 300, "{} degrees"),
+        ["{name} bakes at {value}.", "For {name}, heat the oven to {value}."],
+        ["How hot should the oven be for {name}?", "At what heat does {name} bake?"],
+    ),
+    _attribute(
+        "recipe",
+        "main ingredient",
+        _one_of("oats rice beans plums pears figs corn leeks nuts beets peas squash honey barley"),
+        ["{name} is made mostly of {value}.", "For {name} you need {value}."],
+        ["What is {name} made of?", "What do I need for {name}?"],
+    ),
+)
+_POLICY = (
+    _attribute(
+        "policy",
+        "notice period",
+        _number(2, 100, "{} days"),
+        ["{name} asks for notice of {value}.", "Under {name}, give notice of {value}."],
+        ["How much notice does {name} ask for?", "How much notice must I give under {name}?"],
+    ),
+    _attribute(
+        "policy",
+        "form",
+        _code,
+        ["{name} needs the form {value}.", "For {name}, fill in {value}."],
+        ["Which form does {name} need?", "What do I fill in for {name}?"],
+    ),
+    _attribute(
+        "policy",
+        "approver",
+        _two_words,
+        ["{name} is approved by {value}.", "Requests under {name} go to {value}."],
+        ["Who approves {name}?", "To whom do requests under {name} go?"],
+    ),
+)
+_BOOK = (
+    _attribute(
+        "book",
+        "author",
+        _two_words,
+        ["{name} was written by {value}.", "On the cover of {name} stands {value}."],
+        ["Who wrote {name}?", "Who stands on the cover of {name}?"],
+    ),
+    _attribute(
+        "book",
+        "page count",
+        _number(40, 1000, "{} pages"),
+        ["{name} runs to {value}.", "A copy of {name} has {value}."],
+        ["How many pages does {name} have?", "How long is {name}?"],
+    ),
+    _attribute(
+        "book",
+        "shelf mark",
+        _code,
+        ["{name} stands at {value}.", "In the library, find {name} at {value}."],
+        ["Where in the library is {name}?", "Where does {name} stand?"],
+    ),
+)
+
+_NAMED: Mapping[str, tuple[Draw, Sequence[Attribute]]] = {
+    "person": (_two_words, _PERSON),
+    "town": (_two_words, _TOWN),
+    "company": (_ending("Works", "Labs", "Foods", "Bank", "Press", "Motors"), _COMPANY),
+    "device": (_two_words, _DEVICE),
+    "event": (_ending("Fair", "Run", "Forum", "Gala", "Summit", "Concert"), _EVENT),
+    "recipe": (_ending("Pie", "Bread", "Cake", "Stew", "Tart", "Rolls"), _RECIPE),
+    "policy": (_ending("Rule", "Plan", "Policy", "Act", "Scheme", "Code"), _POLICY),
+    "book": (_two_words, _BOOK),
+}
+KINDS: tuple[Kind, ...] = tuple(
+    Kind(name, title, attributes) for name, (title, attributes) in _NAMED.items()
+)
+ATTRIBUTES: Mapping[str, Attribute] = {
+    attribute.key: attribute for kind in KINDS for attribute in kind.attributes
+}

@@ -1,0 +1,211 @@
+"""Train the bundled reader from scratch: ``python -m training.train_reader``.
+
+A LLaMA of 1.2 million parameters, on generated documents, on the CPU. It may be stopped at any
+time and continues from its last checkpoint. A stage of the curriculum ends when the model answers
+most of its questions, so the order of steps is the same for the same seed, whatever the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from training.data import DECIDING, Rows, Stage
+from training.tokenizer import load_tokenizer
+
+BATCH_TOKENS = 6144
+WARM_UP = 60
+DECAY_SHARE = 0.3
+CHECKPOINT_EVERY = 100
+PROMOTE_AT = 0.9  # share of deciding tokens that are right, smoothed
+
+STAGES = (
+    Stage(128, (1, 1), copying=0.5, questions=2),
+    Stage(128, (1, 3), copying=0.4),
+    Stage(192, (2, 4), copying=0.25),
+    Stage(256, (3, 6), copying=0.15),
+    Stage(320, (3, 8), facts=(1, 2), copying=0.1, plain=0.6),
+    Stage(448, (4, 12), facts=(1, 1, 2), copying=0.05, plain=0.5),
+)
+
+
+@dataclass
+class Progress:
+    """Where the training stands."""
+
+    step: int = 0
+    stage: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    right: float = 0.0
+    stage_step: int = 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--folder", type=Path, default=Path("build/reader"))
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    train(arguments.folder, arguments.steps, arguments.seed)
+
+
+def new_model(vocabulary: int, bos: int, eos: int, pad: int) -> LlamaForCausalLM:
+    """The reader's architecture, with random weights."""
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=vocabulary,
+            hidden_size=128,
+            intermediate_size=352,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            max_position_embeddings=2048,
+            tie_word_embeddings=True,
+            bos_token_id=bos,
+            eos_token_id=eos,
+            pad_token_id=pad,
+        )
+    )
+
+
+def train(folder: Path, steps: int, seed: int) -> None:
+    """Train up to step ``steps``, writing log, checkpoints and, at the end, the model."""
+    torch.manual_seed(seed)
+    tokenizer = load_tokenizer(folder)
+    model = new_model(
+        len(tokenizer), tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id
+    )
+    optimizers = _optimizers(model)
+    progress = _restored(folder, model, optimizers)
+    backbone = torch.compile(model.model, dynamic=False)
+    while progress.step < steps:
+        stage = STAGES[progress.stage]
+        # A generator per step: a run that was stopped draws what it would have drawn.
+        rows = Rows(tokenizer, f"{seed}:{progress.step}")
+        begun = time.perf_counter()
+        ids, weights = rows.batch(stage, BATCH_TOKENS // stage.length)
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = group["initial_lr"] * _rate(progress.step, steps)
+        loss, right = _step(model, backbone, optimizers, ids, weights)
+        progress.step += 1
+        progress.stage_step += 1
+        progress.tokens += ids.size
+        progress.seconds += time.perf_counter() - begun
+        smooth = min(0.98, progress.stage_step / (progress.stage_step + 10))
+        progress.right = smooth * progress.right + (1 - smooth) * right
+        if progress.step % 20 == 0:
+            _log(folder, progress, loss, right)
+        if (
+            progress.right > PROMOTE_AT
+            and progress.stage_step > 100
+            and progress.stage < len(STAGES) - 1
+        ):
+            progress.stage, progress.stage_step, progress.right = progress.stage + 1, 0, 0.0
+        if progress.step % CHECKPOINT_EVERY == 0 or progress.step == steps:
+            _save_checkpoint(folder, model, optimizers, progress)
+    model.to(torch.bfloat16).save_pretrained(str(folder), safe_serialization=True)
+
+
+def _step(
+    model: LlamaForCausalLM,
+    backbone: Any,
+    optimizers: list[torch.optim.Optimizer],
+    ids: Any,
+    weights: Any,
+) -> tuple[float, float]:
+    """One step; the mean loss, and the share of deciding tokens that were predicted."""
+    tokens, weighing = torch.from_numpy(ids), torch.from_numpy(weights)[:, 1:]
+    with torch.autocast("cpu", torch.bfloat16):
+        hidden = backbone(input_ids=tokens, use_cache=False).last_hidden_state[:, :-1]
+        counted = weighing > 0
+        logits = model.lm_head(hidden[counted])
+    target, weight = tokens[:, 1:][counted], weighing[counted]
+    losses = nn.functional.cross_entropy(logits.float(), target, reduction="none")
+    loss = (losses * weight).sum() / weight.sum()
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    deciding = weight == DECIDING
+    hits = (logits.argmax(-1) == target)[deciding]
+    return loss.item(), hits.float().mean().item() if deciding.any() else 0.0
+
+
+def _optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
+    """Muon for the layers' matrices, AdamW for embeddings and norms."""
+    matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
+    others = [p for p in model.parameters() if all(p is not m for m in matrices)]
+    optimizers: list[torch.optim.Optimizer] = [
+        torch.optim.Muon(matrices, lr=0.02, weight_decay=0.01),
+        torch.optim.AdamW(others, lr=2e-3, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["initial_lr"] = group["lr"]
+    return optimizers
+
+
+def _rate(step: int, steps: int) -> float:
+    """Learning rate as a share: warm-up, constant, then down to nothing."""
+    left = (steps - step) / max(1, int(steps * DECAY_SHARE))
+    return min(1.0, (step + 1) / WARM_UP, left)
+
+
+def _log(folder: Path, progress: Progress, loss: float, right: float) -> None:
+    record = {**asdict(progress), "loss": round(loss, 4), "right_now": round(right, 4)}
+    with (folder / "log.jsonl").open("a") as log:
+        log.write(json.dumps(record) + "\n")
+    speed = progress.tokens / max(1e-9, progress.seconds)
+    print(
+        f"step {progress.step} stage {progress.stage} loss {loss:.3f} "
+        f"right {progress.right:.3f} {speed:,.0f} tokens/s",
+        flush=True,
+    )
+
+
+def _save_checkpoint(
+    folder: Path,
+    model: LlamaForCausalLM,
+    optimizers: list[torch.optim.Optimizer],
+    progress: Progress,
+) -> None:
+    state = {
+        "model": model.state_dict(),
+        "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+        "progress": asdict(progress),
+    }
+    unfinished = folder / "checkpoint.tmp"
+    torch.save(state, unfinished)
+    unfinished.replace(folder / "checkpoint.pt")
+
+
+def _restored(
+    folder: Path, model: LlamaForCausalLM, optimizers: list[torch.optim.Optimizer]
+) -> Progress:
+    path = folder / "checkpoint.pt"
+    if not path.is_file():
+        return Progress()
+    state = torch.load(path, weights_only=True)
+    model.load_state_dict(state["model"])
+    for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+        optimizer.load_state_dict(saved)
+    return Progress(**state["progress"])
+
+
+if __name__ == "__main__":
+    main()
