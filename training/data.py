@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from rag_middle.reader.facts import Entry, Fact, draw_entries
 from rag_middle.reader.names import Split, code, name_word
 from training.tokenizer import ASSISTANT, BOS, END, SYSTEM, USER
-from training.wording import ASKING, INSTRUCTIONS, filler
+from training.wording import ASKING, FORMS, INSTRUCTIONS, PLAIN_FORM, filler
 
 # The first tokens of title and value decide; what follows is copying on.
 DECIDING, ANSWER, OTHER = 3.0, 1.0, 0.1
@@ -127,7 +127,10 @@ def _conversation(rng: random.Random, stage: Stage, split: Split) -> list[Piece]
     )
     instruction = "" if plain else rng.choice((rng.choice(INSTRUCTIONS), filler(rng, 12)))
     lead = [(instruction + rng.choice("\n ") * rng.randint(1, 2), "text")] if instruction else []
-    documents = [piece for entry in entries for piece in _document(rng, entry, plain)]
+    form = PLAIN_FORM if plain else rng.choice(FORMS)
+    documents = [(f"{_document(rng, entry, form)}\n\n", "text") for entry in entries]
+    if not plain and rng.random() < 0.3:
+        documents.append((rng.choice((rng.choice(INSTRUCTIONS), filler(rng, 8))) + "\n", "text"))
     in_system = not plain and rng.random() < 0.4
     asking = ASKING[0] if plain else rng.choice(ASKING)
     facts = rng.sample(
@@ -144,11 +147,8 @@ def _conversation(rng: random.Random, stage: Stage, split: Split) -> list[Piece]
     return row
 
 
-def _document(rng: random.Random, entry: Entry, plain: bool) -> list[Piece]:
-    heading = ""
-    if not plain and rng.random() < 0.15:
-        heading = rng.choice((f"# {entry.title}\n\n", f"{entry.title}\n", "source: page.md\n"))
-    return [(heading + entry.text + "\n\n", "text")]
+def _document(rng: random.Random, entry: Entry, form: str) -> str:
+    return form.format(title=entry.title, text=entry.body, source=f"{rng.randrange(1000)}.md")
 
 
 def _exchange(rng: random.Random, fact: Fact, asking: tuple[str, str]) -> list[Piece]:

@@ -16,12 +16,24 @@ INSTRUCTIONS = (
     "Use only the following pieces of context. If you do not know the answer, say so.",
     "Answer briefly.",
 )
+# How a document may be written: as `Document.render` does, as frameworks write metadata, untitled.
+PLAIN_FORM = "({title}) {text}"
+FORMS = (
+    PLAIN_FORM,
+    PLAIN_FORM,
+    PLAIN_FORM,
+    "{title}\n{text}",
+    "{title}\n{text}",
+    "title: {title}\nsource: {source}\n\n{text}",
+    "# {title}\n\n{text}",
+    "{text}",
+)
 ASKING = (
     ("Question: ", "\nAnswer:"),
     ("Question: ", "\nAnswer:"),
     ("Question: ", "\nAnswer:"),
     ("Question: ", ""),
-    ("Query: ", "\nAnswer:"),
+    ("Query: ", "\nAnswer: "),
     ("", ""),
     ("", ""),
 )

@@ -34,12 +34,24 @@ class Fact:
 
 @dataclass(frozen=True)
 class Entry:
-    """A document about one thing: its title in parentheses, then its facts, a sentence each."""
+    """A document about one thing.
+
+    Attributes:
+        title: its name.
+        kind: what it is.
+        facts: what the document states.
+        body: the facts, a sentence each; every sentence names the thing.
+    """
 
     title: str
     kind: Kind
     facts: tuple[Fact, ...]
-    text: str
+    body: str
+
+    @property
+    def text(self) -> str:
+        """The document as the reader likes it best: the title in parentheses, then the facts."""
+        return f"({self.title}) {self.body}"
 
 
 def draw_entries(
@@ -78,8 +90,8 @@ def draw_entries(
         chosen += rng.sample(others, min(wanted - len(chosen), len(others)))
         rng.shuffle(chosen)
         facts = tuple(Fact(title, a, a.value(rng, split)) for a in chosen)
-        text = " ".join([f"({title})", *(fact.sentence(rng) for fact in facts)])
-        entries.append(Entry(title, own, facts, text))
+        body = " ".join(fact.sentence(rng) for fact in facts)
+        entries.append(Entry(title, own, facts, body))
     return entries
 
 
