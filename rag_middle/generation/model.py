@@ -396,6 +396,10 @@ class RagMiddleModel:
         chosen = self.method if method is None else resolve_method(method)
         return self._prepare.encode(prompt, chosen, known)
 
+    def token_ids(self, text: str) -> tuple[int, ...]:
+        """Ids of text inside a prompt, as `count_tokens` counts it."""
+        return self._prepare.tokenizer.continuation(text)
+
     def count_tokens(self, prompt: Prompt | Document, **options: Unpack[EncodeKwargs]) -> int:
         """Count tokens without sending anything.
 

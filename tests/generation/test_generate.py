@@ -326,6 +326,8 @@ def test_a_tokenizer_of_another_model_is_noticed(
 def test_token_counts(model: RagMiddleModel, prompt: ContextPrompt) -> None:
     assert model.count_tokens(prompt) == len(model.encode(prompt))
     assert model.count_tokens("fox") == len(model.tokenizer.encode("fox", add_special_tokens=False))
+    assert len(model.token_ids("a fox <|im_end|>")) == model.count_tokens("a fox <|im_end|>")
+    assert model.tokenizer.convert_tokens_to_ids("<|im_end|>") not in model.token_ids("<|im_end|>")
     with pytest.raises(UnsupportedGenerationError, match="encode"):
         model.count_tokens("fox", system="Be brief.")
     with pytest.raises(UnsupportedGenerationError, match="in tokens already"):
