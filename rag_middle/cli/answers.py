@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from rag_middle.cli.console import console, print_json
+from rag_middle.cli.console import console, print_json, print_text
 from rag_middle.errors import RagMiddleError, UnsupportedGenerationError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def answer_all(
     """Answer several prompts together and print each answer under its file's name."""
     answers = model.batch(prompts, **options)
     for source, answer in zip(sources, answers, strict=True):
-        print(f"==> {source} <==\n{answer.text}\n")
+        print_text(f"==> {source} <==\n{answer.text}\n\n")
     return answers
 
 
@@ -89,7 +89,7 @@ def stream_answer(
     """Answer one prompt and print the text as it comes."""
     with model.stream(prompt, **options) as pieces:
         for piece in pieces:
-            print(piece, end="", flush=True)
+            print_text(piece)
         print()
         return pieces.result
 

@@ -7,23 +7,36 @@ holds exactly one JSON document, also when the command fails.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from rag_middle.cli.flags import in_flags
 from rag_middle.errors import ContextOverflowError, MarkerError, RagMiddleError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["USAGE_ERROR", "DebugOption", "JsonOption", "console", "print_json", "reporting"]
+__all__ = [
+    "USAGE_ERROR",
+    "DebugOption",
+    "JsonOption",
+    "console",
+    "print_json",
+    "print_text",
+    "printable",
+    "reporting",
+    "tell",
+]
 
 USAGE_ERROR = 2  # what was asked for cannot be done; 1 is for a verification that failed
 _PLAIN_WIDTH = 100  # characters, where output goes to no terminal
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Write one JSON document to standard output.")
@@ -45,47 +58,70 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, allow_nan=False))
 
 
+def printable(text: str) -> str:
+    """`text` with a sign in place of each control character but line ends and tabs.
+
+    Generated and retrieved text could otherwise move the cursor, change colours and titles, or
+    write to the clipboard of a terminal.
+    """
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def print_text(text: str) -> None:
+    """Write generated or retrieved text to standard output at once; printable on a terminal."""
+    print(printable(text) if sys.stdout.isatty() else text, end="", flush=True)
+
+
 @contextmanager
-def reporting(*, as_json: bool, debug: bool) -> Iterator[None]:
+def reporting(
+    *, as_json: bool, debug: bool, flags: Mapping[str, str] | None = None
+) -> Iterator[None]:
     """Turn this package's errors into a message and exit status 2, and warnings into messages.
 
     Other exceptions are mistakes of the program and keep their traceback.
+
+    Args:
+        as_json: write the error as JSON.
+        debug: let errors through.
+        flags: the command's options by the names that messages give them (`flags_of`).
     """
+
+    def show_warning(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        """Stands in for ``warnings.showwarning``, which shows source code too."""
+        tell("Warning", "yellow", in_flags(str(message), flags or {}))
+
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _show_warning
+            warnings.showwarning = show_warning
             yield
     except RagMiddleError as error:
         if debug:
             raise
+        message = in_flags(str(error), flags or {})
         if as_json:
-            print_json({"error": _described(error)})
+            print_json({"error": _described(error, message)})
         else:
-            _tell("Error", "bold red", str(error))
+            tell("Error", "bold red", message)
         raise typer.Exit(USAGE_ERROR) from None
 
 
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    """Stands in for ``warnings.showwarning``, which shows source code too."""
-    _tell("Warning", "yellow", str(message))
-
-
-def _tell(kind: str, style: str, message: str) -> None:
+def tell(kind: str, style: str, message: str) -> None:
+    """Write a message to standard error."""
     from rich.text import Text
 
-    text = Text.assemble((f"{kind}: ", style), message)
-    console(stderr=True).print(text, soft_wrap=True)
+    shown = printable(message) if sys.stderr.isatty() else message
+    console(stderr=True).print(Text.assemble((f"{kind}: ", style), shown), soft_wrap=True)
 
 
-def _described(error: RagMiddleError) -> dict[str, Any]:
-    described: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
+def _described(error: RagMiddleError, message: str) -> dict[str, Any]:
+    described: dict[str, Any] = {"type": type(error).__name__, "message": message}
     if isinstance(error, MarkerError):
         described |= {"position": error.position, "excerpt": error.excerpt}
     if isinstance(error, ContextOverflowError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -16,48 +15,47 @@ from rag_middle.cli.answers import (
     show_prompt,
     stream_answer,
 )
-from rag_middle.cli.console import DebugOption, JsonOption, reporting
+from rag_middle.cli.checks import check_generation, check_method
+from rag_middle.cli.console import DebugOption, JsonOption, print_text, reporting
+from rag_middle.cli.flags import flags_of
 from rag_middle.cli.method_options import parse_method_options
+from rag_middle.cli.options import (
+    MODEL_PANEL,
+    OUTPUT_PANEL,
+    PROMPT_PANEL,
+    TEXT_PANEL,
+    AttnImplementationOption,
+    DeviceOption,
+    Dtype,
+    DtypeOption,
+    MaxNewTokensOption,
+    MethodOption,
+    MethodOptionsOption,
+    MissingDocuments,
+    MissingDocumentsOption,
+    Overflow,
+    OverflowOption,
+    RepetitionPenaltyOption,
+    RevisionOption,
+    SeedOption,
+    StopOption,
+    SystemOption,
+    TemperatureOption,
+    Template,
+    TemplateOption,
+    TopPOption,
+    TrustRemoteCodeOption,
+)
 from rag_middle.cli.prompt_file import PromptFormat, read_prompt
 from rag_middle.errors import UnsupportedGenerationError
 
 __all__ = ["generate"]
 
-_MODEL = "Model"
-_METHOD = "Method"
-_PROMPT = "Prompt"
-_TEXT = "Generation"
-_OUTPUT = "Output"
-
-
-class Template(StrEnum):
-    """Whether the tokenizer's chat template is used; auto: where there is one."""
-
-    auto = "auto"
-    chat = "chat"
-    raw = "raw"
-
-
-class Overflow(StrEnum):
-    """What to do with a prompt that does not fit."""
-
-    error = "error"
-    drop_documents = "drop_documents"
-
-
-class Dtype(StrEnum):
-    """Number format of the weights; auto: as they are stored."""
-
-    auto = "auto"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
-    float32 = "float32"
-
 
 def generate(
     model: Annotated[
         str,
-        typer.Option("--model", "-m", help="Directory or hub name.", rich_help_panel=_MODEL),
+        typer.Option("--model", "-m", help="Directory or hub name.", rich_help_panel=MODEL_PANEL),
     ],
     prompt: Annotated[
         list[str],
@@ -68,127 +66,49 @@ def generate(
             help="File, or - for standard input: a text with documents between [[rm:doc]] and "
             "[[/rm:doc]], or JSON with prefix, documents and suffix. Repeatable: several prompts "
             "go through the model together.",
-            rich_help_panel=_PROMPT,
+            rich_help_panel=PROMPT_PANEL,
         ),
     ],
-    method: Annotated[
-        str,
-        typer.Option(
-            help="A name (see rag-middle methods), NAME:PRESET, or several joined by +.",
-            rich_help_panel=_METHOD,
-        ),
-    ] = "none",
-    method_option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--method-option",
-            "-o",
-            metavar="NAME=VALUE",
-            help="An option of the method, the value in JSON; repeatable.",
-            show_default=False,
-            rich_help_panel=_METHOD,
-        ),
-    ] = None,
+    method: MethodOption = "none",
+    method_option: MethodOptionsOption = None,
     prompt_format: Annotated[
         PromptFormat,
         typer.Option(
             help="auto: JSON in files named *.json and where the prompt begins with {.",
-            rich_help_panel=_PROMPT,
+            rich_help_panel=PROMPT_PANEL,
         ),
     ] = PromptFormat.auto,
-    template: Annotated[
-        Template,
-        typer.Option(
-            help="Use the tokenizer's chat template. auto: if it has one.", rich_help_panel=_PROMPT
-        ),
-    ] = Template.auto,
-    system: Annotated[
-        str | None,
-        typer.Option(help="System message.", show_default=False, rich_help_panel=_PROMPT),
-    ] = None,
-    on_overflow: Annotated[
-        Overflow,
-        typer.Option(
-            help="A prompt that does not fit: refuse it, or drop the least relevant documents.",
-            rich_help_panel=_PROMPT,
-        ),
-    ] = Overflow.error,
-    max_new_tokens: Annotated[
-        int, typer.Option(help="Most tokens to generate.", rich_help_panel=_TEXT)
-    ] = 256,
-    temperature: Annotated[
-        float,
-        typer.Option(help="0: always the likeliest token. Above: draw.", rich_help_panel=_TEXT),
-    ] = 0.0,
-    top_p: Annotated[
-        float,
-        typer.Option(
-            help="Draw from the likeliest tokens that make up this probability.",
-            rich_help_panel=_TEXT,
-        ),
-    ] = 1.0,
+    template: TemplateOption = Template.auto,
+    system: SystemOption = None,
+    on_overflow: OverflowOption = Overflow.error,
+    on_missing_documents: MissingDocumentsOption = MissingDocuments.warn,
+    max_new_tokens: MaxNewTokensOption = 256,
+    temperature: TemperatureOption = 0.0,
+    top_p: TopPOption = 1.0,
     top_k: Annotated[
         int,
-        typer.Option(help="Draw from this many likeliest tokens; 0: all.", rich_help_panel=_TEXT),
+        typer.Option(
+            help="Draw from this many likeliest tokens; 0: all.", rich_help_panel=TEXT_PANEL
+        ),
     ] = 0,
-    repetition_penalty: Annotated[
-        float,
-        typer.Option(help="Above 1: repeat less of what is there.", rich_help_panel=_TEXT),
-    ] = 1.0,
-    beams: Annotated[int, typer.Option(help="Beams of a beam search.", rich_help_panel=_TEXT)] = 1,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            help="Repeat a drawn text; it is reported where none is given.",
-            show_default=False,
-            rich_help_panel=_TEXT,
-        ),
-    ] = None,
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="End before this string; repeatable.", show_default=False, rich_help_panel=_TEXT
-        ),
-    ] = None,
-    dtype: Annotated[
-        Dtype,
-        typer.Option(help="Number format. auto: as stored.", rich_help_panel=_MODEL),
-    ] = Dtype.auto,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            help="cpu, cuda, cuda:1 ..., or auto to spread over what there is (needs accelerate).",
-            show_default=False,
-            rich_help_panel=_MODEL,
-        ),
-    ] = None,
-    attn_implementation: Annotated[
-        str | None,
-        typer.Option(
-            help="sdpa, eager, flash_attention_2 ...", show_default=False, rich_help_panel=_MODEL
-        ),
-    ] = None,
-    revision: Annotated[
-        str | None,
-        typer.Option(
-            help="Commit, tag or branch on the hub.", show_default=False, rich_help_panel=_MODEL
-        ),
-    ] = None,
-    trust_remote_code: Annotated[
-        bool,
-        typer.Option(
-            "--trust-remote-code",
-            help="Run code that comes with the model. Read it first.",
-            rich_help_panel=_MODEL,
-        ),
-    ] = False,
+    repetition_penalty: RepetitionPenaltyOption = 1.0,
+    beams: Annotated[
+        int, typer.Option(help="Beams of a beam search.", rich_help_panel=TEXT_PANEL)
+    ] = 1,
+    seed: SeedOption = None,
+    stop: StopOption = None,
+    dtype: DtypeOption = Dtype.auto,
+    device: DeviceOption = None,
+    attn_implementation: AttnImplementationOption = None,
+    revision: RevisionOption = None,
+    trust_remote_code: TrustRemoteCodeOption = False,
     stream: Annotated[
         bool | None,
         typer.Option(
             "--stream/--no-stream",
             help="Write the text as it comes. Default: on a terminal.",
             show_default=False,
-            rich_help_panel=_OUTPUT,
+            rich_help_panel=OUTPUT_PANEL,
         ),
     ] = None,
     show_tokens: Annotated[
@@ -196,7 +116,7 @@ def generate(
         typer.Option(
             "--show-tokens",
             help="Show the prompt's tokens by part, with counts, on standard error.",
-            rich_help_panel=_OUTPUT,
+            rich_help_panel=OUTPUT_PANEL,
         ),
     ] = False,
     as_json: JsonOption = False,
@@ -206,16 +126,17 @@ def generate(
 
     The text goes to standard output, everything else to standard error.
     """
-    with reporting(as_json=as_json, debug=debug):
+    with reporting(as_json=as_json, debug=debug, flags=flags_of(generate, num_beams="--beams")):
         _check_output(prompt, stream=bool(stream), as_json=as_json)
         # What can be refused without the model is refused before it is loaded.
         contexts = [read_prompt(source, prompt_format) for source in prompt]
         method_options = parse_method_options(method_option or ())
-        _check_method(method, method_options)
+        check_method(method, method_options)
         shape: dict[str, Any] = {"template": template.value, "system": system}
         options: dict[str, Any] = {
             **shape,
             "on_overflow": on_overflow.value,
+            "on_missing_documents": on_missing_documents.value,
             "max_new_tokens": max_new_tokens,
             "temperature": temperature,
             "top_p": top_p,
@@ -225,7 +146,7 @@ def generate(
             "seed": seed,
             "stop": tuple(stop or ()),
         }
-        _check_options(options)
+        check_generation(options)
         loaded = load_model(
             model,
             method=method,
@@ -250,7 +171,7 @@ def generate(
             answers = [stream_answer(loaded, contexts[0], options)]
         else:
             answers = [loaded.generate(contexts[0], **options)]
-            print(answers[0].text)
+            print_text(answers[0].text + "\n")
         for answer in answers:
             # Dropped documents and a drawn seed are said to logs and scripts too.
             if sys.stderr.isatty() or answer.dropped_documents or answer.seed is not None:
@@ -269,15 +190,3 @@ def _check_output(sources: list[str], *, stream: bool, as_json: bool) -> None:
         )
     if sources.count("-") > 1:
         raise UnsupportedGenerationError("Standard input holds one prompt: pass - once.")
-
-
-def _check_method(method: str, method_options: dict[str, Any]) -> None:
-    from rag_middle.methods import resolve_method
-
-    resolve_method(method, method_options)
-
-
-def _check_options(options: dict[str, Any]) -> None:
-    from rag_middle.generation import GenerationOptions
-
-    GenerationOptions(**options)

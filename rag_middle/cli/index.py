@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting
+from rag_middle.cli.flags import flags_of
 
 if TYPE_CHECKING:
     from rag_middle.retrieval import Built, SentenceTransformerEmbedder, Skipped, Splitter
@@ -76,17 +77,15 @@ def index(
     Only documents that have changed are embedded again. What could not be read is reported on
     standard error.
     """
-    with reporting(as_json=as_json, debug=debug):
+    with reporting(as_json=as_json, debug=debug, flags=flags_of(index)):
         from rag_middle.retrieval import (
             DEFAULT_EMBEDDER,
             build_index,
-            content_hash,
+            check_exists,
             default_index_folder,
         )
 
-        max_file_bytes = max_file_mib * 2**20
-        # A path that is not there is refused before the embedder is loaded.
-        content_hash(path, max_file_bytes=max_file_bytes)
+        check_exists(path)  # before the embedder is loaded
         name = embedder or DEFAULT_EMBEDDER
         folder = default_index_folder(path, embedder=name) if out is None else out
         model = _embedder(embedder, device)
@@ -97,7 +96,7 @@ def index(
             splitter=None if chunk_size is None else _splitter(model, chunk_size),
             kind=kind.value,
             rebuild=rebuild,
-            max_file_bytes=max_file_bytes,
+            max_file_bytes=max_file_mib * 2**20,
         )
         if as_json:
             print_json(_described(built, folder))

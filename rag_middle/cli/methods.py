@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting
+from rag_middle.cli.flags import flags_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -32,7 +33,7 @@ def methods(
 
     Methods that other installed packages bring are listed too.
     """
-    with reporting(as_json=as_json, debug=debug):
+    with reporting(as_json=as_json, debug=debug, flags=flags_of(methods)):
         from rag_middle.methods import METHODS
 
         if name is not None:

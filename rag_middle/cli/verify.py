@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting
+from rag_middle.cli.flags import flags_of
 
 if TYPE_CHECKING:
     from rag_middle.verify import GoldenCase, VerificationReport
@@ -54,7 +55,7 @@ def verify(
     Exit status 1 where a logit differs by more than 0.001, and where a case belongs to a method
     that does not exist here.
     """
-    with reporting(as_json=as_json, debug=debug):
+    with reporting(as_json=as_json, debug=debug, flags=flags_of(verify)):
         from rag_middle.verify import verify as run_cases
 
         with _progress_bar(as_json) as progress:

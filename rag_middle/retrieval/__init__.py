@@ -22,7 +22,7 @@ from rag_middle.retrieval.embedders import (
     TruncatedTextWarning,
 )
 from rag_middle.retrieval.faiss_index import Changes, FaissIndex, Hit
-from rag_middle.retrieval.loading import MAX_FILE_BYTES, Loaded, content_hash, load
+from rag_middle.retrieval.loading import MAX_FILE_BYTES, Loaded, check_exists, content_hash, load
 from rag_middle.retrieval.records import Chunk, Record, Skipped
 from rag_middle.retrieval.retriever import Retriever
 from rag_middle.retrieval.splitting import Splitter
@@ -44,6 +44,7 @@ __all__ = [
     "Splitter",
     "TruncatedTextWarning",
     "build_index",
+    "check_exists",
     "content_hash",
     "default_index_folder",
     "default_splitter",

@@ -14,7 +14,7 @@ from rag_middle.retrieval.formats import READERS
 from rag_middle.retrieval.manifest import is_index_folder
 from rag_middle.retrieval.records import Record, Skipped
 
-__all__ = ["MAX_FILE_BYTES", "Loaded", "content_hash", "load"]
+__all__ = ["MAX_FILE_BYTES", "Loaded", "check_exists", "content_hash", "load"]
 
 MAX_FILE_BYTES = 32 * 2**20
 """Larger files are left out unless asked for: they are rarely meant, and are held in memory."""
@@ -81,6 +81,14 @@ def content_hash(path: str | Path, *, max_file_bytes: int = MAX_FILE_BYTES) -> s
     return digest.hexdigest()
 
 
+def check_exists(path: str | Path) -> None:
+    """Raise `DocumentLoadError` where there is nothing at `path`."""
+    if not Path(path).exists():
+        raise DocumentLoadError(
+            f"There is no file or folder {str(path)!r}. Check the path ('~' is not expanded)."
+        )
+
+
 @dataclass(frozen=True)
 class _File:
     source: str
@@ -91,14 +99,10 @@ class _File:
 def _contents(root: Path, max_file_bytes: int) -> Iterator[_File | Skipped]:
     if max_file_bytes <= 0:
         raise RetrievalConfigError(f"max_file_bytes must be positive, got {max_file_bytes}.")
+    check_exists(root)
+    entries: list[tuple[str, Path | Skipped]] = [(_printable(root.name), root)]
     if root.is_dir():
         entries = sorted(_walk(root), key=lambda entry: entry[0])
-    elif root.exists():
-        entries = [(_printable(root.name), root)]
-    else:
-        raise DocumentLoadError(
-            f"There is no file or folder {str(root)!r}. Check the path ('~' is not expanded)."
-        )
     for source, entry in entries:
         if isinstance(entry, Skipped):
             yield entry

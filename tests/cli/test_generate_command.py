@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from rag_middle.cli.console import print_text
 from rag_middle.cli.generate import generate
 from rag_middle.generation import GenerationOptions
 from rag_middle.methods import METHODS
@@ -176,11 +177,12 @@ def test_tokens_show_what_the_chat_template_adds(
         (("--method", "lpes", "-o", "factor=2"), "MethodConfigError", "Did you mean 'factors'?"),
         (("--method", "lpes", "-o", "factors"), "MethodConfigError", "NAME=VALUE"),
         (("--method", "positional_hidden_states"), "MethodConfigError", "channels"),
-        (("--top-p", "1.5"), "UnsupportedGenerationError", "top_p"),
-        (("--max-new-tokens", "0"), "UnsupportedGenerationError", "max_new_tokens"),
+        (("--top-p", "1.5"), "UnsupportedGenerationError", "--top-p must be"),
+        (("--max-new-tokens", "0"), "UnsupportedGenerationError", "--max-new-tokens must"),
         (("--template", "chat"), "ChatTemplateError", "no chat template"),
-        (("--stream", "--beams", "2"), "UnsupportedGenerationError", "beams"),
-        (("--max-new-tokens", "100000"), "ContextOverflowError", "does not fit"),
+        (("--stream", "--beams", "2"), "UnsupportedGenerationError", "--beams 1"),
+        (("--beams", "2", "--temperature", "1"), "UnsupportedGenerationError", "--temperature 1"),
+        (("--max-new-tokens", "100000"), "ContextOverflowError", "--on-overflow drop_documents"),
         (("--attn-implementation", "nonsense"), "UnsupportedGenerationError", "nonsense"),
         (("--device", "abacus"), "UnsupportedGenerationError", "abacus"),
         (("--prompt", "-", "--prompt", "-"), "UnsupportedGenerationError", "pass - once"),
@@ -249,6 +251,28 @@ def test_a_prompt_without_documents_is_warned_about(run: Run, model: Path) -> No
     assert shown.status == 0
     assert shown.err.startswith("Warning: ")
     assert shown.json["applied"] is False
+
+
+def test_a_prompt_without_documents_is_refused_or_passed_over_on_request(
+    run: Run, model: Path
+) -> None:
+    ask = ("generate", "-m", model, "-p", "-", *TOKENS, "--method", "pine")
+    refused = run(*ask, "--on-missing-documents", "error", input="No documents here.")
+    assert refused.status == 2
+    assert "--on-missing-documents" in refused.err
+    silent = run(*ask, "--on-missing-documents", "ignore", input="No documents here.")
+    assert (silent.status, silent.err) == (0, "")
+
+
+def test_control_characters_do_not_reach_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "line\n\ttab \x1b[31mred\x1b]0;title\x07 \x9b2J\r"
+    print_text(text)
+    assert capsys.readouterr().out == text  # a file or pipe gets what was generated
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    print_text(text)
+    assert capsys.readouterr().out == "line\n\ttab �[31mred�]0;title� �2J�"
 
 
 def test_the_installed_script(model: Path, prompt_file: Path) -> None:
