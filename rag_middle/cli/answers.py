@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rag_middle.cli.console import console, print_json, print_text
+from rag_middle.cli.console import console, print_json, print_text, quiet_progress_bars
 from rag_middle.errors import RagMiddleError, UnsupportedGenerationError
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "answer_all",
     "load_model",
+    "loading",
     "print_answers",
     "show_facts",
     "show_prompt",
@@ -29,14 +31,18 @@ def load_model(name: str, **how: Any) -> RagMiddleModel:
     Raises:
         RagMiddleError: it cannot be loaded, or cannot take the method.
     """
-    from transformers.utils import logging as transformers_logging
-
     from rag_middle.generation import RagMiddleModel
 
-    if not sys.stderr.isatty():
-        transformers_logging.disable_progress_bar()
-    try:
+    quiet_progress_bars()
+    with loading(name):
         return RagMiddleModel.from_pretrained(name, **how)
+
+
+@contextmanager
+def loading(name: str) -> Iterator[None]:
+    """Turn what transformers raises while a model is loaded into an error of this package."""
+    try:
+        yield
     except RagMiddleError:
         raise
     except (ImportError, ValueError) as error:
@@ -94,8 +100,13 @@ def stream_answer(
         return pieces.result
 
 
-def show_facts(answer: Generation) -> None:
-    """One line about an answer, on standard error."""
+def show_facts(answer: Generation, *, retrieve: float | None = None) -> None:
+    """One line about an answer, on standard error.
+
+    Args:
+        answer: what it is about.
+        retrieve: seconds spent on finding its documents, if they were searched for.
+    """
     from rich.text import Text
 
     idle = not answer.applied and answer.method != "none"
@@ -103,6 +114,7 @@ def show_facts(answer: Generation) -> None:
         f"{answer.method} (without effect on this prompt)" if idle else answer.method,
         f"{answer.usage.prompt_tokens} prompt tokens in {answer.documents} documents",
         f"{answer.usage.completion_tokens} generated ({answer.finish_reason})",
+        *([] if retrieve is None else [f"found in {retrieve:.2f} s"]),
         f"first after {answer.timings.time_to_first_token:.2f} s",
         f"{answer.tokens_per_second:.1f} tokens/s",
     ]
@@ -110,4 +122,4 @@ def show_facts(answer: Generation) -> None:
         facts.append(f"{len(answer.dropped_documents)} documents dropped")
     if answer.seed is not None:
         facts.append(f"seed {answer.seed}")
-    console(stderr=True).print(Text(" · ".join(facts), "dim"))
+    console(stderr=True).print(Text(" · ".join(facts), "dim"), soft_wrap=True)

@@ -11,6 +11,8 @@ import typer
 from typer.core import TyperGroup
 
 import rag_middle
+from rag_middle.cli.ask import ask
+from rag_middle.cli.chat import chat
 from rag_middle.cli.console import USAGE_ERROR, print_json
 from rag_middle.cli.generate import generate
 from rag_middle.cli.index import index
@@ -59,6 +61,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # its tracebacks would show prompts
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(ask)
+app.command()(chat)
 app.command()(generate)
 app.command()(index)
 app.command()(methods)

@@ -30,6 +30,7 @@ __all__ = [
     "print_json",
     "print_text",
     "printable",
+    "quiet_progress_bars",
     "reporting",
     "tell",
 ]
@@ -70,6 +71,14 @@ def printable(text: str) -> str:
 def print_text(text: str) -> None:
     """Write generated or retrieved text to standard output at once; printable on a terminal."""
     print(printable(text) if sys.stdout.isatty() else text, end="", flush=True)
+
+
+def quiet_progress_bars() -> None:
+    """Keep progress bars of model loading off standard error unless it is a terminal."""
+    from transformers.utils import logging as transformers_logging
+
+    if not sys.stderr.isatty():
+        transformers_logging.disable_progress_bar()
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -10,13 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting
+from rag_middle.cli.console import (
+    DebugOption,
+    JsonOption,
+    console,
+    print_json,
+    printable,
+    quiet_progress_bars,
+    reporting,
+)
 from rag_middle.cli.flags import flags_of
 
 if TYPE_CHECKING:
     from rag_middle.retrieval import Built, SentenceTransformerEmbedder, Skipped, Splitter
 
-__all__ = ["index"]
+__all__ = ["index", "report_skipped", "summary"]
 
 _SHOWN = 10  # reports of skipped files on a terminal
 
@@ -101,18 +108,15 @@ def index(
         if as_json:
             print_json(_described(built, folder))
             return
-        _report(built.skipped)
-        print(_summary(built))
+        report_skipped(built.skipped)
+        print(summary(built))
         print(folder)
 
 
 def _embedder(name: str | None, device: str | None) -> SentenceTransformerEmbedder:
-    from transformers.utils import logging as transformers_logging
-
     from rag_middle.retrieval import SentenceTransformerEmbedder
 
-    if not sys.stderr.isatty():
-        transformers_logging.disable_progress_bar()
+    quiet_progress_bars()
     return SentenceTransformerEmbedder(name, device=device)
 
 
@@ -138,7 +142,8 @@ def _described(built: Built, folder: Path) -> dict[str, Any]:
     }
 
 
-def _summary(built: Built) -> str:
+def summary(built: Built) -> str:
+    """What an index holds, and what was done to it, in a line."""
     sources = len({chunk.source for chunk in built.index.chunks})
     held = f"{len(built.index)} chunks of {sources} files"
     if built.changes is None:
@@ -147,12 +152,14 @@ def _summary(built: Built) -> str:
     return f"{held}: {changes.added} added, {changes.kept} kept, {changes.removed} removed"
 
 
-def _report(skipped: tuple[Skipped, ...]) -> None:
+def report_skipped(skipped: tuple[Skipped, ...]) -> None:
+    """Say on standard error what was not indexed, and why."""
     from rich.text import Text
 
     stderr = console(stderr=True)
     for each in skipped[:_SHOWN]:
-        stderr.print(Text.assemble(("Skipped ", "yellow"), str(each)), soft_wrap=True)
+        shown = printable(str(each))  # file names may hold anything
+        stderr.print(Text.assemble(("Skipped ", "yellow"), shown), soft_wrap=True)
     if len(skipped) > _SHOWN:
         more = f"... and {len(skipped) - _SHOWN} more; --json lists them all."
         stderr.print(Text(more, "yellow"))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rag_middle.cli.console import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
     from rag_middle.tokens import TokenizedPrompt, Tokenizer
 
-__all__ = ["described_tokens", "show_tokens"]
+__all__ = ["described_text", "described_tokens", "show_text", "show_tokens"]
 
 # Neighbouring documents differ in colour; of neighbouring tokens, every second one is inverted.
 _DOCUMENT_COLOURS = ("green", "cyan", "magenta", "blue")
@@ -53,6 +55,33 @@ def show_tokens(out: Console, tokenizer: Tokenizer, prompt: TokenizedPrompt) -> 
     out.print(Text(summary, "bold"))
 
 
+def described_text(tokenizer: Tokenizer, prompt: TokenizedPrompt) -> dict[str, Any]:
+    """Plain data for JSON: the text of each part as the model reads it, control tokens included."""
+    return {
+        "prefix": _text(tokenizer, prompt.prefix_ids),
+        "documents": [_text(tokenizer, ids) for ids in prompt.documents_ids],
+        "suffix": _text(tokenizer, prompt.suffix_ids),
+    }
+
+
+def show_text(out: Console, tokenizer: Tokenizer, prompt: TokenizedPrompt) -> None:
+    """Print the text as the model reads it; neighbouring documents differ in colour."""
+    from rich.text import Text
+
+    text = described_text(tokenizer, prompt)
+    shown = Text(printable(text["prefix"]), _OUTSIDE_COLOUR)
+    for index, document in enumerate(text["documents"]):
+        shown.append(printable(document), _DOCUMENT_COLOURS[index % len(_DOCUMENT_COLOURS)])
+    out.print(shown.append(printable(text["suffix"]), _OUTSIDE_COLOUR), soft_wrap=True)
+
+
+def _text(tokenizer: Tokenizer, ids: tuple[int, ...]) -> str:
+    text = tokenizer.decode(
+        list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+    )
+    return "".join(text)
+
+
 def _part(tokenizer: Tokenizer, ids: tuple[int, ...]) -> dict[str, Any]:
     return {"count": len(ids), "ids": list(ids), "tokens": _texts(tokenizer, ids)}
 
@@ -68,7 +97,7 @@ def _coloured(tokenizer: Tokenizer, ids: tuple[int, ...], colour: str) -> Text:
     shown = Text()
     for index, text in enumerate(_texts(tokenizer, ids)):
         # A token of nothing but line breaks must be seen too.
-        visible = text.replace("\n", "⏎\n")
+        visible = printable(text).replace("\n", "⏎\n")
         shown.append(visible, colour if index % 2 == 0 else f"{colour} reverse")
     return shown
 

@@ -166,6 +166,16 @@ class RagMiddleModel:
         """Where token ids go in; the other layers may be elsewhere."""
         return device_of(self.model)
 
+    def checked_method(
+        self, method: MethodLike, method_options: Mapping[str, Any] | None = None
+    ) -> Method:
+        """A method object, known to take effect on this model.
+
+        Raises:
+            As the class does for its method.
+        """
+        return self._prepare.checked(resolve_method(method, method_options))
+
     # -- text ---------------------------------------------------------------------------------
 
     def generate(

@@ -1,0 +1,28 @@
+"""Questions in, answers with their sources out: retrieval, a prompt, and a model under a method.
+
+::
+
+    answerer = Answerer.over("docs/", method="pine")
+    answer = answerer.ask("How is a method added?")
+    print(answer.text, [source.path for source in answer.sources])
+
+Retrieval needs ``pip install 'rag-middle[demo]'``.
+"""
+
+from rag_middle.answering.answerer import Answerer
+from rag_middle.answering.options import AskKwargs
+from rag_middle.answering.results import Answer, AnswerTimings, Source
+from rag_middle.answering.streaming import AnswerStream
+from rag_middle.answering.template import DEFAULT_TEMPLATE, TEMPLATE_FILE, PromptTemplate
+
+__all__ = [
+    "DEFAULT_TEMPLATE",
+    "TEMPLATE_FILE",
+    "Answer",
+    "AnswerStream",
+    "AnswerTimings",
+    "Answerer",
+    "AskKwargs",
+    "PromptTemplate",
+    "Source",
+]

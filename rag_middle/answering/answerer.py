@@ -1,0 +1,234 @@
+"""Answerer: documents and a model, ready for questions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Unpack
+
+from rag_middle.answering.opening import model_folder, opened_index, tokenizer_of
+from rag_middle.answering.options import AskKwargs, check_question, check_top_k, with_defaults
+from rag_middle.answering.request import Request
+from rag_middle.answering.results import Answer
+from rag_middle.answering.streaming import AnswerStream
+from rag_middle.answering.template import DEFAULT_TEMPLATE, PromptTemplate
+from rag_middle.documents import Document
+from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
+from rag_middle.generation import MethodLike, RagMiddleModel
+from rag_middle.methods import Method, NoMethod, resolve_method
+from rag_middle.retrieval import Built, Embedder, FaissIndex, Retriever, check_exists
+
+__all__ = ["Answerer"]
+
+
+class Answerer:
+    """Answers questions from documents, each question for itself.
+
+    Any number of threads may ask; requests take turns on the model.
+
+    Args:
+        model: what reads and writes.
+        retriever: finds the documents of a question.
+        method: a name, a preset, a composition or a method object; by default the model's own.
+        method_options: the method's parameters, where `method` is a name.
+        prompt_template: how question and documents are written.
+
+    Raises:
+        UnknownNameError: no such method.
+        MethodConfigError: parameters that the method refuses.
+    """
+
+    def __init__(
+        self,
+        model: RagMiddleModel,
+        retriever: Retriever,
+        *,
+        method: MethodLike | None = None,
+        method_options: Mapping[str, Any] | None = None,
+        prompt_template: PromptTemplate = DEFAULT_TEMPLATE,
+    ) -> None:
+        self.model = model
+        self.retriever = retriever
+        self.method = _chosen(method, method_options, model.method)
+        self.prompt_template = prompt_template
+
+    @classmethod
+    def over(
+        cls,
+        documents: str | Path | FaissIndex,
+        *,
+        model: str | Path | RagMiddleModel | None = None,
+        method: MethodLike | None = None,
+        method_options: Mapping[str, Any] | None = None,
+        embedder: Embedder | str | Path | None = None,
+        top_k: int = 20,
+        index_folder: str | Path | None = None,
+        rebuild: bool = False,
+        max_file_bytes: int | None = None,
+        prompt_template: PromptTemplate | None = None,
+        on_index: Callable[[Built], None] | None = None,
+        **loading: Any,
+    ) -> Answerer:
+        """Load everything, and index the documents unless their index is there and up to date.
+
+        What costs little is looked at first, so a misspelt name costs no indexing, and documents
+        that cannot be read cost no loading of weights.
+
+        Args:
+            documents: a file or folder of documents, a folder of a saved index, or an index.
+            model: a directory, a name on the hub, or a loaded model; by default the bundled
+                reader, which reads nothing but documents like those of the demonstration.
+            method: as for the class, like `method_options`; by default none.
+            method_options: see there.
+            embedder: an embedder, or the name of a sentence-transformers model; by default one
+                that needs no network.
+            top_k: documents of a prompt; fewer where there are fewer.
+            index_folder: where the index is kept; by default in the user's cache, under the path
+                of the documents and the name of the embedder.
+            rebuild: replace a saved index, also if it is damaged or of another embedder.
+            max_file_bytes: larger files are skipped; by default as in the saved index, else
+                32 MiB.
+            prompt_template: by default the one in the model's folder, if it has one, else
+                :data:`DEFAULT_TEMPLATE`.
+            on_index: called with what indexing did and what it left out, before the model's
+                weights are loaded.
+            loading: more arguments for ``RagMiddleModel.from_pretrained``.
+
+        Raises:
+            DocumentLoadError: no documents can be read there.
+            EmbedderError: there is no such embedder.
+            IndexFormatError: the saved index is damaged or of another embedder, and not `rebuild`.
+            IndexWriteError: the index cannot be saved.
+            ModelNotFoundError: the model is neither here nor to be fetched.
+            UnsupportedArchitectureError: the model cannot take the method.
+        """
+        check_top_k(top_k)
+        named = method is not None or bool(method_options)
+        chosen = _chosen(method, method_options, NoMethod())
+        if not isinstance(documents, FaissIndex):
+            check_exists(documents)
+        if isinstance(model, RagMiddleModel):
+            if loading:
+                raise UnsupportedGenerationError(
+                    f"{', '.join(loading)} say how to load a model, and it is loaded already."
+                )
+            folder: str | Path = model.model.name_or_path or ""
+        else:
+            folder = model = model_folder(model)
+            loading["tokenizer"] = tokenizer_of(model, loading)
+        if prompt_template is None:
+            prompt_template = PromptTemplate.of_model(folder)
+        if not isinstance(documents, FaissIndex):
+            settings = {} if max_file_bytes is None else {"max_file_bytes": max_file_bytes}
+            device = loading.get("device")
+            documents = opened_index(
+                documents,
+                embedder=embedder,
+                folder=index_folder,
+                rebuild=rebuild,
+                device=None if device is None else str(device),
+                on_index=on_index,
+                **settings,
+            )
+        if not isinstance(model, RagMiddleModel):
+            model = RagMiddleModel.from_pretrained(model, method=chosen, **loading)
+        return cls(
+            model,
+            Retriever(index=documents, top_k=top_k),
+            method=chosen if named else None,
+            prompt_template=prompt_template,
+        )
+
+    def ask(
+        self,
+        question: str,
+        *,
+        documents: Iterable[Document] | None = None,
+        top_k: int | None = None,
+        method: MethodLike | None = None,
+        method_options: Mapping[str, Any] | None = None,
+        **options: Unpack[AskKwargs],
+    ) -> Answer:
+        """Answer a question.
+
+        Args:
+            question: on its own; earlier questions are not remembered.
+            documents: read these, in this order, instead of searching.
+            top_k: documents to search for, instead of the answerer's own number.
+            method: for this question, instead of the answerer's.
+            method_options: its parameters.
+            options: of `GenerationOptions`, all but its ``top_k``. Unless `on_overflow` says
+                otherwise, the least relevant documents are left out where not all fit.
+
+        Raises:
+            RetrievalConfigError: the question is empty.
+            UnsupportedGenerationError: options that do not exist, make no sense or cannot be
+                served.
+            ContextOverflowError: the question does not fit, not even without documents.
+        """
+        chosen = with_defaults(options)
+        request = self._request(question, documents, top_k)
+        generation = self.model.generate(
+            request.prompt, method=_chosen(method, method_options, self.method), **chosen
+        )
+        return request.answer(generation)
+
+    def stream(
+        self,
+        question: str,
+        *,
+        documents: Iterable[Document] | None = None,
+        top_k: int | None = None,
+        method: MethodLike | None = None,
+        method_options: Mapping[str, Any] | None = None,
+        **options: Unpack[AskKwargs],
+    ) -> AnswerStream:
+        """Answer a question piece by piece. Arguments and errors are those of `ask`.
+
+        The documents are found, and errors raised, before this returns.
+        """
+        chosen = with_defaults(options)
+        request = self._request(question, documents, top_k)
+        pieces = self.model.stream(
+            request.prompt, method=_chosen(method, method_options, self.method), **chosen
+        )
+        return AnswerStream(
+            pieces,
+            sources=request.sources(pieces.document_ids),
+            prompt=request.sent(pieces.document_ids),
+            finished=request.answer,
+        )
+
+    def _request(
+        self, question: str, documents: Iterable[Document] | None, top_k: int | None
+    ) -> Request:
+        check_question(question)
+        if top_k is not None:
+            check_top_k(top_k)
+        started = perf_counter()
+        if documents is None:
+            documents = self.retriever(question, top_k=top_k)
+        return Request(
+            question=question,
+            documents=tuple(documents),
+            template=self.prompt_template,
+            seconds=perf_counter() - started,
+        )
+
+
+def _chosen(
+    method: MethodLike | None, options: Mapping[str, Any] | None, default: Method
+) -> Method:
+    """The method that was named, else the default one.
+
+    Raises:
+        MethodConfigError: options without a method.
+    """
+    if method is not None:
+        return resolve_method(method, options)
+    if options:
+        raise MethodConfigError(
+            f"Options {sorted(options)} were given without a method: name it too."
+        )
+    return default

@@ -1,0 +1,154 @@
+"""How a question and its documents are written."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from rag_middle.documents import ContextPrompt, Document
+from rag_middle.errors import PromptError
+from rag_middle.registry import suggest
+
+__all__ = ["DEFAULT_TEMPLATE", "TEMPLATE_FILE", "PromptTemplate"]
+
+TEMPLATE_FILE = "prompt_template.json"
+"""A model that was trained on prompts of one form says so in this file beside its weights."""
+
+_FIELD = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptTemplate:
+    """Text with fields in braces, from which a prompt is made.
+
+    What is put into a field is never searched for fields, and braces around anything but one word
+    stay as they are.
+
+    Attributes:
+        prefix: text before the documents; may hold ``{question}``.
+        document: how a document with a title is written, with ``{title}`` and ``{text}``. One
+            without a title is its text alone, and a text that begins with its title in this form
+            already is not given it again.
+        separator: written after every document.
+        suffix: text after the documents; may hold ``{question}``.
+
+    Raises:
+        PromptError: the question or a document's text has no place, or a field is unknown.
+    """
+
+    prefix: str = ""
+    document: str = "{title}\n{text}"
+    separator: str = "\n\n"
+    suffix: str = "Question: {question}\nAnswer:"
+
+    def __post_init__(self) -> None:
+        known = {
+            "prefix": ("question",),
+            "document": ("title", "text"),
+            "separator": (),
+            "suffix": ("question",),
+        }
+        for part, allowed in known.items():
+            text: object = getattr(self, part)
+            if not isinstance(text, str):
+                raise PromptError(
+                    f"{part} of a prompt template must be a string, got {type(text).__name__}."
+                )
+            for name in _FIELD.findall(text):
+                if name not in allowed:
+                    expected = ", ".join(f"{{{each}}}" for each in allowed) or "none"
+                    raise PromptError(
+                        f"{part} of a prompt template has no field {{{name}}}."
+                        f"{suggest(name, allowed)} Fields there: {expected}."
+                    )
+        if "{question}" not in self.prefix + self.suffix:
+            raise PromptError(
+                "A prompt template needs {question} in its prefix or its suffix, got prefix="
+                f"{self.prefix!r} and suffix={self.suffix!r}."
+            )
+        if "{text}" not in self.document:
+            raise PromptError(
+                f"A prompt template needs {{text}} in its document, got {self.document!r}."
+            )
+
+    def prompt(self, question: str, documents: Iterable[Document]) -> ContextPrompt:
+        """The prompt that asks `question` about `documents`, in their order."""
+        return ContextPrompt(
+            prefix=_filled(self.prefix, question=question),
+            documents=[self.written(document) for document in documents],
+            suffix=_filled(self.suffix, question=question),
+            separator=self.separator,
+        )
+
+    def written(self, document: Document) -> Document:
+        """The document with its title written into its text."""
+        title = document.title
+        if not title:
+            return document
+        lead = _filled(self.document.partition("{text}")[0], title=title)
+        text = document.text
+        if "{title}" not in self.document or not text.startswith(lead.rstrip()):
+            text = _filled(self.document, title=title, text=text)
+        return replace(document, text=text, title=None)
+
+    @classmethod
+    def load(cls, path: str | Path) -> PromptTemplate:
+        """A template from a JSON file: an object with any of the attributes.
+
+        Raises:
+            PromptError: there is no such file, or it holds something else.
+        """
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise PromptError(
+                f"The prompt template {str(path)!r} cannot be read ({error.strerror}). Pass the "
+                "path of a JSON file."
+            ) from error
+        except ValueError as error:
+            raise PromptError(
+                f"The prompt template {str(path)!r} is not valid JSON: {error}. Expected "
+                '{"prefix": "...", "document": "{title}\\n{text}", "suffix": "{question}"}.'
+            ) from error
+        known = [field.name for field in fields(cls)]
+        if not isinstance(content, dict):
+            raise PromptError(
+                f"The prompt template {str(path)!r} should be an object with {', '.join(known)}; "
+                f"got {type(content).__name__}."
+            )
+        for name in content:
+            if name not in known:
+                raise PromptError(
+                    f"The prompt template {str(path)!r} has {name!r}, which is none of "
+                    f"{', '.join(known)}.{suggest(name, known)}"
+                )
+        return cls(**content)
+
+    @classmethod
+    def of_model(cls, model: str | Path) -> PromptTemplate:
+        """What a model's folder says in its :data:`TEMPLATE_FILE`, else :data:`DEFAULT_TEMPLATE`.
+
+        Raises:
+            PromptError: the file holds something else than a template.
+        """
+        path = Path(model).expanduser() / TEMPLATE_FILE
+        # A model that comes from no folder has the empty name.
+        return cls.load(path) if str(model) and path.is_file() else DEFAULT_TEMPLATE
+
+
+def _filled(template: str, **values: str) -> str:
+    # In one pass: a document that says {question} keeps its words.
+    return _FIELD.sub(lambda field: values.get(field[1], field[0]), template)
+
+
+DEFAULT_TEMPLATE = PromptTemplate(
+    prefix=(
+        "Answer the question from the documents below, briefly. Begin the answer with the title, "
+        "in parentheses, of the document that it comes from. If the documents do not answer the "
+        "question, say that they do not.\n\n"
+    )
+)
+"""For models that follow instructions."""

@@ -1,0 +1,255 @@
+"""What ``rag-middle ask`` and ``rag-middle chat`` share: options, loading, showing answers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rag_middle.cli.answers import loading, show_facts
+from rag_middle.cli.checks import check_generation, check_method
+from rag_middle.cli.console import console, print_text, printable, quiet_progress_bars
+from rag_middle.cli.index import report_skipped, summary
+from rag_middle.cli.options import MODEL_PANEL, PROMPT_PANEL
+from rag_middle.errors import IndexFormatError, RetrievalConfigError
+
+if TYPE_CHECKING:
+    from rag_middle.answering import Answer, Answerer, AnswerStream, Source
+    from rag_middle.retrieval import Built
+
+__all__ = [
+    "OTHER_NAMES",
+    "DocsOption",
+    "EmbedderOption",
+    "IndexOption",
+    "MaxFileMibOption",
+    "ModelOption",
+    "PromptTemplateOption",
+    "RebuildOption",
+    "TopKOption",
+    "open_answerer",
+    "show_answer",
+    "show_sources",
+    "stream_text",
+]
+
+RETRIEVAL_PANEL = "Retrieval"
+OTHER_NAMES = {"--out": "--index"}
+"""What `rag-middle index` calls otherwise."""
+
+DocsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--docs",
+        "-d",
+        metavar="PATH",
+        help="File or folder: .txt .md .jsonl .html .pdf. It is indexed once; later only what has "
+        "changed.",
+        show_default=False,
+        rich_help_panel=RETRIEVAL_PANEL,
+    ),
+]
+IndexOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--index",
+        metavar="FOLDER",
+        help="Where the index is kept. Default: in the user's cache. Without --docs, an index that "
+        "is used as it is.",
+        show_default=False,
+        rich_help_panel=RETRIEVAL_PANEL,
+    ),
+]
+TopKOption = Annotated[
+    int,
+    typer.Option(
+        help="Documents of a prompt; fewer where there are fewer.",
+        rich_help_panel=RETRIEVAL_PANEL,
+    ),
+]
+EmbedderOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Folder or hub name of a sentence-transformers model, which is fetched if it is not "
+        "here. Default: all-MiniLM-L6-v2, without a network.",
+        show_default=False,
+        rich_help_panel=RETRIEVAL_PANEL,
+    ),
+]
+RebuildOption = Annotated[
+    bool,
+    typer.Option(
+        "--rebuild",
+        help="Replace the saved index, also if it is damaged or of another embedder.",
+        rich_help_panel=RETRIEVAL_PANEL,
+    ),
+]
+MaxFileMibOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Larger files are skipped. Default: as in the saved index, else 32.",
+        show_default=False,
+        rich_help_panel=RETRIEVAL_PANEL,
+    ),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        "-m",
+        help="Directory or hub name. Default: the bundled reader, which reads nothing but "
+        "documents like those of the demonstration.",
+        show_default=False,
+        rich_help_panel=MODEL_PANEL,
+    ),
+]
+PromptTemplateOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--prompt-template",
+        metavar="FILE",
+        help="JSON with prefix, document, separator and suffix. Default: the model's own, else one "
+        "for models that follow instructions.",
+        show_default=False,
+        rich_help_panel=PROMPT_PANEL,
+    ),
+]
+
+
+def open_answerer(
+    docs: Path | None,
+    index: Path | None,
+    *,
+    model: str | None,
+    method: str,
+    method_options: dict[str, Any],
+    top_k: int,
+    prompt_template: Path | None,
+    generation: dict[str, Any],
+    max_file_mib: int | None,
+    device: str | None,
+    quiet: bool,
+    **how: Any,
+) -> tuple[Answerer, Built | None]:
+    """Everything loaded; and what indexing did, where documents were indexed.
+
+    What can be refused without loading anything is refused first.
+
+    Args:
+        docs: documents, or None for an index as it is.
+        index: folder of the index, or None for the default one.
+        model: directory or hub name, or None for the bundled reader.
+        method: its name.
+        method_options: its parameters.
+        top_k: documents of a prompt.
+        prompt_template: file, or None for the model's own.
+        generation: fields of `GenerationOptions`, only to be checked.
+        max_file_mib: larger files are skipped.
+        device: as on the command line, ``auto`` included.
+        quiet: say nothing about the index.
+        how: more arguments of ``Answerer.over``.
+    """
+    documents = _documents(docs, index)
+    check_method(method, method_options)
+    check_generation(generation)
+
+    from rag_middle.answering import Answerer, PromptTemplate
+
+    template = None if prompt_template is None else PromptTemplate.load(prompt_template)
+    done: list[Built] = []
+
+    def on_index(built: Built) -> None:
+        done.append(built)
+        if not quiet:
+            _tell_index(built, documents)
+
+    quiet_progress_bars()
+    with loading(model or "the bundled reader"):
+        answerer = Answerer.over(
+            documents,
+            model=model,
+            method=method,
+            method_options=method_options,
+            top_k=top_k,
+            index_folder=None if docs is None else index,
+            max_file_bytes=None if max_file_mib is None else max_file_mib * 2**20,
+            prompt_template=template,
+            on_index=on_index,
+            device=None if device == "auto" else device,
+            device_map=device if device == "auto" else None,
+            **how,
+        )
+    return answerer, done[0] if done else None
+
+
+def stream_text(pieces: AnswerStream) -> Answer:
+    """Write an answer's text to standard output as it comes."""
+    begun = False
+    for piece in pieces:
+        # The text begins where its first word does, as `Answer.text` has it.
+        text = piece if begun else piece.lstrip()
+        begun = begun or bool(text)
+        print_text(text)
+    print(flush=True)
+    return pieces.result
+
+
+def show_answer(answer: Answer) -> None:
+    """The facts about an answer, on standard error."""
+    show_facts(answer.generation, retrieve=answer.timings.retrieve)
+
+
+def show_sources(sources: Iterable[Source]) -> None:
+    """A line for each source, on standard output: place in the prompt, score, file and title."""
+    for source in sources:
+        place = "-" if source.position is None else str(source.position + 1)
+        score = "" if source.score is None else f"{source.score:.3f}"
+        facts = [source.path or source.document.id or "", *_within(source), source.title or ""]
+        line = "  ".join([f"{place:>3}", f"{score:>6}", *(fact for fact in facts if fact)])
+        notes = ["left out, it did not fit"] * (source.position is None) + ["cited"] * source.cited
+        print_text(line + "".join(f"  [{note}]" for note in notes) + "\n")
+
+
+def _within(source: Source) -> list[str]:
+    return [f"{name} {source.place[name]}" for name in ("page", "line") if name in source.place]
+
+
+def _documents(docs: Path | None, index: Path | None) -> Path:
+    from rag_middle.retrieval.manifest import is_index_folder
+
+    if docs is not None:
+        return docs
+    if index is None:
+        raise RetrievalConfigError(
+            "There is nothing to read: name documents with --docs PATH, or an index that "
+            "`rag-middle index` has made with --index FOLDER."
+        )
+    if not is_index_folder(index):
+        raise IndexFormatError(
+            f"There is no index in {str(index)!r}, or its manifest is damaged. Name the documents "
+            "too, and the index is made there: --docs PATH (with --rebuild where one is damaged)."
+        )
+    return index
+
+
+def _tell_index(built: Built, documents: Path) -> None:
+    from rich.text import Text
+
+    stderr = console(stderr=True)
+    if built.changes is not None:
+        report_skipped(built.skipped)
+        if sys.stderr.isatty():
+            stderr.print(Text(summary(built), "dim"))
+    elif built.skipped:
+        stderr.print(
+            Text(
+                f"{len(built.skipped)} skipped: `rag-middle index {printable(str(documents))}` "
+                "says what and why.",
+                "yellow",
+            ),
+            soft_wrap=True,
+        )

@@ -1,0 +1,250 @@
+"""``rag-middle chat``: several questions in a row over one model and one index."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from rag_middle.cli.asking import (
+    OTHER_NAMES,
+    DocsOption,
+    EmbedderOption,
+    IndexOption,
+    MaxFileMibOption,
+    ModelOption,
+    PromptTemplateOption,
+    RebuildOption,
+    TopKOption,
+    open_answerer,
+    show_answer,
+    show_sources,
+    stream_text,
+)
+from rag_middle.cli.console import USAGE_ERROR, DebugOption, print_text, reporting, tell
+from rag_middle.cli.flags import flags_of, in_flags
+from rag_middle.cli.method_options import parse_method_options
+from rag_middle.cli.options import (
+    AttnImplementationOption,
+    DeviceOption,
+    Dtype,
+    DtypeOption,
+    MaxNewTokensOption,
+    MethodOption,
+    MethodOptionsOption,
+    MissingDocuments,
+    MissingDocumentsOption,
+    Overflow,
+    OverflowOption,
+    RepetitionPenaltyOption,
+    RevisionOption,
+    SeedOption,
+    StopOption,
+    SystemOption,
+    TemperatureOption,
+    Template,
+    TemplateOption,
+    TopPOption,
+    TrustRemoteCodeOption,
+)
+from rag_middle.errors import RagMiddleError, RetrievalConfigError
+from rag_middle.registry import suggest
+
+if TYPE_CHECKING:
+    from rag_middle.answering import Answer, Answerer
+
+__all__ = ["Chat", "chat"]
+
+_PROMPT = "> "
+
+
+def chat(
+    docs: DocsOption = None,
+    index: IndexOption = None,
+    top_k: TopKOption = 20,
+    embedder: EmbedderOption = None,
+    rebuild: RebuildOption = False,
+    max_file_mib: MaxFileMibOption = None,
+    model: ModelOption = None,
+    method: MethodOption = "none",
+    method_option: MethodOptionsOption = None,
+    prompt_template: PromptTemplateOption = None,
+    template: TemplateOption = Template.auto,
+    system: SystemOption = None,
+    on_overflow: OverflowOption = Overflow.drop_documents,
+    on_missing_documents: MissingDocumentsOption = MissingDocuments.warn,
+    max_new_tokens: MaxNewTokensOption = 256,
+    temperature: TemperatureOption = 0.0,
+    top_p: TopPOption = 1.0,
+    repetition_penalty: RepetitionPenaltyOption = 1.0,
+    seed: SeedOption = None,
+    stop: StopOption = None,
+    dtype: DtypeOption = Dtype.auto,
+    device: DeviceOption = None,
+    attn_implementation: AttnImplementationOption = None,
+    revision: RevisionOption = None,
+    trust_remote_code: TrustRemoteCodeOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Answer questions from documents, one after another.
+
+    Each question stands for itself: earlier ones are not remembered. In between, /sources lists
+    the sources of the last answer, /method NAME changes the method, /help lists the commands and
+    /quit ends. Ctrl-C cancels an answer. Questions may also come from a file or pipe, one per
+    line; exit status 2 if one of them could not be answered.
+    """
+    flags = flags_of(chat, **OTHER_NAMES)
+    with reporting(as_json=False, debug=debug, flags=flags):
+        shape: dict[str, Any] = {"template": template.value, "system": system}
+        options: dict[str, Any] = {
+            **shape,
+            "on_overflow": on_overflow.value,
+            "on_missing_documents": on_missing_documents.value,
+            "max_new_tokens": max_new_tokens,
+            "temperature": temperature,
+            "top_p": top_p,
+            "repetition_penalty": repetition_penalty,
+            "seed": seed,
+            "stop": tuple(stop or ()),
+        }
+        answerer, _ = open_answerer(
+            docs,
+            index,
+            model=model,
+            method=method,
+            method_options=parse_method_options(method_option or ()),
+            top_k=top_k,
+            embedder=embedder,
+            rebuild=rebuild,
+            max_file_mib=max_file_mib,
+            prompt_template=prompt_template,
+            generation=options,
+            dtype=dtype.value,
+            device=device,
+            attn_implementation=attn_implementation,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            quiet=False,
+        )
+        session = Chat(answerer, options, flags)
+        session.run(_typed() if sys.stdin.isatty() else _piped())
+    if session.failed and not sys.stdin.isatty():
+        raise typer.Exit(USAGE_ERROR)
+
+
+class Chat:
+    """Questions and commands, answered one by one.
+
+    Args:
+        answerer: what answers.
+        options: of ``Answerer.stream``.
+        flags: as for `in_flags`.
+
+    Attributes:
+        failed: whether anything was refused.
+    """
+
+    def __init__(self, answerer: Answerer, options: dict[str, Any], flags: dict[str, str]) -> None:
+        self.failed = False
+        self._ended = False
+        self._answerer = answerer
+        self._options = options
+        self._flags = flags
+        self._method = answerer.method
+        self._last: Answer | None = None
+        self._commands: dict[str, tuple[Callable[[str], None], str]] = {
+            "/sources": (self._show_sources, "all sources of the last answer"),
+            "/method": (self._change_method, "NAME [OPTION=VALUE ...]: answer under this method"),
+            "/help": (self._show_help, "this list"),
+            "/quit": (self._quit, "end (so does Ctrl-D)"),
+        }
+
+    def run(self, lines: Iterator[str]) -> None:
+        """Take lines until they end, or until ``/quit``."""
+        for line in lines:
+            try:
+                if line.startswith("/"):
+                    self._command(line)
+                else:
+                    self._answer(line)
+            except KeyboardInterrupt:
+                print(flush=True)
+                tell("Cancelled", "yellow", "ask something else, or /quit.")
+            except RagMiddleError as error:
+                self.failed = True
+                tell("Error", "bold red", in_flags(str(error), self._flags))
+            if self._ended:
+                return
+
+    def _answer(self, question: str) -> None:
+        if not sys.stdin.isatty():
+            print_text(f"==> {question} <==\n")
+        with self._answerer.stream(question, method=self._method, **self._options) as pieces:
+            self._last = stream_text(pieces)
+        show_sources(self._last.cited)
+        show_answer(self._last)
+
+    def _command(self, line: str) -> None:
+        name, _, rest = line.partition(" ")
+        if name not in self._commands:
+            raise RetrievalConfigError(
+                f"There is no command {name}.{suggest(name, self._commands)} Commands: "
+                f"{', '.join(self._commands)}."
+            )
+        self._commands[name][0](rest.strip())
+
+    def _show_sources(self, rest: str) -> None:
+        if self._last is None:
+            raise RetrievalConfigError("There is no answer yet whose sources to show: ask first.")
+        show_sources(self._last.sources)
+
+    def _change_method(self, rest: str) -> None:
+        name, *options = _words(rest)
+        self._method = self._answerer.model.checked_method(name, parse_method_options(options))
+        tell("Method", "dim", name)
+
+    def _show_help(self, rest: str) -> None:
+        for name, (_, meaning) in self._commands.items():
+            print(f"{name:9} {meaning}")
+
+    def _quit(self, rest: str) -> None:
+        self._ended = True
+
+
+def _words(text: str) -> list[str]:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise RetrievalConfigError(f"{text!r} cannot be read ({error}): close it.") from error
+    if not words:
+        raise RetrievalConfigError(
+            "/method needs a name, for example /method pine; rag-middle methods lists them."
+        )
+    return words
+
+
+def _typed() -> Iterator[str]:
+    """Lines from a terminal, with editing and history where there is a readline."""
+    with suppress(ImportError):  # Windows has none
+        import readline  # noqa: F401 - input() uses it once it is imported
+    while True:
+        try:
+            line = input(_PROMPT).strip()
+        except EOFError:
+            print(flush=True)
+            return
+        except KeyboardInterrupt:
+            print("\n/quit or Ctrl-D ends.", flush=True)
+            continue
+        if line:
+            yield line
+
+
+def _piped() -> Iterator[str]:
+    for line in sys.stdin:
+        if line.strip():
+            yield line.strip()
