@@ -88,9 +88,9 @@ class PromptTemplate:
         title = document.title
         if not title:
             return document
-        lead = _filled(self.document.partition("{text}")[0], title=title)
         text = document.text
-        if "{title}" not in self.document or not text.startswith(lead.rstrip()):
+        lead = self.document.partition("{text}")[0]
+        if "{title}" not in lead or not text.startswith(_filled(lead, title=title)):
             text = _filled(self.document, title=title, text=text)
         return replace(document, text=text, title=None)
 
