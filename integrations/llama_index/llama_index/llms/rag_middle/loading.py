@@ -1,0 +1,119 @@
+"""From a constructor's arguments to a model, its method and its stop strings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rag_middle import Method, MethodConfigError, RagMiddleModel, UnsupportedGenerationError
+from rag_middle.generation import MethodLike
+from rag_middle.methods import resolve_method
+
+__all__ = ["chosen_method", "loaded_model", "stop_strings"]
+
+#: Arguments of `RagMiddleModel.from_pretrained` that people write into `model_kwargs`.
+_OWN = ("attn_implementation", "device", "dtype", "quantization_config", "revision")
+
+
+def chosen_method(
+    method: MethodLike | None,
+    options: Mapping[str, Any] | None,
+    profile: str | Path | None,
+    model: Any | None,
+) -> Method:
+    """The method object: what is named, else that of a `RagMiddleModel`, else none.
+
+    Raises:
+        MethodConfigError: a profile beside a method, or options that the method refuses.
+        UnknownNameError: no such method or profile.
+    """
+    if profile is None:
+        if method is None and not options and isinstance(model, RagMiddleModel):
+            return model.method
+        return resolve_method("none" if method is None else method, options)
+    if method is not None or options:
+        raise MethodConfigError(
+            f"profile={str(profile)!r} names a method with its parameters, and method={method!r}, "
+            f"method_options={options!r} were given too. Pass one of them."
+        )
+    return resolve_method(f"profile:{profile}")
+
+
+def loaded_model(
+    model_name: str | Path | None,
+    *,
+    model: Any | None,
+    tokenizer: Any | None,
+    tokenizer_name: str | Path | None,
+    method: Method,
+    context_window: int | None,
+    device_map: str | Mapping[str, Any] | None,
+    model_kwargs: Mapping[str, Any],
+    tokenizer_kwargs: Mapping[str, Any],
+) -> RagMiddleModel:
+    """A model that runs under `method`; arguments are those of `RagMiddleLLM`.
+
+    Raises:
+        UnsupportedGenerationError: arguments that contradict each other or are missing.
+    """
+    if model is None:
+        if model_name is None:
+            raise UnsupportedGenerationError(
+                "There is no model: pass model_name='...' (a directory or a name on the Hugging "
+                "Face hub), or a loaded model= with its tokenizer=."
+            )
+        rest = dict(model_kwargs)
+        if "torch_dtype" in rest:  # the name before transformers 5
+            rest.setdefault("dtype", rest.pop("torch_dtype"))
+        own = {name: rest.pop(name) for name in _OWN if name in rest}
+        return RagMiddleModel.from_pretrained(
+            model_name,
+            method=method,
+            context_window=context_window,
+            device_map=rest.pop("device_map", device_map),
+            trust_remote_code=rest.pop("trust_remote_code", False),
+            tokenizer=tokenizer or tokenizer_name,
+            model_options=rest,
+            tokenizer_options=tokenizer_kwargs,
+            **own,
+        )
+    given = [("device_map", device_map), ("model_kwargs", model_kwargs)]
+    useless = [name for name, value in given if value]
+    if useless:
+        raise UnsupportedGenerationError(
+            f"{' and '.join(useless)} say how to load a model, and model= is loaded already. Pass "
+            "model_name= instead, or leave them out."
+        )
+    if isinstance(model, RagMiddleModel):
+        context_window = context_window or model.context_window
+        model, tokenizer = model.model, tokenizer or model.tokenizer
+    if tokenizer is None:
+        if tokenizer_name is None:
+            raise UnsupportedGenerationError(
+                "A loaded model= needs its tokenizer=, or a tokenizer_name= to load it from."
+            )
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(str(tokenizer_name), **tokenizer_kwargs)
+    return RagMiddleModel(model, tokenizer, method=method, context_window=context_window)
+
+
+def stop_strings(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
+    """The text of each token id.
+
+    Raises:
+        UnsupportedGenerationError: an id that the tokenizer does not have, or one that is a part
+            of a character.
+    """
+    texts = []
+    for token in ids:
+        known = isinstance(token, int) and 0 <= token < len(tokenizer)
+        text = tokenizer.decode([token], skip_special_tokens=False) if known else ""
+        if not text or "\N{REPLACEMENT CHARACTER}" in text:
+            raise UnsupportedGenerationError(
+                f"stopping_ids: {token!r} is no token with a text of its own. Give the ids of "
+                "whole tokens, or stop strings: generate_kwargs={'stop': [...]}."
+            )
+        texts.append(text)
+    return tuple(texts)

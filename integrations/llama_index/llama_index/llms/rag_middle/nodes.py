@@ -1,0 +1,92 @@
+"""Nodes whose text the model reads as a marked document."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from typing import Any, Literal, TypeVar
+
+from llama_index.core.bridge.pydantic import Field
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle
+
+from rag_middle import mark
+
+__all__ = ["MarkDocuments", "marked_node", "plain_node"]
+
+N = TypeVar("N", bound=BaseNode)
+
+
+class MarkDocuments(BaseNodePostprocessor):
+    """Marks nodes as documents; the last of the postprocessors.
+
+    ::
+
+        index.as_query_engine(node_postprocessors=[LongContextReorder(), MarkDocuments()])
+
+    Only what the model reads is marked, metadata included. ``response.source_nodes`` have their
+    text, ids, metadata and scores as they were. Look-alikes of markers in a node are escaped.
+
+    Attributes:
+        order: ``"as_given"`` keeps the order of the nodes. ``"fixed"`` sorts them by score, the
+            highest first, and by text where scores are equal or missing. Where an engine needs
+            several calls (refine, accumulate, documents that do not fit together), order decides
+            which documents come into which call; a fixed one makes the answer independent of the
+            order of nodes there too.
+    """
+
+    order: Literal["as_given", "fixed"] = Field(
+        default="as_given", description="Keep the order of nodes, or sort them by score."
+    )
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "MarkDocuments"
+
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        if self.order == "fixed":
+            nodes = sorted(nodes, key=_rank)
+        return [NodeWithScore(node=marked_node(each.node), score=each.score) for each in nodes]
+
+
+def marked_node(node: N) -> N:
+    """A copy of the node that is marked where the model reads it; of a marked one, itself."""
+    if isinstance(node, _Marked):
+        return node
+    copied = node.model_copy()
+    copied.__class__ = _marked_class(type(node))
+    return copied
+
+
+def plain_node(node: N) -> N:
+    """The opposite of `marked_node`."""
+    if not isinstance(node, _Marked):
+        return node
+    copied = node.model_copy()
+    copied.__class__ = type(node).__mro__[2]  # _marked_class put two classes before it
+    return copied
+
+
+class _Marked:
+    """What a marked node does differently. Its class name in storage is that of the node."""
+
+    def get_content(self, metadata_mode: MetadataMode = MetadataMode.NONE) -> str:
+        content: str = super().get_content(metadata_mode)  # type: ignore[misc]
+        if metadata_mode != MetadataMode.LLM or not content.strip():
+            return content
+        return mark(content)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return marked_node, (plain_node(self),)  # type: ignore[type-var]
+
+
+@cache
+def _marked_class(kind: type[BaseNode]) -> type[Any]:
+    return type(kind.__name__, (_Marked, kind), {"__module__": kind.__module__})
+
+
+def _rank(node: NodeWithScore) -> tuple[bool, float, str]:
+    digest = hashlib.sha256(node.node.get_content(MetadataMode.LLM).encode()).hexdigest()
+    return node.score is None, -(node.score or 0.0), digest

@@ -1,0 +1,304 @@
+"""A tiny model with a chat template, documents to ask it about, and a record of its calls."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
+
+import pytest
+import torch
+from llama_index.core import Settings, VectorStoreIndex
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.prompts.default_prompt_selectors import DEFAULT_TEXT_QA_PROMPT_SEL
+from llama_index.core.query_engine.citation_query_engine import CITATION_QA_TEMPLATE
+from llama_index.core.schema import NodeWithScore, TextNode
+from llama_index.llms.rag_middle import DocumentPromptHelper, MarkDocuments, RagMiddleLLM
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
+from tokenizers.trainers import BpeTrainer
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from rag_middle import ContextPrompt, RagMiddleModel
+from rag_middle.documents import CLOSE_MARKER, OPEN_MARKER
+from rag_middle.generation import GenerationStream
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+SENTENCES = (
+    "Lyon lies where the Rhône and the Saône meet.",
+    "Nantes lies on the Loire, not far from the sea.",
+    "The Garonne flows through Bordeaux on its way to the Atlantic.",
+    "Paris, the capital, was built on islands of the Seine.",
+    "Strasbourg lies near the Rhine, at the border of Germany.",
+    "The Aude flows past Carcassonne and its old walls.",
+)
+QUESTION = "On which river does Nantes lie?"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _offline() -> Iterator[None]:
+    """No test asks the network for anything: no model, no tiktoken or NLTK file."""
+    found = socket.getaddrinfo
+
+    def only_local(host: Any, *args: Any, **kwargs: Any) -> Any:
+        if host not in ("localhost", "127.0.0.1", "::1", None):
+            raise AssertionError(f"A test asks the network for {host}.")
+        return found(host, *args, **kwargs)
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(socket, "getaddrinfo", only_local)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    patch.undo()
+
+
+@pytest.fixture(autouse=True)
+def _own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LlamaIndex's global settings are as before after each test."""
+    import llama_index.core
+
+    for name in vars(Settings):
+        monkeypatch.setattr(Settings, name, None)
+    monkeypatch.setattr(llama_index.core, "global_tokenizer", None)
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Byte-level, a few hundred tokens, ChatML, a BOS before every text."""
+    return small_tokenizer(CHATML)
+
+
+@pytest.fixture(scope="session")
+def plain_tokenizer() -> PreTrainedTokenizerFast:
+    """The same without a chat template."""
+    return small_tokenizer(None)
+
+
+def small_tokenizer(chat_template: str | None) -> PreTrainedTokenizerFast:
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    corpus = [
+        *SENTENCES,
+        CITATION_QA_TEMPLATE.get_template(),
+        DEFAULT_TEXT_QA_PROMPT_SEL.default_template.get_template(),
+    ]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = BpeTrainer(vocab_size=600, initial_alphabet=alphabet, show_progress=False)
+    backend.train_from_iterator(corpus, trainer)
+    control = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
+    backend.add_special_tokens([AddedToken(text, special=True) for text in control])
+    backend.post_processor = TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", backend.token_to_id("<s>"))]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="</s>",
+        chat_template=chat_template,
+    )
+
+
+@pytest.fixture(scope="session")
+def network(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """Two layers of random weights, large enough that order matters. It ends no text itself."""
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        model = LlamaForCausalLM(config)
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                weight.normal_(std=0.6 if "embed" in name else 0.3)
+    model.generation_config = GenerationConfig(pad_token_id=0)
+    return model.eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="session")
+def make_llm(
+    network: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
+) -> Callable[..., RagMiddleLLM]:
+    """``make_llm(method=..., ...)``: an LLM of the tiny model; eight tokens per answer."""
+
+    def make(**options: Any) -> RagMiddleLLM:
+        chosen = {"model": network, "tokenizer": tokenizer, "max_new_tokens": 8, **options}
+        return RagMiddleLLM(**chosen)
+
+    return make
+
+
+@pytest.fixture
+def llm(make_llm: Callable[..., RagMiddleLLM]) -> RagMiddleLLM:
+    return make_llm()
+
+
+@dataclass(frozen=True)
+class Call:
+    """What one call of the model was sent."""
+
+    text: str
+    options: dict[str, Any]
+
+    @property
+    def opened(self) -> int:
+        return self.text.count(OPEN_MARKER)
+
+    @property
+    def closed(self) -> int:
+        return self.text.count(CLOSE_MARKER)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
+    """Every call of a model from here on."""
+    recorded: list[Call] = []
+    generate, stream = RagMiddleModel.generate, RagMiddleModel.stream
+
+    def record(prompt: Any, options: dict[str, Any]) -> None:
+        if isinstance(prompt, ContextPrompt):
+            text = prompt.marked
+        else:
+            text = prompt if isinstance(prompt, str) else "\n".join(m["content"] for m in prompt)
+        recorded.append(Call(text, options))
+
+    def recording_generate(self: RagMiddleModel, prompt: Any, **options: Any) -> Any:
+        record(prompt, options)
+        return generate(self, prompt, **options)
+
+    def recording_stream(self: RagMiddleModel, prompt: Any, **options: Any) -> GenerationStream:
+        record(prompt, options)
+        return stream(self, prompt, **options)
+
+    monkeypatch.setattr(RagMiddleModel, "generate", recording_generate)
+    monkeypatch.setattr(RagMiddleModel, "stream", recording_stream)
+    return recorded
+
+
+class LetterEmbedding(BaseEmbedding):
+    """Counts of letters, length 1: near enough to meaning for a test."""
+
+    def _vector(self, text: str) -> list[float]:
+        counts = torch.tensor([float(text.lower().count(chr(97 + i))) for i in range(26)])
+        return (counts / counts.norm().clamp(min=1e-6)).tolist()
+
+    def _get_text_embedding(self, text: str) -> list[float]:
+        return self._vector(text)
+
+    def _get_query_embedding(self, query: str) -> list[float]:
+        return self._vector(query)
+
+    async def _aget_query_embedding(self, query: str) -> list[float]:
+        return self._vector(query)
+
+
+@pytest.fixture(scope="session")
+def embedding() -> LetterEmbedding:
+    return LetterEmbedding(model_name="letters")
+
+
+@pytest.fixture
+def nodes() -> list[NodeWithScore]:
+    """Six documents, the best first."""
+    return [
+        NodeWithScore(
+            node=TextNode(text=text, id_=f"node-{rank}", metadata={"file": f"{rank}.txt"}),
+            score=0.9 - 0.1 * rank,
+        )
+        for rank, text in enumerate(SENTENCES)
+    ]
+
+
+class Shuffle(MarkDocuments):
+    """Puts nodes into an order of ours, then marks them."""
+
+    places: list[int]
+
+    def _postprocess_nodes(self, nodes: Any, query_bundle: Any = None) -> Any:
+        return super()._postprocess_nodes([nodes[i] for i in self.places[: len(nodes)]])
+
+
+@pytest.fixture
+def shuffled() -> Callable[..., Shuffle]:
+    """``shuffled(order, ...)``: a `MarkDocuments` that first reorders the nodes."""
+    return lambda places, **options: Shuffle(places=list(places), **options)
+
+
+@pytest.fixture
+def index(nodes: list[NodeWithScore], embedding: LetterEmbedding) -> VectorStoreIndex:
+    return VectorStoreIndex([n.node for n in nodes], embed_model=embedding)
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch, embedding: LetterEmbedding) -> Callable[..., None]:
+    """``use(llm)``: as the README does it, `Settings` and nothing else."""
+
+    def install(llm: RagMiddleLLM) -> None:
+        Settings.llm = llm
+        Settings.embed_model = embedding
+        llm.install_tokenizer()
+        Settings.prompt_helper = DocumentPromptHelper.from_llm(llm)
+
+    return install
+
+
+@pytest.fixture
+def question() -> str:
+    return QUESTION
+
+
+@pytest.fixture
+def said(network: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> Iterator[Callable]:
+    """``said("first answer", "second answer")``: what the model will write, call after call."""
+    answers: list[list[int]] = []
+    left: list[int] = []
+
+    def begin(_: Any, args: Any, kwargs: Any) -> None:
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        if ids.shape[1] > 1:  # a new prompt
+            left[:] = answers.pop(0) if len(answers) > 1 else list(answers[0])
+
+    def speak(_: Any, __: Any, logits: torch.Tensor) -> torch.Tensor:
+        wanted = torch.full_like(logits, -1e4)
+        wanted[:, -1, left.pop(0)] = 0.0
+        return wanted
+
+    def script(*texts: str) -> None:
+        end = tokenizer.eos_token_id
+        answers[:] = [[*tokenizer.encode(t, add_special_tokens=False), end] for t in texts]
+
+    handles = [
+        network.register_forward_pre_hook(begin, with_kwargs=True),
+        network.lm_head.register_forward_hook(speak),
+    ]
+    network.generation_config.eos_token_id = tokenizer.eos_token_id
+    yield script
+    for handle in handles:
+        handle.remove()
+    network.generation_config.eos_token_id = None
+
+
+@pytest.fixture
+def user() -> Callable[[str], list[ChatMessage]]:
+    """``user("...")``: a conversation of one message."""
+    return lambda text: [ChatMessage(role="user", content=text)]
