@@ -10,7 +10,7 @@ import pytest
 import rag_middle
 from tests.cli.conftest import Run
 
-COMMANDS = ("generate", "methods", "verify")
+COMMANDS = ("ask", "chat", "generate", "index", "methods", "verify")
 
 
 def test_help_lists_the_commands(run: Run) -> None:
@@ -23,7 +23,7 @@ def test_help_lists_the_commands(run: Run) -> None:
 def test_every_command_has_help(run: Run, command: str) -> None:
     shown = run(command, "--help")
     assert shown.status == 0
-    assert "--json" in shown.out
+    assert ("--json" in shown.out) == (command != "chat")
 
 
 def test_help_shows_the_markers_as_they_are_written(run: Run) -> None:
@@ -44,7 +44,7 @@ def test_help_is_shown_without_loading_torch() -> None:
         "except SystemExit as end:\n    assert not end.code\n"
         "print(*sorted({'torch', 'transformers', 'numpy'} & set(sys.modules)), file=sys.stderr)\n"
     )
-    for arguments in (["--help"], ["generate", "--help"], ["--version"]):
+    for arguments in (["--help"], ["generate", "--help"], ["ask", "--help"], ["--version"]):
         finished = subprocess.run(
             [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True
         )

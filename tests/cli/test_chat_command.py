@@ -1,0 +1,132 @@
+"""``rag-middle chat``."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rag_middle.answering import AnswerStream
+from rag_middle.cli import chat as chat_module
+from tests.cli.answering import QUESTION, use_named_embedder, write_documents
+from tests.cli.conftest import Finished, Run
+
+pytest.importorskip("faiss")
+pytest.importorskip("filelock")
+pytest.importorskip("langchain_text_splitters")
+pytest.importorskip("markdown_it")
+
+OTHER = "Which river is Rome on, the Tiber?"
+
+
+@pytest.fixture
+def chat(run: Run, chat_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """``chat(line, line, ...)``: these lines on standard input."""
+    use_named_embedder(monkeypatch, tmp_path / "cache")
+    docs = write_documents(tmp_path / "docs")
+
+    def invoke(*lines: object, **options: Any) -> Finished:
+        given = ("--docs", docs, "--model", chat_model, "--max-new-tokens", "6")
+        return run("chat", *given, input="\n".join(map(str, lines)), **options)
+
+    return invoke
+
+
+def test_questions_are_answered_one_after_another(
+    chat: Run, run: Run, chat_model: Path, tmp_path: Path
+) -> None:
+    shown = chat(QUESTION, "", OTHER)
+    asked = [
+        run("ask", question, "--docs", tmp_path / "docs", "-m", chat_model, "--max-new-tokens", "6")
+        for question in (QUESTION, OTHER)
+    ]
+    first, second = (each.out.partition("\n\nSources")[0] for each in asked)
+    assert shown.status == 0
+    assert shown.out == f"==> {QUESTION} <==\n{first}\n==> {OTHER} <==\n{second}\n"
+    assert shown.err.count("none · ") == 2
+
+
+def test_commands_between_questions(chat: Run) -> None:
+    shown = chat(QUESTION, "/sources", "/method pine", QUESTION, "/help", "/quit", OTHER)
+    assert shown.status == 0
+    assert OTHER not in shown.out  # after /quit
+    listed = [line.split()[2] for line in shown.out.splitlines() if ".md" in line]
+    assert len(listed) == 3
+    assert listed[0] == "nantes.md"
+    assert "none · " in shown.err
+    assert "Method: pine" in shown.err
+    assert "\npine · " in shown.err
+    assert "/method   NAME [OPTION=VALUE ...]" in shown.out
+
+
+def test_a_method_takes_options(chat: Run) -> None:
+    shown = chat("/method ms_poe first_layer=0", QUESTION)
+    assert shown.status == 0
+    assert "ms_poe · " in shown.err
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("/metod pine", "Did you mean '/method'?"),
+        ("/method pinee", "Did you mean 'pine'?"),
+        ("/method", "/method needs a name"),
+        ("/method 'pine", "cannot be read"),
+        ("/method ms_poe min_ratio", "NAME=VALUE"),
+        ("/sources", "There is no answer yet"),
+        ("Which river? " * 300, "Shorten the question"),
+    ],
+)
+def test_what_is_refused_ends_nothing_but_is_told(chat: Run, line: str, message: str) -> None:
+    shown = chat(line, OTHER)
+    assert message in shown.err
+    assert f"==> {OTHER} <==\n" in shown.out
+    assert shown.err.count("none · ") == 1  # and under the method as before
+    assert shown.status == 2  # not all of a pipe was answered
+
+
+def test_nothing_loaded_is_needed_to_refuse_options(run: Run) -> None:
+    shown = run("chat", "--docs", "gone", "--model", "not loaded", "--top-p", "3", input="")
+    assert shown.status == 2
+    assert "--top-p must be" in shown.err
+
+
+def test_an_interrupt_cancels_the_answer_and_not_the_program(
+    chat: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams: list[AnswerStream] = []
+    following = AnswerStream.__next__
+
+    def interrupted(stream: AnswerStream) -> str:
+        streams.append(stream)
+        if len(streams) == 2:
+            raise KeyboardInterrupt
+        return following(stream)
+
+    monkeypatch.setattr(AnswerStream, "__next__", interrupted)
+    shown = chat(QUESTION, OTHER)
+    assert shown.status == 0
+    assert "Cancelled: ask something else, or /quit." in shown.err
+    assert streams[0].result.finish_reason == "cancelled"
+    assert f"==> {OTHER} <==\n" in shown.out
+    assert shown.err.count("none · ") == 1
+
+
+def test_at_a_terminal_lines_are_typed_until_the_end_of_input(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: Iterator[object] = iter([" first ", "", KeyboardInterrupt(), "second", EOFError()])
+
+    def typed(prompt: str) -> str:
+        assert prompt == "> "
+        event = next(events)
+        if isinstance(event, BaseException):
+            raise event
+        return str(event)
+
+    monkeypatch.setattr(builtins, "input", typed)
+    assert list(chat_module._typed()) == ["first", "second"]
+    assert "/quit or Ctrl-D ends." in capsys.readouterr().out
