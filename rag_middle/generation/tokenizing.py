@@ -9,12 +9,12 @@ from weakref import WeakKeyDictionary
 
 from transformers import PreTrainedTokenizerBase
 
-from rag_middle.documents import ContextPrompt, Document, has_markers, parse
+from rag_middle.documents import ContextPrompt, Document, parse
 from rag_middle.errors import PromptError
 from rag_middle.generation.overflow import by_place, relevance_of
 from rag_middle.methods import Method
 from rag_middle.tokens import TokenizedPrompt, count_tokens, encode
-from rag_middle.tokens.chat import Message
+from rag_middle.tokens.chat import Message, content_prompt, last_with_documents
 from rag_middle.tokens.encode import Prompt as Text
 from rag_middle.tokens.text import TextEncoder
 
@@ -86,24 +86,19 @@ def arranged(prompt: Prompt, method: Method) -> Prompt:
 
 
 def relevance(prompt: Prompt, documents: int) -> tuple[float, ...]:
-    """How relevant each document is; strings, messages and tokens carry no scores."""
+    """How relevant each document is; text with markers and tokens carry no scores."""
+    if isinstance(prompt, Sequence) and not isinstance(prompt, str):
+        at = last_with_documents(prompt)
+        prompt = prompt if at is None else prompt[at]["content"]
     return relevance_of(prompt) if isinstance(prompt, ContextPrompt) else by_place(documents)
 
 
 def _arranged_messages(messages: Sequence[Message], method: Method) -> Sequence[Message]:
-    marked = [
-        index
-        for index, message in enumerate(messages)
-        if isinstance(message.get("content"), str) and has_markers(message["content"])
-    ]
-    if not marked:
+    at = last_with_documents(messages)
+    if at is None:
         return messages
-    at = marked[-1]
-    found = parse(messages[at]["content"])
-    ordered = method.arrange(found)
-    if ordered == found:
-        return messages
-    return [*messages[:at], {**messages[at], "content": ordered.marked}, *messages[at + 1 :]]
+    ordered = method.arrange(content_prompt(messages[at]["content"]))
+    return [*messages[:at], {**messages[at], "content": ordered}, *messages[at + 1 :]]
 
 
 def _shown(value: object) -> str:

@@ -15,7 +15,15 @@ from rag_middle.documents import ContextPrompt, has_markers, parse, unmark
 from rag_middle.errors import ChatTemplateError, PromptError
 from rag_middle.tokens.text import TextEncoder, Tokenizer
 
-__all__ = ["Conversation", "Message", "RenderedChat", "has_chat_template", "render_chat"]
+__all__ = [
+    "Conversation",
+    "Message",
+    "RenderedChat",
+    "content_prompt",
+    "has_chat_template",
+    "last_with_documents",
+    "render_chat",
+]
 
 Message = Mapping[str, Any]
 
@@ -43,9 +51,10 @@ class Conversation:
 
     @classmethod
     def of_messages(cls, messages: Sequence[Message]) -> Conversation:
-        """Take the documents from the last message with markers.
+        """Take the documents from the last message that has any.
 
-        Documents of earlier messages become plain text.
+        A content is a string, with markers or without, or a `ContextPrompt`. Documents of earlier
+        messages become plain text.
 
         Raises:
             MarkerError: markers of a message are unbalanced, nested, stray or do not stand
@@ -55,10 +64,9 @@ class Conversation:
         if not messages:
             raise PromptError("There are no messages. Pass at least one user message.")
         contents = [_content(message, index) for index, message in enumerate(messages)]
-        marked = [i for i, text in enumerate(contents) if text is not None and has_markers(text)]
-        at = marked[-1] if marked else None
-        prompt = ContextPrompt() if at is None else parse(contents[at] or "")
-        plain = [None if text is None else unmark(text) for text in contents]
+        at = last_with_documents(messages)
+        prompt = ContextPrompt() if at is None else content_prompt(contents[at] or "")
+        plain = [_plain(content) for content in contents]
         if at is not None:
             plain[at] = ""
         return cls(
@@ -92,6 +100,22 @@ class RenderedChat:
 
     before: tuple[str, ...]
     after: tuple[str, ...] = ()
+
+
+def last_with_documents(messages: Sequence[Message]) -> int | None:
+    """0-based index of the message whose documents count: the last one that has any."""
+    for index in range(len(messages) - 1, -1, -1):
+        content = messages[index].get("content")
+        if isinstance(content, ContextPrompt) and content.documents:
+            return index
+        if isinstance(content, str) and has_markers(content):
+            return index
+    return None
+
+
+def content_prompt(content: str | ContextPrompt) -> ContextPrompt:
+    """A message's content as a prompt; raises `MarkerError` as `parse` does."""
+    return parse(content) if isinstance(content, str) else content
 
 
 def has_chat_template(tokenizer: Tokenizer) -> bool:
@@ -253,14 +277,22 @@ def _message(role: str, content: str) -> Message:
     return {"role": role, "content": content}
 
 
-def _content(message: Message, index: int) -> str | None:
+def _content(message: Message, index: int) -> str | ContextPrompt | None:
     role, content = message.get("role"), message.get("content")
-    if not isinstance(role, str) or not isinstance(content, str | None):
+    if not isinstance(role, str) or not isinstance(content, str | ContextPrompt | None):
         raise PromptError(
-            f"Message {index} needs a role and a content, both strings; got role={role!r} and "
-            f"content of type {type(content).__name__}. Join content blocks into one string."
+            f"Message {index} needs a role and a content: strings, or a ContextPrompt as content; "
+            f"got role={role!r} and content of type {type(content).__name__}. Join content blocks "
+            "into one string."
         )
     return content
+
+
+def _plain(content: str | ContextPrompt | None) -> str | None:
+    """A content with its documents as text."""
+    if isinstance(content, ContextPrompt):
+        return content.text
+    return None if content is None else unmark(content)
 
 
 def _map_strings(value: Any, change: Callable[[str], object]) -> Any:

@@ -38,9 +38,9 @@ def encode(
 
     Args:
         tokenizer: a Hugging Face tokenizer, fast or slow.
-        prompt: a prompt, a string with document markers, or chat messages whose contents may have
-            markers. Of several marked messages the last one's documents count; those of earlier
-            messages are plain text before them.
+        prompt: a prompt, a string with document markers, or chat messages. A message's content is
+            a string that may have markers, or a `ContextPrompt`. Of several messages with
+            documents the last one's count; those of earlier messages are plain text before them.
         template: ``"chat"`` uses the tokenizer's chat template, ``"raw"`` none; ``"auto"`` uses it
             if there is one.
         system: a system message. Where the template takes none, and in raw mode, it stands before

@@ -8,6 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from rag_middle import ContextPrompt, Document
 from rag_middle.errors import ContextOverflowError
 from rag_middle.generation import RagMiddleModel
+from tests.tokenizers import CHATML, byte_level_bpe
 
 NEW = 4
 
@@ -68,6 +69,15 @@ def test_the_least_relevant_documents_are_left_out_and_reported(
     expected = whole.generate(kept, method="pine", max_new_tokens=NEW)
     assert generation.text == expected.text
     assert generation.usage == expected.usage
+
+
+def test_scores_of_documents_in_a_message_count(llama: PreTrainedModel) -> None:
+    chat = [{"role": "user", "content": scored(0.9, 0.1, 0.5)}]
+    tokenizer = byte_level_bpe(chat_template=CHATML)
+    length = RagMiddleModel(llama, tokenizer).count_tokens(chat)
+    model = RagMiddleModel(llama, tokenizer, context_window=length)
+    generation = model.generate(chat, max_new_tokens=1, on_overflow="drop_documents")
+    assert [dropped.id for dropped in generation.dropped_documents] == ["d1"]
 
 
 @pytest.mark.parametrize("scores", [(1, 2, None, 4), (1, 2, "3", 4), (1, 2, float("nan"), 4)])

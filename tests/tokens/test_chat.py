@@ -26,7 +26,7 @@ from tests.tokenizers import (
 MARKED = f"Read:\n{mark('one')}\n{mark('two')}\nWhy?"
 
 
-def user(content: str) -> dict[str, str]:
+def user(content: str | ContextPrompt) -> dict[str, str | ContextPrompt]:
     return {"role": "user", "content": content}
 
 
@@ -186,6 +186,24 @@ def test_a_template_that_drops_or_repeats_the_documents_is_refused(
     tokenizer = byte_level_bpe(chat_template=template)
     with pytest.raises(ChatTemplateError, match=message):
         encode(tokenizer, [user(MARKED), user("And?")])
+
+
+def test_a_content_may_be_a_prompt_whose_documents_keep_their_ids() -> None:
+    tokenizer = byte_level_bpe(chat_template=CHATML)
+    documents = [Document("Lyon lies on the river.", id="lyon"), Document("Paris.", id="paris")]
+    prompt = ContextPrompt("Read.\n", documents, "Question?")
+    encoded = encode(tokenizer, [system("a"), user(prompt), assistant("b"), user("And?")])
+    assert encoded.document_ids == ("lyon", "paris")
+    as_text = [system("a"), user(prompt.marked), assistant("b"), user("And?")]
+    assert encoded.input_ids == encode(tokenizer, as_text).input_ids
+
+
+def test_documents_of_an_earlier_prompt_among_messages_are_plain_text() -> None:
+    tokenizer = byte_level_bpe(chat_template=CHATML)
+    earlier = ContextPrompt("", ["Lyon lies on the river."], "Where is Lyon?")
+    encoded = encode(tokenizer, [user(earlier), assistant("There."), user(MARKED)])
+    as_text = [user(earlier.text), assistant("There."), user(MARKED)]
+    assert encoded == encode(tokenizer, as_text)
 
 
 @pytest.mark.parametrize(
