@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -79,6 +80,7 @@ class SentenceTransformerEmbedder:
     ) -> None:
         self.batch_size = batch_size
         self.show_progress = show_progress
+        self._lock = threading.RLock()  # its tokenizer is not for two threads at a time
         chosen = DEFAULT_EMBEDDER if name is None else str(name)
         self._model = _load(chosen, revision, device, may_fetch=name is not None)
         self._name = f"{chosen}@{revision}" if revision else chosen
@@ -100,8 +102,10 @@ class SentenceTransformerEmbedder:
 
     def count_tokens(self, text: str) -> int:
         """Tokens of `text`, without special tokens: a length for :class:`Splitter`."""
-        # Not verbose: counting is no reason to warn of a text's length.
-        return len(self._model.tokenizer(text, add_special_tokens=False, verbose=False).input_ids)
+        with self._lock:
+            # Not verbose: counting is no reason to warn of a text's length.
+            tokens = self._model.tokenizer(text, add_special_tokens=False, verbose=False)
+        return len(tokens.input_ids)
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """float32 [texts, dimension], each row of Euclidean length 1.
@@ -113,13 +117,14 @@ class SentenceTransformerEmbedder:
             return np.zeros((0, self.dimension), dtype=np.float32)
         self._warn_of_long(texts)
         shown = sys.stderr.isatty() if self.show_progress is None else self.show_progress
-        vectors = self._model.encode(
-            list(texts),
-            batch_size=self.batch_size,
-            show_progress_bar=shown and len(texts) > 1,
-            convert_to_numpy=True,
-            normalize_embeddings=True,
-        )
+        with self._lock:
+            vectors = self._model.encode(
+                list(texts),
+                batch_size=self.batch_size,
+                show_progress_bar=shown and len(texts) > 1,
+                convert_to_numpy=True,
+                normalize_embeddings=True,
+            )
         return np.asarray(vectors, dtype=np.float32)
 
     def _warn_of_long(self, texts: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import rag_middle.reader
 from rag_middle.answering import DEFAULT_TEMPLATE, TEMPLATE_FILE, PromptTemplate
 from rag_middle.documents import Document
 from rag_middle.errors import PromptError
@@ -76,6 +77,16 @@ def test_a_models_own_template_is_read_from_its_folder(tmp_path: Path) -> None:
     assert PromptTemplate.of_model("somebody/a-model-on-the-hub") is DEFAULT_TEMPLATE
     (tmp_path / TEMPLATE_FILE).write_text('{"document": "({title}) {text}"}')
     assert PromptTemplate.of_model(tmp_path) == PromptTemplate(document="({title}) {text}")
+
+
+def test_the_reader_says_how_it_was_trained() -> None:
+    folder = Path(rag_middle.reader.__file__).parent / "model"
+    assert (folder / TEMPLATE_FILE).is_file()
+    prompt = PromptTemplate.of_model(folder).prompt("Where is Lyon?", [LYON, LYON])
+    assert prompt.text == (
+        "(Lyon) Lyon lies on the Rhône.\n\n(Lyon) Lyon lies on the Rhône.\n\n"
+        "Question: Where is Lyon?\nAnswer:"
+    )
 
 
 def test_a_model_without_a_folder_reads_no_template_from_the_working_directory(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -52,6 +53,17 @@ def test_the_default_embedder_finds_by_meaning(minilm: SentenceTransformerEmbedd
     scores = vectors @ vectors[0]
     assert scores[1] > scores[2] + 0.3
     assert minilm.embed([]).shape == (0, 384)
+
+
+@packaged
+def test_threads_may_embed_at_once(minilm: SentenceTransformerEmbedder) -> None:
+    texts = [f"Lyon lies on the Rhône. {'Really. ' * repeats}" for repeats in range(24)]
+    expected = [minilm.embed([text]) for text in texts]
+    with ThreadPoolExecutor(8) as pool:
+        counts = pool.map(minilm.count_tokens, texts)
+        vectors = list(pool.map(lambda text: minilm.embed([text]), texts))
+    assert list(counts) == [minilm.count_tokens(text) for text in texts]
+    np.testing.assert_array_equal(vectors, expected)
 
 
 @packaged
