@@ -6,6 +6,7 @@
     print(model.generate(prompt, max_new_tokens=32).text)
 """
 
+from rag_middle.generation.escaping import EscapedText
 from rag_middle.generation.model import RagMiddleModel
 from rag_middle.generation.notices import BackendFallbackWarning, MissingDocumentsWarning
 from rag_middle.generation.options import (
@@ -30,6 +31,7 @@ __all__ = [
     "BackendFallbackWarning",
     "DroppedDocument",
     "EncodeKwargs",
+    "EscapedText",
     "FinishReason",
     "Generation",
     "GenerationKwargs",
