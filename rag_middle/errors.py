@@ -17,6 +17,10 @@
     ├── ModelNotFoundError        (OSError)      no such model here, and no network to fetch it
     ├── GoldenFormatError         (ValueError)   a directory of golden cases cannot be read
     ├── MissingExtraError         (ImportError)  an optional requirement is not installed
+    ├── EvaluationError                          a measurement cannot be made, or not continued
+    │   ├── EvaluationConfigError (ValueError)   what to measure is wrong or cannot be had
+    │   ├── EvaluationDataError   (ValueError)   a data file cannot be read, or does not suffice
+    │   └── EvaluationRecordsError (ValueError)  a file of records is damaged, foreign or in use
     └── RetrievalError                           documents cannot be loaded, indexed or found
         ├── RetrievalConfigError  (ValueError)   options of loading, splitting or indexing are wrong
         ├── DocumentLoadError     (ValueError)   no documents can be read there
@@ -36,6 +40,10 @@ __all__ = [
     "ContextOverflowError",
     "DocumentLoadError",
     "EmbedderError",
+    "EvaluationConfigError",
+    "EvaluationDataError",
+    "EvaluationError",
+    "EvaluationRecordsError",
     "GoldenFormatError",
     "IncompatibleMethodsError",
     "IndexFormatError",
@@ -188,6 +196,22 @@ class MissingExtraError(RagMiddleError, ImportError):
         )
         self.package = package
         self.extra = extra
+
+
+class EvaluationError(RagMiddleError):
+    """A measurement cannot be made, or not continued."""
+
+
+class EvaluationConfigError(EvaluationError, ValueError):
+    """What to measure is wrong, or cannot be had together."""
+
+
+class EvaluationDataError(EvaluationError, ValueError):
+    """A data file cannot be read, or holds too little for the task."""
+
+
+class EvaluationRecordsError(EvaluationError, ValueError):
+    """A file of records is damaged, belongs to another measurement, or is being written."""
 
 
 class RetrievalError(RagMiddleError):

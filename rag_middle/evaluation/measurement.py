@@ -1,0 +1,181 @@
+"""What is measured on a task: how many questions, where the gold document goes, how to score."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from rag_middle.errors import EvaluationConfigError, MethodConfigError
+from rag_middle.evaluation.conditions import (
+    CLOSED_BOOK,
+    GOLD_ONLY,
+    Condition,
+    order,
+    position,
+    spread_positions,
+)
+from rag_middle.evaluation.tasks.base import Task, require_whole
+from rag_middle.methods import Method, resolve_method
+
+__all__ = ["BASELINE", "LabelledMethod", "Measurement", "MethodSpec", "Scoring", "labelled_methods"]
+
+Scoring = Literal["generation", "likelihood"]
+
+#: A method as people write it: a name, an object, or a mapping with ``name`` and perhaps
+#: ``options`` (the method's parameters) and ``label`` (its name in records and charts).
+MethodSpec = str | Method | Mapping[str, Any]
+
+BASELINE = "none"
+_SPEC_FIELDS = ("name", "options", "label")
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledMethod:
+    """A method and its name in records and charts."""
+
+    label: str
+    method: Method
+
+
+def labelled_methods(methods: Sequence[MethodSpec]) -> tuple[LabelledMethod, ...]:
+    """Methods with their labels, the unmodified model first whether it was named or not.
+
+    Raises:
+        EvaluationConfigError: two methods with one label, another method labelled ``none``, or a
+            mapping of another shape.
+        UnknownNameError: no such method.
+        MethodConfigError: parameters that the method refuses.
+    """
+    if isinstance(methods, str | Method | Mapping):
+        methods = [methods]
+    chosen = [LabelledMethod(BASELINE, resolve_method(BASELINE))]
+    for each in methods:
+        labelled = _labelled(each)
+        if labelled == chosen[0]:
+            continue
+        if labelled.label in (known.label for known in chosen):
+            raise EvaluationConfigError(
+                f"Two methods are called {labelled.label!r}. Give one of them another label: "
+                "{'name': ..., 'options': {...}, 'label': ...}."
+            )
+        chosen.append(labelled)
+    return tuple(chosen)
+
+
+def _labelled(spec: MethodSpec) -> LabelledMethod:
+    if isinstance(spec, Method):
+        return LabelledMethod(spec.name, spec)
+    if isinstance(spec, str):
+        return LabelledMethod(spec, resolve_method(spec))
+    unknown = [name for name in spec if name not in _SPEC_FIELDS]
+    if unknown or not isinstance(spec.get("name"), str):
+        raise EvaluationConfigError(
+            "A method is a name, or an object with 'name' and perhaps 'options' and 'label'; got "
+            f"{dict(spec)!r}."
+        )
+    options = spec.get("options") or {}
+    if not isinstance(options, Mapping):
+        raise MethodConfigError(
+            f"The options of {spec['name']} should be an object, got {type(options).__name__}."
+        )
+    return LabelledMethod(
+        str(spec.get("label") or spec["name"]), resolve_method(spec["name"], options)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """How a task is run.
+
+    Attributes:
+        limit: most questions; None for all there are.
+        positions: how many places of the gold document, spread evenly, or the 0-based places.
+        orders: shuffled orders of all documents, for the rate at which answers flip; 0 for none,
+            else at least 2.
+        controls: also ask the unmodified model with the gold document alone, and with none.
+        scoring: ``"generation"`` writes an answer and compares it; ``"likelihood"`` asks how
+            likely the right answer is, which is cheaper and smoother.
+        seed: of whatever is drawn.
+        max_new_tokens: of an answer; None for what the task says.
+        max_batch_size: prompts per forward pass.
+        template: ``"auto"``, ``"chat"`` or ``"raw"``, as in generation.
+
+    Raises:
+        EvaluationConfigError: a value that makes no sense.
+    """
+
+    limit: int | None = 100
+    positions: int | tuple[int, ...] = 5
+    orders: int = 0
+    controls: bool = False
+    scoring: Scoring = "generation"
+    seed: int = 0
+    max_new_tokens: int | None = None
+    max_batch_size: int = 8
+    template: Literal["auto", "chat", "raw"] = "auto"
+
+    def __post_init__(self) -> None:
+        require_whole("evaluation", 1, max_batch_size=self.max_batch_size)
+        require_whole("evaluation", 0, orders=self.orders)
+        if self.limit is not None:
+            require_whole("evaluation", 1, limit=self.limit)
+        if self.max_new_tokens is not None:
+            require_whole("evaluation", 1, max_new_tokens=self.max_new_tokens)
+        if self.orders == 1:
+            raise EvaluationConfigError("orders=1 leaves nothing to compare: use 0, or 2 and more.")
+        if self.scoring not in get_args(Scoring):
+            raise EvaluationConfigError(
+                f"scoring must be one of {', '.join(get_args(Scoring))}, got {self.scoring!r}."
+            )
+        if isinstance(self.positions, int):
+            require_whole("evaluation", 2, positions=self.positions)
+        else:
+            places = tuple(self.positions)
+            for index, place in enumerate(places):
+                require_whole("evaluation", 0, **{f"positions[{index}]": place})
+            if len(set(places)) < 2:
+                raise EvaluationConfigError(
+                    f"positions needs at least two different places, got {list(places)}."
+                )
+            object.__setattr__(self, "positions", tuple(sorted(set(places))))
+
+    def places(self, task: Task) -> tuple[int, ...]:
+        """The 0-based places at which `task` is measured; none where it has no gold document.
+
+        Raises:
+            EvaluationConfigError: places that a prompt of the task does not have.
+        """
+        if not task.places:
+            return ()
+        if isinstance(self.positions, int):
+            return spread_positions(task.places, self.positions)
+        if self.positions[-1] >= task.places:
+            raise EvaluationConfigError(
+                f"Place {self.positions[-1]} does not exist: prompts of {task.label} have "
+                f"{task.places} documents, places 0 to {task.places - 1}."
+            )
+        return self.positions
+
+    def conditions(self, task: Task) -> tuple[Condition, ...]:
+        """The conditions every method is run under."""
+        places = tuple(position(at) for at in self.places(task))
+        return (*(places or task.conditions()), *(order(index) for index in range(self.orders)))
+
+    def control_conditions(self, task: Task) -> tuple[Condition, ...]:
+        """The conditions the unmodified model is run under besides."""
+        if not self.controls:
+            return ()
+        return (GOLD_ONLY, CLOSED_BOOK) if task.places else (CLOSED_BOOK,)
+
+    def metric_names(self, task: Task) -> tuple[str, ...]:
+        """The scores of a record; the first is the main one."""
+        return ("greedy_match", "log_likelihood") if self.scoring == "likelihood" else task.metrics
+
+    def identity(self) -> dict[str, Any]:
+        """What must agree for records of two runs to belong together, JSON-ready.
+
+        Questions, places and orders may be added to a run.
+        """
+        kept = ("scoring", "seed", "max_new_tokens", "template")
+        return {name: value for name, value in asdict(self).items() if name in kept}

@@ -1,0 +1,116 @@
+"""What a task is: questions with documents, prompts made of them, and a score."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rag_middle.documents import ContextPrompt
+from rag_middle.errors import EvaluationConfigError
+from rag_middle.evaluation.conditions import AS_GIVEN, Condition, arranged_documents
+from rag_middle.evaluation.items import Item
+from rag_middle.evaluation.metrics import best_subspan_em, exact_match, f1
+
+__all__ = ["Task", "require_whole"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(ABC):
+    """Questions, prompts and scores.
+
+    Subclasses are frozen, keyword-only dataclasses that check their parameters when made. The same
+    parameters and seed give the same questions, and question `i` does not depend on how many are
+    asked, so a run can be continued with more.
+
+    Class attributes:
+        name: under which it is registered.
+        version: raised whenever questions, prompts or scores change, so that records of one
+            version are never mixed with another's.
+        metrics: names of the scores of a generated answer; the first is the main one.
+        max_new_tokens: of an answer.
+        stop: strings that end an answer.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[int]
+    title: ClassVar[str]
+    metrics: ClassVar[tuple[str, ...]] = ("best_subspan_em", "f1")
+    max_new_tokens: ClassVar[int] = 32
+    stop: ClassVar[tuple[str, ...]] = ()
+    by_likelihood: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def provenance(self) -> str:
+        """Where questions and prompt come from, with the licence of what is not our own."""
+
+    @property
+    @abstractmethod
+    def places(self) -> int:
+        """Documents in a prompt, and so places for the gold one; 0 where none is known as gold."""
+
+    @abstractmethod
+    def items(self, limit: int | None, seed: int) -> list[Item]:
+        """The first `limit` questions, or all.
+
+        Args:
+            limit: most questions; None for all there are.
+            seed: of whatever is drawn.
+
+        Raises:
+            EvaluationDataError: the data cannot be read, or does not suffice.
+            EvaluationConfigError: a generated task was asked for all of its questions.
+        """
+
+    @abstractmethod
+    def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
+        """What the model reads."""
+
+    def conditions(self) -> tuple[Condition, ...]:
+        """The conditions of a task without positions; see `places`."""
+        return (AS_GIVEN,)
+
+    def scores(self, item: Item, condition: Condition, answer: str) -> dict[str, float]:
+        """The scores of a generated answer, by metric."""
+        known = {"best_subspan_em": best_subspan_em, "exact_match": exact_match, "f1": f1}
+        return {name: known[name](answer, item.answers) for name in self.metrics}
+
+    def target(self, item: Item, condition: Condition) -> str:
+        """The answer whose likelihood is measured."""
+        return item.answers[0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """What makes its questions what they are, JSON-ready, for records and reports."""
+        return {"task": self.name, "version": self.version, **_plain(asdict(self))}
+
+    @property
+    def label(self) -> str:
+        """What sets it apart from other tasks of a run; its name."""
+        return self.name
+
+    def _documents(self, item: Item, condition: Condition) -> tuple[Any, ...]:
+        return arranged_documents(item, condition)
+
+
+def require_whole(owner: str, least: int, **values: object) -> None:
+    """Raise `EvaluationConfigError` unless all values are whole numbers from `least` on."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise EvaluationConfigError(
+                f"{owner}: {name} must be a whole number >= {least}, got {value!r}."
+            )
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Files by name and digest, so that a file may move, and may not change."""
+    return {k: _digest(v) if isinstance(v, Path) else v for k, v in values.items()}
+
+
+def _digest(path: Path) -> dict[str, str]:
+    if not path.is_file():
+        return {"name": path.name}
+    return {"name": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}

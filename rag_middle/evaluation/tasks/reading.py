@@ -1,0 +1,109 @@
+"""Read data files: JSON lines, plain or gzipped."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rag_middle.documents import Document
+from rag_middle.errors import EvaluationDataError
+from rag_middle.registry import suggest
+
+__all__ = ["as_answers", "as_document", "field", "lines_of"]
+
+
+def lines_of(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a JSON-lines file, each with its place for messages ("data.jsonl:3").
+
+    Raises:
+        EvaluationDataError: no such file, no UTF-8, no JSON, or something else than objects.
+    """
+    path = Path(path)
+    try:
+        raw = path.read_bytes()
+        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
+    except (OSError, EOFError, zlib.error) as error:
+        raise EvaluationDataError(
+            f"The data file {str(path)!r} cannot be read ({error}). Pass the path of a file of "
+            "JSON lines, plain or gzipped."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise EvaluationDataError(
+            f"The data file {str(path)!r} is not UTF-8 text ({error.reason} at byte "
+            f"{error.start}). Save it as UTF-8."
+        ) from error
+    # Not splitlines(): JSON strings may hold other line separators than these.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        place = f"{path.name}:{number}"
+        try:
+            content = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise EvaluationDataError(
+                f"{place} is not valid JSON: {error}. Write one JSON object per line."
+            ) from error
+        if not isinstance(content, dict):
+            raise EvaluationDataError(
+                f"{place} should be a JSON object, got {type(content).__name__}. Write one object "
+                "per line."
+            )
+        yield place, content
+
+
+def field(content: Mapping[str, Any], name: str, kind: type, place: str) -> Any:
+    """The field `name` of a line, which must be of type `kind`.
+
+    Raises:
+        EvaluationDataError: it is missing, or something else.
+    """
+    if name not in content:
+        raise EvaluationDataError(
+            f"{place} has no field {name!r}.{suggest(name, content)} Fields: "
+            f"{', '.join(content) or 'none'}."
+        )
+    value = content[name]
+    if not isinstance(value, kind):
+        raise EvaluationDataError(
+            f"{place}: {name!r} should be a {kind.__name__}, got {type(value).__name__}."
+        )
+    return value
+
+
+def as_answers(value: Any, place: str) -> tuple[str, ...]:
+    """One answer or several.
+
+    Raises:
+        EvaluationDataError: none, or something else than texts.
+    """
+    answers = (value,) if isinstance(value, str) else tuple(value or ())
+    if not answers or not all(isinstance(each, str) and each.strip() for each in answers):
+        raise EvaluationDataError(
+            f"{place}: the answers should be at least one text that is not empty, got {value!r}."
+        )
+    return answers
+
+
+def as_document(value: Any, place: str) -> Document:
+    """A text, or an object with ``text`` and perhaps ``title`` and ``id``.
+
+    Raises:
+        EvaluationDataError: something else.
+    """
+    if isinstance(value, str):
+        return Document(value)
+    if not isinstance(value, dict) or not isinstance(value.get("text"), str):
+        raise EvaluationDataError(
+            f"{place}: a document should be a text, or an object with 'text' and perhaps 'title' "
+            f"and 'id'; got {type(value).__name__}."
+        )
+    title, name = value.get("title"), value.get("id")
+    return Document(
+        value["text"],
+        title=None if title is None else str(title),
+        id=None if name is None else str(name),
+    )

@@ -1,0 +1,18 @@
+"""A tiny model that speaks bytes, and models whose answers are made up."""
+
+from __future__ import annotations
+
+import pytest
+from transformers import LlamaConfig
+
+from rag_middle.generation import RagMiddleModel
+from tests.tiny_models import build, tiny
+from tests.tokenizers import byte_level_bpe
+
+
+@pytest.fixture(scope="session")
+def model() -> RagMiddleModel:
+    """Three layers, random weights, answers nothing sensible."""
+    tokenizer = byte_level_bpe(bos=True)
+    config = tiny(LlamaConfig, vocab_size=len(tokenizer), max_position_embeddings=4096)
+    return RagMiddleModel(build("evaluation", config, "sdpa"), tokenizer)

@@ -1,0 +1,57 @@
+"""Scores of answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from rag_middle.errors import UnknownNameError
+from rag_middle.evaluation.metrics import (
+    METRICS,
+    best_subspan_em,
+    exact_match,
+    f1,
+    metric,
+    normalized,
+)
+
+
+def test_normalisation_drops_case_punctuation_articles_and_spaces() -> None:
+    assert normalized("  The  Rhône, and\tan  Otter's tail! ") == "rhône and otters tail"
+
+
+def test_an_answer_inside_a_sentence_counts() -> None:
+    assert best_subspan_em("It was Wilhelm Conrad Röntgen, in 1901.", ["Marie", "Conrad Röntgen"])
+    assert not best_subspan_em("Nobody knows.", ["Röntgen"])
+
+
+def test_an_answer_that_normalises_to_nothing_is_compared_as_it_is() -> None:
+    assert best_subspan_em("It is called The A.", ["The A"])  # a sub-span of any text otherwise
+    assert not best_subspan_em("Nobody knows.", ["The A"])
+
+
+def test_exact_match_takes_nothing_but_the_answer() -> None:
+    assert exact_match("the Loire.", ["Loire"])
+    assert not exact_match("the Loire river", ["Loire"])
+
+
+def test_f1_is_the_best_over_the_answers() -> None:
+    assert f1("Conrad Röntgen", ["Wilhelm Conrad Röntgen"]) == pytest.approx(0.8)
+    assert f1("Conrad Röntgen", ["Loire", "Conrad Röntgen"]) == 1
+    assert f1("Loire", ["Rhône"]) == 0
+    assert f1("", ["Rhône"]) == 0
+    assert f1("anything", []) == 0
+
+
+def test_f1_counts_repeated_words_once_each() -> None:
+    assert f1("no no no", ["no"]) == pytest.approx(2 * (1 / 3) / (1 + 1 / 3))
+
+
+def test_every_metric_has_a_direction() -> None:
+    for each in METRICS.values():
+        better, worse = (each.high, each.low) if each.higher_is_better else (each.low, each.high)
+        assert each.oriented(better) > each.oriented(worse)
+
+
+def test_an_unknown_metric_is_told_with_the_nearest_name() -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'f1'"):
+        metric("f11")

@@ -1,0 +1,210 @@
+"""Every question once, under every condition and method, also when a run is killed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from rag_middle.errors import (
+    EvaluationConfigError,
+    EvaluationRecordsError,
+    MethodConfigError,
+    UnknownNameError,
+)
+from rag_middle.evaluation import InventedDocuments, Measurement, run
+from rag_middle.generation import RagMiddleModel
+from tests.evaluation.fake_models import fake_reader
+
+TASK = InventedDocuments(documents=4)
+HOW = Measurement(limit=6, positions=3, orders=2, controls=True, max_batch_size=2)
+
+
+def u_shape(method: str, place: int | None, documents: int) -> float:
+    return 1.0 if place in (0, documents - 1) else 0.0
+
+
+def answers_in(path: Path) -> list[tuple[str, str, str]]:
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [
+        (each["method"], each["condition"], each["item"])
+        for each in lines
+        if each["kind"] == "record"
+    ]
+
+
+def test_every_question_is_asked_under_every_method_and_condition(model: RagMiddleModel) -> None:
+    fake = fake_reader(model, TASK, u_shape)
+    results = run(fake, TASK, ["pine"], HOW)
+    conditions = ["position:0", "position:1", "position:3", "order:0", "order:1"]
+    asked = Counter((method, condition) for method, condition, _ in results.records)
+    expected = {(m, c): 6 for m in ("none", "pine") for c in conditions}
+    controls = {("none", "gold_only"): 6, ("none", "closed_book"): 6}
+    assert asked == expected | controls
+    assert fake.asked == sum(asked.values())
+
+
+def test_the_curve_is_that_of_the_answers(model: RagMiddleModel) -> None:
+    fake = fake_reader(model, TASK, u_shape)
+    curve = run(fake, TASK, ["pine"], HOW).curves()["none"]
+    assert [each.value for each in curve.estimates] == [1.0, 0.0, 1.0]
+    assert (curve.mean.value, curve.worst.value, curve.gap.value) == (pytest.approx(2 / 3), 0, 1)
+
+
+def test_a_finished_run_is_read_and_not_repeated(model: RagMiddleModel, tmp_path: Path) -> None:
+    fake = fake_reader(model, TASK, u_shape)
+    first = run(fake, TASK, ["pine"], HOW, records=tmp_path / "records.jsonl")
+    asked = fake.asked
+    again = run(fake, TASK, ["pine"], HOW, records=tmp_path / "records.jsonl")
+    assert fake.asked == asked
+    assert again.records == first.records
+
+
+class KilledError(Exception):
+    """Stands for a signal."""
+
+
+def test_a_killed_run_continues_without_a_repeated_record(
+    model: RagMiddleModel, tmp_path: Path
+) -> None:
+    path = tmp_path / "records.jsonl"
+    fake = fake_reader(model, TASK, u_shape)
+    whole = run(fake, TASK, ["pine"], HOW)
+
+    def kill(done: int, total: int) -> None:
+        if done > 20:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        run(fake, TASK, ["pine"], HOW, records=path, progress=kill)
+    stopped_at = len(answers_in(path))
+    assert 20 < stopped_at < len(whole.records)
+    with path.open("ab") as file:
+        file.write(b'{"kind": "record", "method": "none", "cond')  # what a kill may leave
+    told: list[tuple[int, int]] = []
+    continued = run(fake, TASK, ["pine"], HOW, records=path, progress=lambda *at: told.append(at))
+    keys = answers_in(path)
+    assert len(keys) == len(set(keys)) == len(whole.records)
+    assert continued.records == whole.records
+    assert told[0] == (stopped_at, len(whole.records))
+    assert told[-1] == (len(whole.records), len(whole.records))
+
+
+def test_more_questions_add_to_an_earlier_run(model: RagMiddleModel, tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    fake = fake_reader(model, TASK, u_shape)
+    run(fake, TASK, [], Measurement(limit=3, positions=2), records=path)
+    run(fake, TASK, ["ms_poe"], Measurement(limit=5, positions=3), records=path)
+    assert fake.asked == 2 * 5 * 3  # (none, ms_poe) x questions x places
+
+
+def test_records_of_another_measurement_are_refused(model: RagMiddleModel, tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    fake = fake_reader(model, TASK, u_shape)
+    run(fake, TASK, [], Measurement(limit=2), records=path)
+    for task, how in (
+        (InventedDocuments(documents=5), Measurement(limit=2)),
+        (TASK, Measurement(limit=2, seed=1)),
+        (TASK, Measurement(limit=2, template="raw")),
+    ):
+        with pytest.raises(EvaluationRecordsError, match="another measurement"):
+            run(fake, task, [], how, records=path)
+
+
+def test_a_label_cannot_change_its_meaning(model: RagMiddleModel, tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    fake = fake_reader(model, TASK, u_shape)
+    how = Measurement(limit=1)
+    run(fake, TASK, [{"name": "lpes", "options": {"factors": 1.2}}], how, records=path)
+    with pytest.raises(EvaluationRecordsError, match=r"LPES\(factors=1.2\)"):
+        run(fake, TASK, ["lpes"], how, records=path)
+    fitted = {"name": "lpes", "options": {"factors": 1.4}, "label": "lpes fitted"}
+    results = run(fake, TASK, [fitted], how, records=path)
+    assert [each.label for each in results.methods] == ["none", "lpes fitted"]
+
+
+def test_a_damaged_line_is_named(model: RagMiddleModel, tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    fake = fake_reader(model, TASK, u_shape)
+    run(fake, TASK, [], Measurement(limit=2), records=path)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    path.write_text("\n".join([*lines[:3], "{", *lines[4:], ""]), encoding="utf-8")
+    with pytest.raises(EvaluationRecordsError, match="Line 4"):
+        run(fake, TASK, [], Measurement(limit=2), records=path)
+
+
+def test_a_file_in_use_is_refused(model: RagMiddleModel, tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    fake = fake_reader(model, TASK, u_shape)
+
+    def meanwhile(done: int, total: int) -> None:
+        if done == total:
+            with pytest.raises(EvaluationRecordsError, match="Another run"):
+                run(fake, TASK, [], Measurement(limit=1), records=path)
+
+    run(fake, TASK, [], Measurement(limit=1), records=path, progress=meanwhile)
+
+
+def test_a_real_model_is_scored_by_likelihood(model: RagMiddleModel) -> None:
+    how = Measurement(limit=3, positions=2, scoring="likelihood", controls=True)
+    results = run(model, TASK, ["position_interpolation"], how)
+    item = TASK.items(3, 0)[1]
+    from rag_middle.evaluation.conditions import position
+
+    wanted = model.score(TASK.prompt(item, position(3)), f" {item.answers[0]}")
+    found = results.records["none", "position:3", "1"].scores
+    # A batch pads shorter prompts; float32 sums in another order.
+    assert found["log_likelihood"] == pytest.approx(wanted.total, abs=1e-3)
+    assert found["greedy_match"] == float(wanted.is_greedy)
+    assert results.curves("log_likelihood")["none"].mean.value < 0
+
+
+def test_a_real_model_generates_what_it_generates(model: RagMiddleModel) -> None:
+    how = Measurement(limit=2, positions=2, max_new_tokens=4)
+    results = run(model, TASK, ["pine"], how)
+    item = TASK.items(2, 0)[0]
+    from rag_middle.evaluation.conditions import position
+
+    wanted = model.generate(TASK.prompt(item, position(0)), method="pine", max_new_tokens=4)
+    assert results.records["pine", "position:0", "0"].answer == wanted.text
+
+
+def test_methods_the_model_cannot_take_are_refused_before_anything_is_asked(
+    model: RagMiddleModel,
+) -> None:
+    fake = fake_reader(model, TASK, u_shape)
+    with pytest.raises(MethodConfigError, match="factors"):
+        run(fake, TASK, [{"name": "lpes", "options": {"factors": [1.0, 1.2]}}], HOW)
+    with pytest.raises(UnknownNameError, match="ms_poe"):
+        run(fake, TASK, ["mspoe"], HOW)
+    with pytest.raises(EvaluationConfigError, match="called 'pine'"):
+        run(fake, TASK, ["pine", "pine"], HOW)
+    with pytest.raises(EvaluationConfigError, match="'none'"):
+        run(fake, TASK, [{"name": "pine", "label": "none"}], HOW)
+    with pytest.raises(EvaluationConfigError, match="A method is a name"):
+        run(fake, TASK, [{"nam": "pine"}], HOW)
+    assert fake.asked == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"limit": 0}, "limit"),
+        ({"positions": 1}, "positions"),
+        ({"positions": [2, 2]}, "two different places"),
+        ({"orders": 1}, "nothing to compare"),
+        ({"scoring": "guess"}, "scoring"),
+        ({"max_batch_size": 0}, "max_batch_size"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+    ],
+)
+def test_a_measurement_checks_itself(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(EvaluationConfigError, match=message):
+        Measurement(**settings)  # type: ignore[arg-type]
+
+
+def test_a_place_outside_the_prompt_is_refused(model: RagMiddleModel) -> None:
+    with pytest.raises(EvaluationConfigError, match="places 0 to 3"):
+        run(model, TASK, [], Measurement(limit=1, positions=(0, 4)))
