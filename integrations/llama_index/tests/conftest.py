@@ -130,7 +130,7 @@ def network(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
         model = LlamaForCausalLM(config)
         with torch.no_grad():
             for name, weight in model.named_parameters():
-                weight.normal_(std=0.6 if "embed" in name else 0.3)
+                weight.normal_(std=1.0 if "embed" in name or "q_proj" in name else 0.4)
     model.generation_config = GenerationConfig(pad_token_id=0)
     return model.eval().requires_grad_(False)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from llama_index.core.indices.prompt_helper import DEFAULT_PADDING, PromptHelper
@@ -203,22 +203,32 @@ def _pieces(text: str) -> list[_Piece]:
     return [piece for piece in pieces if piece.text]
 
 
-def _packs(pieces: Sequence[_Piece], size: int, tokens: Callable[[_Piece], int]) -> Any:
-    """Pieces that fit a call together, in order, documents standing together in each."""
+def _packs(
+    pieces: Sequence[_Piece], size: int, tokens: Callable[[_Piece], int]
+) -> Iterator[list[_Piece]]:
+    """Pieces that fit a call together, in order, documents standing together in each.
+
+    Text between two documents belongs to the second one ("Source 2:"), and parts them.
+    """
     pack: list[_Piece] = []
-    used = 0
     for piece in pieces:
-        parted = piece.is_document and _has_text_after_documents(pack)
-        if pack and (used + tokens(piece) > size or parted):
+        if piece.is_document:
+            done, pack = _parted(pack)
+            if done:
+                yield done
+        if pack and sum(map(tokens, pack)) + tokens(piece) > size:
             yield pack
-            pack, used = [], 0
+            pack = []
         pack.append(piece)
-        used += tokens(piece)
     yield pack
 
 
-def _has_text_after_documents(pack: Sequence[_Piece]) -> bool:
-    return any(p.is_document for p in pack) and not pack[-1].is_document
+def _parted(pack: list[_Piece]) -> tuple[list[_Piece], list[_Piece]]:
+    """Up to the last document and after it, where text follows it; else nothing and all."""
+    last = max((i for i, piece in enumerate(pack) if piece.is_document), default=None)
+    if last is None or last == len(pack) - 1:
+        return [], pack
+    return pack[: last + 1], pack[last + 1 :]
 
 
 def _joined(pack: Sequence[_Piece]) -> str:
