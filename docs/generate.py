@@ -78,15 +78,20 @@ def command_line() -> str:
     parts = []
     for name, command in group.commands.items():
         arguments = [each for each in command.params if each.param_type_name == "argument"]
-        usage = " ".join(("rag-middle", name, "[OPTIONS]", *(f"[{a.metavar}]" for a in arguments)))
+        usage = " ".join(("rag-middle", name, "[OPTIONS]", *map(_argument, arguments)))
         rows = ["| option | meaning | default |", "| --- | --- | --- |"]
         rows += [_option_row(each) for each in command.params]
         parts += [f"## `{usage}`", inspect.cleandoc(command.help), "\n".join(rows)]
     return "\n\n".join(parts)
 
 
+def _argument(parameter: Any) -> str:
+    shown = parameter.metavar or parameter.name.upper()
+    return shown if parameter.required else f"[{shown}]"
+
+
 def _option_row(parameter: Any) -> str:
-    names = [parameter.metavar or parameter.name]
+    names = [parameter.metavar or parameter.name.upper()]
     if parameter.param_type_name == "option":
         names = [*parameter.opts, *parameter.secondary_opts]
     default = parameter.default
