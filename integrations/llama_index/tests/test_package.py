@@ -1,0 +1,42 @@
+"""The package is what LlamaIndex expects of an integration."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import import_module
+from importlib.metadata import distribution, requires
+from pathlib import Path
+
+import llama_index.llms.rag_middle as package
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_namespace_is_shared() -> None:
+    import llama_index
+    import llama_index.core
+    import llama_index.llms
+
+    for namespace in (llama_index, llama_index.llms):
+        assert getattr(namespace, "__file__", None) is None
+    assert not list(ROOT.glob("llama_index/__init__.py"))
+    assert not list(ROOT.glob("llama_index/llms/__init__.py"))
+
+
+def test_what_is_exported_exists_and_nothing_else_is_public() -> None:
+    assert package.__all__ == sorted(package.__all__)
+    assert all(hasattr(package, name) for name in package.__all__)
+
+
+def test_llama_hub_finds_the_class() -> None:
+    hub = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["llamahub"]
+    module = import_module(hub["import_path"])
+    for name in hub["class_authors"]:
+        assert name in module.__all__
+        assert getattr(module, name).class_name() == name
+
+
+def test_it_depends_on_llama_index_core_and_rag_middle_only() -> None:
+    assert distribution("llama-index-llms-rag-middle").metadata["Name"]
+    names = {r.split(">")[0].split("<")[0].strip() for r in requires("llama-index-llms-rag-middle")}
+    assert names == {"llama-index-core", "rag-middle"}

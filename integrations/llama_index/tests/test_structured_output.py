@@ -1,0 +1,71 @@
+"""Structured output: no function calling is claimed; text completion programs work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from llama_index.core import VectorStoreIndex
+from llama_index.core.bridge.pydantic import BaseModel
+from llama_index.core.program import LLMTextCompletionProgram
+from llama_index.core.program.utils import get_program_for_llm
+from llama_index.core.prompts import PromptTemplate
+from llama_index.core.types import PydanticProgramMode
+from llama_index.llms.rag_middle import MarkDocuments, RagMiddleLLM
+
+MakeLLM = Callable[..., RagMiddleLLM]
+
+
+class River(BaseModel):
+    """A river."""
+
+    name: str
+    length_km: int
+
+
+PROMPT = PromptTemplate("Name a river of {country}.")
+LOIRE = '{"name": "Loire", "length_km": 1006}'
+
+
+def test_programs_are_made_of_text_completion(llm: RagMiddleLLM) -> None:
+    assert isinstance(get_program_for_llm(River, PROMPT, llm), LLMTextCompletionProgram)
+    with pytest.raises(ValueError, match="does not support function calling"):
+        get_program_for_llm(River, PROMPT, llm, pydantic_program_mode=PydanticProgramMode.FUNCTION)
+
+
+def test_structured_predict_reads_what_the_model_wrote(
+    make_llm: MakeLLM, said: Callable[..., None]
+) -> None:
+    said(LOIRE)
+    llm = make_llm(max_new_tokens=60)
+    assert llm.structured_predict(River, PROMPT, country="France").length_km == 1006
+    as_structured = llm.as_structured_llm(River)
+    assert as_structured.complete("Name a river.").raw.name == "Loire"
+
+
+def test_text_that_is_no_such_object_is_an_error(
+    make_llm: MakeLLM, said: Callable[..., None]
+) -> None:
+    said("The Loire, I think.")
+    with pytest.raises(ValueError, match="Could not extract json"):
+        make_llm(max_new_tokens=60).structured_predict(River, PROMPT, country="France")
+
+
+def test_query_engines_return_objects_made_from_marked_documents(
+    make_llm: MakeLLM,
+    use: Callable[..., None],
+    index: VectorStoreIndex,
+    question: str,
+    said: Callable[..., None],
+    calls: list,
+) -> None:
+    said(LOIRE)
+    use(make_llm(max_new_tokens=60))
+    engine = index.as_query_engine(
+        output_cls=River,
+        response_mode="tree_summarize",
+        similarity_top_k=6,
+        node_postprocessors=[MarkDocuments()],
+    )
+    assert engine.query(question).response.name == "Loire"
+    assert [(call.opened, call.closed) for call in calls] == [(6, 6)]
