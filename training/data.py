@@ -20,9 +20,10 @@ from training.wording import ASKING, FORMS, INSTRUCTIONS, PLAIN_FORM, filler
 
 # The first tokens of title and value decide; what follows is copying on.
 DECIDING, ANSWER, OTHER = 3.0, 1.0, 0.1
+LISTED = 2.0  # values of key-value listings: not counted when a stage is judged
 _OTHER_SHARE = 0.15  # of the tokens that are not answers, how many count at all
 
-Piece = tuple[str, str]  # text, and its role: "text", "title", "value", "end"
+Piece = tuple[str, str]  # text, and its role: "text", "title", "value", "end", "listed"
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,8 @@ class Rows:
 def _weights(rng: random.Random, role: str, count: int) -> list[float]:
     if role in ("title", "value"):
         return [DECIDING] * min(2, count) + [ANSWER] * max(0, count - 2)
+    if role == "listed":
+        return [LISTED] * count
     if role == "end":
         return [ANSWER] * count
     return [OTHER / _OTHER_SHARE if rng.random() < _OTHER_SHARE else 0.0 for _ in range(count)]
@@ -175,5 +178,5 @@ def _listing(rng: random.Random, length: int) -> list[Piece]:
     row: list[Piece] = [(BOS, "text"), (USER, "text")]
     row += [(f"{key}: {value}\n", "text") for key, value in pairs.items()]
     for key in rng.sample(list(pairs), min(6, count)):
-        row += [(f"{key}:", "text"), (f" {pairs[key]}", "value"), ("\n", "text")]
+        row += [(f"{key}:", "text"), (f" {pairs[key]}", "listed"), ("\n", "text")]
     return row

@@ -1,0 +1,28 @@
+"""The demo corpus in ``examples/corpus`` is what the generator writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rag_middle.reader.corpus import demo_corpus, read_questions, write_corpus
+
+SHIPPED = Path(__file__).parents[2] / "examples" / "corpus"
+
+
+def test_the_shipped_corpus_is_the_generated_one(tmp_path):
+    write_corpus(tmp_path)
+    written = {p.relative_to(tmp_path): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    shipped = {p.relative_to(SHIPPED): p.read_bytes() for p in SHIPPED.rglob("*") if p.is_file()}
+    assert written == shipped
+
+
+def test_it_has_300_pages_and_400_questions_whose_page_holds_the_answer():
+    entries, _ = demo_corpus()
+    questions = read_questions(SHIPPED / "questions.jsonl")
+    assert len(entries) >= 300
+    assert len(questions) == 400
+    assert len({question.title for question in questions}) > 200
+    for question in questions:
+        page = (SHIPPED / question.source).read_text(encoding="utf-8")
+        assert question.title in page
+        assert question.answers[0] in page
