@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Unpack
@@ -14,8 +14,9 @@ from rag_middle.answering.results import Answer
 from rag_middle.answering.streaming import AnswerStream
 from rag_middle.answering.template import DEFAULT_TEMPLATE, PromptTemplate
 from rag_middle.documents import Document
-from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
-from rag_middle.generation import MethodLike, RagMiddleModel
+from rag_middle.errors import MethodConfigError, PromptError, UnsupportedGenerationError
+from rag_middle.generation import MethodLike, MissingDocumentsWarning, RagMiddleModel
+from rag_middle.generation.notices import warn_caller
 from rag_middle.methods import Method, NoMethod, resolve_method
 from rag_middle.retrieval import Built, Embedder, FaissIndex, Retriever, check_exists
 
@@ -163,15 +164,20 @@ class Answerer:
 
         Raises:
             RetrievalConfigError: the question is empty.
+            PromptError: no document was found or fits, with ``on_missing_documents="error"``.
             UnsupportedGenerationError: options that do not exist, make no sense or cannot be
                 served.
             ContextOverflowError: the question does not fit, not even without documents.
+
+        Warns:
+            MissingDocumentsWarning: no document was found or fits.
         """
         chosen = with_defaults(options)
         request = self._request(question, documents, top_k)
         generation = self.model.generate(
             request.prompt, method=_chosen(method, method_options, self.method), **chosen
         )
+        self._look_at(request, generation.document_ids, chosen)
         return request.answer(generation)
 
     def stream(
@@ -193,6 +199,7 @@ class Answerer:
         pieces = self.model.stream(
             request.prompt, method=_chosen(method, method_options, self.method), **chosen
         )
+        self._look_at(request, pieces.document_ids, chosen)
         return AnswerStream(
             pieces,
             sources=request.sources(pieces.document_ids),
@@ -215,6 +222,25 @@ class Answerer:
             template=self.prompt_template,
             seconds=perf_counter() - started,
         )
+
+    def _look_at(
+        self, request: Request, sent: Sequence[str | None], options: Mapping[str, Any]
+    ) -> None:
+        """Do as ``on_missing_documents`` says where nothing was found, or nothing of it fits."""
+        what = options.get("on_missing_documents", "warn")
+        if sent or what == "ignore":
+            return
+        problem = "No document was found: ask in other words, or search with a lower min_score."
+        if request.documents:
+            problem = (
+                f"None of {len(request.documents)} documents fits beside the question (context "
+                f"window {self.model.context_window}): index smaller chunks (rag-middle index "
+                "--chunk-size), shorten the question, or lower max_new_tokens."
+            )
+        problem += " on_missing_documents='ignore' says that no document is needed."
+        if what == "error":
+            raise PromptError(problem)
+        warn_caller(problem, MissingDocumentsWarning)
 
 
 def _chosen(

@@ -12,7 +12,7 @@ _PACKAGE = str(Path(__file__).parents[1])
 
 
 class MissingDocumentsWarning(UserWarning):
-    """A method needs documents and the prompt has none: it changes nothing."""
+    """The prompt has no documents, and a method or a question needs some."""
 
 
 class BackendFallbackWarning(UserWarning):

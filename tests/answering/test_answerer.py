@@ -15,12 +15,13 @@ from rag_middle.errors import (
     DocumentLoadError,
     MethodConfigError,
     ModelNotFoundError,
+    PromptError,
     RetrievalConfigError,
     UnknownNameError,
     UnsupportedGenerationError,
 )
-from rag_middle.generation import RagMiddleModel
-from rag_middle.retrieval import Built, FaissIndex, build_index
+from rag_middle.generation import MissingDocumentsWarning, RagMiddleModel
+from rag_middle.retrieval import Built, FaissIndex, Retriever, build_index
 from tests.answering.conftest import RIVERS
 from tests.retrieval.embedding import HashingEmbedder
 
@@ -111,6 +112,26 @@ def test_documents_that_do_not_fit_are_left_out_the_least_relevant_first(
         tight.ask(QUESTION, on_overflow="error", **SHORT)
     with pytest.raises(ContextOverflowError, match="Shorten the question"):
         tight.ask("Which river? " * 300, **SHORT)
+
+
+def test_an_answer_that_rests_on_no_document_is_warned_about(
+    answerer: Answerer, model: RagMiddleModel
+) -> None:
+    bare = answerer.ask(QUESTION, documents=(), on_missing_documents="ignore", **SHORT)
+    window = bare.usage.total_tokens
+    small = RagMiddleModel(model.model, model.tokenizer, context_window=window)
+    tight = Answerer(small, answerer.retriever)
+    with pytest.warns(MissingDocumentsWarning, match="None of 4 documents fits") as seen:
+        answer = tight.ask(QUESTION, **SHORT)
+    assert seen[0].filename == __file__
+    assert len(answer.dropped) == 4
+    with pytest.warns(MissingDocumentsWarning, match="None of 4 documents fits"):
+        tight.stream(QUESTION, **SHORT)
+    with pytest.raises(PromptError, match="None of 4 documents fits"):
+        tight.stream(QUESTION, on_missing_documents="error", **SHORT)
+    picky = Answerer(model, Retriever(index=answerer.retriever.index, min_score=0.99))
+    with pytest.warns(MissingDocumentsWarning, match="No document was found"):
+        assert picky.ask(QUESTION, **SHORT).sources == ()
 
 
 def test_documents_can_be_given_instead_of_found(

@@ -149,6 +149,17 @@ def test_a_question_longer_than_the_context(ask: Run, index: Path) -> None:
     assert _indexed(index) == TOWNS
 
 
+@pytest.mark.filterwarnings("default::rag_middle.generation.MissingDocumentsWarning")
+def test_documents_too_long_for_the_context(ask: Run, docs: Path) -> None:
+    for path in docs.iterdir():
+        path.write_text(f"{path.stem}, Loire, river: " * 40)
+    shown = ask("--max-new-tokens", "100", "--stop", " ")
+    assert shown.status == 0
+    assert "Warning: None of 3 documents fits" in shown.err
+    assert "--chunk-size" in shown.err
+    _refused(ask("--max-new-tokens", "100", "--on-missing-documents", "error"), "None of 3")
+
+
 def test_more_documents_asked_for_than_there_are(ask: Run) -> None:
     shown = ask("--top-k", "5000", "--json")
     assert shown.status == 0
