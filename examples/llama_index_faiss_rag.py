@@ -1,0 +1,114 @@
+"""LlamaIndex over FAISS: the same question under different orders of the same documents.
+
+    pip install llama-index-llms-rag-middle llama-index-vector-stores-faiss 'rag-middle[demo]'
+    python examples/llama_index_faiss_rag.py
+    python examples/llama_index_faiss_rag.py --model Qwen/Qwen2.5-1.5B-Instruct --method pine
+
+Retrieves ten documents and lets the model read them as retrieved, as LlamaIndex's own
+LongContextReorder puts them (best at both ends), and reversed: with the unmodified model, then
+under a method. Where the answers of a row differ, the model minds the order.
+
+By default the small reader that comes with rag-middle answers; nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import faiss
+from llama_index.core import PromptTemplate, Settings, StorageContext, VectorStoreIndex
+from llama_index.core.postprocessor import LongContextReorder
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+from llama_index.llms.rag_middle import (
+    DocumentPromptHelper,
+    MarkDocuments,
+    RagMiddleEmbedding,
+    RagMiddleLLM,
+    warn_about_distances,
+)
+from llama_index.vector_stores.faiss import FaissVectorStore
+
+from rag_middle import RagMiddleModel
+from rag_middle.reader import reader_path
+
+# People who do not exist, so that no model knows the answer from elsewhere.
+PEOPLE = {
+    "Bruni Kolvar": ("Chestrim", "4471"),
+    "Dalo Mistri": ("Wogandu", "9035"),
+    "Ferro Jigwen": ("Lemshar", "2816"),
+    "Hulda Prenko": ("Zanofel", "7702"),
+    "Ivo Sambrel": ("Rundrik", "1359"),
+    "Kesta Dremow": ("Babring", "6640"),
+    "Lonny Fikshe": ("Voklund", "5188"),
+    "Mirke Yastol": ("Chiyoka", "3927"),
+    "Nadro Plenwe": ("Stewmar", "8204"),
+    "Orla Tibshen": ("Demchef", "6093"),
+}
+QUESTION = "What is the phone number of Kesta Dremow?"
+
+# The shape the bundled reader was trained on; other models take LlamaIndex's default as well.
+TEMPLATE = PromptTemplate("{context_str}\n\nQuestion: {query_str}\nAnswer:")
+
+
+class Reverse(BaseNodePostprocessor):
+    """The worst document first."""
+
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        return nodes[::-1]
+
+
+def build_index() -> VectorStoreIndex:
+    """An index of one node per person.
+
+    Scores are cosine similarities: embeddings of length 1 and an inner product. With
+    `faiss.IndexFlatL2`, which most examples use, scores would be distances, and LongContextReorder,
+    to which higher is better, would put the best document into the middle.
+    """
+    nodes = [
+        TextNode(text=f"({name}) {name} lives in {town}. The phone number of {name} is {number}.")
+        for name, (town, number) in PEOPLE.items()
+    ]
+    embedding = RagMiddleEmbedding()
+    store = FaissVectorStore(faiss_index=faiss.IndexFlatIP(embedding.dimension))
+    warn_about_distances(store)
+    storage = StorageContext.from_defaults(vector_store=store)
+    return VectorStoreIndex(nodes, storage_context=storage, embed_model=embedding)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Does the order of documents change the answer?")
+    parser.add_argument("--model", help="folder or hub name; by default the bundled reader")
+    parser.add_argument("--method", default="pine", help="compared with the unmodified model")
+    parser.add_argument("--question", default=QUESTION)
+    arguments = parser.parse_args()
+
+    index = build_index()
+    orders: dict[str, list[BaseNodePostprocessor]] = {
+        "as retrieved": [],
+        "LongContextReorder": [LongContextReorder()],
+        "reversed": [Reverse()],
+    }
+    model = RagMiddleModel.from_pretrained(arguments.model or reader_path())
+    print(f"{arguments.question}\n")
+    for method in ("none", arguments.method):
+        llm = RagMiddleLLM(model=model, method=method, max_new_tokens=24)
+        llm.install_tokenizer()
+        Settings.llm = llm
+        Settings.prompt_helper = DocumentPromptHelper.from_llm(llm)
+        answers = []
+        for name, before in orders.items():
+            engine = index.as_query_engine(
+                similarity_top_k=len(PEOPLE),
+                node_postprocessors=[*before, MarkDocuments()],
+                text_qa_template=TEMPLATE,
+            )
+            answers.append(str(engine.query(arguments.question)).strip())
+            print(f"{method:>8}, {name:<18} {answers[-1]!r}")
+        print(f"{method:>8}: {'the same' if len(set(answers)) == 1 else 'different'} answers\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""The examples and the README run as they are written, on models from this machine."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from llama_index.core.llms import LLM
+from nbclient import NotebookClient
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from rag_middle import ModelNotFoundError
+from rag_middle.reader import reader_path
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = ROOT / "examples"
+
+pytestmark = pytest.mark.skipif(
+    not (EXAMPLES / "llama_index_faiss_rag.py").is_file(), reason="not in a checkout"
+)
+
+
+@pytest.fixture
+def folder(network: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> Path:
+    """The tiny model as `--model` takes it."""
+    network.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    return tmp_path
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["llama_index_faiss_rag.py", *arguments])
+    runpy.run_path(str(EXAMPLES / "llama_index_faiss_rag.py"), run_name="__main__")
+
+
+def test_the_script_shows_that_order_matters_to_the_model_and_not_to_pine(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(monkeypatch, "--model", str(folder))
+    shown = capsys.readouterr().out
+    assert "none: different answers" in shown
+    assert "pine: the same answers" in shown
+
+
+def test_the_script_runs_on_the_bundled_reader(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        reader_path()
+    except ModelNotFoundError:
+        with pytest.raises(ModelNotFoundError):
+            run(monkeypatch)
+        return
+    run(monkeypatch)
+    assert "pine: the same answers" in capsys.readouterr().out
+
+
+@pytest.mark.slow  # a kernel of its own imports everything again
+def test_the_notebook_runs_and_holds_nothing_of_a_machine(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = EXAMPLES / "llama_index_faiss_rag.ipynb"
+    text = path.read_text(encoding="utf-8")
+    assert not re.search(r"(?<![\w.:/])/(home|root|work|tmp|Users)/|[A-Z]:\\\\", text)
+    notebook = nbformat.reads(text, as_version=4)
+    nbformat.validate(notebook)
+    assert not any(cell.get("outputs") for cell in notebook.cells)  # results of whose machine?
+
+    monkeypatch.setenv("RAG_MIDDLE_MODEL", str(folder))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    executed = NotebookClient(notebook, timeout=100, kernel_name="python3").execute()
+    assert "pine: the same answers" in "".join(map(shown, executed.cells))
+
+
+def shown(cell: Any) -> str:
+    return "".join(output.get("text", "") for output in cell.get("outputs", []))
+
+
+def test_the_code_of_the_readme_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """All Python blocks in a row; only the name of the model differs."""
+    readme = (ROOT / "integrations" / "llama_index" / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
+    code = "\n".join(blocks)
+    assert "MODEL" in code
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(re.sub(r"^MODEL = .*$", f"MODEL = {str(folder)!r}", code, flags=re.MULTILINE), names)
+    assert isinstance(names["Settings"].llm, LLM)
+    assert len(names["response"].source_nodes) == 4
+    assert names["response"].source_nodes[0].node.get_content() == names["texts"][1]
