@@ -96,6 +96,8 @@ class Measurement:
         controls: also ask the unmodified model with the gold document alone, and with none.
         scoring: ``"generation"`` writes an answer and compares it; ``"likelihood"`` asks how
             likely the right answer is, which is cheaper and smoother.
+        metric: the main one; None for the task's, and with likelihoods for whether the right
+            answer is the greedy one.
         seed: of whatever is drawn.
         max_new_tokens: of an answer; None for what the task says.
         max_batch_size: prompts per forward pass.
@@ -110,6 +112,7 @@ class Measurement:
     orders: int = 0
     controls: bool = False
     scoring: Scoring = "generation"
+    metric: str | None = None
     seed: int = 0
     max_new_tokens: int | None = None
     max_batch_size: int = 8
@@ -169,8 +172,21 @@ class Measurement:
         return (GOLD_ONLY, CLOSED_BOOK) if task.places else (CLOSED_BOOK,)
 
     def metric_names(self, task: Task) -> tuple[str, ...]:
-        """The scores of a record; the first is the main one."""
-        return ("greedy_match", "log_likelihood") if self.scoring == "likelihood" else task.metrics
+        """The scores of a record; the first is the main one.
+
+        Raises:
+            EvaluationConfigError: `metric` is none of them.
+        """
+        by_likelihood = self.scoring == "likelihood"
+        names = ("greedy_match", "log_likelihood") if by_likelihood else task.metrics
+        if self.metric is None:
+            return names
+        if self.metric not in names:
+            raise EvaluationConfigError(
+                f"{task.label} by {self.scoring} has no metric {self.metric!r}; it has "
+                f"{', '.join(names)}."
+            )
+        return (self.metric, *(name for name in names if name != self.metric))
 
     def identity(self) -> dict[str, Any]:
         """What must agree for records of two runs to belong together, JSON-ready.

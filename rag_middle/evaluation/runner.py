@@ -83,6 +83,7 @@ def run(
             f"{task.label} has no single right answer whose likelihood could be measured: use "
             "scoring='generation'."
         )
+    how.metric_names(task)  # refuses one that there is not
     conditions = how.conditions(task)
     for each in chosen:  # a method the model cannot take is refused before an hour is spent
         RagMiddleModel(

@@ -7,8 +7,9 @@ seed draws the same questions whatever is computed from them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
@@ -27,7 +28,8 @@ __all__ = [
 Array = NDArray[np.float64]
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
-_AT_ONCE = 1_000  # resamples in memory together
+_AT_ONCE = 500  # resamples in memory together
+_KEPT_DRAWS = 20_000_000  # counts of two bytes that are kept for the next statistic
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +125,29 @@ class Resampled:
 
 def _resampled_means(scores: Array, resamples: int, seed: int) -> Array:
     """`[resamples, columns]`: means of questions drawn with replacement."""
-    rng = np.random.default_rng(seed)
     questions = len(scores)
-    even = np.full(questions, 1 / questions)
-    means = []
+    draws = _cached_draws if questions * resamples <= _KEPT_DRAWS else _draws
+    # How often each question is drawn says as much as which ones were, in one product.
+    return np.concatenate(
+        [counts @ scores / questions for counts in draws(questions, resamples, seed)]
+    )
+
+
+def _draws(questions: int, resamples: int, seed: int) -> Iterator[NDArray[np.uint16]]:
+    """How often each question is drawn, `[resamples, questions]`, in pieces."""
+    rng = np.random.default_rng(seed)
     for start in range(0, resamples, _AT_ONCE):
-        # How often each question is drawn says as much as which ones were, in one product.
-        counts = rng.multinomial(questions, even, size=min(_AT_ONCE, resamples - start))
-        means.append(counts @ scores / questions)
-    return np.concatenate(means)
+        rows = min(_AT_ONCE, resamples - start)
+        drawn = rng.integers(questions, size=(rows, questions))
+        flat = (drawn + questions * np.arange(rows)[:, None]).ravel()
+        counts = np.bincount(flat, minlength=rows * questions)
+        yield counts.reshape(rows, questions).astype(np.uint16)
+
+
+@lru_cache(maxsize=2)
+def _cached_draws(questions: int, resamples: int, seed: int) -> tuple[NDArray[np.uint16], ...]:
+    """The same: every method and statistic of a run wants the same draws."""
+    return tuple(_draws(questions, resamples, seed))
 
 
 def flip_rate(answers: Sequence[object]) -> float:

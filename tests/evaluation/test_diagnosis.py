@@ -1,0 +1,124 @@
+"""A diagnosis of models whose bias is known."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rag_middle.errors import EvaluationConfigError
+from rag_middle.evaluation import InventedDocuments, Measurement
+from rag_middle.evaluation.diagnosis import diagnose, methods_to_try
+from rag_middle.generation import RagMiddleModel
+from tests.conftest import FamilyModel
+from tests.evaluation.fake_models import Chance, fake_reader
+
+TASK = InventedDocuments(documents=10)
+HOW = Measurement(limit=120, orders=3, controls=True)
+
+
+def u_without_pine(method: str, place: int | None, documents: int) -> float:
+    if place is None:
+        return 0.0
+    at_an_end = place in (0, documents - 1)
+    return 0.9 if method == "pine" or at_an_end else 0.4
+
+
+@pytest.mark.parametrize(
+    ("chance", "shape"),
+    [
+        (lambda m, at, d: 0.9 if at in (0, d - 1) else 0.4, "U"),
+        (lambda m, at, d: 0.0 if at is None else 0.9 - 0.06 * at, "primacy"),
+        (lambda m, at, d: 0.0 if at is None else 0.4 + 0.06 * at, "recency"),
+        (lambda m, at, d: 0.0 if at is None else 0.7, "flat"),
+    ],
+    ids=["U", "primacy", "recency", "flat"],
+)
+def test_the_shape_of_a_known_bias_is_named(
+    model: RagMiddleModel, chance: Chance, shape: str
+) -> None:
+    found = diagnose(fake_reader(model, TASK, chance), TASK, [], HOW)
+    assert found.shape.name == shape
+    assert found.shape.confidence > 0.9
+
+
+def test_a_model_without_bias_needs_no_method(model: RagMiddleModel) -> None:
+    fake = fake_reader(model, TASK, lambda m, at, d: 0.0 if at is None else 0.7)
+    found = diagnose(fake, TASK, ["pine", "ms_poe"], HOW)
+    assert found.recommendation.label == "none"
+    assert "No method needed" in found.recommendation.text
+
+
+def test_a_method_that_helps_is_found_with_its_cost(model: RagMiddleModel) -> None:
+    found = diagnose(fake_reader(model, TASK, u_without_pine), TASK, ["pine", "ms_poe"], HOW)
+    assert found.recommendation.label == "pine"
+    assert found.answer_ratio("pine") == 1.0  # the fake takes the same time for everything
+    assert not [v for v in found.recommendation.verdicts if v.label == "ms_poe" and v.helps]
+
+
+def test_controls_and_flips_are_those_of_the_model(model: RagMiddleModel) -> None:
+    found = diagnose(fake_reader(model, TASK, u_without_pine), TASK, ["pine"], HOW)
+    controls = {each.name: each.mean.value for each in found.summary.controls}
+    assert controls["closed_book"] == 0
+    assert controls["gold_only"] == pytest.approx(0.9, abs=0.09)  # three standard deviations
+    assert found.summary["pine"].flip_rate is not None
+    assert found.summary["pine"].flip_rate.value == 0  # its chance is the same everywhere
+    assert found.summary["none"].flip_rate is not None
+    assert found.summary["none"].flip_rate.low > 0
+
+
+def test_a_model_that_knows_the_answers_is_noticed(model: RagMiddleModel) -> None:
+    fake = fake_reader(model, TASK, lambda m, at, d: 0.8)
+    found = diagnose(fake, TASK, [], HOW)
+    assert any("Without any documents" in note for note in found.notes)
+
+
+def test_a_model_that_uses_no_document_is_noticed(model: RagMiddleModel) -> None:
+    fake = fake_reader(model, TASK, lambda m, at, d: 0.3 if d < 2 else 0.1)
+    found = diagnose(fake, TASK, [], HOW)
+    assert any("No position method mends that" in note for note in found.notes)
+
+
+def test_a_diagnosis_is_plain_data(model: RagMiddleModel) -> None:
+    found = diagnose(fake_reader(model, TASK, u_without_pine), TASK, ["pine"], HOW)
+    data = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert data["recommendation"]["use"] == "pine"
+    assert [each["label"] for each in data["curves"]["methods"]] == ["none", "pine"]
+    assert data["task"]["task"] == "invented_documents"
+    assert {"rag-middle", "torch", "device"} <= set(data["software"])
+
+
+def test_a_real_model_can_be_diagnosed(model: RagMiddleModel) -> None:
+    how = Measurement(limit=2, positions=2, orders=2, controls=True, max_new_tokens=3)
+    found = diagnose(model, InventedDocuments(documents=3), None, how)
+    assert [each.label for each in found.curves.curves] == [
+        "none",
+        "pine",
+        "ms_poe",
+        "siw",
+        "position_interpolation",
+    ]
+    assert found.recommendation.reason == "too_few_questions"
+    cost = found.summary["pine"].cost
+    assert cost is not None
+    assert cost.time_to_first_token > 0
+    assert cost.first_token_ratio > 0
+    assert found.summary["none"].cost is not None
+    assert found.summary["none"].cost.first_token_ratio == 1.0
+
+
+def test_methods_the_model_cannot_take_are_left_out_with_the_reason(
+    model: RagMiddleModel, family_model: FamilyModel
+) -> None:
+    gpt2 = RagMiddleModel(family_model("gpt2"), model.tokenizer, self_check=False)
+    able, left_out = methods_to_try(gpt2)
+    assert "siw" in able
+    assert "rotary" in left_out["position_interpolation"]
+
+
+def test_a_task_without_gold_documents_is_refused(model: RagMiddleModel) -> None:
+    class NoGold(InventedDocuments):
+        places = 0  # type: ignore[assignment]
+
+    with pytest.raises(EvaluationConfigError, match="rag-middle evaluate"):
+        diagnose(model, NoGold())
