@@ -16,6 +16,7 @@ from rag_middle.answering.template import DEFAULT_TEMPLATE, PromptTemplate
 from rag_middle.documents import Document
 from rag_middle.errors import MethodConfigError, PromptError, UnsupportedGenerationError
 from rag_middle.generation import MethodLike, MissingDocumentsWarning, RagMiddleModel
+from rag_middle.generation.loading import loading_errors
 from rag_middle.generation.notices import warn_caller
 from rag_middle.methods import Method, NoMethod, resolve_method
 from rag_middle.retrieval import Built, Embedder, FaissIndex, Retriever, check_exists
@@ -102,6 +103,7 @@ class Answerer:
             IndexFormatError: the saved index is damaged or of another embedder, and not `rebuild`.
             IndexWriteError: the index cannot be saved.
             ModelNotFoundError: the model is neither here nor to be fetched.
+            UnsupportedGenerationError: the model cannot be loaded as asked for.
             UnsupportedArchitectureError: the model cannot take the method.
         """
         check_top_k(top_k)
@@ -117,7 +119,8 @@ class Answerer:
             folder: str | Path = model.model.name_or_path or ""
         else:
             folder = model = model_folder(model)
-            loading["tokenizer"] = tokenizer_of(model, loading)
+            with loading_errors(model):
+                loading["tokenizer"] = tokenizer_of(model, loading)
         if prompt_template is None:
             prompt_template = PromptTemplate.of_model(folder)
         if not isinstance(documents, FaissIndex):
@@ -133,7 +136,8 @@ class Answerer:
                 **settings,
             )
         if not isinstance(model, RagMiddleModel):
-            model = RagMiddleModel.from_pretrained(model, method=chosen, **loading)
+            with loading_errors(model):
+                model = RagMiddleModel.from_pretrained(model, method=chosen, **loading)
         return cls(
             model,
             Retriever(index=documents, top_k=top_k),

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rag_middle.cli.console import console, print_json, print_text, quiet_progress_bars
-from rag_middle.errors import RagMiddleError, UnsupportedGenerationError
 
 if TYPE_CHECKING:
     from rag_middle.documents import ContextPrompt
@@ -17,7 +14,6 @@ if TYPE_CHECKING:
 __all__ = [
     "answer_all",
     "load_model",
-    "loading",
     "print_answers",
     "show_facts",
     "show_prompt",
@@ -32,22 +28,11 @@ def load_model(name: str, **how: Any) -> RagMiddleModel:
         RagMiddleError: it cannot be loaded, or cannot take the method.
     """
     from rag_middle.generation import RagMiddleModel
+    from rag_middle.generation.loading import loading_errors
 
     quiet_progress_bars()
-    with loading(name):
+    with loading_errors(name):
         return RagMiddleModel.from_pretrained(name, **how)
-
-
-@contextmanager
-def loading(name: str) -> Iterator[None]:
-    """Turn what transformers raises while a model is loaded into an error of this package."""
-    try:
-        yield
-    except RagMiddleError:
-        raise
-    except (ImportError, ValueError) as error:
-        # A missing package, a model with code of its own, an attention it does not have.
-        raise UnsupportedGenerationError(f"Cannot load {name!r}: {error}") from error
 
 
 def show_prompt(model: RagMiddleModel, tokens: TokenizedPrompt) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag_middle.cli.answers import loading, show_facts
+from rag_middle.cli.answers import show_facts
 from rag_middle.cli.checks import check_generation, check_method
 from rag_middle.cli.console import console, print_text, printable, quiet_progress_bars
 from rag_middle.cli.index import report_skipped, summary
@@ -168,21 +168,20 @@ def open_answerer(
             _tell_index(built, documents)
 
     quiet_progress_bars()
-    with loading(model or "the bundled reader"):
-        answerer = Answerer.over(
-            documents,
-            model=model,
-            method=method,
-            method_options=method_options,
-            top_k=top_k,
-            index_folder=None if docs is None else index,
-            max_file_bytes=None if max_file_mib is None else max_file_mib * 2**20,
-            prompt_template=template,
-            on_index=on_index,
-            device=None if device == "auto" else device,
-            device_map=device if device == "auto" else None,
-            **how,
-        )
+    answerer = Answerer.over(
+        documents,
+        model=model,
+        method=method,
+        method_options=method_options,
+        top_k=top_k,
+        index_folder=None if docs is None else index,
+        max_file_bytes=None if max_file_mib is None else max_file_mib * 2**20,
+        prompt_template=template,
+        on_index=on_index,
+        device=None if device == "auto" else device,
+        device_map=device if device == "auto" else None,
+        **how,
+    )
     return answerer, done[0] if done else None
 
 

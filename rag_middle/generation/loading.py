@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,29 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from rag_middle.errors import ModelNotFoundError, UnsupportedGenerationError
+from rag_middle.errors import ModelNotFoundError, RagMiddleError, UnsupportedGenerationError
 from rag_middle.generation.notices import BackendFallbackWarning, warn_caller
 
-__all__ = ["load_model", "load_tokenizer"]
+__all__ = ["load_model", "load_tokenizer", "loading_errors"]
 
 #: Seconds to wait for the hub to say whether it has a model.
 _HUB_TIMEOUT_S = 10.0
+
+
+@contextmanager
+def loading_errors(name_or_path: str | Path) -> Iterator[None]:
+    """Turn what transformers raises while a model is loaded into errors of this package.
+
+    Raises:
+        UnsupportedGenerationError: a missing package, a model with code of its own, an attention
+            that it does not have.
+    """
+    try:
+        yield
+    except RagMiddleError:
+        raise
+    except (ImportError, ValueError) as error:
+        raise UnsupportedGenerationError(f"Cannot load {str(name_or_path)!r}: {error}") from error
 
 
 def load_model(

@@ -237,3 +237,16 @@ def test_no_network(ask: Run, index: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_folder_that_holds_no_model(ask: Run, tmp_path: Path) -> None:
     (tmp_path / "no model").mkdir()
     _refused(ask("--model", tmp_path / "no model"), "It needs what save_pretrained() writes")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--device", "abacus"), "There is no device 'abacus'"),
+        (("--attn-implementation", "nonsense"), "Cannot load"),
+    ],
+)
+def test_a_model_that_cannot_be_loaded_as_asked_for(
+    ask: Run, arguments: tuple[str, ...], message: str
+) -> None:
+    _refused(ask(*arguments), message)
