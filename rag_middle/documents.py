@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import isfinite
 from typing import Any, Literal, NamedTuple
 
 from rag_middle.errors import MarkerError, PromptError
@@ -131,6 +132,20 @@ class ContextPrompt:
         """
         shown = "".join(mark(document) + self.separator for document in self.documents)
         return escape(self.prefix) + shown + escape(self.suffix)
+
+    @property
+    def scores(self) -> tuple[float, ...] | None:
+        """How relevant each document is: ``metadata["score"]``, higher is better.
+
+        ``None`` unless every document has one that is a finite number.
+        """
+        given = [document.metadata.get("score") for document in self.documents]
+        numbers = tuple(
+            float(score)
+            for score in given
+            if isinstance(score, int | float) and not isinstance(score, bool) and isfinite(score)
+        )
+        return numbers if given and len(numbers) == len(given) else None
 
     def with_documents(self, documents: Iterable[Document | str]) -> ContextPrompt:
         """The same prompt about other documents."""

@@ -1,5 +1,6 @@
 """The seam with transformers: run any decoder's attention under a plan, and leave no trace."""
 
+from rag_middle.attention.observe import last_token_attention
 from rag_middle.attention.patch import applied, model_lock, model_traits
 from rag_middle.attention.plan import (
     AttentionPlan,
@@ -27,6 +28,7 @@ __all__ = [
     "PositionScale",
     "Request",
     "applied",
+    "last_token_attention",
     "model_lock",
     "model_traits",
 ]

@@ -16,7 +16,7 @@ from rag_middle.attention.traits import LayerTraits
 from rag_middle.ops.areas import document_density
 from rag_middle.ops.lse import attention_with_lse, logsumexp_rows
 
-__all__ = ["attend_and_reweight"]
+__all__ = ["attend_and_reweight", "attention_scores"]
 
 
 def attend_and_reweight(
@@ -51,7 +51,7 @@ def _by_document(
         by_prompt = [torch.tensor(factors, device=device) for factors in scaling.factors]
         return [by_prompt[row // repeats] for row in range(call.query.shape[0])]
     last = request.width - 1
-    score = _scores(call.query[:, :, last : last + 1], call.key[:, :, : last + 1], traits)
+    score = attention_scores(call.query[:, :, last : last + 1], call.key[:, :, : last + 1], traits)
     columns = torch.arange(last + 1, device=device)
     hidden = columns[None, :] < first[:, None]
     if traits.sliding_window is not None:
@@ -127,10 +127,10 @@ def _output_and_initial_weight(
 def _initial_scores(query: Tensor, key: Tensor, traits: LayerTraits, first: Tensor) -> Tensor:
     """Scores of every query against the initial token, `[b, h, n]` in float32."""
     rows = torch.arange(query.shape[0], device=first.device)
-    return _scores(query, key[rows, :, first][:, :, None], traits)[..., 0]
+    return attention_scores(query, key[rows, :, first][:, :, None], traits)[..., 0]
 
 
-def _scores(query: Tensor, key: Tensor, traits: LayerTraits) -> Tensor:
+def attention_scores(query: Tensor, key: Tensor, traits: LayerTraits) -> Tensor:
     """Scores `[b, h, m, n]` in float32 of queries `[b, h, m, d]` and keys `[b, g, n, d]`."""
     b, h, m, d = query.shape
     g, n = key.shape[1], key.shape[2]

@@ -28,7 +28,7 @@ from rag_middle.attention.traits import ModelTraits
 from rag_middle.errors import MethodConfigError, PatchIneffectiveError
 from rag_middle.layout import PromptLayout
 
-__all__ = ["Planner", "applied", "model_lock", "model_traits"]
+__all__ = ["Planner", "applied", "model_lock", "model_traits", "modules_by_layer"]
 
 
 class Planner(Protocol):
@@ -120,7 +120,7 @@ def _install(
     request: Request,
     stack: ExitStack,
 ) -> None:
-    modules = _modules_by_layer(model, traits)
+    modules = modules_by_layer(model, traits)
     if any(handler_of(module) is not None for module in modules.values()):
         raise MethodConfigError(
             "This model already runs under a method in this thread. Compose methods with "
@@ -208,7 +208,8 @@ def _position_scales(plan: AttentionPlan) -> tuple[float, ...]:
     return tuple({s.scale: None for s in scales if isinstance(s, PositionScale)})
 
 
-def _modules_by_layer(model: nn.Module, traits: ModelTraits) -> dict[int, nn.Module]:
+def modules_by_layer(model: nn.Module, traits: ModelTraits) -> dict[int, nn.Module]:
+    """The attention modules of the layers that `traits` knows."""
     if traits.adapter == "mpt":
         return mpt_attention_modules(model)
     return {

@@ -23,14 +23,16 @@ def in_groups(
     sizes: Sequence[Size],
     max_batch_size: int,
     run: Callable[[list[int]], list[T]],
+    rows: Sequence[int],
 ) -> list[T]:
     """Results of `run` for groups of prompts of similar length, in the order of the prompts.
 
     Args:
         model: it says whether a prompt may share a batch with longer ones.
         sizes: of each prompt.
-        max_batch_size: most prompts in a group.
+        max_batch_size: most rows in a group; a prompt with more goes alone.
         run: takes 0-based indices of prompts, returns their results in that order.
+        rows: of the batch that each prompt takes: its branches.
 
     Raises:
         UnsupportedGenerationError: `max_batch_size` is no whole number above 0.
@@ -38,16 +40,19 @@ def in_groups(
     check_whole("max_batch_size", max_batch_size, least=1)
     results: dict[int, T] = {}
     limit = _length_that_changes_frequencies(model)
-    for group in _groups(sizes, max_batch_size, limit):
+    for group in _groups(sizes, rows, max_batch_size, limit):
         results.update(zip(group, run(group), strict=True))
     return [results[index] for index in range(len(sizes))]
 
 
-def _groups(sizes: Sequence[Size], most: int, limit: float) -> Iterator[list[int]]:
+def _groups(
+    sizes: Sequence[Size], rows: Sequence[int], most: int, limit: float
+) -> Iterator[list[int]]:
     group: list[int] = []
     for index in sorted(range(len(sizes)), key=lambda i: sizes[i]):
         fits = sum(sizes[index]) <= limit or (bool(group) and sizes[group[0]] == sizes[index])
-        if group and (len(group) == most or not fits):
+        full = sum(rows[member] for member in group) + rows[index] > most
+        if group and (full or not fits):
             yield group
             group = []
         group.append(index)

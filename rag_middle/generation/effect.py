@@ -21,6 +21,7 @@ __all__ = ["acts_on", "check_documents", "check_effect", "method_name"]
 
 _PREFIX, _DOCUMENTS, _SUFFIX = 4, (5, 7, 6), 4
 _REMEMBERED = 64
+_BRANCHES = 2
 
 #: Methods that moved a model's logits already. Tuples are replaced, never changed: reading one
 #: needs no lock.
@@ -71,7 +72,8 @@ def check_effect(
     """Run the model on a short random prompt with and without the method and compare.
 
     Two forward passes over 26 tokens, rarely more; remembered per model and method. Methods with
-    neutral parameters have nothing to show and pass.
+    neutral parameters have nothing to show and pass, and so do methods that act around the model
+    and not in it (reordering documents).
 
     Raises:
         PatchIneffectiveError: the logits are the same.
@@ -79,6 +81,8 @@ def check_effect(
         MethodConfigError: parameters that do not fit this model.
     """
     if method.is_neutral or method in _effective.get(model, ()):
+        return
+    if (method.arranges or method.combines) and not _plans(model, method):
         return
     with turn(model):
         with in_eval_mode(model):
@@ -94,6 +98,12 @@ def check_effect(
         _effective[model] = (method, *_effective.get(model, ()))[:_REMEMBERED]
 
 
+def _plans(model: PreTrainedModel, method: Method) -> bool:
+    """Whether the method asks anything of the model's layers."""
+    layouts = (_layout(_document_lengths(method)),) * _BRANCHES
+    return bool(method.plan(layouts, model_traits(model)).layers)
+
+
 def _changes(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, method: Method, longer: int
 ) -> bool:
@@ -103,8 +113,10 @@ def _changes(
     if longer > 1 and window is not None and layout.length > window:
         return False
     tokens = _random_tokens(model, tokenizer, layout.length)
-    changed = _logits(model, method, layout, tokens)
-    return not torch.equal(changed, _logits(model, NoMethod(), layout, tokens))
+    # Of a method that combines, some branch may well be the unmodified model.
+    layouts = [layout] * (_BRANCHES if method.combines else 1)
+    changed = _logits(model, method, layouts, tokens)
+    return not torch.equal(changed, _logits(model, NoMethod(), layouts, tokens))
 
 
 def _document_lengths(method: Method) -> tuple[int, ...]:
@@ -137,7 +149,10 @@ def _random_tokens(
 
 
 @torch.no_grad()
-def _logits(model: PreTrainedModel, method: Method, layout: PromptLayout, tokens: Tensor) -> Tensor:
-    with applied(model, method, [layout]):
-        logits: Tensor = model(input_ids=tokens, use_cache=False).logits
+def _logits(
+    model: PreTrainedModel, method: Method, layouts: list[PromptLayout], tokens: Tensor
+) -> Tensor:
+    with applied(model, method, layouts):
+        ids = tokens.expand(len(layouts), -1)
+        logits: Tensor = model(input_ids=ids, use_cache=False).logits
     return logits

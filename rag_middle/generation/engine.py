@@ -17,6 +17,7 @@ from transformers import (
 from transformers.generation.configuration_utils import ALL_STATIC_CACHE_IMPLEMENTATIONS
 
 from rag_middle.attention import applied
+from rag_middle.generation.branches import Combined, FirstBranches, first_rows
 from rag_middle.generation.effect import acts_on, method_name
 from rag_middle.generation.facts import device_of, end_tokens, pad_token_id
 from rag_middle.generation.options import GenerationOptions
@@ -37,12 +38,14 @@ class PreparedPrompt:
     """A prompt ready to be sent.
 
     Attributes:
-        tokens: that fit the context window.
+        tokens: that fit the context window, documents in the method's order.
+        branches: what the forward passes read; `tokens` alone for most methods.
         dropped: documents left out for that.
-        seconds: spent on it.
+        seconds: spent on it, a method's look at the model included.
     """
 
     tokens: TokenizedPrompt
+    branches: tuple[TokenizedPrompt, ...]
     dropped: tuple[DroppedDocument, ...]
     seconds: float
 
@@ -149,11 +152,13 @@ def _run(
     progress: Progress,
 ) -> list[list[int]]:
     """Generated tokens of every prompt, with whatever padding follows the end."""
-    batch = TokenizedBatch(tuple(prompt.tokens for prompt in prompts))
+    batch = TokenizedBatch(tuple(branch for prompt in prompts for branch in prompt.branches))
+    branches = [len(prompt.branches) for prompt in prompts]
     pad = pad_token_id(model, tokenizer.tokenizer)
     ids, mask = batch.padded(pad, device=device_of(model))
     width = ids.shape[1]
-    criteria: list[Any] = [progress]
+    of_prompts = method.combines and options.num_beams == 1
+    criteria: list[Any] = [FirstBranches(progress, branches) if of_prompts else progress]
     if options.num_beams > 1 and options.stop:
         criteria.append(BeamStops(tokenizer.decode, options.stop_strings, width))
     drawn = [seed for seed in seeds if seed is not None]
@@ -167,6 +172,10 @@ def _run(
                 top_p=options.top_p,
             )
         )
+    if method.combines:
+        processors = LogitsProcessorList(
+            [Combined(method, branches, options.num_beams, list(processors))]
+        )
     config = _generation_config(model, options, width, pad, ends)
     generate_tokens: Any = model.generate  # typed as a tensor: a module's attribute
     with in_eval_mode(model), applied(model, method, batch.layouts):
@@ -177,7 +186,7 @@ def _run(
             logits_processor=processors,
             stopping_criteria=StoppingCriteriaList(criteria),
         )
-    generated: list[list[int]] = output[:, width:].tolist()
+    generated: list[list[int]] = output[first_rows(branches), width:].tolist()
     return generated
 
 

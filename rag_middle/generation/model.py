@@ -225,7 +225,8 @@ class RagMiddleModel:
             prompts: any number.
             method: as for `generate`, like `method_options`.
             method_options: see there.
-            max_batch_size: prompts per forward pass; memory grows with it.
+            max_batch_size: prompts per forward pass; memory grows with it. Where a method combines
+                several passes per prompt, each of them counts.
             options: as for `generate`, the same for all prompts; ``seed`` may be one per prompt.
 
         Raises:
@@ -247,7 +248,8 @@ class RagMiddleModel:
             )
 
         sizes = [(len(each.tokens), known.max_new_tokens) for each in prepared]
-        return in_groups(self.model, sizes, max_batch_size, run)
+        rows = [len(each.branches) for each in prepared]
+        return in_groups(self.model, sizes, max_batch_size, run, rows)
 
     def stream(
         self,
@@ -341,9 +343,12 @@ class RagMiddleModel:
         prepared = self._prepare.prompts(prompts, chosen, known, [len(each) for each in ids])
 
         def run(group: list[int]) -> list[Score]:
-            tokens = [prepared[index].tokens for index in group]
+            of_group = [prepared[index] for index in group]
+            tokens = [each.tokens for each in of_group]
             wanted = [ids[index] for index in group]
-            found = scoring.continuation_log_probabilities(self.model, tokens, wanted, chosen)
+            found = scoring.continuation_log_probabilities(
+                self.model, [each.branches for each in of_group], wanted, chosen
+            )
             return [
                 Score(
                     token_ids=token_ids,
@@ -359,7 +364,8 @@ class RagMiddleModel:
             ]
 
         sizes = [(len(p.tokens), len(wanted)) for p, wanted in zip(prepared, ids, strict=True)]
-        return in_groups(self.model, sizes, max_batch_size, run)
+        rows = [len(each.branches) for each in prepared]
+        return in_groups(self.model, sizes, max_batch_size, run, rows)
 
     def logits(
         self,
@@ -374,7 +380,8 @@ class RagMiddleModel:
 
         Args:
             prompt: see the class.
-            all_positions: after every prompt token instead of the last one.
+            all_positions: after every prompt token instead of the last one; not for methods that
+                combine several forward passes, whose prompts differ.
             method: as for `generate`, like `method_options`.
             method_options: see there.
             options: those of `GenerationOptions` that shape the prompt.
@@ -386,7 +393,7 @@ class RagMiddleModel:
         chosen = self._prepare.method(method, method_options, default=self.method)
         prepared = self._prepare.prompts([prompt], chosen, known, 0)[0]
         return scoring.prompt_logits(
-            self.model, prepared.tokens, chosen, all_positions=all_positions
+            self.model, prepared.branches, chosen, all_positions=all_positions
         )
 
     # -- tokens -------------------------------------------------------------------------------

@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import isfinite
-
-from rag_middle.documents import ContextPrompt
 from rag_middle.errors import ContextOverflowError
 from rag_middle.generation.results import DroppedDocument
 from rag_middle.tokens import TokenizedPrompt
 
-__all__ = ["fitted", "relevance_of"]
+__all__ = ["fitted"]
 
 
-def relevance_of(prompt: ContextPrompt) -> tuple[float, ...]:
-    """One number per document, higher is more relevant.
-
-    ``metadata["score"]`` where every document has one that is a finite number; otherwise earlier
-    documents count as more relevant.
-    """
-    scores = [document.metadata.get("score") for document in prompt.documents]
-    numbers = [
-        float(score)
-        for score in scores
-        if isinstance(score, int | float) and not isinstance(score, bool) and isfinite(score)
-    ]
-    return tuple(numbers) if len(numbers) == len(scores) else by_place(len(scores))
-
-
-def by_place(documents: int) -> tuple[float, ...]:
-    """Relevance where nothing is known: the earlier, the more relevant."""
-    return tuple(-float(index) for index in range(documents))
+def relevance_of(prompt: TokenizedPrompt) -> tuple[float, ...]:
+    """One number per document, higher is more relevant: its score, or the earlier the more."""
+    if prompt.scores is not None:
+        return prompt.scores
+    return tuple(-float(index) for index in range(len(prompt.layout.documents)))
 
 
 def fitted(
     prompt: TokenizedPrompt,
-    relevance: Sequence[float],
     *,
     max_new_tokens: int,
     context_window: int | None,
@@ -47,8 +29,7 @@ def fitted(
     Of equally relevant documents the later one goes first. The other documents keep their order.
 
     Args:
-        prompt: in tokens.
-        relevance: one number per document.
+        prompt: in tokens; its scores say which documents matter least.
         max_new_tokens: tokens that must fit after the prompt.
         context_window: tokens that fit, ``None`` where nobody knows.
         drop_documents: leave documents out, rather than refuse.
@@ -72,6 +53,7 @@ def fitted(
             without_documents=drop_documents,
         )
     dropped: set[int] = set()
+    relevance = relevance_of(prompt)
     for index in sorted(range(len(lengths)), key=lambda i: (relevance[i], -i)):
         if excess <= 0:
             break

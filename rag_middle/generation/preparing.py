@@ -9,12 +9,14 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rag_middle.errors import MethodConfigError, PromptError, UnsupportedGenerationError
-from rag_middle.generation.effect import check_documents, check_effect
+from rag_middle.generation.branches import arranged, branched
+from rag_middle.generation.effect import check_documents, check_effect, method_name
 from rag_middle.generation.engine import PreparedPrompt
 from rag_middle.generation.facts import vocabulary_size
 from rag_middle.generation.options import GenerationOptions
 from rag_middle.generation.overflow import fitted
-from rag_middle.generation.tokenizing import LockedTokenizer, Prompt, arranged, relevance
+from rag_middle.generation.runner import ModelRunner
+from rag_middle.generation.tokenizing import LockedTokenizer, Prompt, check_prompt
 from rag_middle.methods import Method, resolve_method
 from rag_middle.tokens import TokenizedPrompt
 
@@ -95,7 +97,7 @@ class Preparer:
 
     def encode(self, prompt: Prompt, method: Method, options: GenerationOptions) -> TokenizedPrompt:
         """The prompt in tokens, its documents in the method's order."""
-        return self._encode(arranged(prompt, method), options)
+        return arranged(self._encode(prompt, options), method, self._runner(method))
 
     def continuation(self, text: str | Sequence[int]) -> tuple[int, ...]:
         """Ids of what follows a prompt.
@@ -128,21 +130,30 @@ class Preparer:
         example: int,
     ) -> PreparedPrompt:
         started = perf_counter()
-        ordered = arranged(prompt, method)
-        tokens = self._encode(ordered, options)
+        tokens = self._encode(prompt, options)
         self._check_vocabulary(tokens.input_ids)
         check_documents(method, tokens.layout, options.on_missing_documents, example)
         kept, dropped = fitted(
             tokens,
-            relevance(ordered, len(tokens.layout.documents)),
             max_new_tokens=new_tokens,
             context_window=self.context_window,
             drop_documents=options.on_overflow == "drop_documents",
             example=example,
         )
-        return PreparedPrompt(tokens=kept, dropped=dropped, seconds=perf_counter() - started)
+        runner = self._runner(method)
+        ordered = arranged(kept, method, runner)
+        return PreparedPrompt(
+            tokens=ordered,
+            branches=branched(ordered, method, runner),
+            dropped=dropped,
+            seconds=perf_counter() - started,
+        )
+
+    def _runner(self, method: Method) -> ModelRunner:
+        return ModelRunner(self._model, self.tokenizer, method_name(method))
 
     def _encode(self, prompt: Prompt, options: GenerationOptions) -> TokenizedPrompt:
+        check_prompt(prompt)
         if isinstance(prompt, TokenizedPrompt):
             if options.shapes_text:
                 raise UnsupportedGenerationError(

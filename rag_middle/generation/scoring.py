@@ -12,44 +12,85 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rag_middle.attention import applied, model_traits
+from rag_middle.errors import UnsupportedGenerationError
+from rag_middle.generation.branches import combined
 from rag_middle.generation.facts import device_of
 from rag_middle.generation.turns import in_eval_mode, turn
 from rag_middle.methods import Method
 from rag_middle.tokens import TokenizedBatch, TokenizedPrompt
 
-__all__ = ["continuation_log_probabilities", "prompt_logits"]
+__all__ = ["continuation_log_probabilities", "next_token_logits", "prompt_logits"]
+
+
+def next_token_logits(model: PreTrainedModel, prompt: TokenizedPrompt, method: Method) -> Tensor:
+    """Logits `[v]` in float32 after the prompt, under the method's plan alone."""
+    return _prefilled(model, (prompt,), method, all_positions=False)[0, -1]
+
+
+def prompt_logits(
+    model: PreTrainedModel,
+    branches: Sequence[TokenizedPrompt],
+    method: Method,
+    *,
+    all_positions: bool,
+) -> Tensor:
+    """Next-token logits `[v]` after the prompt, or `[l, v]` after each of its tokens; float32.
+
+    Args:
+        model: that runs.
+        branches: what the method's forward passes read.
+        method: of the request.
+        all_positions: after every token.
+
+    Raises:
+        UnsupportedGenerationError: all positions of a method that combines several passes.
+    """
+    if all_positions and method.combines:
+        raise UnsupportedGenerationError(
+            f"{method.name} combines several forward passes, whose prompts differ: only the logits "
+            "after the whole prompt exist. Leave all_positions out."
+        )
+    logits = _prefilled(model, branches, method, all_positions=all_positions)
+    return logits[0] if all_positions else combined(method, logits, [len(branches)])[0, -1]
 
 
 @torch.no_grad()
-def prompt_logits(
-    model: PreTrainedModel, prompt: TokenizedPrompt, method: Method, *, all_positions: bool
+def _prefilled(
+    model: PreTrainedModel,
+    prompts: Sequence[TokenizedPrompt],
+    method: Method,
+    *,
+    all_positions: bool,
 ) -> Tensor:
-    """Next-token logits `[v]` after the prompt, or `[l, v]` after each of its tokens; float32."""
-    batch = TokenizedBatch((prompt,))
+    """Logits `[rows, n or 1, v]` of one pass over the prompts."""
+    batch = TokenizedBatch(tuple(prompts))
     with turn(model), in_eval_mode(model), applied(model, method, batch.layouts):
         logits, _ = _Forward(model, batch).prefill(all_positions=all_positions)
-    return logits[0] if all_positions else logits[0, -1]
+    return logits
 
 
 @torch.no_grad()
 def continuation_log_probabilities(
     model: PreTrainedModel,
-    prompts: Sequence[TokenizedPrompt],
+    prompts: Sequence[Sequence[TokenizedPrompt]],
     continuations: Sequence[Sequence[int]],
     method: Method,
 ) -> list[tuple[tuple[float, ...], bool]]:
     """Log-probability of each continuation token, and whether all are the likeliest ones.
 
-    The prompts go through the model once, left-padded, and leave a cache; then all continuation
-    tokens at once, as if they had been generated.
+    The prompts, each with its branches, go through the model once, left-padded, and leave a cache;
+    then all continuation tokens at once, as if they had been generated.
     """
-    batch = TokenizedBatch(tuple(prompts))
+    batch = TokenizedBatch(tuple(branch for branches in prompts for branch in branches))
+    counts = [len(branches) for branches in prompts]
+    given = [ids for ids, count in zip(continuations, counts, strict=True) for _ in range(count)]
     with turn(model), in_eval_mode(model), applied(model, method, batch.layouts):
         forward = _Forward(model, batch)
         logits, cache = forward.prefill(all_positions=False)
         # The last token of a continuation predicts nothing that is asked for.
-        fed = forward.feed([ids[:-1] for ids in continuations], cache)
-        rows = torch.cat([logits[:, -1:], *fed], dim=1).log_softmax(dim=-1)
+        fed = forward.feed([ids[:-1] for ids in given], cache)
+        rows = combined(method, torch.cat([logits[:, -1:], *fed], dim=1), counts)
+        rows = rows.log_softmax(dim=-1)
     results = []
     for row, ids in zip(rows, continuations, strict=True):
         wanted = torch.tensor(ids, device=row.device)

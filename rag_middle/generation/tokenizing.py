@@ -9,16 +9,13 @@ from weakref import WeakKeyDictionary
 
 from transformers import PreTrainedTokenizerBase
 
-from rag_middle.documents import ContextPrompt, Document, parse
+from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import PromptError
-from rag_middle.generation.overflow import by_place, relevance_of
-from rag_middle.methods import Method
 from rag_middle.tokens import TokenizedPrompt, count_tokens, encode
-from rag_middle.tokens.chat import Message, content_prompt, last_with_documents
 from rag_middle.tokens.encode import Prompt as Text
 from rag_middle.tokens.text import TextEncoder
 
-__all__ = ["LockedTokenizer", "Prompt", "arranged", "relevance"]
+__all__ = ["LockedTokenizer", "Prompt", "check_prompt"]
 
 #: What a request takes: text with document markers, a prompt, chat messages, or tokens.
 Prompt = Text | TokenizedPrompt
@@ -63,42 +60,16 @@ class LockedTokenizer:
         return str(text)
 
 
-def arranged(prompt: Prompt, method: Method) -> Prompt:
-    """The prompt with its documents in the method's order.
-
-    Raises:
-        MarkerError: markers in a string or a message are unbalanced, nested or stray.
-        PromptError: not a prompt.
-    """
-    if isinstance(prompt, TokenizedPrompt):
-        return prompt
-    if isinstance(prompt, str):
-        return method.arrange(parse(prompt))
-    if isinstance(prompt, ContextPrompt):
-        return method.arrange(prompt)
+def check_prompt(prompt: object) -> None:
+    """Raise `PromptError` unless `prompt` is of a type that requests take."""
+    if isinstance(prompt, str | ContextPrompt | TokenizedPrompt):
+        return
     if not isinstance(prompt, Sequence) or not all(isinstance(m, Mapping) for m in prompt):
         hint = " Several prompts go through batch()." if isinstance(prompt, list | tuple) else ""
         raise PromptError(
             "A prompt is a string, a ContextPrompt, a list of chat messages or a TokenizedPrompt, "
             f"got {_shown(prompt)}.{hint}"
         )
-    return _arranged_messages([*prompt], method)
-
-
-def relevance(prompt: Prompt, documents: int) -> tuple[float, ...]:
-    """How relevant each document is; text with markers and tokens carry no scores."""
-    if isinstance(prompt, Sequence) and not isinstance(prompt, str):
-        at = last_with_documents(prompt)
-        prompt = prompt if at is None else prompt[at]["content"]
-    return relevance_of(prompt) if isinstance(prompt, ContextPrompt) else by_place(documents)
-
-
-def _arranged_messages(messages: Sequence[Message], method: Method) -> Sequence[Message]:
-    at = last_with_documents(messages)
-    if at is None:
-        return messages
-    ordered = method.arrange(content_prompt(messages[at]["content"]))
-    return [*messages[:at], {**messages[at], "content": ordered}, *messages[at + 1 :]]
 
 
 def _shown(value: object) -> str:

@@ -10,6 +10,7 @@ from rag_middle.methods.position_interpolation import PositionInterpolation
 from rag_middle.methods.positional_hidden_states import PositionalHiddenStates
 from rag_middle.methods.registered import METHODS
 from rag_middle.methods.resolve import resolve_method
+from rag_middle.methods.runner import Runner
 from rag_middle.methods.siw import SIW
 
 __all__ = [
@@ -24,5 +25,6 @@ __all__ = [
     "NoMethod",
     "PositionInterpolation",
     "PositionalHiddenStates",
+    "Runner",
     "resolve_method",
 ]

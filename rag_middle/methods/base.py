@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from abc import ABC
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from rag_middle.attention.plan import AttentionPlan
 from rag_middle.attention.traits import ModelTraits
-from rag_middle.documents import ContextPrompt
 from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
+from rag_middle.tokens import TokenizedPrompt
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rag_middle.methods.runner import Runner
 
 __all__ = [
     "Method",
@@ -47,7 +52,11 @@ class MethodInfo:
 
 
 class Method(ABC):
-    """A way to make a model read its prompt differently.
+    """A way to make a model read its prompt differently, said in at most three hooks.
+
+    `arrange` puts the documents in order before the model reads them, `plan` tells its attention
+    layers what to do, `combine` makes one distribution out of several forward passes, whose
+    prompts `branches` names. Most methods need one of them.
 
     Subclasses are frozen, keyword-only dataclasses that validate themselves when made. They keep
     nothing of a request: one object may serve any number of threads.
@@ -67,22 +76,68 @@ class Method(ABC):
         """The methods this one is made of, compositions taken apart; itself where it is none."""
         return (self,)
 
-    def arrange(self, prompt: ContextPrompt) -> ContextPrompt:
-        """The prompt as it shall reach the model; reordering methods override this."""
-        return prompt
-
-    @abstractmethod
-    def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
-        """What the attention layers shall do.
+    def arrange(self, prompt: TokenizedPrompt, runner: Runner) -> Sequence[int]:
+        """The order in which the documents reach the model: hook before the model.
 
         Args:
-            layouts: one per prompt of the batch.
+            prompt: in tokens, what does not fit left out already; its ``scores`` and
+                ``document_ids`` are those of its documents.
+            runner: runs the model, for methods that look at what it does with a prompt.
+
+        Returns:
+            Each document's 0-based index once; document ``order[i]`` goes to place ``i``.
+        """
+        return range(len(prompt.layout.documents))
+
+    def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
+        """What the attention layers shall do: hook in the model. By default, what they always do.
+
+        Args:
+            layouts: one per prompt of the batch, as arranged. Where the method has branches, each
+                branch is a prompt of its own, and a prompt's branches follow one another.
             traits: the model.
 
         Raises:
             UnsupportedArchitectureError: this model cannot take this method.
             MethodConfigError: parameters that do not fit this model.
         """
+        return AttentionPlan()
+
+    def branches(self, prompt: TokenizedPrompt, runner: Runner) -> Sequence[Sequence[int]]:
+        """What each of several forward passes reads, for methods that `combine` them.
+
+        Args:
+            prompt: as arranged.
+            runner: as for `arrange`.
+
+        Returns:
+            One selection per branch, at least one: 0-based documents in their order. The same
+            selection may come again (branches that differ in their plan), and a selection may
+            leave documents out.
+        """
+        return (range(len(prompt.layout.documents)),)
+
+    def combine(self, logits: Tensor) -> Tensor:
+        """One distribution from those of the branches: hook after the model, at every token.
+
+        Args:
+            logits: float32 `[..., N, v]`, branch by branch; every branch has read its own version
+                of the prompt and the same generated tokens.
+
+        Returns:
+            Logits or log-probabilities `[..., v]`.
+        """
+        raise NotImplementedError(f"{self.name} has no branches to combine")
+
+    @property
+    def combines(self) -> bool:
+        """True where the method takes several forward passes per token (see `combine`)."""
+        return type(self).combine is not Method.combine
+
+    @property
+    def arranges(self) -> bool:
+        """True where the method may reorder documents (see `arrange`)."""
+        return type(self).arrange is not Method.arrange
 
     @property
     def is_neutral(self) -> bool:

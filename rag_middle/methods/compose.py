@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rag_middle.attention.plan import AttentionPlan
 from rag_middle.attention.traits import ModelTraits
-from rag_middle.documents import ContextPrompt
 from rag_middle.errors import IncompatibleMethodsError, MethodConfigError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods.base import Method, MethodInfo, as_several
@@ -16,6 +16,12 @@ from rag_middle.methods.ms_poe import MsPoE
 from rag_middle.methods.none import NoMethod
 from rag_middle.methods.pine import PINE
 from rag_middle.methods.positional_hidden_states import PositionalHiddenStates
+from rag_middle.tokens import TokenizedPrompt
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rag_middle.methods.runner import Runner
 
 __all__ = ["Compose"]
 
@@ -40,7 +46,8 @@ class Compose(Method):
     attend with scaled channels (the last prompt row, by default) are not reweighted by SIW.
 
     Attributes:
-        methods: at least one; their `arrange` hooks run in this order.
+        methods: at least one; their `arrange` hooks run in this order. One of them may combine
+            several forward passes; the others' plans hold in each of those.
 
     Raises:
         IncompatibleMethodsError: a refused pair.
@@ -73,6 +80,12 @@ class Compose(Method):
                     f"{first.registered_name} and {second.registered_name} do not compose: "
                     f"{reason}. Use one of them."
                 )
+        combining = [part.name for part in self.parts if part.combines]
+        if len(combining) > 1:
+            raise IncompatibleMethodsError(
+                f"{' and '.join(combining)} do not compose: each combines several forward passes "
+                "of its own. Use one of them."
+            )
         active = [part for part in self.parts if not isinstance(part, NoMethod)]
         if self._has(PINE) and len(active) > 1:
             others = ", ".join(m.name for m in active if not isinstance(m, PINE))
@@ -90,9 +103,38 @@ class Compose(Method):
     def _has(self, kind: type[Method]) -> bool:
         return any(isinstance(part, kind) for part in self.parts)
 
-    def arrange(self, prompt: ContextPrompt) -> ContextPrompt:
+    def arrange(self, prompt: TokenizedPrompt, runner: Runner) -> Sequence[int]:
         """Each method's arrangement, one after the other."""
-        return reduce(lambda arranged, method: method.arrange(arranged), self.methods, prompt)
+        order: Sequence[int] = range(len(prompt.layout.documents))
+        for method in self.methods:
+            step = method.arrange(prompt, runner)
+            prompt, order = prompt.select(step), [order[index] for index in step]
+        return order
+
+    def branches(self, prompt: TokenizedPrompt, runner: Runner) -> Sequence[Sequence[int]]:
+        """Those of the method that combines, if one does."""
+        method = self._combining()
+        if method is None:
+            return super().branches(prompt, runner)
+        return method.branches(prompt, runner)
+
+    def combine(self, logits: Tensor) -> Tensor:
+        """What that method makes of them."""
+        method = self._combining()
+        return super().combine(logits) if method is None else method.combine(logits)
+
+    @property
+    def combines(self) -> bool:
+        """True where a part does."""
+        return self._combining() is not None
+
+    @property
+    def arranges(self) -> bool:
+        """True where a part does."""
+        return any(method.arranges for method in self.methods)
+
+    def _combining(self) -> Method | None:
+        return next((method for method in self.methods if method.combines), None)
 
     def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
         """All plans merged."""

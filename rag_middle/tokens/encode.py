@@ -136,6 +136,7 @@ def _assembled(
         documents=documents,
         suffix=suffix,
         document_ids=[document.id for document in prompt.documents],
+        scores=prompt.scores,
     )
 
 

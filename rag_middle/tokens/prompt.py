@@ -24,6 +24,8 @@ class TokenizedPrompt:
         input_ids: ``l`` token ids, without padding.
         layout: the span of each document in them.
         document_ids: ``Document.id`` of each document, in prompt order.
+        scores: how relevant each document is, higher is better, in prompt order; ``None`` where
+            nobody said. Encoding takes them from ``Document.metadata["score"]``.
 
     Raises:
         PromptError: the ids, the layout and the documents do not fit each other.
@@ -32,6 +34,7 @@ class TokenizedPrompt:
     input_ids: tuple[int, ...]
     layout: PromptLayout
     document_ids: tuple[str | None, ...] = ()
+    scores: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if len(self.input_ids) != self.layout.length:
@@ -43,6 +46,11 @@ class TokenizedPrompt:
                 f"The layout has {len(self.layout.documents)} documents, "
                 f"document_ids names {len(self.document_ids)}."
             )
+        if self.scores is not None and len(self.scores) != len(self.layout.documents):
+            raise PromptError(
+                f"The layout has {len(self.layout.documents)} documents, there are "
+                f"{len(self.scores)} scores: give one per document."
+            )
 
     @classmethod
     def assembled(
@@ -52,6 +60,7 @@ class TokenizedPrompt:
         documents: Sequence[Sequence[int]],
         suffix: Sequence[int],
         document_ids: Sequence[str | None],
+        scores: Sequence[float] | None = None,
     ) -> TokenizedPrompt:
         """Put the ids of prefix, documents and suffix one after the other.
 
@@ -63,7 +72,12 @@ class TokenizedPrompt:
             raise PromptError("The prompt is empty. Pass a question or documents.")
         ends = accumulate(map(len, documents), initial=len(prefix))
         layout = PromptLayout(length=len(input_ids), documents=tuple(pairwise(ends)))
-        return cls(input_ids=input_ids, layout=layout, document_ids=tuple(document_ids))
+        return cls(
+            input_ids=input_ids,
+            layout=layout,
+            document_ids=tuple(document_ids),
+            scores=None if scores is None else tuple(scores),
+        )
 
     def __len__(self) -> int:
         """Tokens of the prompt (``l``)."""
@@ -106,6 +120,7 @@ class TokenizedPrompt:
             documents=[documents[index] for index in chosen],
             suffix=self.suffix_ids,
             document_ids=[self.document_ids[index] for index in chosen],
+            scores=None if self.scores is None else [self.scores[index] for index in chosen],
         )
 
 

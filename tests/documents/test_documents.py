@@ -83,3 +83,21 @@ def test_importing_documents_and_tokens_loads_no_deep_learning_library() -> None
         "assert not {'torch', 'transformers', 'jinja2'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", check], check=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "scores"),
+    [
+        ((0.5, 2, -1.0), (0.5, 2.0, -1.0)),
+        ((0.5, None, 1.0), None),
+        ((0.5, float("nan"), 1.0), None),
+        ((0.5, True, 1.0), None),
+        ((0.5, "0.4", 1.0), None),
+        ((), None),
+    ],
+)
+def test_scores_are_known_where_every_document_has_one(
+    given: tuple[object, ...], scores: tuple[float, ...] | None
+) -> None:
+    documents = [Document("text", metadata={"score": score}) for score in given]
+    assert ContextPrompt(documents=documents).scores == scores

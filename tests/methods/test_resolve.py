@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
-from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import IncompatibleMethodsError, MethodConfigError, UnknownNameError
 from rag_middle.methods import (
     LPES,
@@ -19,9 +21,11 @@ from rag_middle.methods import (
     NoMethod,
     PositionalHiddenStates,
     PositionInterpolation,
+    Runner,
     resolve_method,
 )
 from rag_middle.methods.positional_hidden_states import PRESETS
+from rag_middle.tokens import TokenizedPrompt
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "compose"])
@@ -126,17 +130,39 @@ def test_a_composition_is_what_its_parts_are() -> None:
 
 def test_a_composition_arranges_documents_in_turn() -> None:
     class Reversing(NoMethod):
-        def arrange(self, prompt: ContextPrompt) -> ContextPrompt:
-            return ContextPrompt(prompt.prefix, prompt.documents[::-1], prompt.suffix)
+        def arrange(self, prompt: TokenizedPrompt, runner: Runner) -> Sequence[int]:
+            return range(len(prompt.layout.documents))[::-1]
 
-    class Dropping(NoMethod):
-        def arrange(self, prompt: ContextPrompt) -> ContextPrompt:
-            return ContextPrompt(prompt.prefix, prompt.documents[1:], prompt.suffix)
+    class LongestFirst(NoMethod):
+        def arrange(self, prompt: TokenizedPrompt, runner: Runner) -> Sequence[int]:
+            lengths = prompt.layout.document_lengths
+            return sorted(range(len(lengths)), key=lambda index: -lengths[index])
 
-    prompt = ContextPrompt("", (Document("a"), Document("b"), Document("c")), "")
+    prompt = TokenizedPrompt.assembled(
+        prefix=(1,),
+        documents=((2, 2), (3,), (4, 4, 4), (5,)),
+        suffix=(6,),
+        document_ids=(None,) * 4,
+    )
 
-    def arranged(*methods: Method) -> list[str]:
-        return [each.text for each in Compose(methods=methods).arrange(prompt).documents]
+    def arranged(*methods: Method) -> list[int]:
+        runner: Any = None  # neither looks at the model
+        composition = Compose(methods=methods)
+        assert composition.arranges
+        return list(composition.arrange(prompt, runner))
 
-    assert arranged(Reversing(), Dropping()) == ["b", "a"]
-    assert arranged(Dropping(), Reversing()) == ["c", "b"]
+    assert arranged(Reversing(), LongestFirst()) == [2, 0, 3, 1]
+    assert arranged(LongestFirst(), Reversing()) == [3, 1, 0, 2]
+
+
+def test_only_one_method_of_a_composition_combines_forward_passes() -> None:
+    class Averaging(NoMethod):
+        def combine(self, logits: Tensor) -> Tensor:
+            return logits.mean(dim=-2)
+
+    one = Compose(methods=(LPES(), Averaging()))
+    assert one.combines
+    assert one.combine(torch.tensor([[1.0, 3.0], [3.0, 5.0]])).tolist() == [2.0, 4.0]
+    assert not Compose(methods=(LPES(),)).combines
+    with pytest.raises(IncompatibleMethodsError, match="none and none do not compose"):
+        Compose(methods=(Averaging(), Averaging()))

@@ -90,3 +90,21 @@ def test_layouts_do_not_count_padding() -> None:
 def test_an_empty_batch_is_refused() -> None:
     with pytest.raises(PromptError, match="at least one"):
         TokenizedBatch(())
+
+
+def test_scores_follow_their_documents() -> None:
+    prompt = TokenizedPrompt.assembled(
+        prefix=(1,),
+        documents=((2,), (3, 3), (4,)),
+        suffix=(5,),
+        document_ids=(None,) * 3,
+        scores=(0.1, 0.3, 0.2),
+    )
+    assert prompt.select((2, 1)).scores == (0.2, 0.3)
+    with pytest.raises(PromptError, match="3 documents, there are 2 scores"):
+        TokenizedPrompt(
+            input_ids=prompt.input_ids,
+            layout=prompt.layout,
+            document_ids=prompt.document_ids,
+            scores=(0.1, 0.2),
+        )

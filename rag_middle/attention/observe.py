@@ -1,0 +1,78 @@
+"""Look at a model's attention without changing it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rag_middle.attention.initial_token import attention_scores
+from rag_middle.attention.patch import model_lock, model_traits, modules_by_layer
+from rag_middle.attention.probe import config_views
+from rag_middle.attention.seam import (
+    AttentionCall,
+    base_attention,
+    handle_attention,
+    handler_of,
+    handlers_in_force,
+)
+from rag_middle.attention.traits import LayerTraits
+from rag_middle.errors import MethodConfigError
+
+__all__ = ["last_token_attention"]
+
+
+@torch.no_grad()
+def last_token_attention(model: PreTrainedModel, input_ids: Tensor, asked_by: str) -> Tensor:
+    """Attention weights of the last token of one prompt, in a pass of the unmodified model.
+
+    Args:
+        model: left as it is found.
+        input_ids: `[1, l]`, without padding.
+        asked_by: the method, for the message of an error.
+
+    Returns:
+        `[layers, h, l]` in float32 on the CPU, layers with softmax attention only. Windows,
+        soft-capping and sinks are those of the model.
+
+    Raises:
+        UnsupportedArchitectureError: the attention layers cannot be reached.
+        MethodConfigError: inside a block in which this model runs under a method.
+    """
+    traits = model_traits(model)
+    traits.require_interface(asked_by)
+    modules = modules_by_layer(model, traits)
+    if any(handler_of(module) is not None for module in modules.values()):
+        raise MethodConfigError(
+            "This model already runs under a method in this thread: leave the applied() block "
+            "before its attention is looked at."
+        )
+    observers = {
+        module: _Observer(traits.layers[layer]) for layer, module in sorted(modules.items())
+    }
+    with (
+        model_lock(model),
+        config_views(list(observers)),
+        handle_attention({**handlers_in_force(), **observers}),
+    ):
+        model(input_ids=input_ids, use_cache=False)
+    return torch.stack([observer.seen for observer in observers.values()])
+
+
+class _Observer:
+    """Lets one layer attend as it does and keeps the last row's weights."""
+
+    def __init__(self, traits: LayerTraits) -> None:
+        self._traits = traits
+        self.seen = torch.empty(0)
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
+        scores = attention_scores(call.query[:, :, -1:], call.key, self._traits)[0, :, 0]  # [h, l]
+        window, length = self._traits.sliding_window, scores.shape[-1]
+        if window is not None and window < length:
+            scores[:, : length - window] = -torch.inf
+        sinks: Tensor | None = call.options.get("s_aux")
+        if sinks is not None:
+            scores = torch.cat((scores, sinks.float()[:, None]), dim=-1)
+        self.seen = scores.softmax(-1)[:, :length].cpu()
+        return base_attention(call)

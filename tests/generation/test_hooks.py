@@ -1,0 +1,303 @@
+"""Methods that put documents in order, and methods that combine several forward passes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from rag_middle import ContextPrompt, Document
+from rag_middle.attention import applied, model_traits
+from rag_middle.errors import (
+    MethodConfigError,
+    PatchIneffectiveError,
+    PromptError,
+    UnsupportedArchitectureError,
+    UnsupportedGenerationError,
+)
+from rag_middle.generation import RagMiddleModel
+from rag_middle.generation.runner import ModelRunner
+from rag_middle.generation.tokenizing import LockedTokenizer
+from rag_middle.methods import LPES, Compose, Method, NoMethod, PositionInterpolation, Runner
+from rag_middle.tokens import TokenizedPrompt
+from tests.conftest import FamilyModel
+from tests.contract.running import distance
+from tests.families import FAMILIES
+from tests.tokenizers import CHATML, byte_level_bpe
+
+NEW = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestLast(NoMethod):
+    """Documents by score."""
+
+    def arrange(self, prompt: TokenizedPrompt, runner: Runner) -> Sequence[int]:
+        scores = prompt.scores or (0.0,) * len(prompt.layout.documents)
+        return sorted(range(len(scores)), key=lambda index: scores[index])
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeastAttendedFirst(NoMethod):
+    """Documents by the attention that the last token pays them."""
+
+    def arrange(self, prompt: TokenizedPrompt, runner: Runner) -> Sequence[int]:
+        attention = runner.last_token_attention(prompt).mean((0, 1))
+        received = [attention[start:end].sum().item() for start, end in prompt.layout.documents]
+        return sorted(range(len(received)), key=received.__getitem__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BothWays(NoMethod):
+    """Documents as given and reversed; the mean of the two distributions."""
+
+    def branches(self, prompt: TokenizedPrompt, runner: Runner) -> Sequence[Sequence[int]]:
+        order = range(len(prompt.layout.documents))
+        return (order, order[::-1]) if len(order) > 1 else (order,)
+
+    def combine(self, logits: Tensor) -> Tensor:
+        return logits.softmax(-1).mean(-2).log()
+
+
+def scored(prompt: ContextPrompt, *scores: float) -> ContextPrompt:
+    return prompt.with_documents(
+        Document(document.text, id=document.id, metadata={"score": score})
+        for document, score in zip(prompt.documents, scores, strict=True)
+    )
+
+
+def log_mean(*logits: Tensor) -> Tensor:
+    return torch.stack(logits).softmax(-1).mean(0).log()
+
+
+# -- arrange ---------------------------------------------------------------------------------------
+
+
+def test_every_call_arranges_documents(model: RagMiddleModel, prompt: ContextPrompt) -> None:
+    given, expected = scored(prompt, 3, 1, 2), prompt.permuted([1, 2, 0])
+    method = BestLast()
+    one = model.generate(given, method=method, max_new_tokens=NEW)
+    assert one.document_ids == ("lyon", "fox", "paris")
+    assert one.text == model.generate(expected, max_new_tokens=NEW).text
+    assert model.batch([given], method=method, max_new_tokens=NEW)[0].text == one.text
+    stream = model.stream(given, method=method, max_new_tokens=NEW)
+    assert stream.document_ids == one.document_ids
+    assert stream.result.text == one.text
+    assert model.encode(given, method=method).input_ids == model.encode(expected).input_ids
+    score = model.score(given, " Lyon", method=method).log_probabilities
+    assert score == model.score(expected, " Lyon").log_probabilities
+    assert torch.equal(model.logits(given, method=method), model.logits(expected))
+
+
+@pytest.mark.parametrize("form", ["tokens", "messages", "text"])
+def test_prompts_of_every_form_are_arranged(
+    form: str, llama: PreTrainedModel, prompt: ContextPrompt
+) -> None:
+    model = RagMiddleModel(llama, byte_level_bpe(bos=True, chat_template=CHATML))
+    longest_first = type(
+        "LongestFirst",
+        (NoMethod,),
+        {
+            "arrange": lambda self, prompt, runner: sorted(
+                range(3), key=lambda i: -prompt.layout.document_lengths[i]
+            )
+        },
+    )()
+    given: Any = {
+        "tokens": model.encode(prompt),
+        "messages": [{"role": "user", "content": prompt}],
+        "text": prompt.marked,
+    }[form]
+    arranged = model.encode(given, method=longest_first)
+    assert arranged.documents_ids == tuple(
+        sorted(model.encode(given).documents_ids, key=len, reverse=True)
+    )
+    assert arranged.documents_ids != model.encode(given).documents_ids
+
+
+def test_documents_are_arranged_after_those_that_do_not_fit_are_left_out(
+    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompt: ContextPrompt
+) -> None:
+    given = scored(prompt, 3, 1, 2)
+    window = len(RagMiddleModel(llama, tokenizer).encode(given)) + NEW - 1
+    model = RagMiddleModel(llama, tokenizer, context_window=window)
+    generation = model.generate(
+        given, method=BestLast(), max_new_tokens=NEW, on_overflow="drop_documents"
+    )
+    assert [(d.index, d.id) for d in generation.dropped_documents] == [(1, "lyon")]
+    assert generation.document_ids == ("fox", "paris")
+
+
+def test_a_method_may_look_at_attention(model: RagMiddleModel, prompt: ContextPrompt) -> None:
+    one = model.generate(prompt, method=LeastAttendedFirst(), max_new_tokens=NEW)
+    assert set(one.document_ids) == {"paris", "lyon", "fox"}
+    order = [("paris", "lyon", "fox").index(str(each)) for each in one.document_ids]
+    assert one.text == model.generate(prompt.permuted(order), max_new_tokens=NEW).text
+
+
+@pytest.mark.parametrize(
+    "family", ["llama", "gemma2", "gemma3_text", "gpt_oss", "qwen3_next", "gpt2", "deepseek_v3"]
+)
+def test_the_attention_of_the_last_token_is_the_models(
+    family: str, family_model: FamilyModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    model = family_model(family, "eager")
+    ids = torch.arange(5, 25)
+    prompt = TokenizedPrompt.assembled(
+        prefix=ids.tolist(), documents=(), suffix=(), document_ids=()
+    )
+    runner = ModelRunner(model, LockedTokenizer(tokenizer), "test")
+    seen = runner.last_token_attention(prompt)
+    told = model(input_ids=ids[None], output_attentions=True).attentions
+    expected = torch.stack([each[0, :, -1] for each in told if each is not None])
+    assert seen.shape == (len(model_traits(model).layers), 4, 20)
+    assert distance(seen, expected) < 1e-5
+    plain = model(input_ids=ids[None]).logits[0, -1]
+    assert distance(runner.logits(prompt), plain) < FAMILIES[family].tolerance
+
+
+def test_attention_that_cannot_be_reached_is_refused_by_name(
+    family_model: FamilyModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    runner = ModelRunner(family_model("bloom"), LockedTokenizer(tokenizer), "sorting")
+    prompt = TokenizedPrompt.assembled(prefix=(5, 6), documents=(), suffix=(), document_ids=())
+    with pytest.raises(UnsupportedArchitectureError, match="sorting cannot be applied"):
+        runner.last_token_attention(prompt)
+
+
+def test_attention_is_not_looked_at_inside_another_request(
+    llama: PreTrainedModel, model: RagMiddleModel, prompt: ContextPrompt
+) -> None:
+    tokens = model.encode(prompt)
+    with (
+        pytest.raises(MethodConfigError, match="already runs under a method"),
+        applied(llama, LPES(), [tokens.layout]),
+    ):
+        model.encode(prompt, method=LeastAttendedFirst())
+
+
+@pytest.mark.parametrize("order", [(0, 1), (0, 0, 1), (0, 1, 3)])
+def test_an_order_that_is_none_is_the_methods_mistake(
+    order: tuple[int, ...], model: RagMiddleModel, prompt: ContextPrompt
+) -> None:
+    wrong = type("Wrong", (NoMethod,), {"arrange": lambda self, prompt, runner: order})()
+    with pytest.raises(PromptError, match="mistake in the method"):
+        model.generate(prompt, method=wrong)
+
+
+# -- combine ---------------------------------------------------------------------------------------
+
+
+def test_every_call_combines_branches(model: RagMiddleModel, prompt: ContextPrompt) -> None:
+    reverse, method = prompt.permuted([2, 1, 0]), BothWays()
+    logits = log_mean(model.logits(prompt), model.logits(reverse))
+    assert distance(model.logits(prompt, method=method), logits) < 1e-4
+
+    one = model.generate(prompt, method=method, max_new_tokens=NEW)
+    expected: list[int] = []
+    for _ in range(NEW):  # each token from both prompts and all tokens before it
+        both = [_after(model, each, expected) for each in (prompt, reverse)]
+        expected.append(int(log_mean(*both).argmax()))
+    assert list(one.token_ids) == expected
+    assert one.usage.completion_tokens == NEW
+    assert model.stream(prompt, method=method, max_new_tokens=NEW).result.text == one.text
+
+    score = model.score(prompt, expected, method=method)
+    assert score.is_greedy
+    alone = [model.score(each, expected[:1]).log_probabilities[0] for each in (prompt, reverse)]
+    mean = torch.tensor(alone).exp().mean().log().item()
+    assert score.log_probabilities[0] == pytest.approx(mean, abs=1e-4)
+
+
+def _after(model: RagMiddleModel, prompt: ContextPrompt, tokens: list[int]) -> Tensor:
+    encoded = model.encode(prompt)
+    longer = TokenizedPrompt.assembled(
+        prefix=encoded.prefix_ids,
+        documents=encoded.documents_ids,
+        suffix=(*encoded.suffix_ids, *tokens),
+        document_ids=encoded.document_ids,
+    )
+    return model.logits(longer)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_beams": 3}, {"temperature": 0.8, "seed": 5}, {"stop": ["e"]}],
+    ids=lambda options: "+".join(options) or "greedy",
+)
+@pytest.mark.parametrize("max_batch_size", [1, 3, 8])
+def test_prompts_with_different_numbers_of_branches_share_a_batch(
+    options: dict[str, Any],
+    max_batch_size: int,
+    model: RagMiddleModel,
+    prompts: list[ContextPrompt],
+) -> None:
+    together = model.batch(
+        prompts, method=BothWays(), max_new_tokens=8, max_batch_size=max_batch_size, **options
+    )
+    for prompt, generation in zip(prompts, together, strict=True):
+        alone = model.generate(prompt, method=BothWays(), max_new_tokens=8, **options)
+        assert generation.token_ids == alone.token_ids
+        assert generation.finish_reason == alone.finish_reason
+    # The first and the last prompt differ in the order of three documents, reversed or not.
+    one_document = model.generate(prompts[2], max_new_tokens=8, **options)
+    assert together[2].token_ids == one_document.token_ids
+
+
+def test_the_score_of_a_beam_comes_from_all_branches(
+    model: RagMiddleModel, prompt: ContextPrompt
+) -> None:
+    beams = model.generate(prompt, method=BothWays(), max_new_tokens=4, num_beams=4)
+    greedy = model.generate(prompt, method=BothWays(), max_new_tokens=4)
+
+    def total(tokens: tuple[int, ...]) -> float:
+        return model.score(prompt, tokens, method=BothWays()).total
+
+    assert total(beams.token_ids) >= total(greedy.token_ids) - 1e-4
+
+
+def test_plans_hold_in_every_branch(model: RagMiddleModel, prompt: ContextPrompt) -> None:
+    both = Compose(methods=(PositionInterpolation(scale=2.0), BothWays()))
+    single = PositionInterpolation(scale=2.0)
+    expected = log_mean(
+        model.logits(prompt, method=single),
+        model.logits(prompt.permuted([2, 1, 0]), method=single),
+    )
+    assert distance(model.logits(prompt, method=both), expected) < 1e-4
+
+
+def test_branches_differ_in_their_prompts_so_only_the_last_logits_exist(
+    model: RagMiddleModel, prompt: ContextPrompt
+) -> None:
+    with pytest.raises(UnsupportedGenerationError, match="combines several forward passes"):
+        model.logits(prompt, method=BothWays(), all_positions=True)
+
+
+def test_a_method_without_branches_is_mistaken(
+    model: RagMiddleModel, prompt: ContextPrompt
+) -> None:
+    none = type("None_", (BothWays,), {"branches": lambda self, prompt, runner: ()})()
+    with pytest.raises(PromptError, match="named no branch"):
+        model.generate(prompt, method=none)
+
+
+def test_a_method_whose_hooks_do_nothing_is_reported(
+    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    class Idle(NoMethod):
+        @property
+        def is_neutral(self) -> bool:
+            return False
+
+    class IdleButArranging(Idle, BestLast):
+        pass
+
+    with pytest.raises(PatchIneffectiveError, match="leaves the logits"):
+        RagMiddleModel(llama, tokenizer, method=Idle())
+    working: Method = IdleButArranging()
+    RagMiddleModel(llama, tokenizer, method=working)
