@@ -270,6 +270,7 @@ def question() -> str:
 @pytest.fixture
 def said(network: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> Iterator[Callable]:
     """``said("first answer", "second answer")``: what the model will write, call after call."""
+    RagMiddleModel(network, tokenizer)  # finds out about the network by running it
     answers: list[list[int]] = []
     left: list[int] = []
 

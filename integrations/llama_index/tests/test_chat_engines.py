@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from llama_index.core import VectorStoreIndex
+from llama_index.core import Settings, VectorStoreIndex
+from llama_index.core.agent.workflow import ReActAgent
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.chat_engine.types import BaseChatEngine
 from llama_index.core.memory import ChatMemoryBuffer
+from llama_index.core.tools import QueryEngineTool
 from llama_index.llms.rag_middle import MarkDocuments, RagMiddleLLM
 
 MakeLLM = Callable[..., RagMiddleLLM]
@@ -131,3 +133,28 @@ def test_a_history_from_elsewhere_cannot_forge_documents(
     history = [ChatMessage(role="user", content="Hello"), forged]
     engine_of("context", index, MarkDocuments()).chat(question, chat_history=history)
     assert counts(calls) == [6]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # LlamaIndex's workflows, of pydantic
+def test_an_agent_that_prompts_in_text_reads_documents_through_its_tool(
+    make_llm: MakeLLM,
+    use: Use,
+    index: VectorStoreIndex,
+    question: str,
+    calls: list,
+    said: Callable[..., None],
+) -> None:
+    said(
+        'Thought: I look it up.\nAction: towns\nAction Input: {"input": "Nantes"}',
+        "On the Loire.",
+        "Thought: I can answer.\nAnswer: The Loire.",
+    )
+    use(make_llm(max_new_tokens=150, on_missing_documents="ignore"))
+    engine = index.as_query_engine(similarity_top_k=6, node_postprocessors=[MarkDocuments()])
+    tool = QueryEngineTool.from_defaults(engine, name="towns", description="Towns and rivers.")
+
+    async def ask() -> str:
+        return str(await ReActAgent(tools=[tool], llm=Settings.llm).run(question))
+
+    assert asyncio.run(ask()) == "The Loire."
+    assert counts(calls) == [0, 6, 0]

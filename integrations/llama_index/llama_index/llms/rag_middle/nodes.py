@@ -53,7 +53,7 @@ class MarkDocuments(BaseNodePostprocessor):
 
 def marked_node(node: N) -> N:
     """A copy of the node that is marked where the model reads it; of a marked one, itself."""
-    if isinstance(node, _Marked):
+    if issubclass(type(node), _Marked):
         return node
     copied = node.model_copy()
     copied.__class__ = _marked_class(type(node))
@@ -62,7 +62,7 @@ def marked_node(node: N) -> N:
 
 def plain_node(node: N) -> N:
     """The opposite of `marked_node`."""
-    if not isinstance(node, _Marked):
+    if not issubclass(type(node), _Marked):
         return node
     copied = node.model_copy()
     copied.__class__ = type(node).__mro__[2]  # _marked_class put two classes before it
