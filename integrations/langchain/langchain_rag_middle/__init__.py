@@ -1,0 +1,25 @@
+"""Local models that read every retrieved document: rag-middle for LangChain.
+
+::
+
+    model = ChatRagMiddle(model="Qwen/Qwen2.5-7B-Instruct", method="pine")
+    chain = create_stuff_documents_chain(model, prompt, document_prompt=DocumentPrompt())
+"""
+
+from langchain_rag_middle.chat_models import ChatRagMiddle
+from langchain_rag_middle.documents import DocumentPrompt, MarkDocuments, format_docs
+from langchain_rag_middle.llms import RagMiddleLLM
+from langchain_rag_middle.notices import IgnoredArgumentWarning
+from langchain_rag_middle.reordering import LongContextReorder
+from langchain_rag_middle.retrievers import FaissRetriever
+
+__all__ = [
+    "ChatRagMiddle",
+    "DocumentPrompt",
+    "FaissRetriever",
+    "IgnoredArgumentWarning",
+    "LongContextReorder",
+    "MarkDocuments",
+    "RagMiddleLLM",
+    "format_docs",
+]

@@ -1,0 +1,56 @@
+"""Calls that take their time, kept off the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Generator
+from contextvars import copy_context
+from functools import partial
+from typing import Any, TypeVar
+
+from langchain_core.runnables.config import run_in_executor
+
+__all__ = ["in_thread", "pieces_in_thread"]
+
+T = TypeVar("T")
+_END: Any = object()
+
+
+async def in_thread(call: Callable[[threading.Event], T]) -> T:
+    """``call(cancel)`` in a thread; cancelling the task sets `cancel`."""
+    cancel = threading.Event()
+    try:
+        return await run_in_executor(None, call, cancel)
+    except asyncio.CancelledError:
+        cancel.set()
+        raise
+
+
+async def pieces_in_thread(pieces: Generator[T, None, None]) -> AsyncIterator[T]:
+    """What a generator yields, each piece waited for in a thread.
+
+    Leaving early, or cancelling the task, closes the generator, which ends the generation.
+    """
+    loop = asyncio.get_running_loop()
+    pending: asyncio.Future[Any] | None = None
+
+    def close(_: object = None) -> None:
+        if pending is not None and not pending.cancelled():
+            pending.exception()  # nobody waits for it any longer
+        loop.run_in_executor(None, pieces.close)
+
+    try:
+        while True:
+            step = partial(copy_context().run, next, pieces, _END)
+            pending = loop.run_in_executor(None, step)
+            piece = await asyncio.shield(pending)
+            if piece is _END:
+                return
+            yield piece
+    finally:
+        # A generator that is running cannot be closed: that waits for the token under way.
+        if pending is None or pending.done():
+            close()
+        else:
+            pending.add_done_callback(close)

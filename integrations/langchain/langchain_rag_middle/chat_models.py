@@ -1,0 +1,287 @@
+"""ChatRagMiddle: a local chat model that reads marked documents under a method."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.language_models.base import LangSmithParams
+from langchain_core.language_models.model_profile import ModelProfile
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import ContextThreadPoolExecutor, get_config_list
+
+from langchain_rag_middle.asynchronous import in_thread, pieces_in_thread
+from langchain_rag_middle.gathering import Gathering, Request
+from langchain_rag_middle.messages import as_prompt_documents, has_documents, prompt_messages
+from langchain_rag_middle.notices import IgnoredArgumentWarning, warn_user
+from langchain_rag_middle.responses import PROVIDER, response_metadata, usage
+from langchain_rag_middle.settings import RagMiddleSettings
+from langchain_rag_middle.weights import known_context_window
+from rag_middle import escape
+
+if TYPE_CHECKING:
+    from rag_middle import Generation
+
+__all__ = ["ChatRagMiddle"]
+
+#: Calls of one `batch` that are under way together; of these, `max_batch_size` share a pass.
+_WINDOW = 64
+
+
+class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
+    """A local Hugging Face decoder as a chat model, whose documents are read under a method.
+
+    ::
+
+        model = ChatRagMiddle(model="Qwen/Qwen2.5-7B-Instruct", method="pine")
+        chain = create_stuff_documents_chain(model, prompt, document_prompt=DocumentPrompt())
+
+    Weights are loaded at the first call, and shared by all models that name the same. Every option
+    can be given with a call or through ``bind``, the `method` too.
+
+    Documents reach the model as text that `DocumentPrompt`, `format_docs` or `MarkDocuments` has
+    marked; as content blocks of type ``search_result`` or ``text-plain``; as the artifact of a
+    tool's message (``response_format="content_and_artifact"``); or as ``documents=`` of a call,
+    before the last message of the user. Of several turns with documents the last one's count; those
+    of earlier turns are plain text.
+
+    ``response_metadata["rag_middle"]`` of an answer tells the method, whether it was applied, how
+    many documents there were, and how long it took. There is no tool calling and no structured
+    output. The arguments are the attributes of `RagMiddleSettings`.
+
+    Raises:
+        ContextOverflowError: a call's prompt does not fit.
+        PromptError: it cannot be turned into tokens.
+        UnsupportedGenerationError: options of a call that cannot be served.
+    """
+
+    streaming: bool = False
+    """Stream also where a chain calls ``invoke``, so that callbacks see the pieces."""
+
+    @property
+    def _llm_type(self) -> str:
+        return "rag-middle-chat"
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+        params = super()._get_ls_params(stop=stop, **kwargs)
+        params["ls_provider"] = PROVIDER
+        params["ls_model_name"] = str(kwargs.get("model") or self.model_name)
+        return params
+
+    def _resolve_model_profile(self) -> ModelProfile:
+        profile = ModelProfile(
+            text_inputs=True, text_outputs=True, tool_calling=False, structured_output=False
+        )
+        profile["max_output_tokens"] = self.max_tokens
+        window = self.context_window or known_context_window(self.model, self.revision)
+        if window is not None:
+            profile["max_input_tokens"] = window
+        return profile
+
+    def get_num_tokens_from_messages(
+        self, messages: list[BaseMessage], tools: Sequence[Any] | None = None
+    ) -> int:
+        """Tokens of the messages as they are sent, the chat template's included."""
+        if tools:
+            warn_user("This model calls no tools: none are counted.", IgnoredArgumentWarning)
+        prompt = prompt_messages(messages, document_prompt=self.document_prompt)
+        return self.rag_middle_model.count_tokens(prompt, template_options=self.template_options)
+
+    # -- one call -----------------------------------------------------------------------------
+
+    @property
+    def _call_names(self) -> tuple[str, ...]:
+        return ("documents",)
+
+    def _request(
+        self, messages: Sequence[BaseMessage], stop: list[str] | None, given: dict[str, Any]
+    ) -> Request:
+        documents = as_prompt_documents(given.get("documents") or (), self.document_prompt)
+        options = self._options(stop, given)
+        prompt = prompt_messages(messages, documents, document_prompt=self.document_prompt)
+        self._check_documents(has_documents(prompt), options)
+        return Request(prompt, options)
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        request = self._request(messages, stop, kwargs)
+        gathered = Gathering.submit(self, request)
+        if gathered is not None:
+            return self._result(gathered.result())
+        return self._result(self.rag_middle_model.generate(request.prompt, **request.options))
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        request = self._request(messages, stop, kwargs)
+        gathered = Gathering.submit(self, request)
+        if gathered is not None:
+            return self._result(await asyncio.wrap_future(gathered))
+
+        def call(cancel: threading.Event) -> Generation:
+            model = self.rag_middle_model
+            return model.generate(request.prompt, cancel=cancel, **request.options)
+
+        return self._result(await in_thread(call))
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> Iterator[ChatGenerationChunk]:
+        request = self._request(messages, stop, kwargs)
+        yield from self._chunks(request)
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        request = self._request(messages, stop, kwargs)
+        async for chunk in pieces_in_thread(self._chunks(request)):
+            yield chunk
+
+    def _chunks(self, request: Request) -> Generator[ChatGenerationChunk, None, None]:
+        from rag_middle.generation import EscapedText
+
+        model = self.rag_middle_model
+        if request.options["num_beams"] > 1:  # known at the end only
+            generation = model.generate(request.prompt, **request.options)
+            yield self._chunk(escape(generation.text))
+        else:
+            text = EscapedText()
+            with model.stream(request.prompt, **request.options) as stream:
+                for piece in stream:
+                    if shown := text.push(piece):
+                        yield self._chunk(shown)
+                generation = stream.result
+            if shown := text.finish():
+                yield self._chunk(shown)
+        # What is said once: merging chunks would put strings together.
+        yield self._chunk(
+            "",
+            chunk_position="last",
+            usage_metadata=usage(generation),
+            response_metadata=response_metadata(generation, self.model_name),
+        )
+
+    @staticmethod
+    def _chunk(text: str, **more: Any) -> ChatGenerationChunk:
+        return ChatGenerationChunk(message=AIMessageChunk(content=text, **more))
+
+    def _result(self, generation: Generation) -> ChatResult:
+        message = AIMessage(
+            content=escape(generation.text),
+            usage_metadata=usage(generation),
+            response_metadata=response_metadata(generation, self.model_name),
+        )
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+    # -- several calls ------------------------------------------------------------------------
+
+    def batch(
+        self,
+        inputs: list[LanguageModelInput],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        **kwargs: Any,
+    ) -> list[AIMessage]:
+        """`invoke` for several inputs, whose prompts share forward passes.
+
+        Each input has its own run, cache look-up and callbacks. ``max_concurrency`` of the config
+        limits how many share a pass, besides ``max_batch_size``.
+        """
+        results: list[Any] = []
+        for gathering, window, configs in self._windows(inputs, config):
+
+            def call(
+                each: LanguageModelInput, its: RunnableConfig, gathering: Gathering = gathering
+            ) -> Any:
+                with gathering.call():
+                    try:
+                        return self.invoke(each, its, **kwargs)
+                    except Exception as error:
+                        return _wanted(error, return_exceptions)
+
+            with ContextThreadPoolExecutor(max_workers=len(window)) as executor:
+                try:
+                    results.extend(executor.map(call, window, configs))
+                except BaseException:
+                    gathering.cancel.set()
+                    raise
+        return cast("list[AIMessage]", results)
+
+    async def abatch(
+        self,
+        inputs: list[LanguageModelInput],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        **kwargs: Any,
+    ) -> list[AIMessage]:
+        """As `batch`, without blocking the event loop."""
+        results: list[Any] = []
+        for gathering, window, configs in self._windows(inputs, config):
+
+            async def call(
+                each: LanguageModelInput, its: RunnableConfig, gathering: Gathering = gathering
+            ) -> Any:
+                with gathering.call():
+                    try:
+                        return await self.ainvoke(each, its, **kwargs)
+                    except Exception as error:
+                        return _wanted(error, return_exceptions)
+
+            try:
+                results.extend(await asyncio.gather(*map(call, window, configs)))
+            except BaseException:
+                gathering.cancel.set()
+                raise
+        return cast("list[AIMessage]", results)
+
+    def _windows(
+        self,
+        inputs: Sequence[LanguageModelInput],
+        config: RunnableConfig | list[RunnableConfig] | None,
+    ) -> Iterator[tuple[Gathering, Sequence[LanguageModelInput], list[RunnableConfig]]]:
+        if not inputs:
+            return
+        configs = get_config_list(config, len(inputs))
+        size = configs[0].get("max_concurrency") or _WINDOW
+        together = min(size, self.max_batch_size)
+
+        def run(
+            prompts: Sequence[Any], cancel: threading.Event, options: dict[str, Any]
+        ) -> list[Generation]:
+            model = self.rag_middle_model
+            return model.batch(prompts, max_batch_size=together, cancel=cancel, **options)
+
+        for start in range(0, len(inputs), size):
+            window = inputs[start : start + size]
+            yield Gathering(len(window), run, self), window, configs[start : start + size]
+
+
+def _wanted(error: Exception, as_result: bool) -> Exception:
+    if not as_result:
+        raise error
+    return error

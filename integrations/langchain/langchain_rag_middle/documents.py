@@ -1,0 +1,144 @@
+"""Documents on their way to the model: marked text, so that they are still documents there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any, Self
+
+from langchain_core.documents import BaseDocumentTransformer, Document
+from langchain_core.prompts import PromptTemplate, StringPromptTemplate
+from langchain_core.prompts.string import PromptTemplateFormat
+from pydantic import Field, model_validator
+
+from rag_middle import Document as PromptDocument
+from rag_middle import PromptError, mark
+from rag_middle.documents import CLOSE_MARKER, OPEN_MARKER, has_markers
+
+__all__ = ["DocumentPrompt", "MarkDocuments", "format_docs"]
+
+
+class DocumentPrompt(StringPromptTemplate):
+    """Writes a document so that the model can tell where it begins and ends.
+
+    Pass it wherever LangChain takes a ``document_prompt``::
+
+        create_stuff_documents_chain(model, prompt, document_prompt=DocumentPrompt())
+        create_retriever_tool(retriever, "search", "...", document_prompt=DocumentPrompt())
+        RetrievalQA.from_chain_type(
+            model, retriever=retriever, chain_type_kwargs={"document_prompt": DocumentPrompt()}
+        )
+
+    The documents that chains return stay as they were. Whatever a document says, it cannot open or
+    close a document itself: look-alikes of the markers are escaped.
+
+    Args:
+        template: how the document reads: ``"{page_content}"``, or with names of metadata that all
+            documents have, such as ``"{title}\\n{page_content}"``.
+        template_format: of the template: ``"f-string"``, ``"jinja2"`` or ``"mustache"``.
+    """
+
+    input_variables: list[str] = Field(default_factory=list)  # found in the template
+    template: str = "{page_content}"
+    template_format: PromptTemplateFormat = "f-string"
+
+    @model_validator(mode="after")
+    def _find_variables(self) -> Self:
+        self.input_variables = _template(self.template, self.template_format).input_variables
+        return self
+
+    @property
+    def _prompt_type(self) -> str:
+        return "rag-middle-document"
+
+    def text(self, **variables: Any) -> str:
+        """The document as it reads, without markers."""
+        written = _template(self.template, self.template_format).format(**variables)
+        return written.strip("\n")
+
+    def format(self, **kwargs: Any) -> str:
+        """The document between markers.
+
+        Args:
+            kwargs: ``page_content`` and metadata, by name.
+        """
+        return _marked_once(self.text(**kwargs))
+
+    def document(self, document: Document) -> PromptDocument:
+        """The document for a prompt of rag-middle; its id and metadata come along.
+
+        Raises:
+            PromptError: the template names metadata that the document does not have.
+        """
+        values = {"page_content": document.page_content, **document.metadata}
+        missing = [name for name in self.input_variables if name not in values]
+        if missing:
+            raise PromptError(
+                f"The template {self.template!r} needs {', '.join(missing)}, which this document "
+                f"does not have: its metadata has {', '.join(document.metadata) or 'nothing'}."
+            )
+        text = self.text(**{name: values[name] for name in self.input_variables})
+        return PromptDocument(text, id=document.id, metadata=document.metadata)
+
+
+def format_docs(
+    documents: Iterable[Document],
+    *,
+    document_prompt: DocumentPrompt | None = None,
+    separator: str = "\n\n",
+) -> str:
+    """Documents as one marked text, for LCEL chains and prompts made by functions.
+
+    ::
+
+        {"context": retriever | format_docs, "question": RunnablePassthrough()} | prompt | model
+
+    Args:
+        documents: in the order in which the model shall read them.
+        document_prompt: how each reads; by default its ``page_content``.
+        separator: whitespace between documents.
+    """
+    prompt = DocumentPrompt() if document_prompt is None else document_prompt
+    return separator.join(_marked_once(prompt.document(each).text) for each in documents)
+
+
+class MarkDocuments(BaseDocumentTransformer):
+    """Marks the text of documents, for where only a transformer of documents can be put.
+
+    It goes last into a ``DocumentCompressorPipeline``, where ``LongContextReorder`` would go. The
+    documents that a chain returns then have the markers in their text; where a chain takes a
+    ``document_prompt``, `DocumentPrompt` leaves them clean.
+
+    Args:
+        document_prompt: how each document reads; by default its ``page_content``.
+    """
+
+    def __init__(self, document_prompt: DocumentPrompt | None = None) -> None:
+        self.document_prompt = DocumentPrompt() if document_prompt is None else document_prompt
+
+    def transform_documents(
+        self, documents: Sequence[Document], **kwargs: Any
+    ) -> Sequence[Document]:
+        """Copies of the documents, marked; a document that is marked already stays so."""
+        return [
+            each.model_copy(
+                update={"page_content": _marked_once(self.document_prompt.document(each).text)}
+            )
+            for each in documents
+        ]
+
+
+def _marked_once(text: str) -> str:
+    """The text marked; unchanged where it is one marked document and nothing else.
+
+    A retrieved text of that form forges nothing: it is one document either way.
+    """
+    inner = text.removeprefix(OPEN_MARKER).removesuffix(CLOSE_MARKER)
+    if OPEN_MARKER + inner + CLOSE_MARKER == text and not has_markers(inner):
+        return text
+    return mark(text)
+
+
+@cache
+def _template(template: str, template_format: PromptTemplateFormat) -> PromptTemplate:
+    return PromptTemplate.from_template(template, template_format=template_format)

@@ -1,0 +1,140 @@
+"""Calls that run at the same time, put through the model together.
+
+LangChain's ``batch`` makes one call per input, each with its callbacks, its cache look-up and its
+turn with the rate limiter. That stays so here; only the generation waits until every call of the
+batch has come to that point, or has ended without. Then all prompts share forward passes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rag_middle import RagMiddleError
+
+if TYPE_CHECKING:
+    from rag_middle import Generation
+
+__all__ = ["Gathering", "Request"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A prompt, and the options of `RagMiddleModel.generate` for it."""
+
+    prompt: Any
+    options: dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Waiting:
+    request: Request
+    future: Future[Generation] = field(default_factory=Future)
+
+
+#: ``run(prompts, cancel, options)``: results in order; raises for all if it refuses any.
+Run = Callable[[Sequence[Any], threading.Event, dict[str, Any]], "list[Generation]"]
+
+
+class Gathering:
+    """Waits for the requests of several calls.
+
+    Args:
+        calls: that will be made inside `call`, at the same time.
+        run: generates for several prompts.
+        owner: the model whose calls these are.
+    """
+
+    def __init__(self, calls: int, run: Run, owner: object) -> None:
+        self._run = run
+        self.owner = owner
+        self._missing = calls
+        self._waiting: list[_Waiting] = []
+        self._lock = threading.Lock()
+        self.cancel = threading.Event()
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """The block makes one of the calls."""
+        place = _Place(self)
+        token = _place.set(place)
+        try:
+            yield
+        finally:
+            _place.reset(token)
+            place.leave()
+
+    @staticmethod
+    def submit(owner: object, request: Request) -> Future[Generation] | None:
+        """Wait with the other calls of this batch; None where this call is in no batch."""
+        place = _place.get()
+        if place is None or place.gathering.owner is not owner or not place.leave(request):
+            return None
+        assert place.waiting is not None
+        return place.waiting.future
+
+    def _arrived(self, waiting: _Waiting | None) -> None:
+        with self._lock:
+            if waiting is not None:
+                self._waiting.append(waiting)
+            self._missing -= 1
+            complete = self._missing == 0 and bool(self._waiting)
+        if complete:
+            threading.Thread(target=self._run_all, name="rag-middle-batch", daemon=True).start()
+
+    def _run_all(self) -> None:
+        # One batch, unless calls differ in their options (as copies of the model may).
+        rest = self._waiting
+        while rest:
+            options = rest[0].request.options
+            same = [each for each in rest if each.request.options == options]
+            rest = [each for each in rest if each.request.options != options]
+            self._run_together(same, options)
+
+    def _run_together(self, waiting: Sequence[_Waiting], options: dict[str, Any]) -> None:
+        try:
+            prompts = [each.request.prompt for each in waiting]
+            generations = self._run(prompts, self.cancel, options)
+            if self.cancel.is_set():  # half an answer must not get into a cache
+                raise CancelledError
+        except RagMiddleError as error:
+            if len(waiting) == 1:
+                waiting[0].future.set_exception(error)
+                return
+            # Refused before anything ran. Halving finds the prompts that are at fault; the others
+            # still go together.
+            half = len(waiting) // 2
+            self._run_together(waiting[:half], options)
+            self._run_together(waiting[half:], options)
+        except BaseException as error:
+            for each in waiting:
+                each.future.set_exception(error)
+        else:
+            for each, generation in zip(waiting, generations, strict=True):
+                each.future.set_result(generation)
+
+
+class _Place:
+    """The place of one call in a gathering."""
+
+    def __init__(self, gathering: Gathering) -> None:
+        self.gathering = gathering
+        self.waiting: _Waiting | None = None
+        self._left = False
+
+    def leave(self, request: Request | None = None) -> bool:
+        """Say that nobody needs to wait for this call any longer; False if that was said."""
+        if self._left:
+            return False
+        self._left = True
+        self.waiting = None if request is None else _Waiting(request)
+        self.gathering._arrived(self.waiting)
+        return True
+
+
+_place: ContextVar[_Place | None] = ContextVar("rag_middle_place", default=None)

@@ -1,0 +1,220 @@
+"""RagMiddleLLM: a local model that completes text with marked documents under a method."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseLLM
+from langchain_core.language_models.base import LangSmithParams
+from langchain_core.outputs import Generation as TextGeneration
+from langchain_core.outputs import GenerationChunk, LLMResult
+
+from langchain_rag_middle.asynchronous import in_thread, pieces_in_thread
+from langchain_rag_middle.responses import PROVIDER, response_metadata, usage
+from langchain_rag_middle.settings import RagMiddleSettings, renamed
+from rag_middle import UnsupportedGenerationError, escape
+from rag_middle.documents import has_markers
+
+if TYPE_CHECKING:
+    from rag_middle import Generation
+
+__all__ = ["RagMiddleLLM"]
+
+
+class RagMiddleLLM(RagMiddleSettings, BaseLLM):
+    """A local Hugging Face decoder that takes text and gives text.
+
+    ::
+
+        llm = RagMiddleLLM(model="Qwen/Qwen2.5-7B-Instruct", method="pine")
+        llm.invoke(f"{format_docs(documents)}\\n\\nQuestion: Why?")
+
+    Documents are those that `DocumentPrompt`, `format_docs` or `MarkDocuments` has marked in the
+    text. The text becomes a message of the user where the tokenizer has a chat template
+    (``template="raw"`` for none). ``generate`` tells usage, finish reason and
+    ``generation_info["rag_middle"]`` for each prompt; its prompts share forward passes.
+
+    The arguments are the attributes of `RagMiddleSettings`, and:
+
+    Attributes:
+        system: a system message before every prompt.
+        allow_control_tokens: with ``template="raw"``: recognise control tokens outside documents.
+    """
+
+    system: str | None = None
+    allow_control_tokens: bool = False
+
+    @property
+    def _llm_type(self) -> str:
+        return "rag-middle"
+
+    @property
+    def _identifying_params(self) -> Mapping[str, Any]:
+        own = {"system": self.system, "allow_control_tokens": self.allow_control_tokens}
+        return {**super()._identifying_params, **own}
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+        params = super()._get_ls_params(stop=stop, **kwargs)
+        params["ls_provider"] = PROVIDER
+        params["ls_model_name"] = str(kwargs.get("model") or self.model_name)
+        return params
+
+    def _more_options(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        names = ("system", "allow_control_tokens")
+        return {
+            name: getattr(self, name) if call.get(name) is None else call[name] for name in names
+        }
+
+    @property
+    def _call_names(self) -> tuple[str, ...]:
+        return ("system", "allow_control_tokens")
+
+    # -- calls --------------------------------------------------------------------------------
+
+    def generate(
+        self,
+        prompts: list[str],
+        stop: list[str] | None = None,
+        callbacks: Any = None,
+        **kwargs: Any,
+    ) -> LLMResult:
+        """Completions of several prompts.
+
+        LangChain looks LLMs up in caches without the options of a call. Calls with options are
+        therefore those of a copy that has them for its own.
+        """
+        llm, rest = self._with_call_options(kwargs)
+        return super(RagMiddleLLM, llm).generate(prompts, stop, callbacks, **rest)
+
+    async def agenerate(
+        self,
+        prompts: list[str],
+        stop: list[str] | None = None,
+        callbacks: Any = None,
+        **kwargs: Any,
+    ) -> LLMResult:
+        """As `generate`, without blocking the event loop."""
+        llm, rest = self._with_call_options(kwargs)
+        return await super(RagMiddleLLM, llm).agenerate(prompts, stop, callbacks, **rest)
+
+    def _generate(
+        self,
+        prompts: list[str],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> LLMResult:
+        return self._run(prompts, self._checked_request(prompts, stop, kwargs))
+
+    async def _agenerate(
+        self,
+        prompts: list[str],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> LLMResult:
+        options = self._checked_request(prompts, stop, kwargs)
+
+        def call(cancel: threading.Event) -> LLMResult:
+            return self._run(prompts, {**options, "cancel": cancel})
+
+        return await in_thread(call)
+
+    def _stream(
+        self,
+        prompt: str,
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> Iterator[GenerationChunk]:
+        for chunk in self._chunks(prompt, self._checked_request([prompt], stop, kwargs)):
+            if run_manager:
+                run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+            yield chunk
+
+    async def _astream(
+        self,
+        prompt: str,
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[GenerationChunk]:
+        options = self._checked_request([prompt], stop, kwargs)
+        async for chunk in pieces_in_thread(self._chunks(prompt, options)):
+            if run_manager:
+                await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+            yield chunk
+
+    # -- how ----------------------------------------------------------------------------------
+
+    def _with_call_options(self, given: Mapping[str, Any]) -> tuple[RagMiddleLLM, dict[str, Any]]:
+        """A model whose own options are those of the call, and what else was given."""
+        own = {"tags", "metadata", "run_name", "run_id"}
+        options = {name: value for name, value in given.items() if name not in own}
+        rest = {name: value for name, value in given.items() if name in own}
+        return (self._copy_with(options) if options else self), rest
+
+    def _copy_with(self, call: Mapping[str, Any]) -> RagMiddleLLM:
+        method = self._options(None, call)["method"]
+        names = type(self).model_fields
+        own = {name: value for name, value in renamed(call).items() if name in names}
+        copy = self.model_copy(update={name: v for name, v in own.items() if v is not None})
+        copy._method = method
+        return copy
+
+    def _options(self, stop: list[str] | None, given: Mapping[str, Any]) -> dict[str, Any]:
+        if given.get("documents") is not None:
+            raise UnsupportedGenerationError(
+                "A text has its documents in it: mark them with format_docs(documents), or use "
+                "ChatRagMiddle, which takes documents=."
+            )
+        return super()._options(stop, given)
+
+    def _checked_request(
+        self, prompts: Sequence[str], stop: list[str] | None, given: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        options = self._options(stop, given)
+        self._check_documents(all(map(has_markers, prompts)), options)
+        return options
+
+    def _run(self, prompts: Sequence[str], options: dict[str, Any]) -> LLMResult:
+        generations = self.rag_middle_model.batch(
+            prompts, max_batch_size=self.max_batch_size, **options
+        )
+        total = {
+            name: sum(getattr(each.usage, name) for each in generations)
+            for name in ("prompt_tokens", "completion_tokens", "total_tokens")
+        }
+        return LLMResult(
+            generations=[
+                [TextGeneration(text=escape(each.text), generation_info=self._info(each))]
+                for each in generations
+            ],
+            llm_output={"token_usage": total, "model_name": self.model_name},
+        )
+
+    def _chunks(
+        self, prompt: str, options: dict[str, Any]
+    ) -> Generator[GenerationChunk, None, None]:
+        from rag_middle.generation import EscapedText
+
+        model = self.rag_middle_model
+        if options["num_beams"] > 1:  # known at the end only
+            generation = model.generate(prompt, **options)
+            yield GenerationChunk(text=escape(generation.text))
+        else:
+            text = EscapedText()
+            with model.stream(prompt, **options) as stream:
+                for piece in stream:
+                    if shown := text.push(piece):
+                        yield GenerationChunk(text=shown)
+                generation = stream.result
+            if shown := text.finish():
+                yield GenerationChunk(text=shown)
+        yield GenerationChunk(text="", generation_info=self._info(generation))
+
+    def _info(self, generation: Generation) -> dict[str, Any]:
+        return {**response_metadata(generation, self.model_name), "usage": dict(usage(generation))}

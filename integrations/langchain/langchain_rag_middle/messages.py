@@ -1,0 +1,196 @@
+"""From LangChain's messages to those of a chat template, documents in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, ToolMessage
+
+from langchain_rag_middle.documents import DocumentPrompt
+from rag_middle import ContextPrompt, PromptError, escape, parse
+from rag_middle import Document as PromptDocument
+from rag_middle.documents import has_markers
+
+__all__ = ["as_prompt_documents", "has_documents", "prompt_messages"]
+
+#: What a tool returned is told by the user: this model calls no tools, and most templates refuse
+#: such messages.
+_ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "user"}
+_ROLES |= {"function": "user", "developer": "system"}
+
+#: Blocks of an answer that are not its text.
+_NO_TEXT = frozenset(
+    "reasoning thinking redacted_thinking tool_call tool_use invalid_tool_call server_tool_call "
+    "server_tool_result non_standard".split()
+)
+
+#: A piece of a message: text, or a document.
+Part = str | PromptDocument
+
+
+def prompt_messages(
+    messages: Sequence[BaseMessage],
+    documents: Sequence[PromptDocument] = (),
+    *,
+    document_prompt: DocumentPrompt,
+) -> list[dict[str, Any]]:
+    """Messages as `RagMiddleModel` reads them.
+
+    Documents come from markers in the text, from blocks of type ``search_result`` and
+    ``text-plain``, from the artifact of a tool's message, and from `documents`. Within a message
+    they are put together where the first one stands. Neighbouring messages of the user and of
+    tools, of which several hold documents, become one.
+
+    Args:
+        messages: in order.
+        documents: more, to stand at the beginning of the last message of the user.
+        document_prompt: how documents that are not text yet are written.
+
+    Raises:
+        PromptError: a message holds something else than text, or there are none.
+        MarkerError: markers of a message are unbalanced, nested or stray.
+    """
+    turns: list[tuple[str, list[Part]]] = []
+    for index, message in enumerate(messages):
+        parts = _parts(message, index, document_prompt)
+        if isinstance(message, AIMessage) and message.tool_calls and not parts:
+            continue  # calls a tool and says nothing
+        role = _role(message)
+        previous = turns[-1] if turns else ("", [])
+        if role == "user" == previous[0] and _documents(parts) and _documents(previous[1]):
+            previous[1].extend(parts)
+        else:
+            turns.append((role, parts))
+    if documents:
+        if "user" not in (role for role, _ in turns):
+            turns.append(("user", []))
+        last = max(index for index, (role, _) in enumerate(turns) if role == "user")
+        turns[last] = ("user", [*documents, *turns[last][1]])
+    return [{"role": role, "content": _content(role, parts)} for role, parts in turns]
+
+
+def has_documents(messages: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether any of the messages holds documents."""
+    return any(
+        bool(content.documents) if isinstance(content, ContextPrompt) else has_markers(content)
+        for content in (message["content"] for message in messages)
+    )
+
+
+def as_prompt_documents(given: Any, document_prompt: DocumentPrompt) -> list[PromptDocument]:
+    """What was passed as ``documents=``.
+
+    Raises:
+        PromptError: not a list of documents.
+    """
+    if isinstance(given, str | Document | PromptDocument) or not isinstance(given, Iterable):
+        raise PromptError(f"documents must be a list of documents, got {type(given).__name__}.")
+    return [_as_prompt_document(each, document_prompt) for each in given]
+
+
+def _as_prompt_document(given: object, document_prompt: DocumentPrompt) -> PromptDocument:
+    if isinstance(given, Document):
+        return document_prompt.document(given)
+    if isinstance(given, PromptDocument):
+        return given
+    if isinstance(given, str):
+        return PromptDocument(given)
+    raise PromptError(
+        f"documents must hold LangChain documents, rag-middle documents or strings, got "
+        f"{type(given).__name__}."
+    )
+
+
+def _role(message: BaseMessage) -> str:
+    name = message.role if isinstance(message, ChatMessage) else message.type
+    # Chunks of messages are named after their class ("AIMessageChunk").
+    name = name.removesuffix("MessageChunk").lower()
+    return _ROLES.get(name, name)
+
+
+def _parts(message: BaseMessage, index: int, document_prompt: DocumentPrompt) -> list[Part]:
+    """Texts and documents of a message, in order."""
+    if isinstance(message, ToolMessage) and _is_documents(message.artifact):
+        marked = isinstance(message.content, str) and has_markers(message.content)
+        if not marked:  # a document_prompt would say how the caller wants them to read
+            return list(as_prompt_documents(message.artifact, document_prompt))
+    blocks = [message.content] if isinstance(message.content, str) else message.content
+    joined = isinstance(message, AIMessage)
+    parts: list[Part] = []
+    for block in blocks:
+        part = block if isinstance(block, str) else _block(block, index)
+        if part is None or part == "":
+            continue
+        if joined and parts and isinstance(part, str) and isinstance(parts[-1], str):
+            parts[-1] += part  # an answer's text may be cut anywhere
+        else:
+            parts.append(part)
+    return parts
+
+
+def _block(block: Mapping[str, Any], index: int) -> Part | None:
+    kind = block.get("type")
+    if kind == "text":
+        return str(block.get("text", ""))
+    if kind == "search_result":
+        content = block.get("content", ())
+        inner = [content] if isinstance(content, str) else [_block(b, index) for b in content]
+        text = "\n".join(part for part in inner if isinstance(part, str))
+        source = block.get("source")
+        return PromptDocument(text, title=block.get("title") or None, id=source)
+    if kind == "text-plain" and isinstance(block.get("text"), str):
+        return PromptDocument(block["text"], title=block.get("title") or None, id=block.get("id"))
+    if kind in _NO_TEXT:
+        return None
+    raise PromptError(
+        f"Message {index} holds a block of type {kind!r}, and this model reads text only. Use "
+        "'text', or 'search_result' or 'text-plain' (with its text) for a document."
+    )
+
+
+def _is_documents(artifact: object) -> bool:
+    return (
+        isinstance(artifact, list | tuple)
+        and bool(artifact)
+        and all(isinstance(each, Document | PromptDocument) for each in artifact)
+    )
+
+
+def _documents(parts: Iterable[Part]) -> bool:
+    return any(isinstance(part, PromptDocument) or has_markers(part) for part in parts)
+
+
+def _content(role: str, parts: Sequence[Part]) -> str | ContextPrompt:
+    """A message's content: its text, or a prompt where there are documents besides markers."""
+    if role == "assistant":
+        text = "".join(part for part in parts if isinstance(part, str))
+        # Nobody retrieved what the model itself said.
+        return escape(text) if has_markers(text) else text
+    texts = [part for part in parts if isinstance(part, str)]
+    if len(texts) == len(parts) and sum(map(has_markers, texts)) < 2:
+        return "\n\n".join(texts)
+    return _prompt(parts)
+
+
+def _prompt(parts: Sequence[Part]) -> ContextPrompt:
+    """Documents together where the first one stands."""
+    before: list[str] = []
+    documents: list[PromptDocument] = []
+    after: list[str] = []
+    for part in parts:
+        if isinstance(part, PromptDocument):
+            documents.append(part)
+            continue
+        found = parse(part)
+        if found.documents:
+            (after if documents else before).append(found.prefix)
+            documents.extend(found.documents)
+            after.append(found.suffix)
+        else:
+            (after if documents else before).append(found.text)
+    prefix, suffix = (
+        "\n\n".join(text.strip("\n") for text in texts if text.strip()) for texts in (before, after)
+    )
+    return ContextPrompt(f"{prefix}\n\n" if prefix else "", documents, suffix)

@@ -1,0 +1,181 @@
+"""FaissRetriever: documents by meaning, from an index of rag-middle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from langchain_core.callbacks import CallbackManagerForRetrieverRun
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.retrievers import BaseRetriever
+from numpy.typing import NDArray
+from pydantic import ConfigDict, Field
+
+from rag_middle import Document as PromptDocument
+from rag_middle import EmbedderError, RetrievalConfigError
+
+__all__ = ["FaissRetriever"]
+
+
+class FaissRetriever(BaseRetriever):
+    """Finds documents by meaning, best first, with the cosine as ``metadata["score"]``.
+
+    ::
+
+        retriever = FaissRetriever.from_documents(documents, k=10)
+        retriever = FaissRetriever.from_folder("docs/", index_folder="docs-index")
+
+    Vectors have length 1 and are compared by their inner product, so a higher score is better,
+    which is what reordering and ``on_overflow="drop_documents"`` take for granted. Needs
+    ``pip install 'langchain-rag-middle[faiss]'``.
+
+    Attributes:
+        index: a `rag_middle.retrieval.FaissIndex`.
+        k: documents to return; fewer come where the index holds fewer.
+        min_score: documents below this cosine are left out; None keeps all.
+        embeddings: for questions, where the index was made with LangChain's embeddings.
+
+    Raises:
+        RetrievalConfigError: ``k`` is below 1, or a question is empty.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    index: Any = Field(repr=False)
+    k: int = 20
+    min_score: float | None = None
+    embeddings: Embeddings | None = Field(default=None, repr=False)
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        if self.k < 1:
+            raise RetrievalConfigError(f"k must be at least 1, got {self.k}.")
+
+    @classmethod
+    def from_documents(
+        cls,
+        documents: Iterable[Document],
+        embeddings: Embeddings | None = None,
+        **settings: Any,
+    ) -> Self:
+        """Index LangChain documents as they are; split long ones before.
+
+        Args:
+            documents: their ids are kept; equal documents are indexed once.
+            embeddings: LangChain's; by default a small model that needs no network.
+            settings: of the retriever.
+
+        Raises:
+            EmbedderError: the embeddings cannot be had, or are not vectors.
+        """
+        from rag_middle.retrieval import Chunk, FaissIndex, Record, SentenceTransformerEmbedder
+
+        chunks = []
+        for document in documents:
+            source = str(document.metadata.get("source") or "")
+            record = Record(text=document.page_content, source=source)
+            chunks.append(
+                Chunk(
+                    id=document.id or f"{source}#{record.content_hash}",
+                    text=document.page_content,
+                    source=source,
+                    end=len(document.page_content),
+                    metadata=document.metadata,
+                )
+            )
+        index = FaissIndex(
+            SentenceTransformerEmbedder() if embeddings is None else _Embedder(embeddings)
+        )
+        index.add(chunks)
+        return cls(index=index, embeddings=embeddings, **settings)
+
+    @classmethod
+    def from_folder(
+        cls,
+        documents: str | Path,
+        index_folder: str | Path | None = None,
+        *,
+        embeddings: Embeddings | None = None,
+        **settings: Any,
+    ) -> Self:
+        """Load, split and index a file or a folder, or bring its saved index up to date.
+
+        Args:
+            documents: text, Markdown, HTML, PDF or JSON lines; see `rag_middle.retrieval.load`.
+            index_folder: where the index is kept; without one it is in memory only.
+            embeddings: LangChain's; by default a small model that needs no network.
+            settings: of the retriever.
+
+        Raises:
+            As `rag_middle.retrieval.build_index`.
+        """
+        from rag_middle.retrieval import build_index
+
+        embedder = None if embeddings is None else _Embedder(embeddings)
+        built = build_index(documents, index_folder, embedder=embedder)
+        return cls(index=built.index, embeddings=embeddings, **settings)
+
+    def _get_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun,
+        k: int | None = None,
+    ) -> list[Document]:
+        if self.embeddings is None or not query.strip():
+            hits = self.index.search(query, self.k if k is None else k)
+        else:  # questions may be embedded in another way than documents
+            vector = np.asarray(self.embeddings.embed_query(query), dtype=np.float32)
+            hits = self.index.search(vector, self.k if k is None else k)
+        return [
+            _document(chunk.document(score))
+            for chunk, score in hits
+            if self.min_score is None or score >= self.min_score
+        ]
+
+
+def _document(found: PromptDocument) -> Document:
+    """For LangChain: the title is metadata there, and always present for templates to name."""
+    metadata: Mapping[str, Any] = found.metadata
+    title = found.title or metadata.get("title") or ""
+    return Document(found.text, id=found.id, metadata={**metadata, "title": title})
+
+
+class _Embedder:
+    """LangChain's embeddings as an embedder of rag-middle: vectors of length 1."""
+
+    def __init__(self, embeddings: Embeddings) -> None:
+        self._embeddings = embeddings
+        self._dimension = len(embeddings.embed_query("dimension"))
+
+    @property
+    def name(self) -> str:
+        model = getattr(self._embeddings, "model_name", None) or getattr(
+            self._embeddings, "model", None
+        )
+        return ":".join(filter(None, [type(self._embeddings).__name__, str(model or "")]))
+
+    @property
+    def dimension(self) -> int:
+        return self._dimension
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """float32 [texts, dimension].
+
+        Raises:
+            EmbedderError: a vector has no direction.
+        """
+        if not texts:
+            return np.zeros((0, self._dimension), dtype=np.float32)
+        vectors = np.asarray(self._embeddings.embed_documents(list(texts)), dtype=np.float32)
+        lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+        if not np.all(np.isfinite(lengths) & (lengths > 0)):
+            raise EmbedderError(
+                f"{self.name} gave a vector without a direction (zero or not finite) for one of "
+                f"{len(texts)} texts. Leave empty documents out, or use other embeddings."
+            )
+        unit: NDArray[np.float32] = vectors / lengths
+        return unit

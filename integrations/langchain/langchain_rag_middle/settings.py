@@ -1,0 +1,355 @@
+"""What `ChatRagMiddle` and `RagMiddleLLM` have in common: weights, method, options, identity."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+
+from langchain_rag_middle.documents import DocumentPrompt
+from langchain_rag_middle.notices import IgnoredArgumentWarning, warn_user
+from langchain_rag_middle.weights import Weights
+from rag_middle import PromptError, UnsupportedGenerationError
+
+if TYPE_CHECKING:
+    from rag_middle import Method, RagMiddleModel
+
+__all__ = ["RagMiddleSettings", "renamed"]
+
+#: Fields that are options of a request, and what `RagMiddleModel` calls them.
+_OPTIONS = {
+    "max_tokens": "max_new_tokens",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "repetition_penalty": "repetition_penalty",
+    "num_beams": "num_beams",
+    "seed": "seed",
+    "stop": "stop",
+    "template": "template",
+    "template_options": "template_options",
+    "on_missing_documents": "on_missing_documents",
+    "on_overflow": "on_overflow",
+}
+#: Fields that say what is loaded, and what `RagMiddleModel.from_pretrained` calls them.
+_LOADING = {
+    "model": "name_or_path",
+    "revision": "revision",
+    "tokenizer": "tokenizer",
+    "dtype": "dtype",
+    "device": "device",
+    "device_map": "device_map",
+    "quantization_config": "quantization_config",
+    "attn_implementation": "attn_implementation",
+    "trust_remote_code": "trust_remote_code",
+    "context_window": "context_window",
+    "self_check": "self_check",
+    "model_options": "model_options",
+    "tokenizer_options": "tokenizer_options",
+}
+_ALIASES = {
+    "max_new_tokens": "max_tokens",
+    "model_id": "model",
+    "model_name": "model",
+    "stop_sequences": "stop",
+}
+#: Names that other models know, and what to do here.
+_ELSEWHERE = {
+    "api_key": "A local model needs none.",
+    "base_url": "A local model has none.",
+    "do_sample": "A temperature above 0 draws tokens; 0 does not.",
+    "functions": "This model calls no tools.",
+    "max_retries": "A local model has no connection to try again.",
+    "model_kwargs": "Pass model_options for loading; options of a request have names of their own.",
+    "n": "Repeat the input in batch().",
+    "parallel_tool_calls": "This model calls no tools.",
+    "pipeline_kwargs": "Options of a request have names of their own: max_tokens, temperature, ...",
+    "response_format": "This model gives plain text.",
+    "timeout": "Leave a stream, or cancel an asynchronous call, to end a generation.",
+    "tool_choice": "This model calls no tools.",
+    "tools": "This model calls no tools.",
+}
+#: What LangChain itself adds to calls, for its own use.
+_FRAMEWORK = frozenset({"stream", "ls_structured_output_format", "structured_output_format"})
+
+
+class RagMiddleSettings(BaseModel):
+    """Weights, a method, and how to generate.
+
+    Attributes:
+        model: a directory, a name on the Hugging Face hub, or a loaded `RagMiddleModel`.
+        method: the method that prompts are read under: a name, a preset, a composition
+            (``"lpes+siw"``, a list), a calibrated profile (``"profile:PATH"``) or a method object.
+            By default none, or that of a loaded model.
+        method_options: its parameters, where it is a name.
+        max_tokens: most tokens to generate.
+        temperature: 0 takes the likeliest token each time; above 0 tokens are drawn.
+        top_p: draw only from the likeliest tokens that together have this probability.
+        top_k: draw only from this many likeliest tokens; 0 for all.
+        repetition_penalty: above 1 makes tokens that occurred less likely.
+        num_beams: hypotheses of a beam search; such answers are streamed in one piece.
+        seed: repeats what is drawn.
+        stop: strings that end the text and are cut off it; those of a call replace them.
+        template: ``"chat"`` for the tokenizer's chat template, ``"raw"`` for none, ``"auto"`` for
+            the template if there is one.
+        template_options: more arguments for the chat template (``{"enable_thinking": False}``).
+        on_missing_documents: ``"warn"``, ``"error"`` or ``"ignore"`` where the method needs
+            documents and a prompt has none.
+        on_overflow: ``"error"``, or ``"drop_documents"`` to leave out the least relevant documents
+            where a prompt does not fit the context window.
+        max_batch_size: prompts per forward pass in ``batch``; memory grows with it.
+        document_prompt: how documents read that come as objects: artifacts of tools, and
+            ``documents=`` of a call.
+        revision: branch, tag or commit on the hub, for model and tokenizer.
+        tokenizer: another tokenizer, or where to load it from.
+        dtype: ``"auto"`` for the checkpoint's own, or ``"float32"``, ``"bfloat16"``, ...
+        device: where the whole model goes; by default a GPU if there is one, else the CPU.
+        device_map: how to spread it instead (``"auto"``; needs the accelerate package).
+        quantization_config: e.g. a transformers ``BitsAndBytesConfig``.
+        attn_implementation: ``"sdpa"``, ``"eager"``, ``"flash_attention_2"``, ...
+        trust_remote_code: run code that comes with the model.
+        context_window: tokens of prompt and answer together, instead of what the model says.
+        self_check: prove of every method new to the model that it takes effect.
+        model_options: more arguments for ``AutoModelForCausalLM.from_pretrained``.
+        tokenizer_options: more arguments for ``AutoTokenizer.from_pretrained``.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True, protected_namespaces=())
+
+    model: Any
+    method: Any = None
+    method_options: dict[str, Any] | None = None
+
+    max_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    repetition_penalty: float = 1.0
+    num_beams: int = 1
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    template: Literal["auto", "chat", "raw"] = "auto"
+    template_options: dict[str, Any] | None = None
+    on_missing_documents: Literal["warn", "error", "ignore"] = "warn"
+    on_overflow: Literal["error", "drop_documents"] = "error"
+    max_batch_size: int = 8
+    document_prompt: DocumentPrompt = Field(default_factory=DocumentPrompt)
+
+    revision: str | None = None
+    tokenizer: Any = Field(default=None, repr=False)
+    dtype: Any = None
+    device: Any = None
+    device_map: Any = None
+    quantization_config: Any = None
+    attn_implementation: str | None = None
+    trust_remote_code: bool = False
+    context_window: int | None = None
+    self_check: bool = True
+    model_options: dict[str, Any] | None = None
+    tokenizer_options: dict[str, Any] | None = None
+
+    if TYPE_CHECKING:  # of BaseLanguageModel, which comes with the classes that use this one
+        custom_get_token_ids: Callable[[str], list[int]] | None
+
+        def _add_version(self, pkg: str, version: str) -> None: ...
+
+    _weights: Weights = PrivateAttr()
+    _method: Method = PrivateAttr()
+
+    def __init__(self, **given: Any) -> None:
+        """Check everything that can be checked without loading the model.
+
+        Raises:
+            UnknownNameError: no such method.
+            MethodConfigError: parameters that the method refuses.
+            UnsupportedGenerationError: options that make no sense, or what is to be loaded beside
+                a loaded model.
+
+        Warns:
+            IgnoredArgumentWarning: names that are not known here.
+        """
+        known = renamed(given)
+        self._warn_of_unknown(known)
+        super().__init__(**known)
+        # Not in a pydantic validator, which would hide the types of these errors.
+        self._weights = self._chosen_weights()
+        self._method = self._chosen_method(self.method, self.method_options)
+        self._checked_options({})
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Pydantic's own, for private attributes, would end here: LangChain's has to come too."""
+        super().model_post_init(context)
+
+    @model_validator(mode="after")
+    def _set_rag_middle_version(self) -> Self:
+        self._add_version("langchain-rag-middle", version("langchain-rag-middle"))
+        return self
+
+    @property
+    def rag_middle_model(self) -> RagMiddleModel:
+        """The model itself, loaded now if it is not there: to measure with, or to share."""
+        return self._weights.model
+
+    @property
+    def model_name(self) -> str:
+        """The name of the model, as traces and responses show it."""
+        name = self._weights.identity["name_or_path"]
+        return str(name or type(self.rag_middle_model.model).__name__)
+
+    # -- counting -----------------------------------------------------------------------------
+
+    def get_token_ids(self, text: str) -> list[int]:
+        """Ids of a text inside a prompt, by the model's own tokenizer."""
+        if self.custom_get_token_ids is not None:
+            return self.custom_get_token_ids(text)
+        return list(self.rag_middle_model.token_ids(text))
+
+    # -- identity -----------------------------------------------------------------------------
+
+    @property
+    def _identifying_params(self) -> Mapping[str, Any]:
+        """What answers depend on: the key of caches, and what traces show."""
+        options = {name: getattr(self, name) for name in _OPTIONS}
+        return {
+            "model_name": self.model_name,
+            "method": repr(self._method),
+            **options,
+            "document_prompt": self.document_prompt.template,
+            "weights": self._weights.identity,
+        }
+
+    # -- a call's own settings ------------------------------------------------------------------
+
+    def _options(self, stop: list[str] | None, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments of `RagMiddleModel.generate` for a call, `documents` not among them.
+
+        Raises:
+            UnsupportedGenerationError: values that make no sense, or another model.
+            UnknownNameError: no such method.
+        """
+        call = renamed(given)
+        self._warn_of_unknown(call, in_call=True)
+        if stop is not None:
+            call["stop"] = stop
+        options = self._checked_options(call)
+        chosen = self._method
+        if call.get("method") is not None:
+            chosen = self._chosen_method(call["method"], call.get("method_options"))
+        return {**options, "method": chosen}
+
+    def _checked_options(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        from rag_middle.generation import GenerationOptions
+
+        fixed = [name for name in _LOADING if call.get(name) is not None]
+        if fixed:
+            raise UnsupportedGenerationError(
+                f"{', '.join(fixed)} cannot change from call to call: make another "
+                f"{type(self).__name__}. It shares the weights where it can."
+            )
+        options = {}
+        for field, name in _OPTIONS.items():
+            own = getattr(self, field)
+            options[name] = own if call.get(field) is None else call[field]
+        options["stop"] = options["stop"] or ()
+        options |= self._more_options(call)
+        GenerationOptions(**options)
+        return options
+
+    def _more_options(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        """Options that only one of the two classes has."""
+        return {}
+
+    def _warn_of_unknown(self, given: Mapping[str, Any], *, in_call: bool = False) -> None:
+        fields = type(self).model_fields
+        known = [*_OPTIONS, "method", "method_options", *_LOADING, *self._call_names]
+        known = known if in_call else [*fields]
+        for name in given:
+            if name in known or (in_call and name in _FRAMEWORK):
+                continue
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"Did you mean {close[0]!r}?" if close else ""
+            hint = _ELSEWHERE.get(name, hint)
+            where = "this call" if in_call else type(self).__name__
+            warn_user(f"{name!r} has no effect on {where}. {hint}".rstrip(), IgnoredArgumentWarning)
+
+    @property
+    def _call_names(self) -> tuple[str, ...]:
+        """Names that only calls take."""
+        return ()
+
+    def _chosen_method(self, method: Any, options: Mapping[str, Any] | None) -> Method:
+        from rag_middle.methods import resolve_method
+
+        if method is None and not isinstance(self.model, str | Path):
+            return self.rag_middle_model.method
+        return resolve_method("none" if method is None else method, options)
+
+    def _chosen_weights(self) -> Weights:
+        if isinstance(self.model, str | Path):
+            given = {name: getattr(self, field) for field, name in _LOADING.items()}
+            return Weights.of(**{name: value for name, value in given.items() if value is not None})
+        from rag_middle import RagMiddleModel
+
+        if not isinstance(self.model, RagMiddleModel):
+            raise UnsupportedGenerationError(
+                f"model must be a name, a directory or a RagMiddleModel, got "
+                f"{type(self.model).__name__}. Wrap a loaded model: RagMiddleModel(model, "
+                "tokenizer)."
+            )
+        defaults = type(self).model_fields
+        beside = [
+            field
+            for field in _LOADING
+            if field != "model" and getattr(self, field) != defaults[field].default
+        ]
+        if beside:
+            raise UnsupportedGenerationError(
+                f"{', '.join(beside)} would say how to load a model, and this one is loaded "
+                "already. Pass them to RagMiddleModel.from_pretrained."
+            )
+        return Weights({}, self.model)
+
+    def _check_documents(self, found: bool, options: dict[str, Any]) -> None:
+        """Speak up where the method needs documents and the prompt has none.
+
+        Takes the policy out of the options, so that this is said once and in LangChain's terms.
+
+        Raises:
+            PromptError: there are none, and the policy is ``"error"``.
+        """
+        from rag_middle.generation import MissingDocumentsWarning
+
+        policy, options["on_missing_documents"] = options["on_missing_documents"], "ignore"
+        needy = [p.name for p in options["method"].parts if p.needs_documents and not p.is_neutral]
+        if found or policy == "ignore" or not needy:
+            return
+        message = (
+            f"{' and '.join(needy)} needs documents, and this prompt has none that it can tell: "
+            "nothing is changed. Pass document_prompt=DocumentPrompt() where the chain takes one, "
+            "or format_docs, which mark documents; on_missing_documents='ignore' says that this "
+            "is meant."
+        )
+        if policy == "error":
+            raise PromptError(message)
+        warn_user(message, MissingDocumentsWarning)
+
+
+def renamed(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments under the names of this package.
+
+    Raises:
+        UnsupportedGenerationError: one thing under two names.
+    """
+    renamed: dict[str, Any] = {}
+    for name, value in given.items():
+        known = _ALIASES.get(name, name)
+        if known in renamed:
+            raise UnsupportedGenerationError(
+                f"{name} and {known} are the same and were both given: pass one of them."
+            )
+        renamed[known] = value
+    return renamed

@@ -1,0 +1,149 @@
+"""Weights: loaded when first needed, once for all that ask for the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakValueDictionary
+
+from huggingface_hub import try_to_load_from_cache
+
+if TYPE_CHECKING:
+    from rag_middle import RagMiddleModel
+
+__all__ = ["Weights", "known_context_window"]
+
+_CHECKPOINT_FILES = ("*.json", "*.safetensors", "*.bin", "*.jinja", "*.model")
+_SAMPLES = 16  # values of each parameter that go into a fingerprint
+
+
+class Weights:
+    """A model that is there, or that is loaded on first use.
+
+    `of` gives one object for equal arguments as long as somebody holds it. So a copy of a
+    LangChain model (``bind``, ``configurable_fields``), the same model under another method, and
+    a chat model next to an LLM share one set of weights. Requests on a model leave nothing behind,
+    and take turns.
+
+    Args:
+        arguments: of `RagMiddleModel.from_pretrained`, the name first among them.
+        model: a loaded model instead.
+    """
+
+    _shared: ClassVar[WeakValueDictionary[str, Weights]] = WeakValueDictionary()
+    _shared_lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, arguments: Mapping[str, Any], model: RagMiddleModel | None = None) -> None:
+        self._arguments = dict(arguments)
+        self._model = model
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, **arguments: Any) -> Weights:
+        """The weights that `RagMiddleModel.from_pretrained` loads with these arguments."""
+        # An object that only has an address is its own key; it lives as long as the weights do.
+        checkpoint = _checkpoint(arguments["name_or_path"])
+        key = json.dumps([arguments, checkpoint], sort_keys=True, default=repr)
+        with cls._shared_lock:
+            return cls._shared.setdefault(key, cls(arguments))
+
+    @property
+    def loaded(self) -> RagMiddleModel | None:
+        """The model, if it is there already."""
+        return self._model
+
+    @property
+    def model(self) -> RagMiddleModel:
+        """The model, loaded now if it is not there.
+
+        Raises:
+            As `RagMiddleModel.from_pretrained`.
+        """
+        with self._lock:
+            if self._model is None:
+                from rag_middle import RagMiddleModel
+
+                self._model = RagMiddleModel.from_pretrained(**self._arguments)
+            return self._model
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What tells these weights from others, as JSON-ready values; loads nothing."""
+        if not self._arguments:
+            return self._identity_of_loaded()
+        given = {name: _plain(value) for name, value in self._arguments.items() if value}
+        return {**given, "checkpoint": _checkpoint(self._arguments["name_or_path"])}
+
+    def _identity_of_loaded(self) -> dict[str, Any]:
+        assert self._model is not None
+        network: Any = self._model.model
+        config = network.config
+        return {
+            "name_or_path": config.name_or_path,
+            "revision": getattr(config, "_commit_hash", None),
+            "dtype": str(network.dtype).removeprefix("torch."),
+            "quantization_config": _plain(getattr(config, "quantization_config", None)),
+            "attn_implementation": getattr(config, "_attn_implementation", None),
+            "context_window": self._model.context_window,
+            "checkpoint": _fingerprint(network),
+        }
+
+    def __deepcopy__(self, memo: object) -> Weights:
+        return self  # copies of a LangChain model share the weights
+
+
+def known_context_window(model: Any, revision: str | None = None) -> int | None:
+    """Tokens that fit, as far as that is known without loading anything.
+
+    Args:
+        model: a folder, the name of a model, or a loaded one.
+        revision: of the model.
+    """
+    if not isinstance(model, str | Path):
+        found: int | None = model.context_window
+        return found
+    file: Any = Path(model).expanduser() / "config.json"
+    if not file.is_file():
+        file = try_to_load_from_cache(str(model), "config.json", revision=revision)
+    if not isinstance(file, str | Path):
+        return None
+    config = json.loads(Path(file).read_bytes())
+    window = config.get("text_config", config).get("max_position_embeddings")
+    return window if isinstance(window, int) else None
+
+
+def _checkpoint(name_or_path: object) -> str | None:
+    """Changes when a model in a folder is saved anew; None for names on the hub."""
+    folder = Path(str(name_or_path)).expanduser()
+    if not folder.is_dir():
+        return None
+    files = sorted(file for pattern in _CHECKPOINT_FILES for file in folder.glob(pattern))
+    return _digest([(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files])
+
+
+def _fingerprint(network: Any) -> str:
+    """A hash of a few values of every parameter: other weights under one name differ."""
+    facts = []
+    for name, parameter in network.named_parameters():
+        facts.append((name, tuple(parameter.shape), str(parameter.dtype)))
+        if parameter.numel() and parameter.device.type != "meta":  # "meta": offloaded
+            flat = parameter.detach().flatten()
+            some = flat[:: max(1, flat.numel() // _SAMPLES)][:_SAMPLES]
+            facts.append(tuple(some.float().tolist()))
+    return _digest(facts)
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
+
+
+def _plain(value: Any) -> Any:
+    """`value` as JSON can write it."""
+    if hasattr(value, "to_dict"):
+        value = value.to_dict()
+    return json.loads(json.dumps(value, default=str, sort_keys=True))

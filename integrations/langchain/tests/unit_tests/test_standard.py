@@ -1,0 +1,38 @@
+"""LangChain's own unit tests of chat models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.language_models import BaseChatModel
+from langchain_tests.unit_tests import ChatModelUnitTests
+
+from langchain_rag_middle import ChatRagMiddle
+
+
+# The suite passes what services know: timeout, max_retries, api_key.
+@pytest.mark.filterwarnings("ignore::langchain_rag_middle.IgnoredArgumentWarning")
+class TestChatRagMiddleStandard(ChatModelUnitTests):
+    folder: Path
+
+    @pytest.fixture(autouse=True)
+    def _folder(self, tiny_folder: Path) -> None:
+        self.folder = tiny_folder
+
+    @property
+    def chat_model_class(self) -> type[BaseChatModel]:
+        return ChatRagMiddle
+
+    @property
+    def chat_model_params(self) -> dict[str, Any]:
+        return {"model": str(self.folder)}
+
+    @property
+    def has_tool_calling(self) -> bool:
+        return False
+
+    @property
+    def has_structured_output(self) -> bool:
+        return False
