@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,9 @@ from rag_middle.errors import (
     UnsupportedGenerationError,
 )
 from rag_middle.generation import MissingDocumentsWarning, RagMiddleModel
+from rag_middle.methods import NoMethod, Runner
 from rag_middle.retrieval import Built, FaissIndex, Retriever, build_index
+from rag_middle.tokens import TokenizedPrompt
 from tests.answering.conftest import RIVERS
 from tests.retrieval.embedding import HashingEmbedder
 
@@ -79,6 +83,27 @@ def test_pine_gives_the_same_answer_in_any_order_of_documents(answerer: Answerer
     assert one.generation.token_ids == other.generation.token_ids
     assert [source.document for source in other.sources] == backwards
     assert [source.position for source in other.sources] == [0, 1, 2, 3]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backwards(NoMethod):
+    """Shows the documents in reverse."""
+
+    def arrange(self, prompt: TokenizedPrompt, runner: Runner) -> Sequence[int]:
+        return range(len(prompt.layout.documents))[::-1]
+
+
+def test_sources_stand_where_the_method_put_them(answerer: Answerer, model: RagMiddleModel) -> None:
+    answer = answerer.ask(QUESTION, method=Backwards(), top_k=3, **SHORT)
+    assert [source.position for source in answer.sources] == [2, 1, 0]
+    assert answer.sources[0].title == "Nantes"
+    assert [document.id for document in answer.prompt.documents] == [
+        source.document.id for source in answer.sources[::-1]
+    ]
+    assert len(model.encode(answer.prompt, method="none")) == answer.usage.prompt_tokens
+    with answerer.stream(QUESTION, method=Backwards(), top_k=3, **SHORT) as pieces:
+        assert [source.position for source in pieces.sources] == [2, 1, 0]
+        assert pieces.prompt == answer.prompt
 
 
 def test_the_method_is_the_questions_else_the_answerers_else_the_models(
