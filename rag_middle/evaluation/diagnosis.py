@@ -141,7 +141,7 @@ def diagnose(
     """
     if not task.places:
         raise EvaluationConfigError(
-            f"{task.label} does not say which document holds the answer, so positions cannot be "
+            f"{task.name} does not say which document holds the answer, so positions cannot be "
             "compared. Give data with gold documents, or compare methods as a whole with "
             "`rag-middle evaluate`."
         )
@@ -154,8 +154,7 @@ def diagnose(
     if cost:
         places = results.places
         middle = position(places[len(places) // 2])
-        # The same questions that were asked, so that nothing new has to be drawn.
-        few = [task.prompt(item, middle) for item in task.items(_COST_PROMPTS, how.seed)]
+        few = [task.prompt(item, middle) for item in results.items[:_COST_PROMPTS]]
         costs = measure_costs(model, labelled_methods(methods), few, template=how.template)
     summary = summarised(results, costs)
     columns = [position(at) for at in results.places]

@@ -8,8 +8,6 @@ from typing import Any, Literal, get_args
 
 from rag_middle.errors import EvaluationConfigError, MethodConfigError
 from rag_middle.evaluation.conditions import (
-    CLOSED_BOOK,
-    GOLD_ONLY,
     Condition,
     order,
     position,
@@ -155,7 +153,7 @@ class Measurement:
             return spread_positions(task.places, self.positions)
         if self.positions[-1] >= task.places:
             raise EvaluationConfigError(
-                f"Place {self.positions[-1]} does not exist: prompts of {task.label} have "
+                f"Place {self.positions[-1]} does not exist: prompts of {task.name} have "
                 f"{task.places} documents, places 0 to {task.places - 1}."
             )
         return self.positions
@@ -167,9 +165,7 @@ class Measurement:
 
     def control_conditions(self, task: Task) -> tuple[Condition, ...]:
         """The conditions the unmodified model is run under besides."""
-        if not self.controls:
-            return ()
-        return (GOLD_ONLY, CLOSED_BOOK) if task.places else (CLOSED_BOOK,)
+        return task.controls if self.controls else ()
 
     def metric_names(self, task: Task) -> tuple[str, ...]:
         """The scores of a record; the first is the main one.
@@ -183,7 +179,7 @@ class Measurement:
             return names
         if self.metric not in names:
             raise EvaluationConfigError(
-                f"{task.label} by {self.scoring} has no metric {self.metric!r}; it has "
+                f"{task.name} by {self.scoring} has no metric {self.metric!r}; it has "
                 f"{', '.join(names)}."
             )
         return (self.metric, *(name for name in names if name != self.metric))

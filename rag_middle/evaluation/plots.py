@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rag_middle.errors import MissingExtraError
@@ -12,17 +11,31 @@ from rag_middle.evaluation.results import PositionCurves
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "figure", "plot_position_curves"]
+__all__ = [
+    "draw_cost",
+    "draw_gaps",
+    "draw_position_curves",
+    "new_figure",
+    "plot_cost",
+    "plot_gaps",
+    "plot_overview",
+    "plot_position_curves",
+]
 
 # Okabe and Ito's colours, which the colour-blind can tell apart; the unmodified model is black.
-COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
+_COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
 _MARKERS = "osD^vP*X"
 # Inches: narrow enough to be read when a phone shows it 360 pixels wide.
-WIDTH, HEIGHT = 4.8, 3.6
+WIDTH, HEIGHT = 4.8, 3.9
+_GRID = "#DDDDDD"
 
 
-def figure(height: float = HEIGHT) -> tuple[Figure, Any]:
-    """A figure and its axes, without pyplot and its global state.
+def new_figure(panels: int = 1, height: float = HEIGHT) -> tuple[Figure, list[Any]]:
+    """A figure with axes below each other, without pyplot and its global state.
+
+    Args:
+        panels: how many axes.
+        height: of each, in inches.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -31,12 +44,12 @@ def figure(height: float = HEIGHT) -> tuple[Figure, Any]:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise MissingExtraError("The chart", package="matplotlib", extra="eval") from error
-    drawn = Figure(figsize=(WIDTH, height), layout="constrained")
-    axes = drawn.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="#DDDDDD", linewidth=0.6)
-    axes.set_axisbelow(True)
-    return drawn, axes
+    drawn = Figure(figsize=(WIDTH, height * panels), layout="constrained")
+    every = drawn.subplots(panels, 1, squeeze=False)[:, 0]
+    for axes in every:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.set_axisbelow(True)
+    return drawn, list(every)
 
 
 def plot_position_curves(curves: PositionCurves, *, title: str | None = None) -> Figure:
@@ -46,53 +59,178 @@ def plot_position_curves(curves: PositionCurves, *, title: str | None = None) ->
         curves: from `accuracy_by_position`, or `Results.curves`.
         title: above the chart; by default the number of questions and documents.
 
+    Returns:
+        A matplotlib figure; ``savefig`` writes it.
+
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    drawn, axes = figure()
-    scale = 100 if curves.metric.share else 1
+    drawn, [axes] = new_figure()
+    draw_position_curves(axes, curves, title=title)
+    return drawn
+
+
+def plot_gaps(curves: PositionCurves) -> Figure:
+    """A bar per method for the gap between best and worst place, with its interval.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    drawn, [axes] = new_figure(height=_bars_height(curves))
+    draw_gaps(axes, curves)
+    return drawn
+
+
+def plot_cost(curves: PositionCurves, ratios: Mapping[str, float | None]) -> Figure:
+    """A point per method: score at the worst place over time of an answer.
+
+    Args:
+        curves: of the methods.
+        ratios: time of an answer to the unmodified model's, by label.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    drawn, [axes] = new_figure()
+    draw_cost(axes, curves, ratios)
+    return drawn
+
+
+def plot_overview(curves: PositionCurves, ratios: Mapping[str, float | None]) -> Figure:
+    """All three charts below each other.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    with_cost = any(ratio is not None for ratio in ratios.values())
+    drawn, every = new_figure(panels=3 if with_cost else 2)
+    draw_position_curves(every[0], curves)
+    draw_gaps(every[1], curves)
+    if with_cost:
+        draw_cost(every[2], curves, ratios)
+    return drawn
+
+
+def draw_position_curves(axes: Any, curves: PositionCurves, *, title: str | None = None) -> None:
+    """`plot_position_curves`, into given axes."""
+    scale = _scale(curves)
     places = [at + 1 for at in curves.places]
     for index, curve in enumerate(curves.curves):
-        colour = COLOURS[index % len(COLOURS)]
+        style = _style(index)
         axes.fill_between(
             places,
             [scale * each.low for each in curve.estimates],
             [scale * each.high for each in curve.estimates],
-            color=colour,
-            alpha=0.13,
+            color=style["color"],
+            alpha=0.12,
             linewidth=0,
         )
         axes.plot(
             places,
             [scale * each.value for each in curve.estimates],
-            color=colour,
-            marker=_MARKERS[index % len(_MARKERS)],
             markersize=4.5,
             linewidth=1.6,
-            linestyle="-" if index < len(COLOURS) else "--",
             label=curve.label,
+            **style,
         )
+    axes.grid(axis="y", color=_GRID, linewidth=0.6)
     axes.set_xticks(places)
     axes.set_xlabel(f"Place of the document with the answer, of {curves.documents}")
-    axes.set_ylabel(f"{curves.metric.title}, %" if curves.metric.share else curves.metric.title)
+    axes.set_ylabel(_with_unit(curves))
     if curves.metric.share:
-        highest = max(each.high for curve in curves.curves for each in curve.estimates)
-        axes.set_ylim(0, max(10, math.ceil(highest * 10 + 0.3) * 10) if highest < 0.97 else 103)
+        axes.set_ylim(-2, 102)
     axes.set_title(
         title or f"{curves.questions} questions, {curves.documents} documents", fontsize=10
     )
-    legend_below(drawn, axes, len(curves.curves))
-    return drawn
-
-
-def legend_below(drawn: Figure, axes: Any, entries: int, names: Sequence[str] = ()) -> None:
-    """A legend under the axes, where it hides nothing."""
-    handles, labels = axes.get_legend_handles_labels()
-    drawn.legend(
-        handles,
-        list(names) or labels,
-        loc="outside lower center",
-        ncols=min(3, max(1, entries)),
-        fontsize=9,
+    axes.legend(
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.2),
+        ncols=min(3, len(curves.curves)),
+        fontsize=8.5,
         frameon=False,
     )
+
+
+def draw_gaps(axes: Any, curves: PositionCurves) -> None:
+    """`plot_gaps`, into given axes."""
+    scale = _scale(curves)
+    for index, curve in enumerate(curves.curves):
+        gap = curve.gap
+        axes.barh(index, scale * gap.value, color=_style(index)["color"], alpha=0.75, height=0.62)
+        low, high = scale * (gap.value - gap.low), scale * (gap.high - gap.value)
+        axes.errorbar(
+            scale * gap.value,
+            index,
+            xerr=[[low], [high]],
+            color="#555555",
+            linewidth=1.1,
+            capsize=3,
+        )
+    axes.axvline(0, color="#555555", linewidth=0.9)
+    axes.grid(axis="x", color=_GRID, linewidth=0.6)
+    axes.set_yticks(range(len(curves.curves)), [_short(curve.label) for curve in curves.curves])
+    axes.invert_yaxis()
+    unit = "points" if curves.metric.share else "nats"
+    axes.set_xlabel(f"Best place minus worst, {unit}")
+    axes.set_title("Gap between places; crossing 0: may be chance", fontsize=10)
+
+
+def draw_cost(axes: Any, curves: PositionCurves, ratios: Mapping[str, float | None]) -> None:
+    """`plot_cost`, into given axes."""
+    scale = _scale(curves)
+    for index, curve in enumerate(curves.curves):
+        ratio = ratios.get(curve.label)
+        if ratio is None:
+            continue
+        worst = curve.worst
+        style = _style(index)
+        axes.errorbar(
+            ratio,
+            scale * worst.value,
+            yerr=[[scale * (worst.value - worst.low)], [scale * (worst.high - worst.value)]],
+            color=style["color"],
+            marker=style["marker"],
+            markersize=6,
+            linewidth=1,
+            linestyle="none",
+            label=curve.label,
+        )
+    axes.grid(color=_GRID, linewidth=0.6)
+    axes.set_xlabel("Time of an answer (unmodified model: 1)")
+    axes.set_ylabel("Worst place" + (", %" if curves.metric.share else ""))
+    axes.margins(x=0.12)
+    if curves.metric.share:
+        axes.set_ylim(-2, 102)
+    axes.set_title("What the worst place costs", fontsize=10)
+    # A legend and no labels at the points: points may lie on each other, labels must not.
+    axes.legend(
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.2),
+        ncols=min(3, len(curves.curves)),
+        fontsize=8.5,
+        frameon=False,
+    )
+
+
+def _style(index: int) -> dict[str, Any]:
+    return {
+        "color": _COLOURS[index % len(_COLOURS)],
+        "marker": _MARKERS[index % len(_MARKERS)],
+        "linestyle": "-" if index < len(_COLOURS) else "--",
+    }
+
+
+def _scale(curves: PositionCurves) -> float:
+    return 100.0 if curves.metric.share else 1.0
+
+
+def _with_unit(curves: PositionCurves) -> str:
+    return f"{curves.metric.title}, %" if curves.metric.share else curves.metric.title
+
+
+def _short(label: str) -> str:
+    return label.replace("_", "_\n", 1) if len(label) > 14 else label
+
+
+def _bars_height(curves: PositionCurves) -> float:
+    return 1.3 + 0.38 * len(curves.curves)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rag_middle.errors import EvaluationConfigError
 from rag_middle.evaluation.conditions import Condition, position
+from rag_middle.evaluation.items import Item
 from rag_middle.evaluation.measurement import LabelledMethod, Measurement
 from rag_middle.evaluation.metrics import Metric, metric
 from rag_middle.evaluation.records import Key, Record
@@ -92,7 +93,7 @@ class Results:
         task: what was asked.
         measurement: how.
         methods: under which methods, the unmodified model first.
-        items: ids of the questions, in order.
+        items: the questions, in order.
         records: the answers by method label, condition name and item id; none is missing.
         model: what tells the model from others.
     """
@@ -100,7 +101,7 @@ class Results:
     task: Task
     measurement: Measurement
     methods: tuple[LabelledMethod, ...]
-    items: tuple[str, ...]
+    items: tuple[Item, ...]
     records: Mapping[Key, Record]
     model: Mapping[str, Any]
 
@@ -127,7 +128,7 @@ class Results:
         chosen = name or self.metric.name
         return np.array(
             [
-                [self.records[label, each.name, item].scores[chosen] for each in conditions]
+                [self.records[label, each.name, item.id].scores[chosen] for each in conditions]
                 for item in self.items
             ]
         )
@@ -147,7 +148,7 @@ class Results:
         """
         if not self.places:
             raise EvaluationConfigError(
-                f"{self.task.label} has no gold document, so there is no curve over its position."
+                f"{self.task.name} has no gold document, so there is no curve over its position."
             )
         chosen = metric(name) if name else self.metric
         columns = [position(at) for at in self.places]

@@ -80,7 +80,7 @@ def run(
     chosen = labelled_methods(methods)
     if how.scoring == "likelihood" and not task.by_likelihood:
         raise EvaluationConfigError(
-            f"{task.label} has no single right answer whose likelihood could be measured: use "
+            f"{task.name} has no single right answer whose likelihood could be measured: use "
             "scoring='generation'."
         )
     how.metric_names(task)  # refuses one that there is not
@@ -91,7 +91,7 @@ def run(
         )
     items = task.items(how.limit, how.seed)
     if not items:
-        raise EvaluationDataError(f"{task.label} has no questions. Check its data and limit.")
+        raise EvaluationDataError(f"{task.name} has no questions. Check its data and limit.")
     wanted = [
         (each, condition)
         for each in chosen
@@ -127,7 +127,7 @@ def run(
         task=task,
         measurement=how,
         methods=chosen,
-        items=tuple(item.id for item in items),
+        items=tuple(items),
         records=found,
         model=identity["model"],
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rag_middle.evaluation.conditions import order
+from rag_middle.evaluation.conditions import order, position
 from rag_middle.evaluation.cost import Cost
 from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.evaluation.metrics import Metric, normalized
@@ -27,8 +27,9 @@ class MethodSummary:
         mean: of the main metric over questions and conditions.
         difference: mean minus that of the unmodified model, paired; None for that model itself.
         curve: over gold positions, where there are any.
-        flip_rate: chance that an answer changes when the documents are shuffled again; None where
-            no orders were run.
+        flip_rate: chance that an answer changes when the documents are shuffled again, or where no
+            shuffled orders were run, when the gold document moves to another place; None where
+            there is neither.
         acted: share of prompts that the method could act on.
         cost: where it was measured.
     """
@@ -163,12 +164,14 @@ def summarised(
 
 
 def _flips(results: Results, label: str, resamples: int, seed: int) -> Estimate | None:
-    orders = [order(index).name for index in range(results.measurement.orders)]
-    if not orders:
+    shuffled = [order(index) for index in range(results.measurement.orders)]
+    if not shuffled:
+        shuffled = [position(at) for at in results.places]  # these are orders of documents, too
+    if not shuffled:
         return None
     rates = []
     for item in results.items:
-        records = [results.records[label, name, item] for name in orders]
+        records = [results.records[label, each.name, item.id] for each in shuffled]
         # Without a text, only whether the right answer is the greedy one can be compared.
         rates.append(
             flip_rate(

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from rag_middle.documents import ContextPrompt
 from rag_middle.errors import EvaluationConfigError
-from rag_middle.evaluation.conditions import AS_GIVEN, Condition, arranged_documents
+from rag_middle.evaluation.conditions import AS_GIVEN, CLOSED_BOOK, GOLD_ONLY, Condition
 from rag_middle.evaluation.items import Item
 from rag_middle.evaluation.metrics import best_subspan_em, exact_match, f1
 
@@ -33,6 +33,8 @@ class Task(ABC):
         metrics: names of the scores of a generated answer; the first is the main one.
         max_new_tokens: of an answer.
         stop: strings that end an answer.
+        by_likelihood: whether there is one right answer whose likelihood can be measured.
+        controls: the conditions that the unmodified model can be asked under besides.
     """
 
     name: ClassVar[str]
@@ -42,6 +44,7 @@ class Task(ABC):
     max_new_tokens: ClassVar[int] = 32
     stop: ClassVar[tuple[str, ...]] = ()
     by_likelihood: ClassVar[bool] = True
+    controls: ClassVar[tuple[Condition, ...]] = (GOLD_ONLY, CLOSED_BOOK)
 
     @property
     @abstractmethod
@@ -86,14 +89,6 @@ class Task(ABC):
     def to_dict(self) -> dict[str, Any]:
         """What makes its questions what they are, JSON-ready, for records and reports."""
         return {"task": self.name, "version": self.version, **_plain(asdict(self))}
-
-    @property
-    def label(self) -> str:
-        """What sets it apart from other tasks of a run; its name."""
-        return self.name
-
-    def _documents(self, item: Item, condition: Condition) -> tuple[Any, ...]:
-        return arranged_documents(item, condition)
 
 
 def require_whole(owner: str, least: int, **values: object) -> None:

@@ -1,0 +1,96 @@
+"""Tasks by name, and by what a data file looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+from rag_middle.errors import EvaluationConfigError, EvaluationDataError, RegistrationError
+from rag_middle.evaluation.tasks.base import Task
+from rag_middle.evaluation.tasks.reading import lines_of
+from rag_middle.registry import Registry, suggest
+
+__all__ = ["TASKS", "make_task", "task_for_file"]
+
+_HERE = "rag_middle.evaluation.tasks"
+
+
+def _check(target: object) -> None:
+    if not (isinstance(target, type) and issubclass(target, Task)):
+        raise RegistrationError(f"{target!r} is not a subclass of rag_middle.evaluation.Task.")
+
+
+TASKS: Registry[type[Task]] = Registry("task", entry_point_group="rag_middle.tasks", check=_check)
+TASKS.register("invented_documents", f"{_HERE}.invented_documents:InventedDocuments")
+TASKS.register("key_value_retrieval", f"{_HERE}.key_value:KeyValueRetrieval")
+TASKS.register("multi_document_qa", f"{_HERE}.questions:MultiDocumentQA")
+TASKS.register("own_questions", f"{_HERE}.questions:OwnQuestions")
+TASKS.register("retrieved_qa", f"{_HERE}.retrieved_qa:RetrievedQA")
+TASKS.register("pairwise_judge", f"{_HERE}.pairwise_judge:PairwiseJudge")
+TASKS.register("multiple_choice", f"{_HERE}.multiple_choice:MultipleChoice")
+TASKS.register("long_context_qa", f"{_HERE}.long_context:LongContextQA")
+TASKS.register("timeline_order", f"{_HERE}.long_context:TimelineOrder")
+
+_NEEDED = {
+    "data": "the path of a file of JSON lines",
+    "index": "the folder that `rag-middle index` wrote",
+}
+
+#: Fields that tell a format, the surest first.
+_FORMATS = (
+    ("ordered_kv_records", "key_value_retrieval"),
+    ("ctxs", "multi_document_qa"),
+    ("chosen", "pairwise_judge"),
+    ("choices", "multiple_choice"),
+    ("gold", "own_questions"),
+    ("text", "multi_document_qa"),
+    ("input", "long_context_qa"),
+)
+
+
+def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
+    """A task from its name and parameters.
+
+    Raises:
+        UnknownNameError: no such task, with the nearest name.
+        EvaluationConfigError: parameters that it does not have, lacks or refuses.
+    """
+    kind = TASKS.get(name)
+    given = dict(options or {})
+    known = [each.name for each in fields(kind)]
+    for option in given:
+        if option not in known:
+            raise EvaluationConfigError(
+                f"Task {name} has no option {option!r}.{suggest(option, known)} Options: "
+                f"{', '.join(known) or 'none'}."
+            )
+    for each in fields(kind):
+        if each.default is MISSING and given.get(each.name) is None:
+            raise EvaluationConfigError(
+                f"Task {name} needs {each.name!r}: {_NEEDED.get(each.name, 'it has no default')}."
+            )
+    return kind(**given)
+
+
+def task_for_file(path: str | Path, **options: Any) -> Task:
+    """The task that a data file is for, by the fields of its first line.
+
+    Args:
+        path: JSON lines in any of the formats of the tasks.
+        options: of the task, such as ``documents``; those it does not have are refused.
+
+    Raises:
+        EvaluationDataError: the file cannot be read, or has none of the formats.
+        EvaluationConfigError: options that this task does not have.
+    """
+    place, first = next(lines_of(path), ("", {}))
+    for telling, name in _FORMATS:
+        if telling in first:
+            return make_task(name, {"data": path, **options})
+    raise EvaluationDataError(
+        f"{place or path} has none of the known formats. For questions of your own, write lines "
+        'such as {"question": "...", "answers": ["..."], "gold": "...", "distractors": ["..."]}; '
+        f"fields found: {', '.join(first) or 'none'}."
+    )

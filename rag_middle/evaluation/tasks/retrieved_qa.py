@@ -1,0 +1,90 @@
+"""Questions answered from what a real retriever finds: nobody says which document is right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from rag_middle.documents import ContextPrompt
+from rag_middle.errors import EvaluationConfigError
+from rag_middle.evaluation.conditions import CLOSED_BOOK, Condition, arranged_documents
+from rag_middle.evaluation.items import Item
+from rag_middle.evaluation.tasks.base import Task, require_whole
+from rag_middle.evaluation.tasks.reading import as_answers, field, lines_of
+
+__all__ = ["RetrievedQA"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrievedQA(Task):
+    """Questions with answers, and an index to find documents in.
+
+    What users of retrieval-augmented generation get: the right document may be missing, or there
+    may be several. So there are no gold positions; methods are compared as a whole, and shuffled
+    orders show how often answers depend on the order.
+
+    Attributes:
+        data: JSON lines with ``question`` and ``answers`` (or ``answer``).
+        index: a folder that ``rag-middle index`` wrote.
+        documents: how many to retrieve.
+        best: where the best document goes: ``"first"`` or ``"last"``.
+        embedder: folder or hub name of the index's embedder; None for the default.
+        instruction: before the documents.
+    """
+
+    name: ClassVar[str] = "retrieved_qa"
+    version: ClassVar[int] = 1
+    title: ClassVar[str] = "Questions over retrieved documents"
+    controls: ClassVar[tuple[Condition, ...]] = (CLOSED_BOOK,)
+
+    data: str | Path
+    index: str | Path
+    documents: int = 10
+    best: Literal["first", "last"] = "first"
+    embedder: str | None = None
+    instruction: str = "Answer the question from the documents.\n\n"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "data", Path(self.data))
+        object.__setattr__(self, "index", Path(self.index))
+        require_whole(self.name, 1, documents=self.documents)
+        if self.best not in ("first", "last"):
+            raise EvaluationConfigError(
+                f"{self.name}: best must be 'first' or 'last', got {self.best!r}."
+            )
+
+    @property
+    def provenance(self) -> str:
+        return f"{Path(self.data).name}, documents from the index {Path(self.index).name}"
+
+    @property
+    def places(self) -> int:
+        return 0
+
+    def items(self, limit: int | None, seed: int) -> list[Item]:
+        from rag_middle.retrieval import FaissIndex, Retriever, SentenceTransformerEmbedder
+
+        index = FaissIndex.load(self.index, SentenceTransformerEmbedder(self.embedder))
+        retrieve = Retriever(index=index, top_k=self.documents)
+        items = []
+        for at, (place, content) in enumerate(list(lines_of(self.data))[:limit]):
+            question = field(content, "question", str, place)
+            found = retrieve(question)
+            answers = as_answers(content.get("answers", content.get("answer")), place)
+            items.append(
+                Item(
+                    id=f"{at}",
+                    question=question,
+                    answers=answers,
+                    others=tuple(found if self.best == "first" else reversed(found)),
+                )
+            )
+        return items
+
+    def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
+        return ContextPrompt(
+            self.instruction,
+            arranged_documents(item, condition),
+            f"Question: {item.question}\nAnswer:",
+        )

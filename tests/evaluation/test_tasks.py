@@ -1,0 +1,453 @@
+"""Questions, prompts and scores of every task."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rag_middle import retrieval
+from rag_middle.documents import Document
+from rag_middle.errors import EvaluationConfigError, EvaluationDataError, UnknownNameError
+from rag_middle.evaluation.conditions import (
+    AS_GIVEN,
+    CLOSED_BOOK,
+    GOLD_ONLY,
+    Condition,
+    arranged_documents,
+    order,
+    position,
+    spread_positions,
+)
+from rag_middle.evaluation.metrics import METRICS, normalized
+from rag_middle.evaluation.tasks import TASKS, Task, make_task, task_for_file
+
+DATA = Path(__file__).parent / "data"
+PAIRS = {"prompt": "What is 2 + 2?", "chosen": "It is 4.", "rejected": "It is 5."}
+CHOICES = {"question": "Which is a river?", "choices": ["Lyon", "Loire"], "answer": 1}
+LONG = {
+    "input": "Which river?",
+    "context": "Passage 1:\nLyon has the Rhône.\n\nPassage 2:\nNantes has the Loire.\n",
+    "answers": ["the Loire"],
+    "dataset": "hotpotqa",
+}
+TIMELINE = {"context": "First b, then a.", "question": "1. a\n2. b", "answer": "2, 1"}
+OWN = {
+    "question": "Which river?",
+    "answers": ["Loire"],
+    "gold": {"title": "Nantes", "text": "Nantes lies on the Loire."},
+    "distractors": ["Lyon lies on the Rhône.", "Rome lies on the Tiber."],
+}
+
+
+def written(path: Path, *lines: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def every_task(tmp_path: Path) -> dict[str, Task]:
+    """One of each that needs nothing installed."""
+    files = {
+        "own_questions": (OWN,),
+        "pairwise_judge": (PAIRS, PAIRS),
+        "multiple_choice": (CHOICES, CHOICES),
+        "long_context_qa": (LONG, LONG),
+        "timeline_order": (TIMELINE, TIMELINE),
+    }
+    made = {
+        name: make_task(name, {"data": written(tmp_path / f"{name}.jsonl", *lines)})
+        for name, lines in files.items()
+    }
+    nq = DATA / "nq_open_gold.jsonl"
+    made["multi_document_qa"] = make_task("multi_document_qa", {"data": nq, "documents": 5})
+    made["key_value_retrieval"] = make_task("key_value_retrieval", {"keys": 8})
+    made["invented_documents"] = make_task("invented_documents", {"documents": 4})
+    return made
+
+
+def test_every_task_keeps_the_contract(every_task: dict[str, Task]) -> None:
+    assert {*every_task, "retrieved_qa"} == set(TASKS.names())
+    for name, task in every_task.items():
+        assert task.name == name
+        assert task.version >= 1
+        assert task.provenance
+        assert set(task.metrics) <= set(METRICS)
+        [first] = task.items(1, 0)
+        again, *_ = task.items(2, 0)
+        assert first == again, name  # a question does not depend on how many are asked
+        conditions = [position(0), *task.controls] if task.places else task.conditions()
+        for condition in conditions:
+            assert task.prompt(first, condition).text
+            assert task.target(first, condition)
+            scores = task.scores(first, condition, first.answers[0])
+            assert set(scores) == set(task.metrics)
+            assert set(scores.values()) == {1.0}, name
+            assert set(task.scores(first, condition, "?").values()) == {0.0}, name
+        if task.places:
+            assert len(first.documents) == task.places
+            assert first.documents[first.given] is first.gold
+        json.dumps(task.to_dict())
+
+
+def test_another_seed_draws_other_questions() -> None:
+    for name in ("invented_documents", "key_value_retrieval"):
+        task = make_task(name)
+        assert task.items(2, 0) != task.items(2, 1)
+
+
+@pytest.mark.parametrize("name", ["invented_documents", "key_value_retrieval"])
+def test_generated_tasks_have_no_end(name: str) -> None:
+    with pytest.raises(EvaluationConfigError, match="limit"):
+        make_task(name).items(None, 0)
+
+
+# -- conditions -----------------------------------------------------------------------------------
+
+
+def test_the_gold_document_moves_and_the_others_keep_their_order() -> None:
+    task = make_task("invented_documents", {"documents": 5})
+    [item] = task.items(1, 0)
+    for at in range(5):
+        documents = arranged_documents(item, position(at))
+        assert documents[at] is item.gold
+        assert tuple(d for d in documents if d is not item.gold) == item.others
+    assert arranged_documents(item, GOLD_ONLY) == (item.gold,)
+    assert arranged_documents(item, CLOSED_BOOK) == ()
+    assert arranged_documents(item, AS_GIVEN) == item.documents
+
+
+def test_orders_are_shuffled_repeatably_and_differ() -> None:
+    task = make_task("invented_documents", {"documents": 8})
+    [item] = task.items(1, 0)
+    first, second = (arranged_documents(item, order(index)) for index in (0, 1))
+    assert first == arranged_documents(item, order(0))
+    assert first != second
+    assert set(first) == set(second) == set(item.documents)
+
+
+def test_a_place_that_is_not_there_is_refused() -> None:
+    [item] = make_task("invented_documents", {"documents": 3}).items(1, 0)
+    with pytest.raises(EvaluationConfigError, match="place 3"):
+        arranged_documents(item, position(3))
+
+
+def test_a_position_needs_a_gold_document(tmp_path: Path) -> None:
+    task = make_task("long_context_qa", {"data": written(tmp_path / "long.jsonl", LONG)})
+    with pytest.raises(EvaluationConfigError, match="no gold document"):
+        arranged_documents(task.items(1, 0)[0], position(0))
+
+
+@pytest.mark.parametrize(("kind", "index"), [("middle", None), ("position", None), ("order", None)])
+def test_a_condition_checks_itself(kind: str, index: int | None) -> None:
+    with pytest.raises(EvaluationConfigError):
+        Condition(kind, index)  # type: ignore[arg-type]
+
+
+def test_positions_are_spread_as_in_the_benchmark() -> None:
+    assert spread_positions(20, 5) == (0, 4, 9, 14, 19)
+    assert spread_positions(3, 5) == (0, 1, 2)
+    with pytest.raises(EvaluationConfigError, match="at least two"):
+        spread_positions(1, 5)
+
+
+# -- key-value retrieval --------------------------------------------------------------------------
+
+
+def test_the_benchmarks_key_value_file_is_read() -> None:
+    task = make_task("key_value_retrieval", {"data": DATA / "kv_75_keys.jsonl"})
+    assert task.places == 75
+    for item in task.items(None, 0):
+        pairs = json.loads("{" + ", ".join(document.text for document in item.documents) + "}")
+        assert len(pairs) == 75
+        assert pairs[item.question] == item.answers[0]
+
+
+def test_a_key_value_prompt_reads_like_json() -> None:
+    task = make_task("key_value_retrieval", {"keys": 3, "identifier_characters": 8})
+    [item] = task.items(1, 0)
+    text = task.prompt(item, position(1)).text
+    data = text[text.index("{") : text.index("}") + 1].replace(",\n }", "}")
+    assert list(json.loads(data)).index(item.question) == 1
+    assert text.endswith(f'Key: "{item.question}"\nCorresponding value:')
+
+
+def test_a_gzipped_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "kv.jsonl.gz"
+    path.write_bytes(gzip.compress((DATA / "kv_75_keys.jsonl").read_bytes()))
+    assert len(make_task("key_value_retrieval", {"data": path}).items(None, 0)) == 2
+
+
+def test_pairs_without_their_key_are_refused(tmp_path: Path) -> None:
+    line = {"ordered_kv_records": [["a", "b"], ["c", "d"]], "key": "x", "value": "b"}
+    task = make_task("key_value_retrieval", {"data": written(tmp_path / "kv.jsonl", line)})
+    with pytest.raises(EvaluationDataError, match="with that key 0 times"):
+        task.items(None, 0)
+
+
+# -- multi-document question answering and own questions ------------------------------------------
+
+
+def test_random_distractors_hold_no_answer() -> None:
+    task = make_task("multi_document_qa", {"data": DATA / "nq_open_gold.jsonl", "documents": 10})
+    for item in task.items(None, 0):
+        assert len(item.documents) == 10
+        assert len({document.text for document in item.documents}) == 10
+        for other in item.others:
+            assert not any(normalized(a) in normalized(other.render()) for a in item.answers)
+
+
+def test_prompts_are_the_benchmarks_without_ranks() -> None:
+    task = make_task("multi_document_qa", {"data": DATA / "nq_open_gold.jsonl", "documents": 3})
+    [item] = task.items(1, 0)
+    text = task.prompt(item, position(0)).text
+    assert text.startswith("Write a high-quality answer for the given question using only")
+    assert "\n\nDocument (Title: List of Nobel laureates in Physics) The first Nobel" in text
+    assert text.endswith("Question: who got the first nobel prize in physics\nAnswer:")
+
+
+class LetterEmbedder:
+    """Alike is what shares letters."""
+
+    def __init__(self, name: str | None = None) -> None:
+        self.name, self.dimension = str(name), 26
+
+    def embed(self, texts: list[str]) -> np.ndarray:
+        counts = np.array([[t.lower().count(c) for c in map(chr, range(97, 123))] for t in texts])
+        return (counts / np.linalg.norm(counts, axis=1, keepdims=True)).astype(np.float32)
+
+
+def test_hard_distractors_are_those_most_like_the_question(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retrieval, "SentenceTransformerEmbedder", LetterEmbedder)
+    options = {"data": DATA / "nq_open_gold.jsonl", "documents": 4}
+    hard = make_task("multi_document_qa", {**options, "distractors": "hard"}).items(3, 0)
+    drawn = make_task("multi_document_qa", options).items(3, 0)
+    embedder = LetterEmbedder()
+
+    def alike(question: str, documents: tuple[Document, ...]) -> float:
+        [asked] = embedder.embed([question])
+        return float((embedder.embed([d.text for d in documents]) @ asked).mean())
+
+    for one, other in zip(hard, drawn, strict=True):
+        assert alike(one.question, one.others) > alike(other.question, other.others)
+
+
+def test_the_benchmarks_own_format_is_read(tmp_path: Path) -> None:
+    line = {
+        "question": "q {x}",
+        "answers": ["b"],
+        "ctxs": [
+            {"title": "A", "text": "a", "isgold": False},
+            {"title": "B", "text": "b", "isgold": True},
+            {"title": "C", "text": "c", "isgold": False},
+        ],
+    }
+    task = task_for_file(written(tmp_path / "nq.jsonl", line))
+    [item] = task.items(None, 0)
+    assert task.places == 3
+    assert item.given == 1
+    assert item.gold == Document("Document (Title: B) b", id="B")
+    assert "Question: q {x}" in task.prompt(item, AS_GIVEN).text
+
+
+def test_own_questions_take_their_documents_in_three_forms(tmp_path: Path) -> None:
+    lines = (
+        OWN,
+        {
+            "question": "q2",
+            "answer": "Tiber",
+            "documents": ["Lyon lies on the Rhône.", "Rome lies on the Tiber.", "No river."],
+            "gold": 1,
+        },
+        {"question": "q3", "answers": ["Seine"], "title": "Paris", "text": "It is on the Seine."},
+    )
+    task = make_task("own_questions", {"data": written(tmp_path / "own.jsonl", *lines)})
+    assert task.places == 3
+    first, second, third = task.items(None, 0)
+    assert first.gold == Document("Nantes lies on the Loire.", title="Nantes")
+    assert [each.text for each in first.others] == OWN["distractors"]
+    assert (second.gold, second.given) == (Document("Rome lies on the Tiber."), 1)
+    # The third line brings no others: they are drawn from the other lines' gold documents.
+    assert set(third.others) == {first.gold, second.gold}
+
+
+def test_missing_documents_come_from_the_corpus(tmp_path: Path) -> None:
+    corpus = written(tmp_path / "corpus.jsonl", *({"text": f"Note {n}."} for n in range(9)))
+    line = {"question": "q", "answers": ["Note 3"], "gold": "It says: Note 3"}
+    task = make_task(
+        "own_questions",
+        {"data": written(tmp_path / "q.jsonl", line), "corpus": corpus, "documents": 8},
+    )
+    [item] = task.items(None, 0)
+    assert "Note 3." not in [each.text for each in item.others]
+    assert len(item.others) == 7
+
+
+def test_too_few_documents_are_told(tmp_path: Path) -> None:
+    task = make_task("own_questions", {"data": written(tmp_path / "q.jsonl", OWN), "documents": 9})
+    with pytest.raises(EvaluationDataError, match="6 documents are needed"):
+        task.items(None, 0)
+
+
+# -- judging, choices, long contexts --------------------------------------------------------------
+
+
+def test_an_answer_keeps_its_letter_in_both_orders(tmp_path: Path) -> None:
+    task = make_task("pairwise_judge", {"data": written(tmp_path / "p.jsonl", *[PAIRS] * 20)})
+    items = task.items(None, 0)
+    assert {item.answers[0] for item in items} == {"A", "B"}
+    for item in items:
+        first, second = (task.prompt(item, position(at)).documents for at in (0, 1))
+        assert first == second[::-1]
+        assert item.gold is not None
+        assert item.gold.text == f"Answer of assistant {item.answers[0]}:\nIt is 4."
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"), [("A", 1), (" B.", 0), ("[[A]]", 1), ("Answer A is", 1), ("Neither", 0)]
+)
+def test_the_verdict_of_a_judge_is_found(tmp_path: Path, answer: str, right: int) -> None:
+    task = make_task("pairwise_judge", {"data": written(tmp_path / "p.jsonl", *[PAIRS] * 9)})
+    item = next(item for item in task.items(None, 0) if item.answers == ("A",))
+    assert task.scores(item, position(0), answer) == {"judged_right": right}
+
+
+def test_choices_are_lettered_after_examples(tmp_path: Path) -> None:
+    shots = written(tmp_path / "shots.jsonl", {**CHOICES, "answer": "A"})
+    task = make_task(
+        "multiple_choice", {"data": written(tmp_path / "c.jsonl", CHOICES), "shots": shots}
+    )
+    [item] = task.items(None, 0)
+    assert task.prompt(item, AS_GIVEN).text == (
+        "Which is a river?\nA. Lyon\nB. Loire\nAnswer: A\n\n"
+        "Which is a river?\nA. Lyon\nB. Loire\nAnswer:"
+    )
+    assert item.answers == ("B",)
+
+
+def test_numbered_passages_become_documents(tmp_path: Path) -> None:
+    path = written(tmp_path / "l.jsonl", LONG, {**LONG, "dataset": "narrativeqa"})
+    task = make_task("long_context_qa", {"data": path, "dataset": "hotpotqa"})
+    [item] = task.items(None, 0)
+    assert [each.text for each in item.documents] == [
+        "Lyon has the Rhône.",
+        "Nantes has the Loire.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "score"), [("3, 1, 2", 1.0), ("3, 2, 1", 1 / 3), ("3, 3, 2", 0.0), ("none", 0.0)]
+)
+def test_an_order_is_scored_by_its_right_places(tmp_path: Path, answer: str, score: float) -> None:
+    path = written(tmp_path / "t.jsonl", {**TIMELINE, "answer": "3, 1, 2"})
+    task = make_task("timeline_order", {"data": path})
+    [item] = task.items(None, 0)
+    assert task.scores(item, AS_GIVEN, answer) == {"order_accuracy": pytest.approx(score)}
+
+
+def test_questions_of_other_kinds_are_left_out_of_timelines(tmp_path: Path) -> None:
+    other = {"context": "c", "question": "q", "answer": "a", "task": "Computation"}
+    wanted = {**TIMELINE, "task": "Timeline reorder"}
+    task = make_task("timeline_order", {"data": written(tmp_path / "t.jsonl", other, wanted)})
+    assert len(task.items(None, 0)) == 1
+
+
+# -- what is wrong is said ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "message"),
+    [
+        ("own_questions", {**OWN, "answers": []}, "at least one text"),
+        ("own_questions", {"question": "q", "answer": "a"}, "names no gold document"),
+        ("own_questions", {**OWN, "gold": 3}, "a document should be"),
+        ("own_questions", {**OWN, "documents": ["a"], "gold": 3}, "0-based place"),
+        ("own_questions", {"gold": "a", "answer": "a"}, "no field 'question'"),
+        ("multi_document_qa", {"question": "q", "answers": ["a"], "ctxs": []}, "'isgold'"),
+        ("pairwise_judge", {"prompt": "p", "chosen": "c"}, "no field 'rejected'"),
+        ("multiple_choice", {**CHOICES, "answer": 2}, "one of the letters AB"),
+        ("timeline_order", {**TIMELINE, "answer": "later"}, "numbers of events"),
+        ("long_context_qa", {**LONG, "context": 3}, "should be a str"),
+        ("key_value_retrieval", {"key": "a"}, "no field 'ordered_kv_records'"),
+    ],
+)
+def test_a_wrong_line_is_named(
+    tmp_path: Path, name: str, line: dict[str, Any], message: str
+) -> None:
+    path = written(tmp_path / "data.jsonl", line)
+    with pytest.raises(EvaluationDataError, match=rf"data\.jsonl:1.*{message}"):
+        make_task(name, {"data": path}).items(None, 0)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xff\xfe", "not UTF-8"),
+        (b"[1]", "JSON object"),
+        (b"{", "not valid JSON"),
+        (b"\x1f\x8bxx", "cannot be read"),
+        (b"", "no lines"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(EvaluationDataError, match=message):
+        make_task("own_questions", {"data": path})
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EvaluationDataError, match="cannot be read"):
+        task_for_file(tmp_path / "nothing.jsonl")
+
+
+def test_the_format_of_a_file_says_its_task(tmp_path: Path) -> None:
+    assert task_for_file(DATA / "kv_75_keys.jsonl").name == "key_value_retrieval"
+    assert task_for_file(DATA / "nq_open_gold.jsonl", documents=4).places == 4
+    for line, name in ((PAIRS, "pairwise_judge"), (CHOICES, "multiple_choice")):
+        assert task_for_file(written(tmp_path / f"{name}.jsonl", line)).name == name
+    assert task_for_file(written(tmp_path / "own.jsonl", OWN)).name == "own_questions"
+    with pytest.raises(EvaluationDataError, match="none of the known formats"):
+        task_for_file(written(tmp_path / "x.jsonl", {"a": 1}))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("invented_documents", {"documents": 1}, "documents"),
+        ("invented_documents", {"split": "all"}, "split"),
+        ("invented_documents", {"document": 3}, "Did you mean 'documents'"),
+        ("key_value_retrieval", {"identifier_characters": 99}, "at most 36"),
+        ("own_questions", {}, "needs 'data'"),
+        ("own_questions", {"data": DATA / "nq_open_gold.jsonl", "distractors": "near"}, "near"),
+        ("own_questions", {"data": DATA / "nq_open_gold.jsonl", "asked": "?"}, "question"),
+        ("retrieved_qa", {"data": "q.jsonl"}, "needs 'index'"),
+        ("retrieved_qa", {"data": "q", "index": "i", "best": "middle"}, "best"),
+    ],
+)
+def test_a_task_checks_its_options(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(EvaluationConfigError, match=message):
+        make_task(name, options)
+
+
+def test_an_unknown_task_is_told_with_the_nearest_name() -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'multi_document_qa'"):
+        make_task("multidocument_qa")
+
+
+def test_a_changed_file_makes_another_task(tmp_path: Path) -> None:
+    path = written(tmp_path / "own.jsonl", OWN)
+    before = make_task("own_questions", {"data": path}).to_dict()
+    (tmp_path / "elsewhere").mkdir()
+    moved = written(tmp_path / "elsewhere" / "own.jsonl", OWN)
+    assert make_task("own_questions", {"data": moved}).to_dict() == before
+    written(path, {**OWN, "answers": ["Rhône"]})
+    assert make_task("own_questions", {"data": path}).to_dict() != before
