@@ -17,6 +17,7 @@
     ├── ModelNotFoundError        (OSError)      no such model here, and no network to fetch it
     ├── GoldenFormatError         (ValueError)   a directory of golden cases cannot be read
     ├── MissingExtraError         (ImportError)  an optional requirement is not installed
+    ├── OutputWriteError          (OSError)      results cannot be written where they were to go
     ├── EvaluationError                          a measurement cannot be made, or not continued
     │   ├── EvaluationConfigError (ValueError)   what to measure is wrong or cannot be had
     │   ├── EvaluationDataError   (ValueError)   a data file cannot be read, or does not suffice
@@ -54,6 +55,7 @@ __all__ = [
     "MethodConfigError",
     "MissingExtraError",
     "ModelNotFoundError",
+    "OutputWriteError",
     "PatchIneffectiveError",
     "PromptError",
     "RagMiddleError",
@@ -196,6 +198,10 @@ class MissingExtraError(RagMiddleError, ImportError):
         )
         self.package = package
         self.extra = extra
+
+
+class OutputWriteError(RagMiddleError, OSError):
+    """Results cannot be written where they were to go."""
 
 
 class EvaluationError(RagMiddleError):

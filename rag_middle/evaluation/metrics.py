@@ -12,7 +12,16 @@ from math import inf
 from rag_middle.errors import UnknownNameError
 from rag_middle.registry import suggest
 
-__all__ = ["METRICS", "Metric", "best_subspan_em", "exact_match", "f1", "metric", "normalized"]
+__all__ = [
+    "METRICS",
+    "Metric",
+    "answer_stated",
+    "best_subspan_em",
+    "exact_match",
+    "f1",
+    "metric",
+    "normalized",
+]
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -48,6 +57,7 @@ class Metric:
 METRICS = {
     each.name: each
     for each in (
+        Metric(name="answer_stated", title="Right answers"),
         Metric(name="best_subspan_em", title="Accuracy (answer contained)"),
         Metric(name="exact_match", title="Exact match"),
         Metric(name="f1", title="F1 of words"),
@@ -93,6 +103,22 @@ def best_subspan_em(prediction: str, answers: Sequence[str]) -> float:
     """
     said = normalized(prediction)
     return float(any(normalized(a) in said if normalized(a) else a in prediction for a in answers))
+
+
+def answer_stated(prediction: str, answers: Sequence[str]) -> float:
+    """1 where any answer stands in the prediction as a whole, upper and lower case alike, else 0.
+
+    Stricter than `best_subspan_em`, for answers that are names and numbers: neither "12 days" nor
+    "2 days-long" states "2 days", and "4.5" does not state "5".
+    """
+    said = " ".join(prediction.split())
+    return float(any(_whole(answer).search(said) for answer in answers if answer.strip()))
+
+
+def _whole(answer: str) -> re.Pattern[str]:
+    # A sign between word characters belongs to them: 4.5, 725-5315, 10:30.
+    words = re.escape(" ".join(answer.split()))
+    return re.compile(rf"(?<!\w)(?<!\w[.,:-]){words}(?!\w|[.,:-]\w)", re.IGNORECASE)
 
 
 def exact_match(prediction: str, answers: Sequence[str]) -> float:

@@ -20,6 +20,7 @@ __all__ = [
     "plot_gaps",
     "plot_overview",
     "plot_position_curves",
+    "style_of",
 ]
 
 # Okabe and Ito's colours, which the colour-blind can tell apart; the unmodified model is black.
@@ -116,7 +117,7 @@ def draw_position_curves(axes: Any, curves: PositionCurves, *, title: str | None
     scale = _scale(curves)
     places = [at + 1 for at in curves.places]
     for index, curve in enumerate(curves.curves):
-        style = _style(index)
+        style = style_of(index)
         axes.fill_between(
             places,
             [scale * each.low for each in curve.estimates],
@@ -156,7 +157,7 @@ def draw_gaps(axes: Any, curves: PositionCurves) -> None:
     scale = _scale(curves)
     for index, curve in enumerate(curves.curves):
         gap = curve.gap
-        axes.barh(index, scale * gap.value, color=_style(index)["color"], alpha=0.75, height=0.62)
+        axes.barh(index, scale * gap.value, color=style_of(index)["color"], alpha=0.75, height=0.62)
         low, high = scale * (gap.value - gap.low), scale * (gap.high - gap.value)
         axes.errorbar(
             scale * gap.value,
@@ -183,7 +184,7 @@ def draw_cost(axes: Any, curves: PositionCurves, ratios: Mapping[str, float | No
         if ratio is None:
             continue
         worst = curve.worst
-        style = _style(index)
+        style = style_of(index)
         axes.errorbar(
             ratio,
             scale * worst.value,
@@ -212,7 +213,8 @@ def draw_cost(axes: Any, curves: PositionCurves, ratios: Mapping[str, float | No
     )
 
 
-def _style(index: int) -> dict[str, Any]:
+def style_of(index: int) -> dict[str, Any]:
+    """Colour, marker and line of the method at `index`, 0 being the unmodified model."""
     return {
         "color": _COLOURS[index % len(_COLOURS)],
         "marker": _MARKERS[index % len(_MARKERS)],

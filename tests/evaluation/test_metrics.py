@@ -7,6 +7,7 @@ import pytest
 from rag_middle.errors import UnknownNameError
 from rag_middle.evaluation.metrics import (
     METRICS,
+    answer_stated,
     best_subspan_em,
     exact_match,
     f1,
@@ -55,3 +56,24 @@ def test_every_metric_has_a_direction() -> None:
 def test_an_unknown_metric_is_told_with_the_nearest_name() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'f1'"):
         metric("f11")
+
+
+@pytest.mark.parametrize(
+    ("said", "answer", "stated"),
+    [
+        ("(Trotrave Act) 2 days", "2 days", True),
+        ("It takes 2\n Days.", "2 days", True),
+        ("12 days", "2 days", False),
+        ("2 days-long", "2 days", False),
+        ("call 725-5315, please", "725-5315", True),
+        ("725-53150", "725-5315", False),
+        ("4.5", "5", False),
+        ("Joje Bircu's", "Joje Bircu", True),
+        ("Joje Bircux", "Joje Bircu", False),
+        ("anything", " ", False),
+    ],
+)
+def test_a_name_or_number_is_stated_as_a_whole_or_not_at_all(
+    said: str, answer: str, stated: bool
+) -> None:
+    assert answer_stated(said, ["nothing that is there", answer]) == stated
