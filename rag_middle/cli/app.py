@@ -14,6 +14,8 @@ import rag_middle
 from rag_middle.cli.ask import ask
 from rag_middle.cli.chat import chat
 from rag_middle.cli.console import USAGE_ERROR, print_json
+from rag_middle.cli.diagnose import diagnose
+from rag_middle.cli.evaluate import evaluate
 from rag_middle.cli.generate import generate
 from rag_middle.cli.index import index
 from rag_middle.cli.methods import methods
@@ -63,6 +65,8 @@ app = typer.Typer(
 )
 app.command()(ask)
 app.command()(chat)
+app.command()(diagnose)
+app.command()(evaluate)
 app.command()(generate)
 app.command()(index)
 app.command()(methods)

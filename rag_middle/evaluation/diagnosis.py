@@ -27,7 +27,7 @@ from rag_middle.evaluation.summary import Summary, summarised
 from rag_middle.evaluation.tasks import Task
 from rag_middle.generation import RagMiddleModel
 
-__all__ = ["UNCALIBRATED", "Diagnosis", "diagnose", "methods_to_try"]
+__all__ = ["UNCALIBRATED", "Diagnosis", "diagnose", "methods_to_try", "require_gold_documents"]
 
 #: Methods that need nothing fitted to the model, in the order in which charts show them.
 UNCALIBRATED = ("pine", "ms_poe", "siw", "position_interpolation")
@@ -114,6 +114,16 @@ def methods_to_try(
     return able, left_out
 
 
+def require_gold_documents(task: Task) -> None:
+    """Raise EvaluationConfigError where a task does not know which document holds the answer."""
+    if not task.places:
+        raise EvaluationConfigError(
+            f"{task.name} does not say which document holds the answer, so positions cannot be "
+            "compared. Give data with gold documents, or compare methods as a whole with "
+            "`rag-middle evaluate`."
+        )
+
+
 def diagnose(
     model: RagMiddleModel,
     task: Task,
@@ -139,12 +149,7 @@ def diagnose(
         EvaluationConfigError: the task has no gold documents.
         As `rag_middle.evaluation.run`.
     """
-    if not task.places:
-        raise EvaluationConfigError(
-            f"{task.name} does not say which document holds the answer, so positions cannot be "
-            "compared. Give data with gold documents, or compare methods as a whole with "
-            "`rag-middle evaluate`."
-        )
+    require_gold_documents(task)
     how = measurement or Measurement(orders=3, controls=True)
     left_out: dict[str, str] = {}
     if methods is None:

@@ -25,6 +25,7 @@ from rag_middle.evaluation.conditions import (
 )
 from rag_middle.evaluation.metrics import METRICS, normalized
 from rag_middle.evaluation.tasks import TASKS, Task, make_task, task_for_file
+from tests.retrieval.embedding import HashingEmbedder
 
 DATA = Path(__file__).parent / "data"
 PAIRS = {"prompt": "What is 2 + 2?", "chosen": "It is 4.", "rejected": "It is 5."}
@@ -356,6 +357,31 @@ def test_questions_of_other_kinds_are_left_out_of_timelines(tmp_path: Path) -> N
     wanted = {**TIMELINE, "task": "Timeline reorder"}
     task = make_task("timeline_order", {"data": written(tmp_path / "t.jsonl", other, wanted)})
     assert len(task.items(None, 0)) == 1
+
+
+def test_documents_come_from_a_real_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("faiss", reason="needs faiss-cpu (extra demo)")
+    pytest.importorskip("langchain_text_splitters", reason="needs extra demo")
+    embedder = HashingEmbedder()
+    monkeypatch.setattr(retrieval, "SentenceTransformerEmbedder", lambda name: embedder)
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    for name, text in (("n", "Nantes lies on the Loire."), ("l", "Lyon lies on the Rhône.")):
+        (pages / f"{name}.txt").write_text(text, encoding="utf-8")
+    retrieval.build_index(pages, tmp_path / "index", embedder=embedder)
+    data = written(tmp_path / "q.jsonl", {"question": "Lyon lies on the", "answer": "Rhône"})
+    options = {"data": data, "index": tmp_path / "index", "documents": 2}
+    for best, order_of_texts in (("first", 1), ("last", -1)):
+        task = make_task("retrieved_qa", {**options, "best": best})
+        [item] = task.items(None, 0)
+        found = retrieval.Retriever(
+            index=retrieval.FaissIndex.load(tmp_path / "index", embedder), top_k=2
+        )("Lyon lies on the")
+        assert list(item.documents) == found[::order_of_texts]
+        assert item.gold is None
+        assert "Lyon" in found[0].text
+        assert task.prompt(item, AS_GIVEN).documents == item.documents
+        assert task.prompt(item, CLOSED_BOOK).documents == ()
 
 
 # -- what is wrong is said ------------------------------------------------------------------------

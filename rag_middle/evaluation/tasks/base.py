@@ -13,7 +13,7 @@ from rag_middle.documents import ContextPrompt
 from rag_middle.errors import EvaluationConfigError
 from rag_middle.evaluation.conditions import AS_GIVEN, CLOSED_BOOK, GOLD_ONLY, Condition
 from rag_middle.evaluation.items import Item
-from rag_middle.evaluation.metrics import best_subspan_em, exact_match, f1
+from rag_middle.evaluation.metrics import answer_stated, best_subspan_em, exact_match, f1
 
 __all__ = ["Task", "require_whole"]
 
@@ -79,7 +79,12 @@ class Task(ABC):
 
     def scores(self, item: Item, condition: Condition, answer: str) -> dict[str, float]:
         """The scores of a generated answer, by metric."""
-        known = {"best_subspan_em": best_subspan_em, "exact_match": exact_match, "f1": f1}
+        known = {
+            "answer_stated": answer_stated,
+            "best_subspan_em": best_subspan_em,
+            "exact_match": exact_match,
+            "f1": f1,
+        }
         return {name: known[name](answer, item.answers) for name in self.metrics}
 
     def target(self, item: Item, condition: Condition) -> str:
@@ -106,6 +111,9 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _digest(path: Path) -> dict[str, str]:
-    if not path.is_file():
-        return {"name": path.name}
-    return {"name": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    digest = hashlib.sha256()
+    for file in [path] if path.is_file() else sorted(path.rglob("*")):
+        if file.is_file():
+            with file.open("rb") as content:
+                digest.update(hashlib.file_digest(content, "sha256").digest())
+    return {"name": path.name, "sha256": digest.hexdigest()}

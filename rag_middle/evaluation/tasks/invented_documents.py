@@ -37,6 +37,8 @@ class InventedDocuments(Task):
     name: ClassVar[str] = "invented_documents"
     version: ClassVar[int] = 1
     title: ClassVar[str] = "Questions about invented documents"
+    # The strict score first: answers are names and numbers, and "12 days" is not "2 days".
+    metrics: ClassVar[tuple[str, ...]] = ("answer_stated", "best_subspan_em", "f1")
     max_new_tokens: ClassVar[int] = 24
 
     documents: int = 10

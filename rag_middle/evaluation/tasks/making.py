@@ -12,7 +12,10 @@ from rag_middle.evaluation.tasks.base import Task
 from rag_middle.evaluation.tasks.reading import lines_of
 from rag_middle.registry import Registry, suggest
 
-__all__ = ["TASKS", "make_task", "task_for_file"]
+__all__ = ["PATH_OPTIONS", "TASKS", "make_task", "task_for_file"]
+
+PATH_OPTIONS = ("data", "corpus", "index", "shots")
+"""Options of tasks that name files or folders."""
 
 _HERE = "rag_middle.evaluation.tasks"
 
@@ -56,6 +59,7 @@ def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
     Raises:
         UnknownNameError: no such task, with the nearest name.
         EvaluationConfigError: parameters that it does not have, lacks or refuses.
+        EvaluationDataError: a file that is not there or cannot be read.
     """
     kind = TASKS.get(name)
     given = dict(options or {})
@@ -71,7 +75,15 @@ def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
             raise EvaluationConfigError(
                 f"Task {name} needs {each.name!r}: {_NEEDED.get(each.name, 'it has no default')}."
             )
-    return kind(**given)
+    task = kind(**given)
+    for option in PATH_OPTIONS:
+        # Before a model is loaded, and not only when the questions are read.
+        if given.get(option) is not None and not Path(given[option]).exists():
+            raise EvaluationDataError(
+                f"Task {name}: there is no {str(given[option])!r} ({option}). Pass the path of a "
+                "file or folder that exists."
+            )
+    return task
 
 
 def task_for_file(path: str | Path, **options: Any) -> Task:

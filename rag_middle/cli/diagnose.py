@@ -1,0 +1,287 @@
+"""``rag-middle diagnose``: is the middle lost here, and what helps?"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting
+from rag_middle.cli.flags import flags_of
+from rag_middle.cli.options import (
+    MODEL_PANEL,
+    OUTPUT_PANEL,
+    AttnImplementationOption,
+    DeviceOption,
+    Dtype,
+    DtypeOption,
+    RevisionOption,
+    Template,
+    TemplateOption,
+    TrustRemoteCodeOption,
+)
+
+if TYPE_CHECKING:
+    from rag_middle.evaluation import Task
+    from rag_middle.generation import RagMiddleModel
+
+__all__ = ["ScoreBy", "diagnose", "progress_bar"]
+
+QUESTIONS_PANEL = "Questions"
+
+
+class ScoreBy(StrEnum):
+    """generation: compare what the model writes; likelihood: ask how likely the answer is."""
+
+    generation = "generation"
+    likelihood = "likelihood"
+
+
+def diagnose(
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="Directory or hub name. Default: the bundled reader.",
+            show_default=False,
+            rich_help_panel=MODEL_PANEL,
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Questions with the document that answers them, as JSON lines. Default: questions "
+            "about invented documents.",
+            show_default=False,
+            rich_help_panel=QUESTIONS_PANEL,
+        ),
+    ] = None,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME,NAME",
+            help="Methods to try, as for --method elsewhere; repeatable. Default: those that need "
+            "nothing fitted and that the model can take. none: only measure.",
+            show_default=False,
+        ),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            help="What the questions are. Default: what --data looks like.",
+            show_default=False,
+            rich_help_panel=QUESTIONS_PANEL,
+        ),
+    ] = None,
+    documents: Annotated[
+        int | None,
+        typer.Option(
+            help="Documents in a prompt. Default: what the data or the task has.",
+            show_default=False,
+            rich_help_panel=QUESTIONS_PANEL,
+        ),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(help="Most questions.", rich_help_panel=QUESTIONS_PANEL)
+    ] = 100,
+    positions: Annotated[
+        int,
+        typer.Option(
+            help="Places of the gold document, spread evenly.", rich_help_panel=QUESTIONS_PANEL
+        ),
+    ] = 5,
+    orders: Annotated[
+        int,
+        typer.Option(
+            help="Shuffled orders, for the rate at which answers flip; 0: none.",
+            rich_help_panel=QUESTIONS_PANEL,
+        ),
+    ] = 3,
+    score_by: Annotated[
+        ScoreBy,
+        typer.Option(
+            help="Compare generated answers, or ask for the likelihood of the right one, which is "
+            "cheaper.",
+            rich_help_panel=QUESTIONS_PANEL,
+        ),
+    ] = ScoreBy.generation,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            help="Which score decides. Default: the task's first; greedy_match for likelihood.",
+            show_default=False,
+            rich_help_panel=QUESTIONS_PANEL,
+        ),
+    ] = None,
+    seed: Annotated[
+        int,
+        typer.Option(help="Of whatever is drawn.", rich_help_panel=QUESTIONS_PANEL),
+    ] = 0,
+    template: TemplateOption = Template.auto,
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Most tokens of an answer. Default: the task's.",
+            show_default=False,
+            rich_help_panel=QUESTIONS_PANEL,
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int, typer.Option(help="Prompts per forward pass.", rich_help_panel=MODEL_PANEL)
+    ] = 8,
+    dtype: DtypeOption = Dtype.auto,
+    device: DeviceOption = None,
+    attn_implementation: AttnImplementationOption = None,
+    revision: RevisionOption = None,
+    trust_remote_code: TrustRemoteCodeOption = False,
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Folder for report.html, report.png, report.json and records.jsonl. A run that "
+            "was killed continues from its records.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
+    ] = Path("rag-middle-diagnosis"),
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Measure a model by the place of the answering document, and say which method helps.
+
+    Asks every question with its gold document at several places, under every method. Recommends
+    no method unless the places differ by more than chance explains and a method raises the worst
+    of them for certain.
+    """
+    named = {"max_batch_size": "--batch-size", "scoring": "--score-by", "data": "--data"}
+    with reporting(as_json=as_json, debug=debug, flags=flags_of(diagnose, **named)):
+        from rag_middle.evaluation import Measurement
+        from rag_middle.evaluation import diagnose as run_diagnosis
+        from rag_middle.evaluation.diagnosis import require_gold_documents
+        from rag_middle.evaluation.plots import new_figure
+        from rag_middle.evaluation.report import write_report
+
+        new_figure()  # without matplotlib there is no report: say so before an hour is spent
+        chosen = _methods(methods)
+        questions = _task(task, data, documents, bundled=model is None)
+        how = Measurement(
+            limit=limit,
+            positions=positions,
+            orders=orders,
+            controls=True,
+            scoring=score_by.value,
+            metric=metric,
+            seed=seed,
+            max_new_tokens=max_new_tokens,
+            max_batch_size=batch_size,
+            template=template.value,
+        )
+        require_gold_documents(questions)
+        how.places(questions)
+        how.metric_names(questions)
+        loaded = load(
+            model,
+            dtype=dtype.value,
+            device=device,
+            attn_implementation=attn_implementation,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+        )
+        with progress_bar("asking", hidden=as_json) as progress:
+            found = run_diagnosis(
+                loaded, questions, chosen, how, records=out / "records.jsonl", progress=progress
+            )
+        files = write_report(found, out, command=_command())
+        if as_json:
+            print_json({**found.to_dict(), "report": str(files.html)})
+            return
+        from rag_middle.evaluation.terminal import show_diagnosis
+
+        show_diagnosis(console(), found)
+        print(files.html)
+
+
+def load(name: str | None, *, device: str | None, **options: Any) -> RagMiddleModel:
+    """The model of that name, or the bundled reader."""
+    from rag_middle.cli.answers import load_model
+
+    if name is None:
+        from rag_middle.reader import reader_path
+
+        name = str(reader_path())
+    return load_model(
+        name,
+        device=None if device == "auto" else device,
+        device_map=device if device == "auto" else None,
+        **options,
+    )
+
+
+def _methods(given: list[str] | None) -> list[str] | None:
+    if given is None:
+        return None
+    from rag_middle.evaluation.measurement import labelled_methods
+
+    names = [name.strip() for each in given for name in each.split(",") if name.strip()]
+    labelled_methods(names)  # a misspelt name is told before anything is loaded
+    return names
+
+
+def _task(name: str | None, data: Path | None, documents: int | None, *, bundled: bool) -> Task:
+    from rag_middle.evaluation.tasks import make_task, task_for_file
+
+    options: dict[str, Any] = {} if documents is None else {"documents": documents}
+    if data is not None:
+        if name is None:
+            return task_for_file(data, **options)
+        return make_task(name, {"data": data, **options})
+    chosen = name or "invented_documents"
+    if chosen == "key_value_retrieval" and documents is not None:
+        options = {"keys": documents}
+    if chosen == "invented_documents" and bundled:
+        options["cited"] = True  # the bundled reader names the document before the answer
+    return make_task(chosen, options)
+
+
+@contextmanager
+def progress_bar(what: str, *, hidden: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar on standard error with the time left; nothing where that is no terminal."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    bar = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console(stderr=True),
+        transient=True,
+        disable=hidden or not sys.stderr.isatty(),
+    )
+    with bar:
+        task = bar.add_task(what, total=None)
+
+        def update(done: int, total: int) -> None:
+            # What earlier runs have asked took no time of this one; another total is another run.
+            if bar.tasks[task].total != total:
+                bar.reset(task, total=total, completed=done)
+            bar.update(task, completed=done)
+
+        yield update
+
+
+def _command() -> str:
+    return shlex.join(["rag-middle", *sys.argv[1:]])

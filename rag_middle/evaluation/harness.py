@@ -1,0 +1,299 @@
+"""lm-evaluation-harness with this package's methods, over any of its tasks.
+
+::
+
+    python -m rag_middle.evaluation.harness run --model rag-middle --tasks mmlu \\
+        --model_args pretrained=Qwen/Qwen2.5-7B-Instruct,method=lpes,dtype=bfloat16
+
+The harness finds models by name among those it has imported and has no plug-ins; this module
+registers ``rag-middle`` and then is the harness's own command, with all its options. From Python,
+importing it is enough: ``lm_eval.simple_evaluate(model="rag-middle", ...)``.
+
+Plain contexts are tokenised exactly as the harness's ``hf`` model does, so that ``method=none``
+gives its numbers. Where a task marks documents in its contexts, as `rag_middle.mark` does, methods
+that need documents have them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from rag_middle.documents import has_markers
+from rag_middle.errors import EvaluationConfigError, MissingExtraError
+from rag_middle.generation import RagMiddleModel
+from rag_middle.tokens import TokenizedPrompt
+
+try:
+    from lm_eval import utils
+    from lm_eval.api.model import TemplateLM
+    from lm_eval.api.registry import register_model
+except ModuleNotFoundError as error:
+    raise MissingExtraError(
+        "The lm-evaluation-harness adapter", package="lm-eval", extra="eval"
+    ) from error
+
+__all__ = ["RagMiddleLM", "main"]
+
+_DEFAULT_WINDOW = 2048  # tokens, where the model's config says nothing
+_DEFAULT_NEW_TOKENS = 256
+_METHOD_PREFIX = "method_"
+#: What tasks may ask of generation, and what it is called here.
+_GENERATION = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "repetition_penalty": "repetition_penalty",
+    "num_beams": "num_beams",
+}
+
+
+@register_model("rag-middle")
+class RagMiddleLM(TemplateLM):  # type: ignore[misc]
+    """A model under a method, as the harness wants it.
+
+    Args:
+        pretrained: directory or hub name.
+        method: a name, a preset or a composition; see `resolve_method`.
+        batch_size: prompts per forward pass.
+        max_batch_size: taken from the harness's command line; not used.
+        device: where the model goes.
+        max_length: tokens of context and answer, instead of what the model's config says.
+        dtype: of the weights.
+        attn_implementation: of the model.
+        revision: of the model.
+        trust_remote_code: run code that comes with the model.
+        options: arguments that begin with ``method_`` are options of the method:
+            ``method=lpes,method_factors=1.2``.
+
+    Raises:
+        EvaluationConfigError: another argument.
+        As `RagMiddleModel.from_pretrained`.
+    """
+
+    def __init__(
+        self,
+        pretrained: str | RagMiddleModel,
+        method: str = "none",
+        batch_size: int | str = 8,
+        max_batch_size: int | None = None,
+        device: str | None = None,
+        max_length: int | None = None,
+        dtype: str = "auto",
+        attn_implementation: str | None = None,
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        unknown = [name for name in options if not name.startswith(_METHOD_PREFIX)]
+        if unknown:
+            raise EvaluationConfigError(
+                f"The model rag-middle takes no argument {unknown[0]!r}. It takes pretrained, "
+                "method, method_<option>, batch_size, device, max_length, dtype, "
+                "attn_implementation, revision and trust_remote_code."
+            )
+        if not str(batch_size).isdecimal() or not int(batch_size):
+            raise EvaluationConfigError(
+                f"batch_size must be a whole number above 0 (there is no 'auto' here), got "
+                f"{batch_size!r}."
+            )
+        chosen = {name.removeprefix(_METHOD_PREFIX): value for name, value in options.items()}
+        if isinstance(pretrained, RagMiddleModel):
+            self.reader = RagMiddleModel(
+                pretrained.model, pretrained.tokenizer, method=method, method_options=chosen
+            )
+        else:
+            self.reader = RagMiddleModel.from_pretrained(
+                pretrained,
+                method=method,
+                method_options=chosen,
+                device=device,
+                dtype=dtype,
+                attn_implementation=attn_implementation,
+                revision=revision,
+                trust_remote_code=trust_remote_code,
+            )
+        self.tokenizer = self.reader.tokenizer
+        self._batch_size = int(batch_size)
+        self.max_length = int(max_length or self.reader.context_window or _DEFAULT_WINDOW)
+
+    # -- what the harness asks about the model --------------------------------------------------
+
+    @property
+    def eot_token_id(self) -> int:
+        """The end token; 0 where the tokenizer has none."""
+        return int(self.tokenizer.eos_token_id or 0)
+
+    @property
+    def prefix_token_id(self) -> int:
+        """What comes before a text that has no context."""
+        bos = self.tokenizer.bos_token_id
+        return self.eot_token_id if bos is None else int(bos)
+
+    @property
+    def tokenizer_name(self) -> str:
+        """For the harness's cache of requests."""
+        return str(self.tokenizer.name_or_path).replace("/", "__")
+
+    def tok_encode(
+        self, string: str, add_special_tokens: bool | None = None, **_: Any
+    ) -> list[int]:
+        """Token ids, with a BOS where the tokenizer writes one and the text has none yet."""
+        begins = string.startswith(self.tokenizer.decode([self.prefix_token_id]))
+        special = not begins if add_special_tokens is None else add_special_tokens
+        return list(self.tokenizer.encode(string, add_special_tokens=special))
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        """Messages as one text, by the tokenizer's template."""
+        text: str = self.tokenizer.apply_chat_template(
+            chat_history,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=not add_generation_prompt,
+        )
+        return text
+
+    # -- scoring --------------------------------------------------------------------------------
+
+    def loglikelihood(
+        self, requests: list[Any], disable_tqdm: bool = False
+    ) -> list[tuple[float, bool]]:
+        """Log-likelihood of each continuation, and whether it is the greedy one."""
+        marked = [each for each in requests if has_markers(each.args[0])]
+        plain = [each for each in requests if not has_markers(each.args[0])]
+        found = dict(zip(map(id, plain), super().loglikelihood(plain, disable_tqdm), strict=True))
+        contexts = [each.args[0] for each in marked]
+        scores = self.reader.score_batch(
+            contexts,
+            [each.args[1] for each in marked],
+            max_batch_size=self._batch_size,
+            **self._raw(),
+        )
+        found |= {id(e): (s.total, s.is_greedy) for e, s in zip(marked, scores, strict=True)}
+        for each in requests:
+            self.cache_hook.add_partial("loglikelihood", each.args, found[id(each)])
+        return [found[id(each)] for each in requests]
+
+    def _loglikelihood_tokens(
+        self, requests: Sequence[tuple[Any, list[int], list[int]]], **_: Any
+    ) -> list[tuple[float, bool]]:
+        prompts, continuations = [], []
+        for _args, context, continuation in requests:
+            if len(continuation) >= self.max_length:
+                raise EvaluationConfigError(
+                    f"A continuation of {len(continuation)} tokens leaves no room for context "
+                    f"among {self.max_length}: raise max_length."
+                )
+            # As the harness's own model does: the start of what is too long is cut off.
+            kept = context[-(self.max_length - len(continuation)) :]
+            prompts.append(_tokenized(kept))
+            continuations.append(continuation)
+        scores = self.reader.score_batch(
+            prompts, continuations, max_batch_size=self._batch_size, on_missing_documents="ignore"
+        )
+        return [(score.total, score.is_greedy) for score in scores]
+
+    def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
+        """Log-likelihood of whole texts, in windows."""
+        totals = []
+        for request in requests:
+            windows = [
+                (None, *utils.make_disjoint_window(window))
+                for window in utils.get_rolling_token_windows(
+                    token_list=self.tok_encode(request.args[0], add_special_tokens=False),
+                    prefix_token=self.prefix_token_id,
+                    # A window holds its context token too.
+                    max_seq_len=self.max_length - 1,
+                    context_len=1,
+                )
+            ]
+            total = sum(value for value, _ in self._loglikelihood_tokens(windows))
+            self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
+            totals.append(total)
+        return totals
+
+    # -- generating -----------------------------------------------------------------------------
+
+    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+        """A text for each context, up to the task's stop strings."""
+        groups: defaultdict[str, list[int]] = defaultdict(list)
+        for index, request in enumerate(requests):
+            groups[repr(sorted(request.args[1].items()))].append(index)
+        texts: dict[int, str] = {}
+        for indices in groups.values():
+            options = self._options(requests[indices[0]].args[1])
+            size = 8 * self._batch_size
+            for chunk in (indices[at : at + size] for at in range(0, len(indices), size)):
+                for marked in (True, False):
+                    chosen = [i for i in chunk if has_markers(requests[i].args[0]) is marked]
+                    if not chosen:
+                        continue
+                    contexts = [requests[index].args[0] for index in chosen]
+                    room = self.max_length - options["max_new_tokens"]
+                    prompts = (
+                        contexts
+                        if marked
+                        else [_tokenized(self.tok_encode(text)[-room:]) for text in contexts]
+                    )
+                    answers = self.reader.batch(
+                        prompts,
+                        max_batch_size=self._batch_size,
+                        **(self._raw() if marked else {"on_missing_documents": "ignore"}),
+                        **options,
+                    )
+                    texts.update(zip(chosen, (each.text for each in answers), strict=True))
+            for index in indices:
+                self.cache_hook.add_partial("generate_until", requests[index].args, texts[index])
+        return [texts[index] for index in range(len(requests))]
+
+    def _options(self, asked: dict[str, Any]) -> dict[str, Any]:
+        asked = dict(asked)
+        until = asked.pop("until", [])
+        new_tokens = int(asked.pop("max_gen_toks", _DEFAULT_NEW_TOKENS))
+        if new_tokens >= self.max_length:
+            raise EvaluationConfigError(
+                f"max_gen_toks={new_tokens} leaves no room for a prompt among {self.max_length} "
+                "tokens: lower it, or raise max_length."
+            )
+        samples = bool(asked.pop("do_sample", asked.get("temperature", 0) > 0))
+        unknown = [name for name in asked if name not in _GENERATION]
+        if unknown:
+            raise EvaluationConfigError(
+                f"The task asks for {unknown[0]!r} in generation_kwargs, which is not known here. "
+                f"Known: until, max_gen_toks, do_sample, {', '.join(_GENERATION)}."
+            )
+        options = {_GENERATION[name]: value for name, value in asked.items()}
+        if not samples:
+            options["temperature"] = 0.0
+        elif not options.get("temperature"):
+            options["temperature"] = 1.0
+        stops = [until] if isinstance(until, str) else list(until)
+        return {"max_new_tokens": new_tokens, "stop": [s for s in stops if s], **options}
+
+    def _raw(self) -> dict[str, Any]:
+        """Contexts are whole texts: a chat template, if wanted, has been applied to them."""
+        return {
+            "template": "raw",
+            "allow_control_tokens": True,  # outside of documents only
+            "on_overflow": "drop_documents",
+            "on_missing_documents": "ignore",
+        }
+
+
+def _tokenized(ids: Sequence[int]) -> TokenizedPrompt:
+    return TokenizedPrompt.assembled(prefix=ids, documents=(), suffix=(), document_ids=())
+
+
+def main() -> None:
+    """The harness's command, with the model ``rag-middle``."""
+    from lm_eval.__main__ import cli_evaluate
+
+    cli_evaluate()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""``rag-middle diagnose``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+pytest.importorskip("matplotlib")
+
+FEW = ("--limit", 2, "--documents", 3, "--positions", 2, "--orders", 0, "--max-new-tokens", 2)
+
+
+def test_a_model_is_diagnosed_into_a_folder(run: Run, model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "diagnosis"
+    shown = run("diagnose", "-m", model, *FEW, "--methods", "position_interpolation", "--out", out)
+    assert shown.status == 0
+    assert "2 questions say nothing about positions" in shown.out
+    assert "position_interpolation" in shown.out
+    assert shown.out.splitlines()[-1] == str(out / "report.html")
+    page = (out / "report.html").read_text(encoding="utf-8")
+    # Self-contained: whatever is shown is in the page, and nothing is fetched.
+    assert page.count('src="data:image/svg+xml;base64,') == page.count("src=") == 3
+    assert "<script" not in page
+    assert "http" not in page.replace("http-equiv", "")
+    assert (out / "report.png").read_bytes().startswith(b"\x89PNG")
+    data = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    assert data["recommendation"]["use"] == "none"
+    # Two questions, two places, two methods, and two controls of the unmodified model.
+    lines = (out / "records.jsonl").read_text(encoding="utf-8").splitlines()
+    assert sum('"kind": "record"' in line for line in lines) == 2 * 2 * 2 + 2 * 2
+
+
+def test_likelihoods_as_json_from_a_file(run: Run, model: Path, tmp_path: Path) -> None:
+    data = tmp_path / "questions.jsonl"
+    line = {
+        "question": "Which?",
+        "answers": ["Lyon"],
+        "gold": "It is Lyon.",
+        "distractors": ["No."],
+    }
+    data.write_text(json.dumps(line) + "\n" + json.dumps(line), encoding="utf-8")
+    options = ("--score-by", "likelihood", "--metric", "log_likelihood", "--methods", "none")
+    shown = run(
+        "diagnose", "-m", model, "--data", data, "--positions", 2, "--orders", 0, *options,
+        "--out", tmp_path / "out", "--json",
+    )  # fmt: skip
+    assert shown.json["task"]["task"] == "own_questions"
+    assert shown.json["curves"]["metric"] == "log_likelihood"
+    assert [each["label"] for each in shown.json["curves"]["methods"]] == ["none"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--methods", "mspoe"), "Did you mean 'ms_poe'"),
+        (("--positions", 1), "--positions"),
+        (("--orders", 1), "nothing to compare"),
+        (("--metric", "f2"), "no metric 'f2'"),
+        (("--task", "own_questions"), "needs 'data'"),
+        (("--task", "invented"), "invented_documents"),
+        (("--batch-size", 0), "--batch-size must"),
+        (("--data", "nothing.jsonl"), "cannot be read"),
+    ],
+)
+def test_what_cannot_be_done_is_told_before_a_model_is_loaded(
+    run: Run, tmp_path: Path, options: tuple[object, ...], message: str
+) -> None:
+    shown = run("diagnose", "-m", tmp_path / "no model", *options)
+    assert shown.status == 2
+    assert message in shown.err
+
+
+def test_missing_charts_are_told_first(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    shown = run("diagnose", "-m", tmp_path / "no model")
+    assert shown.status == 2
+    assert "rag-middle[eval]" in shown.err

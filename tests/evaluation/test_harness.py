@@ -1,0 +1,142 @@
+"""lm-evaluation-harness over a model under a method, offline, with a local task."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from rag_middle.errors import EvaluationConfigError, MethodConfigError
+from rag_middle.generation import RagMiddleModel
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of packages that the harness imports
+    lm_eval = pytest.importorskip("lm_eval", reason="needs lm-eval (extra eval)")
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
+
+    from rag_middle.evaluation.harness import RagMiddleLM
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # the harness and its packages warn freely
+
+PAIRS = [
+    ("The quick brown", " fox jumps"),
+    ("Paris is the capital of", " France"),
+    ("", "Lyon lies on the river."),
+    ("Question: which of the documents? Answer: ", "the first"),
+]
+MARKED = "[[rm:doc]]Paris lies here.[[/rm:doc]]\n[[rm:doc]]Lyon.[[/rm:doc]]\nWhich river?"
+
+
+def request(*args: Any) -> Any:
+    return SimpleNamespace(args=args)
+
+
+@pytest.fixture(scope="module")
+def theirs(model: RagMiddleModel) -> Any:
+    return HFLM(pretrained=model.model, tokenizer=model.tokenizer, batch_size=1)
+
+
+def test_without_a_method_scores_are_those_of_the_harness(
+    model: RagMiddleModel, theirs: Any
+) -> None:
+    ours = RagMiddleLM(model).loglikelihood([request(*pair) for pair in PAIRS], disable_tqdm=True)
+    expected = theirs.loglikelihood([request(*pair) for pair in PAIRS], disable_tqdm=True)
+    for (value, greedy), (wanted, wanted_greedy) in zip(ours, expected, strict=True):
+        assert value == pytest.approx(wanted, abs=1e-3)  # float32, other batches
+        assert greedy == wanted_greedy
+
+
+def test_whole_texts_are_scored_as_the_harness_does(model: RagMiddleModel, theirs: Any) -> None:
+    texts = [request("The quick brown fox jumps over the lazy dog."), request("Lyon.")]
+    ours = RagMiddleLM(model).loglikelihood_rolling(texts)
+    assert ours == pytest.approx(theirs.loglikelihood_rolling(texts, disable_tqdm=True), abs=1e-3)
+    # In windows the text is cut, and every token is still scored once.
+    windows = RagMiddleLM(model, max_length=8).loglikelihood_rolling(texts)
+    assert windows[0] < 0
+    assert windows[1] == pytest.approx(ours[1], abs=1e-3)
+
+
+def test_a_method_changes_scores_and_marked_documents_reach_it(model: RagMiddleModel) -> None:
+    plain, pine = RagMiddleLM(model), RagMiddleLM(model, method="pine")
+    pairs = [request(MARKED, " the Rhône"), request("No documents", " here")]
+    base, changed = plain.loglikelihood(pairs, True), pine.loglikelihood(pairs, True)
+    wanted = model.score(MARKED, " the Rhône", method="pine", template="raw")
+    assert changed[0][0] == pytest.approx(wanted.total, abs=1e-4)
+    assert changed[0][0] != pytest.approx(base[0][0], abs=1e-3)
+    assert changed[1][0] == pytest.approx(base[1][0], abs=1e-4)
+
+
+def test_texts_are_generated_up_to_a_stop_string(model: RagMiddleModel) -> None:
+    ours = RagMiddleLM(model, batch_size=2)
+    free = {"until": [], "max_gen_toks": 6, "do_sample": False}
+    [text] = ours.generate_until([request("The quick brown", free)])
+    tokens = ours.tok_encode("The quick brown")
+    with torch.no_grad():
+        wanted = model.model.generate(
+            torch.tensor([tokens]), max_new_tokens=6, do_sample=False, pad_token_id=0
+        )[0, len(tokens) :]
+    assert text == model.tokenizer.decode(wanted, skip_special_tokens=True)
+    stopped = {**free, "until": [text[2]]}
+    both = ours.generate_until([request("The quick brown", stopped), request(MARKED, free)])
+    assert both[0] == text[: text.index(text[2])]
+    assert both[1] == model.generate(MARKED, template="raw", max_new_tokens=6).text
+
+
+def test_a_local_task_runs_through_the_harness(model: RagMiddleModel, tmp_path: Path) -> None:
+    data = tmp_path / "data.jsonl"
+    lines = [{"q": "Paris is the capital of", "choices": ["France", "Lyon"], "label": 0}] * 3
+    data.write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
+    (tmp_path / "local.yaml").write_text(
+        "task: rag_middle_local\n"
+        "dataset_path: json\n"
+        f"dataset_kwargs:\n  data_files:\n    test: {data}\n"
+        "test_split: test\n"
+        "output_type: multiple_choice\n"
+        'doc_to_text: "{{q}}"\n'
+        "doc_to_choice: choices\n"
+        "doc_to_target: label\n"
+        "metric_list:\n  - metric: acc\n",
+        encoding="utf-8",
+    )
+    manager = TaskManager(include_path=str(tmp_path), include_defaults=False)
+    results = lm_eval.simple_evaluate(
+        model=RagMiddleLM(model, method="lpes", method_factors=1.2),
+        tasks=["rag_middle_local"],
+        task_manager=manager,
+        bootstrap_iters=0,
+        cache_requests=False,
+    )
+    scores = [
+        model.score("Paris is the capital of", f" {c}", method="lpes", template="raw",
+                    method_options={"factors": 1.2}).total
+        for c in ("France", "Lyon")
+    ]  # fmt: skip
+    found = results["results"]["rag_middle_local"]["acc,none"]
+    assert found == float(scores[0] > scores[1])
+    assert results["results"]["rag_middle_local"]["alias"] == "rag_middle_local"
+
+
+def test_the_model_is_found_by_name() -> None:
+    from lm_eval.api.registry import get_model
+
+    assert get_model("rag-middle") is RagMiddleLM
+
+
+def test_arguments_that_do_not_exist_are_refused(model: RagMiddleModel) -> None:
+    with pytest.raises(EvaluationConfigError, match="'parallelize'"):
+        RagMiddleLM(model, parallelize=True)
+    with pytest.raises(EvaluationConfigError, match="batch_size"):
+        RagMiddleLM(model, batch_size="auto")
+    with pytest.raises(MethodConfigError, match="factor"):
+        RagMiddleLM(model, method="lpes", method_factor=1.2)
+    ours = RagMiddleLM(model)
+    with pytest.raises(EvaluationConfigError, match="typical_p"):
+        ours.generate_until([request("a", {"typical_p": 0.5})])
+    with pytest.raises(EvaluationConfigError, match="max_gen_toks"):
+        ours.generate_until([request("a", {"max_gen_toks": 99_999})])
