@@ -9,6 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from rag_middle.errors import (
+    CalibrationConfigError,
+    CalibrationError,
+    CalibrationStateError,
     ChatTemplateError,
     ContextOverflowError,
     DocumentLoadError,
@@ -29,6 +32,8 @@ from rag_middle.errors import (
     ModelNotFoundError,
     OutputWriteError,
     PatchIneffectiveError,
+    ProfileFormatError,
+    ProfileMismatchError,
     PromptError,
     RagMiddleError,
     RegistrationError,
@@ -37,6 +42,7 @@ from rag_middle.errors import (
     UnknownNameError,
     UnsupportedArchitectureError,
     UnsupportedGenerationError,
+    WorkerError,
 )
 from rag_middle.layout import PromptLayout
 
@@ -62,6 +68,9 @@ __all__ = [
     "LPES",
     "PINE",
     "SIW",
+    "CalibrationConfigError",
+    "CalibrationError",
+    "CalibrationStateError",
     "ChatTemplateError",
     "Compose",
     "ContextOverflowError",
@@ -91,6 +100,8 @@ __all__ = [
     "PatchIneffectiveError",
     "PositionInterpolation",
     "PositionalHiddenStates",
+    "ProfileFormatError",
+    "ProfileMismatchError",
     "PromptError",
     "PromptLayout",
     "RagMiddleError",
@@ -101,6 +112,7 @@ __all__ = [
     "UnknownNameError",
     "UnsupportedArchitectureError",
     "UnsupportedGenerationError",
+    "WorkerError",
     "applied",
     "escape",
     "mark",

@@ -10,7 +10,9 @@
     ├── UnknownNameError          (LookupError)  no such method, preset, ... ("did you mean")
     ├── RegistrationError         (ValueError)   a name taken twice, or a target that does not load
     ├── MethodConfigError         (ValueError)   parameters are wrong, or wrong for this model
-    │   └── IncompatibleMethodsError             two methods of a composition claim the same thing
+    │   ├── IncompatibleMethodsError             two methods of a composition claim the same thing
+    │   └── ProfileMismatchError                 a profile was made for a model of another shape
+    ├── ProfileFormatError        (ValueError)   a profile cannot be read
     ├── UnsupportedArchitectureError             this model cannot take this method
     ├── UnsupportedGenerationError (ValueError)  generation options a method cannot serve
     ├── PatchIneffectiveError                    the method was installed and changed nothing
@@ -22,6 +24,10 @@
     │   ├── EvaluationConfigError (ValueError)   what to measure is wrong or cannot be had
     │   ├── EvaluationDataError   (ValueError)   a data file cannot be read, or does not suffice
     │   └── EvaluationRecordsError (ValueError)  a file of records is damaged, foreign or in use
+    ├── CalibrationError                         a search cannot be made, or not continued
+    │   ├── CalibrationConfigError (ValueError)  what to search for is wrong or cannot be had
+    │   ├── CalibrationStateError (ValueError)   a search's state is damaged, foreign or in use
+    │   └── WorkerError                          workers ended again and again
     └── RetrievalError                           documents cannot be loaded, indexed or found
         ├── RetrievalConfigError  (ValueError)   options of loading, splitting or indexing are wrong
         ├── DocumentLoadError     (ValueError)   no documents can be read there
@@ -37,6 +43,9 @@ Each message says what was wrong, what was given, and what to do next.
 from __future__ import annotations
 
 __all__ = [
+    "CalibrationConfigError",
+    "CalibrationError",
+    "CalibrationStateError",
     "ChatTemplateError",
     "ContextOverflowError",
     "DocumentLoadError",
@@ -57,6 +66,8 @@ __all__ = [
     "ModelNotFoundError",
     "OutputWriteError",
     "PatchIneffectiveError",
+    "ProfileFormatError",
+    "ProfileMismatchError",
     "PromptError",
     "RagMiddleError",
     "RegistrationError",
@@ -65,6 +76,7 @@ __all__ = [
     "UnknownNameError",
     "UnsupportedArchitectureError",
     "UnsupportedGenerationError",
+    "WorkerError",
 ]
 
 
@@ -151,6 +163,14 @@ class IncompatibleMethodsError(MethodConfigError):
     """Two composed methods claim the same part of the attention computation."""
 
 
+class ProfileMismatchError(MethodConfigError):
+    """A profile's settings were fitted to a model of another shape."""
+
+
+class ProfileFormatError(RagMiddleError, ValueError):
+    """A profile is missing, damaged, or of another format version."""
+
+
 class UnsupportedArchitectureError(RagMiddleError):
     """This model cannot take this method.
 
@@ -218,6 +238,22 @@ class EvaluationDataError(EvaluationError, ValueError):
 
 class EvaluationRecordsError(EvaluationError, ValueError):
     """A file of records is damaged, belongs to another measurement, or is being written."""
+
+
+class CalibrationError(RagMiddleError):
+    """A search for settings cannot be made, or not continued."""
+
+
+class CalibrationConfigError(CalibrationError, ValueError):
+    """What to search for is wrong, or cannot be had with this model or these questions."""
+
+
+class CalibrationStateError(CalibrationError, ValueError):
+    """The state of a search is damaged, belongs to another search, or is in use."""
+
+
+class WorkerError(CalibrationError):
+    """Processes that score settings ended again and again; what they had scored is kept."""
 
 
 class RetrievalError(RagMiddleError):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rag_middle.methods import METHODS
-from rag_middle.methods.positional_hidden_states import PRESETS
+from rag_middle.profiles import published_profiles
 
 DOCS = Path(__file__).parent.parent / "docs"
 OURS = [name for name, kind in METHODS.items() if kind.__module__.startswith("rag_middle.")]
@@ -69,11 +69,11 @@ def test_the_presets_on_the_page_are_those_of_the_code() -> None:
     on_page = {row[0]: row[1:] for row in _rows(_page("positional_hidden_states"), "preset")}
     expected = {
         f"`{name}`": [
-            ", ".join(map(str, preset.channels)),
-            f"{preset.factor:g}",
-            f"{min(preset.layers or ())} to {max(preset.layers or ())}",
+            ", ".join(map(str, profile.options["channels"])),
+            f"{profile.options['factor']:g}",
+            f"{min(profile.options['layers'])} to {max(profile.options['layers'])}",
         ]
-        for name, preset in PRESETS.items()
+        for name, profile in published_profiles("positional_hidden_states").items()
     }
     assert on_page == expected
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
-from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,6 +50,9 @@ def methods(
 
 
 def _described(name: str, kind: type[Method]) -> dict[str, Any]:
+    from rag_middle.methods import preset
+    from rag_middle.profiles import published_profiles
+
     info = kind.info
     return {
         "name": name,
@@ -65,16 +66,14 @@ def _described(name: str, kind: type[Method]) -> dict[str, Any]:
             for each in fields(kind)  # type: ignore[arg-type]
         ],
         "presets": {
-            preset: {each.name: getattr(method, each.name) for each in fields(method)}
-            for preset, method in _presets(kind).items()
+            each: _settings(preset(kind.registered_name, each).method)
+            for each in published_profiles(kind.registered_name)
         },
     }
 
 
-def _presets(kind: type[Method]) -> Mapping[str, Any]:
-    """Published settings, which a method with ``from_preset`` keeps in its module's PRESETS."""
-    presets: Mapping[str, Any] = getattr(sys.modules[kind.__module__], "PRESETS", {})
-    return presets if hasattr(kind, "from_preset") else {}
+def _settings(method: Method) -> dict[str, Any]:
+    return {each.name: getattr(method, each.name) for each in fields(method)}  # type: ignore[arg-type]
 
 
 def _type(field: Field[Any]) -> str:

@@ -7,8 +7,13 @@
 """
 
 from rag_middle.generation.escaping import EscapedText
+from rag_middle.generation.identity import model_facts
 from rag_middle.generation.model import RagMiddleModel
-from rag_middle.generation.notices import BackendFallbackWarning, MissingDocumentsWarning
+from rag_middle.generation.notices import (
+    BackendFallbackWarning,
+    MissingDocumentsWarning,
+    ProfileWarning,
+)
 from rag_middle.generation.options import (
     EncodeKwargs,
     GenerationKwargs,
@@ -39,10 +44,12 @@ __all__ = [
     "GenerationStream",
     "MethodLike",
     "MissingDocumentsWarning",
+    "ProfileWarning",
     "Prompt",
     "PromptKwargs",
     "RagMiddleModel",
     "Score",
     "Timings",
     "Usage",
+    "model_facts",
 ]

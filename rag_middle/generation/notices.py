@@ -6,7 +6,12 @@ import sys
 import warnings
 from pathlib import Path
 
-__all__ = ["BackendFallbackWarning", "MissingDocumentsWarning", "warn_caller"]
+__all__ = [
+    "BackendFallbackWarning",
+    "MissingDocumentsWarning",
+    "ProfileWarning",
+    "warn_caller",
+]
 
 _PACKAGE = str(Path(__file__).parents[1])
 
@@ -17,6 +22,10 @@ class MissingDocumentsWarning(UserWarning):
 
 class BackendFallbackWarning(UserWarning):
     """The attention backend asked for is not installed; another one runs."""
+
+
+class ProfileWarning(UserWarning):
+    """A profile was made for another version of the model, or did not help there."""
 
 
 def warn_caller(message: str, category: type[Warning]) -> None:

@@ -13,6 +13,7 @@ from rag_middle.generation.branches import arranged, branched
 from rag_middle.generation.effect import check_documents, check_effect, method_name
 from rag_middle.generation.engine import PreparedPrompt
 from rag_middle.generation.facts import vocabulary_size
+from rag_middle.generation.identity import check_profiles
 from rag_middle.generation.options import GenerationOptions
 from rag_middle.generation.overflow import fitted
 from rag_middle.generation.runner import ModelRunner
@@ -68,6 +69,7 @@ class Preparer:
         """The method, once it is known to take effect."""
         if self._self_check:
             check_effect(self._model, self.tokenizer.tokenizer, method)
+        check_profiles(self._model, self.tokenizer.tokenizer, method)
         return method
 
     def prompts(

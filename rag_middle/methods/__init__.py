@@ -8,6 +8,7 @@ from rag_middle.methods.none import NoMethod
 from rag_middle.methods.pine import PINE
 from rag_middle.methods.position_interpolation import PositionInterpolation
 from rag_middle.methods.positional_hidden_states import PositionalHiddenStates
+from rag_middle.methods.profiled import FromProfile, preset
 from rag_middle.methods.registered import METHODS
 from rag_middle.methods.resolve import resolve_method
 from rag_middle.methods.runner import Runner
@@ -19,6 +20,7 @@ __all__ = [
     "PINE",
     "SIW",
     "Compose",
+    "FromProfile",
     "Method",
     "MethodInfo",
     "MsPoE",
@@ -26,5 +28,6 @@ __all__ = [
     "PositionInterpolation",
     "PositionalHiddenStates",
     "Runner",
+    "preset",
     "resolve_method",
 ]

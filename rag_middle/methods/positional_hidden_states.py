@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from rag_middle.attention.plan import AttentionPlan, ChannelScaling, LayerPlan
 from rag_middle.attention.traits import ModelTraits
-from rag_middle.errors import MethodConfigError, UnknownNameError
+from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods.base import (
     Method,
@@ -17,9 +17,8 @@ from rag_middle.methods.base import (
     require_count,
     require_finite,
 )
-from rag_middle.registry import suggest
 
-__all__ = ["PRESETS", "PositionalHiddenStates"]
+__all__ = ["PositionalHiddenStates"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +32,8 @@ class PositionalHiddenStates(Method):
     keys. The channel is one whose mean value drifts monotonically with position.
 
     Attributes:
-        channels: indices ``t`` into the hidden size. There is no default that suits a model: use
-            `from_preset`, or calibrate.
+        channels: indices ``t`` into the hidden size. There is no default that suits a model: use a
+            preset, or calibrate.
         factor: ``s``; 1 leaves the model as it is.
         layers: 0-based layers to change; ``None`` for all.
         last_tokens: prompt rows, counted from the end, that attend with scaled queries and keys.
@@ -46,7 +45,8 @@ class PositionalHiddenStates(Method):
 
     References:
         Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension,
-        arXiv:2406.02536, equation 3 and table 5.
+        arXiv:2406.02536, equation 3 and table 5. The presets follow the table where the authors'
+        configuration files say otherwise.
 
     Raises:
         MethodConfigError: no channel, a channel or layer the model does not have, a factor that
@@ -83,20 +83,6 @@ class PositionalHiddenStates(Method):
         require_count(owner, 1, last_tokens=self.last_tokens)
         require_count(owner, 0, skip_first=self.skip_first)
 
-    @classmethod
-    def from_preset(cls, name: str) -> PositionalHiddenStates:
-        """A setting published for a model (table 5 of the paper; not measured by us).
-
-        Raises:
-            UnknownNameError: no such preset.
-        """
-        if name not in PRESETS:
-            raise UnknownNameError(
-                f"Unknown positional_hidden_states preset {name!r}.{suggest(name, PRESETS)} "
-                f"Known: {', '.join(PRESETS)}."
-            )
-        return PRESETS[name]
-
     def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
         """Channel scaling in the chosen layers."""
         if not self.channels:
@@ -129,23 +115,3 @@ class PositionalHiddenStates(Method):
     def is_neutral(self) -> bool:
         """True at factor 1."""
         return self.factor == 1
-
-
-def _preset(channel: int, factor: float, first: int, last: int) -> PositionalHiddenStates:
-    return PositionalHiddenStates(
-        channels=(channel,), factor=factor, layers=tuple(range(first, last + 1))
-    )
-
-
-#: Table 5 of the paper, which is followed where the authors' configuration files say otherwise:
-#: LLaMA-2-13b (file: factor 0), Gemma (layers 10 to 25), Qwen1.5 (factor 0), MPT (factor -1).
-PRESETS: dict[str, PositionalHiddenStates] = {
-    "llama-2-7b-chat": _preset(2393, -1, 10, 25),
-    "llama-2-13b-chat": _preset(4283, -1, 10, 34),
-    "vicuna-7b-v1.5-16k": _preset(2393, 0, 10, 25),
-    "vicuna-13b-v1.5-16k": _preset(4923, 0, 10, 34),
-    "mistral-7b-instruct-v0.2": _preset(213, 0, 10, 25),
-    "gemma-1.1-7b-it": _preset(1665, 0, 10, 22),
-    "qwen1.5-7b-chat": _preset(1081, 0.2, 10, 25),
-    "mpt-30b-chat": _preset(6926, 0, 10, 42),
-}

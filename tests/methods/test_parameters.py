@@ -30,8 +30,9 @@ from rag_middle.methods import (
     NoMethod,
     PositionalHiddenStates,
     PositionInterpolation,
+    resolve_method,
 )
-from rag_middle.methods.positional_hidden_states import PRESETS
+from rag_middle.profiles import published_profiles
 from tests.conftest import FamilyModel
 
 LAYOUT = PromptLayout(20, ((2, 6), (6, 11), (11, 17)))
@@ -243,9 +244,9 @@ def test_positional_hidden_states_as_their_authors_coded_them(
 
 def test_presets_are_the_papers_table() -> None:
     table = {
-        name: (*preset.channels, preset.factor, preset.layers[0], preset.layers[-1])
-        for name, preset in PRESETS.items()
-        if preset.layers
+        name: (*set_to["channels"], set_to["factor"], set_to["layers"][0], set_to["layers"][-1])
+        for name, profile in published_profiles("positional_hidden_states").items()
+        for set_to in [profile.options]
     }
     assert table == {
         "llama-2-7b-chat": (2393, -1, 10, 25),
@@ -261,4 +262,4 @@ def test_presets_are_the_papers_table() -> None:
 
 def test_an_unknown_preset_suggests_a_known_one() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'llama-2-7b-chat'"):
-        PositionalHiddenStates.from_preset("llama2-7b-chat")
+        resolve_method("positional_hidden_states:llama2-7b-chat")

@@ -24,7 +24,7 @@ from rag_middle.methods import (
     Runner,
     resolve_method,
 )
-from rag_middle.methods.positional_hidden_states import PRESETS
+from rag_middle.methods.profiled import preset
 from rag_middle.tokens import TokenizedPrompt
 
 
@@ -45,12 +45,12 @@ def test_every_name_gives_its_method(name: str) -> None:
         (
             "positional_hidden_states:vicuna-7b-v1.5-16k",
             None,
-            PRESETS["vicuna-7b-v1.5-16k"],
+            preset("positional_hidden_states", "vicuna-7b-v1.5-16k"),
         ),
         (
             "siw+positional_hidden_states:llama-2-7b-chat",
             None,
-            Compose(methods=(SIW(), PRESETS["llama-2-7b-chat"])),
+            Compose(methods=(SIW(), preset("positional_hidden_states", "llama-2-7b-chat"))),
         ),
     ],
 )

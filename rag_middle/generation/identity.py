@@ -1,0 +1,143 @@
+"""What tells a model from others, and whether a profile is about this one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rag_middle.attention import model_traits
+from rag_middle.generation.notices import ProfileWarning, warn_caller
+from rag_middle.methods import Compose, FromProfile, Method
+from rag_middle.profiles import ModelFacts
+
+__all__ = ["check_profiles", "model_facts"]
+
+_SAMPLED = 64  # values of every parameter
+_REMEMBERED = 64
+
+_samples: WeakKeyDictionary[PreTrainedModel, str | None] = WeakKeyDictionary()
+#: Profiles that were compared with a model, by where they came from. Tuples are replaced, never
+#: changed: reading one needs no lock.
+_compared: WeakKeyDictionary[PreTrainedModel, tuple[FromProfile, ...]] = WeakKeyDictionary()
+
+
+def model_facts(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, all_weights: bool = True
+) -> ModelFacts:
+    """What a profile says about the model it is made for.
+
+    Args:
+        model: that is calibrated.
+        tokenizer: of the model.
+        all_weights: digest every value, which reads the whole model once; else only the sample.
+    """
+    config: Any = model.config
+    traits = model_traits(model)
+    first = next(iter(traits.layers.values()), None)
+    where = Path(str(config._name_or_path or type(model).__name__))
+    return ModelFacts(
+        # A folder by its name: where it lies on this machine is nobody's business.
+        id=where.name if where.is_absolute() or where.is_dir() else str(where),
+        revision=getattr(config, "_commit_hash", None),
+        model_type=traits.model_type,
+        layers=traits.num_layers,
+        hidden_size=traits.hidden_size,
+        heads=first.heads if first else None,
+        kv_heads=first.kv_heads if first else None,
+        weights_sha256=_all_weights(model) if all_weights else None,
+        weights_sample=_sample(model),
+        tokenizer_sha256=_tokenizer(tokenizer),
+    )
+
+
+def check_profiles(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, method: Method
+) -> None:
+    """Warn where a profile is about another version of this model, or was no improvement.
+
+    That a model is built otherwise is refused when the method is planned. Each profile is compared
+    with a model once.
+    """
+    for each in _profiles(method):
+        known = _compared.get(model, ())
+        if each in known:
+            continue
+        _compared[model] = (each, *known)[:_REMEMBERED]
+        made_for = each.profile.model
+        here = model_facts(model, tokenizer, all_weights=False)
+        differences = made_for.version_differences(here)
+        if differences and not made_for.shape_differences(here):
+            warn_caller(
+                f"{each.source} was made for another version of {made_for.id} "
+                f"({'; '.join(differences)}): its settings may not suit this one. Calibrate again, "
+                "or compare it with method='none' on your own questions.",
+                ProfileWarning,
+            )
+        if each.profile.recommended is False:
+            warn_caller(
+                f"{each.source} is not recommended: on held-out prompts its settings did not beat "
+                "the unmodified model.",
+                ProfileWarning,
+            )
+
+
+def _profiles(method: Method) -> Iterator[FromProfile]:
+    if isinstance(method, FromProfile):
+        yield method
+    if isinstance(method, Compose):
+        for part in method.methods:
+            yield from _profiles(part)
+
+
+def _all_weights(model: PreTrainedModel) -> str | None:
+    """Of every parameter; ``None`` where some are offloaded."""
+    digest = hashlib.sha256()
+    for name, values in model.named_parameters():
+        if values.device.type == "meta":
+            return None
+        digest.update(f"{name}{tuple(values.shape)}{values.dtype}".encode())
+        digest.update(_bytes(values))
+    return digest.hexdigest()
+
+
+def _sample(model: PreTrainedModel) -> str | None:
+    if model not in _samples:
+        _samples[model] = _sampled(model)
+    return _samples[model]
+
+
+def _sampled(model: PreTrainedModel) -> str | None:
+    digest = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        if parameter.device.type == "meta":
+            return None
+        values = parameter.detach().flatten()
+        every = max(1, len(values) // _SAMPLED)
+        digest.update(f"{name}{tuple(parameter.shape)}".encode())
+        digest.update(_bytes(values[::every][:_SAMPLED].float().bfloat16()))
+    return digest.hexdigest()
+
+
+def _bytes(values: Tensor) -> bytes:
+    return values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def _tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Of what a fast tokenizer is made of; of its vocabulary where it is none."""
+    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    made_of: Any = sorted(tokenizer.get_vocab().items())
+    if backend is not None:
+        made_of = json.loads(backend.to_str())
+        # Set by the last call that padded or cut, and no part of what it is.
+        made_of.pop("padding", None)
+        made_of.pop("truncation", None)
+    said = json.dumps([made_of, tokenizer.chat_template], sort_keys=True)
+    return hashlib.sha256(said.encode()).hexdigest()

@@ -1,0 +1,17 @@
+"""Settings of a method that were fitted to one model, as files: what, for which model, how found.
+
+``rag-middle calibrate`` writes them, and ``method="profile:PATH"`` reads them wherever a method is
+accepted. Reading one runs no code and loads no model.
+"""
+
+from rag_middle.profiles.files import published_profiles, read_profile, write_profile
+from rag_middle.profiles.profile import FORMAT_VERSION, ModelFacts, Profile
+
+__all__ = [
+    "FORMAT_VERSION",
+    "ModelFacts",
+    "Profile",
+    "published_profiles",
+    "read_profile",
+    "write_profile",
+]

@@ -1,0 +1,63 @@
+"""Profiles on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from rag_middle.errors import ProfileFormatError
+from rag_middle.profiles.profile import Profile
+
+__all__ = ["published_profiles", "read_profile", "write_profile"]
+
+_PUBLISHED = Path(__file__).parent / "published"
+
+
+def read_profile(path: str | Path) -> Profile:
+    """The profile in a file.
+
+    Raises:
+        ProfileFormatError: no such file, no JSON, or no profile of this version.
+    """
+    path = Path(path).expanduser()
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # ValueError: neither UTF-8 nor JSON
+        raise ProfileFormatError(
+            f"The profile {str(path)!r} cannot be read ({error}). Give the path of a file that "
+            "`rag-middle calibrate` wrote."
+        ) from error
+    try:
+        return Profile.from_dict(content)
+    except ProfileFormatError as error:
+        raise ProfileFormatError(f"{path}: {error}") from None
+
+
+def write_profile(profile: Profile, path: str | Path) -> None:
+    """Write a profile, at once or not at all."""
+    path = Path(path).expanduser()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(profile.to_dict(), indent=1, allow_nan=False) + "\n"
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)  # mkstemp lets nobody else read
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+@cache
+def published_profiles(method: str) -> dict[str, Profile]:
+    """Settings that papers state for models, by preset name; none for most methods."""
+    folder = _PUBLISHED / method
+    if not method.isidentifier() or not folder.is_dir():
+        return {}
+    return {path.stem: read_profile(path) for path in sorted(folder.glob("*.json"))}

@@ -1,0 +1,297 @@
+"""Profiles: on disk, as methods, and on models that they were not made for."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+from rag_middle.documents import ContextPrompt
+from rag_middle.errors import MethodConfigError, ProfileFormatError, ProfileMismatchError
+from rag_middle.generation import ProfileWarning, RagMiddleModel, model_facts
+from rag_middle.methods import LPES, SIW, Compose, FromProfile, resolve_method
+from rag_middle.profiles import (
+    ModelFacts,
+    Profile,
+    published_profiles,
+    read_profile,
+    write_profile,
+)
+from tests.tiny_models import build, tiny
+from tests.tokenizers import byte_level_bpe
+
+PROMPT = ContextPrompt("Read.\n\n", ["Paris is in France.", "Lyon lies on a river."], "Where?")
+FACTORS = (1.2, 1.5, 1.1)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return byte_level_bpe(bos=True)
+
+
+@pytest.fixture(scope="module")
+def llama(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+    return build("profiles", tiny(LlamaConfig, vocab_size=len(tokenizer)), "sdpa")
+
+
+@pytest.fixture
+def profile(llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Profile:
+    return Profile(
+        method="lpes",
+        options={"factors": list(FACTORS)},
+        model=model_facts(llama, tokenizer),
+        recommended=True,
+        seed=3,
+        search={"trace": [{"score": 0.1 + 0.2}]},
+    )
+
+
+def saved(profile: Profile, folder: Path, name: str = "profile.json") -> Path:
+    write_profile(profile, folder / name)
+    return folder / name
+
+
+def test_a_profile_is_read_as_it_was_written(profile: Profile, tmp_path: Path) -> None:
+    assert read_profile(saved(profile, tmp_path)) == profile
+
+
+def test_writing_leaves_no_other_file(profile: Profile, tmp_path: Path) -> None:
+    saved(profile, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["profile.json"]
+
+
+def test_a_failed_write_leaves_the_old_profile(profile: Profile, tmp_path: Path) -> None:
+    path = saved(profile, tmp_path)
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_profile(replace(profile, scores={"after": float("nan")}), path)
+    assert read_profile(path) == profile
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_profile_gives_its_methods_logits(
+    profile: Profile, llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    model = RagMiddleModel(llama, tokenizer)
+    by_profile = model.logits(PROMPT, method=f"profile:{saved(profile, tmp_path)}")
+    assert torch.equal(by_profile, model.logits(PROMPT, method=LPES(factors=FACTORS)))
+
+
+def test_layers_are_numbers_again(profile: Profile, tmp_path: Path) -> None:
+    areas = {"dense_areas": {"1": [True, False], "2": [False, True]}}
+    method = resolve_method(
+        f"profile:{saved(replace(profile, method='siw', options=areas), tmp_path)}"
+    )
+    assert isinstance(method, FromProfile)
+    assert method.method == SIW(dense_areas={1: (True, False), 2: (False, True)})
+
+
+def test_results_name_the_method_not_the_profile(
+    profile: Profile, llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    model = RagMiddleModel(llama, tokenizer, method=f"profile:{saved(profile, tmp_path)}")
+    answer = model.generate(PROMPT, max_new_tokens=2)
+    assert (answer.method, answer.applied) == ("lpes", True)
+
+
+def test_a_profile_may_be_part_of_a_composition(profile: Profile, tmp_path: Path) -> None:
+    method = resolve_method(f"profile:{saved(profile, tmp_path)}+siw")
+    assert isinstance(method, Compose)
+    assert [part.name for part in method.parts] == ["lpes", "siw"]
+
+
+def test_a_path_may_have_a_plus(profile: Profile, tmp_path: Path) -> None:
+    method = resolve_method(f"profile:{saved(profile, tmp_path, 'llama+siw.json')}")
+    assert method.name == "lpes"
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"num_hidden_layers": 4}, "decoder layers 3, here 4"),
+        ({"hidden_size": 32}, "hidden size 64, here 32"),
+        ({"num_attention_heads": 2}, "query heads 4, here 2"),
+        ({"num_key_value_heads": 4}, "key/value heads 2, here 4"),
+    ],
+)
+def test_a_model_of_another_shape_is_refused_with_the_reason(
+    change: dict[str, int],
+    told: str,
+    profile: Profile,
+    tokenizer: PreTrainedTokenizerFast,
+    tmp_path: Path,
+) -> None:
+    other = build("other", tiny(LlamaConfig, vocab_size=len(tokenizer), **change), "sdpa")
+    with pytest.raises(ProfileMismatchError, match=told):
+        RagMiddleModel(other, tokenizer, method=f"profile:{saved(profile, tmp_path)}")
+
+
+def test_a_model_of_another_shape_is_refused_without_the_self_check_too(
+    profile: Profile, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    config = tiny(LlamaConfig, vocab_size=len(tokenizer), num_hidden_layers=2)
+    model = RagMiddleModel(
+        build("two layers", config, "sdpa"),
+        tokenizer,
+        method=f"profile:{saved(profile, tmp_path)}",
+        self_check=False,
+    )
+    with pytest.raises(ProfileMismatchError, match="decoder layers 3, here 2"):
+        model.generate(PROMPT, max_new_tokens=1)
+
+
+def test_a_preset_is_refused_on_another_model(
+    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    with pytest.raises(ProfileMismatchError, match=r"Llama-2-7b-chat-hf.*layers 32, here 3"):
+        RagMiddleModel(llama, tokenizer, method="positional_hidden_states:llama-2-7b-chat")
+
+
+def test_other_weights_are_warned_of_once(
+    profile: Profile, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    config = tiny(LlamaConfig, vocab_size=len(tokenizer))
+    model = RagMiddleModel(build("trained further", config, "sdpa"), tokenizer)
+    method = f"profile:{saved(profile, tmp_path)}"
+    with pytest.warns(ProfileWarning, match="another version of .*other weights") as told:
+        model.generate(PROMPT, method=method, max_new_tokens=1)
+    assert told[0].filename == __file__
+    model.generate(PROMPT, method=method, max_new_tokens=1)  # a second warning would be an error
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [({"revision": "abc"}, "revision abc, here def"), ({"tokenizer_sha256": "0"}, "tokenizer")],
+)
+def test_another_revision_or_tokenizer_is_warned_of(
+    change: dict[str, Any],
+    told: str,
+    profile: Profile,
+    llama: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(llama.config, "_commit_hash", "def", raising=False)
+    path = saved(replace(profile, model=replace(profile.model, **change)), tmp_path)
+    with pytest.warns(ProfileWarning, match=told):
+        RagMiddleModel(llama, tokenizer, method=f"profile:{path}")
+
+
+def test_the_same_model_in_half_precision_is_no_other_version(
+    profile: Profile, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    half = build("profiles", tiny(LlamaConfig, vocab_size=len(tokenizer)), "sdpa").bfloat16()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        RagMiddleModel(half, tokenizer, method=f"profile:{saved(profile, tmp_path)}")
+
+
+def test_settings_that_did_not_help_are_warned_of(
+    profile: Profile, llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    path = saved(replace(profile, recommended=False), tmp_path)
+    with pytest.warns(ProfileWarning, match="did not beat the unmodified model"):
+        RagMiddleModel(llama, tokenizer, method=f"profile:{path}")
+
+
+def test_the_identity_of_a_model_does_not_name_its_folder(
+    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    llama.save_pretrained(tmp_path / "my-model")
+    tokenizer.save_pretrained(tmp_path / "my-model")
+    loaded = RagMiddleModel.from_pretrained(tmp_path / "my-model")
+    facts = model_facts(loaded.model, loaded.tokenizer)
+    here = model_facts(llama, tokenizer)
+    assert facts.id == "my-model"
+    assert (facts.weights_sha256, facts.weights_sample) == (
+        here.weights_sha256,
+        here.weights_sample,
+    )
+    assert facts.tokenizer_sha256 == here.tokenizer_sha256
+
+
+def test_a_single_changed_weight_changes_the_digest(tokenizer: PreTrainedTokenizerFast) -> None:
+    model = build("digest", tiny(LlamaConfig, vocab_size=len(tokenizer)), "sdpa")
+    before = model_facts(model, tokenizer)
+    model.model.layers[1].mlp.up_proj.weight[3, 3] += 1
+    assert model_facts(model, tokenizer).weights_sha256 != before.weights_sha256
+
+
+def test_published_settings_say_that_we_did_not_measure_them() -> None:
+    profiles = published_profiles("positional_hidden_states")
+    assert len(profiles) == 8
+    for profile in profiles.values():
+        assert profile.origin == "published"
+        assert profile.recommended is None
+        assert profile.note.startswith("From the paper (arXiv:2406.02536, table 5), not measured")
+
+
+@pytest.mark.parametrize("method", ["pine", "../positional_hidden_states", "", "lpes/.."])
+def test_methods_without_published_settings_have_none(method: str) -> None:
+    assert published_profiles(method) == {}
+
+
+def changed(profile: Profile, **changes: Any) -> str:
+    return json.dumps({**profile.to_dict(), **changes})
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "cannot be read"),
+        ("{", "cannot be read"),
+        ("\xff", "cannot be read"),
+        ("[]", "no profile"),
+        ({"format": "x"}, "no profile"),
+        ({"version": 2}, "version 2 of the format, and this package reads version 1"),
+        ({"options": []}, "'options' should be a Mapping"),
+        ({"method": None}, "'method' should be a str, got None"),
+        ({"model": 3}, "'model' should be an object"),
+        ({"model": {"id": "m"}}, "needs more than this"),
+        ({"model": {"id": "m", "model_type": "t", "layers": True, "hidden_size": 1}}, "'layers'"),
+        ({"origin": "rumour"}, "measured, published, got 'rumour'"),
+        ({"colour": "red"}, "no field 'colour'"),
+        ({"recommended": "yes"}, "'recommended' should be a bool"),
+    ],
+)
+def test_what_is_no_profile_is_refused(
+    content: Any, told: str, profile: Profile, tmp_path: Path
+) -> None:
+    path = tmp_path / "profile.json"
+    if isinstance(content, dict):
+        path.write_text(changed(profile, **content), encoding="utf-8")
+    elif content is not None:
+        path.write_bytes(content.encode("latin-1"))
+    with pytest.raises(ProfileFormatError, match=told):
+        resolve_method(f"profile:{path}")
+
+
+def test_options_that_the_method_refuses_are_told_with_the_profile(
+    profile: Profile, tmp_path: Path
+) -> None:
+    path = saved(replace(profile, options={"factors": [0]}), tmp_path)
+    with pytest.raises(MethodConfigError, match=r"profile\.json: .*must be above 0"):
+        resolve_method(f"profile:{path}")
+
+
+def test_a_profile_does_not_lead_to_another_one(profile: Profile, tmp_path: Path) -> None:
+    path = saved(replace(profile, method="profile:elsewhere.json"), tmp_path)
+    with pytest.raises(MethodConfigError, match="one method by its name"):
+        resolve_method(f"profile:{path}")
+
+
+def test_a_profile_takes_no_options(profile: Profile, tmp_path: Path) -> None:
+    with pytest.raises(MethodConfigError, match="neither does a profile"):
+        resolve_method(f"profile:{saved(profile, tmp_path)}", {"factors": 2})
+
+
+def test_what_is_unknown_is_not_compared() -> None:
+    known = ModelFacts(id="a", model_type="llama", layers=2, hidden_size=8, heads=2, revision="1")
+    unknown = ModelFacts(id="b", model_type="llama", layers=2, hidden_size=8)
+    assert known.shape_differences(unknown) == known.version_differences(unknown) == []
