@@ -1,7 +1,9 @@
 """Rows of training: token ids, and how much each token's loss weighs.
 
 Three kinds of rows. Questions about documents, several to a row, in the reader's chat format, are
-what it is for. Repeated random tokens and key-value listings teach it to copy, early on.
+what it is for. Repeated random tokens teach it to copy. Recall rows teach it to bind: records of a
+key and a value with constant tokens between them, so that only the key, some tokens back, tells one
+value from another. Without them the reader copies titles and picks values at random.
 """
 
 from __future__ import annotations
@@ -14,16 +16,16 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from rag_middle.reader.facts import Entry, Fact, draw_entries
-from rag_middle.reader.names import Split, code, name_word
+from rag_middle.reader.names import Split
 from training.tokenizer import ASSISTANT, BOS, END, SYSTEM, USER
 from training.wording import ASKING, FORMS, INSTRUCTIONS, PLAIN_FORM, filler
 
-# The first tokens of title and value decide; what follows is copying on.
-DECIDING, ANSWER, OTHER = 3.0, 1.0, 0.1
-LISTED = 2.0  # values of key-value listings: not counted when a stage is judged
+# The first tokens of a value decide; what follows is copying on. The weight tells what a token is.
+VALUE, TITLE, RECALLED, ANSWER, OTHER = 3.0, 2.5, 2.0, 1.0, 0.1
+_FIRST_PLAIN = 6  # ids below are special tokens
 _OTHER_SHARE = 0.15  # of the tokens that are not answers, how many count at all
 
-Piece = tuple[str, str]  # text, and its role: "text", "title", "value", "end", "listed"
+Piece = tuple[str, str]  # text, and its role: "text", "title", "value", "end"
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,10 @@ class Stage:
         length: tokens of a row.
         documents: fewest and most documents of a prompt.
         facts: how many facts a document may have.
-        copying: share of rows that only teach copying.
+        copying: share of rows that only teach copying and recall.
+        key_tokens: fewest and most tokens of a key in recall rows.
+        between: most constant tokens before, between and after key and value there.
+        alphabet: how many different tokens those rows use. Few make recall quick to learn.
         plain: share of prompts without instructions, headings and other noise.
     """
 
@@ -42,6 +47,9 @@ class Stage:
     documents: tuple[int, int]
     facts: tuple[int, ...] = (1,)
     copying: float = 0.2
+    key_tokens: tuple[int, int] = (1, 4)
+    between: int = 2
+    alphabet: int = 3000
     plain: float = 0.8
     questions: int = 6
 
@@ -55,6 +63,9 @@ class Rows:
         self._tokenizer = tokenizer
         self._split = split
         self._rng = random.Random(seed)
+        # The same order for every seed: an alphabet is the same tokens at every step.
+        self._alphabet = list(range(_FIRST_PLAIN, len(tokenizer)))
+        random.Random(0).shuffle(self._alphabet)
         self._special = {
             text: tokenizer.convert_tokens_to_ids(text)
             for text in (BOS, END, USER, SYSTEM, ASSISTANT)
@@ -68,11 +79,11 @@ class Rows:
         pieces: list[list[Piece]] = []
         for row in range(rows):
             if rng.random() < stage.copying:
-                if rng.random() < 0.5:
-                    ids[row], weights[row] = self._repeats(stage.length)
-                    pieces.append([])
-                    continue
-                pieces.append(_listing(rng, stage.length))
+                make = self._repeats if rng.random() < 0.2 else self._recall
+                row_ids, row_weights = make(stage)
+                ids[row, : len(row_ids)] = row_ids
+                weights[row, : len(row_ids)] = row_weights
+                pieces.append([])
             else:
                 pieces.append(_conversation(rng, stage, self._split))
         encoded = self._encode([text for row in pieces for text, _ in row])
@@ -99,20 +110,48 @@ class Rows:
             [self._special[text]] if text in self._special else next(encoded).ids for text in texts
         ]
 
-    def _repeats(self, length: int) -> tuple[list[int], list[float]]:
+    def _repeats(self, stage: Stage) -> tuple[list[int], list[float]]:
         """A run of random tokens, again and again: only the repeats count."""
-        rng = self._rng
+        rng, length = self._rng, stage.length
         period = rng.randrange(8, min(96, length // 2))
-        block = [rng.randrange(6, len(self._tokenizer)) for _ in range(period)]
-        ids = [self._special[BOS], *(block * (length // period + 1))][:length]
+        ids = [self._special[BOS], *(self._any(period, stage) * (length // period + 1))][:length]
         return ids, [0.0] * (period + 2) + [0.5] * (length - period - 2)
+
+    def _recall(self, stage: Stage) -> tuple[list[int], list[float]]:
+        """Records of key and value, then every key again in another order and other words."""
+        rng = self._rng
+        key, value = rng.randint(*stage.key_tokens), rng.randint(1, 3)
+        # A token is either of keys, of values or of what is between them: nothing else matches.
+        of_keys, of_values, fixed = (self._alphabet[i : stage.alphabet : 3] for i in range(3))
+        stated = [rng.choices(fixed, k=rng.randint(0, stage.between)) for _ in range(3)]
+        asked = [rng.choices(fixed, k=rng.randint(0, stage.between)) for _ in range(3)]
+        record = 2 * (key + value) + sum(map(len, (*stated, *asked)))
+        most = min((stage.length - 1) // record, len(of_keys) - 1)
+        count = rng.randint(min(4, most), min(most, 16))
+        # Few different tokens, so that keys share some and one token does not tell them apart.
+        pool = rng.sample(of_keys, min(len(of_keys), 2 * count))
+        records: dict[tuple[int, ...], list[int]] = {}
+        while len(records) < count:
+            records[tuple(rng.choices(pool, k=key))] = rng.choices(of_values, k=value)
+        ids, weights = [self._special[BOS]], [0.0]
+        for k, v in records.items():
+            ids += [*stated[0], *k, *stated[1], *v, *stated[2]]
+        weights += [0.0] * (len(ids) - 1)
+        for k in rng.sample(list(records), count):
+            ids += [*asked[0], *k, *asked[1], *records[k], *asked[2]]
+            weights += [0.0] * (len(asked[0]) + key + len(asked[1]))
+            weights += [RECALLED] + [ANSWER] * (value - 1) + [0.0] * len(asked[2])
+        return ids, weights
+
+    def _any(self, count: int, stage: Stage) -> list[int]:
+        """Random tokens of the stage's alphabet, none of them special."""
+        return self._rng.choices(self._alphabet[: stage.alphabet], k=count)
 
 
 def _weights(rng: random.Random, role: str, count: int) -> list[float]:
     if role in ("title", "value"):
-        return [DECIDING] * min(2, count) + [ANSWER] * max(0, count - 2)
-    if role == "listed":
-        return [LISTED] * count
+        deciding = TITLE if role == "title" else VALUE
+        return [deciding] * min(2, count) + [ANSWER] * max(0, count - 2)
     if role == "end":
         return [ANSWER] * count
     return [OTHER / _OTHER_SHARE if rng.random() < _OTHER_SHARE else 0.0 for _ in range(count)]
@@ -166,17 +205,3 @@ def _exchange(rng: random.Random, fact: Fact, asking: tuple[str, str]) -> list[P
         (f" {fact.value}", "value"),
         (END, "end"),
     ]
-
-
-def _listing(rng: random.Random, length: int) -> list[Piece]:
-    """Keys and values, then several keys asked for."""
-    count = rng.randint(3, max(3, length // 28))
-    pairs = {}
-    while len(pairs) < count:
-        key = name_word(rng, "train") if rng.random() < 0.5 else code(rng)
-        pairs[key] = name_word(rng, "train") if rng.random() < 0.3 else code(rng)
-    row: list[Piece] = [(BOS, "text"), (USER, "text")]
-    row += [(f"{key}: {value}\n", "text") for key, value in pairs.items()]
-    for key in rng.sample(list(pairs), min(6, count)):
-        row += [(f"{key}:", "text"), (f" {pairs[key]}", "listed"), ("\n", "text")]
-    return row

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import time
 from dataclasses import asdict, dataclass
@@ -19,23 +20,28 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from training.data import DECIDING, Rows, Stage
+from training.data import RECALLED, VALUE, Rows, Stage
 from training.tokenizer import load_tokenizer
 
 BATCH_TOKENS = 6144
 WARM_UP = 60
 DECAY_SHARE = 0.3
 CHECKPOINT_EVERY = 100
-PROMOTE_AT = 0.9  # share of deciding tokens that are right, smoothed
+# A stage ends when values are begun rightly in both kinds of rows, or after its most steps: what
+# the first stages lack, the later ones teach.
+PROMOTE_AT = 0.9
+FEWEST_STEPS = 100
 
 STAGES = (
-    Stage(128, (1, 1), copying=0.5, questions=2),
-    Stage(128, (1, 3), copying=0.4),
-    Stage(192, (2, 4), copying=0.25),
-    Stage(256, (3, 6), copying=0.15),
+    Stage(128, (1, 1), copying=0.9, key_tokens=(1, 1), between=0, alphabet=96, questions=2),
+    Stage(128, (1, 2), copying=0.6, key_tokens=(1, 2), between=1, alphabet=192, questions=2),
+    Stage(160, (1, 3), copying=0.5, key_tokens=(1, 4), between=2, alphabet=600),
+    Stage(192, (2, 4), copying=0.3, key_tokens=(1, 4), between=2),
+    Stage(256, (3, 6), copying=0.2, key_tokens=(1, 4), between=2),
     Stage(320, (3, 8), facts=(1, 2), copying=0.1, plain=0.6),
     Stage(448, (4, 12), facts=(1, 1, 2), copying=0.05, plain=0.5),
 )
+MOST_STEPS = (1000, 300, 400, 600, 800, 800, 10**6)
 
 
 @dataclass
@@ -47,6 +53,7 @@ class Progress:
     tokens: int = 0
     seconds: float = 0.0
     right: float = 0.0
+    recalled: float = 0.0
     stage_step: int = 0
 
 
@@ -100,21 +107,21 @@ def train(folder: Path, steps: int, seed: int) -> None:
         for optimizer in optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["initial_lr"] * _rate(progress.step, steps)
-        loss, right = _step(model, backbone, optimizers, ids, weights)
+        loss, right, recalled = _step(model, backbone, optimizers, ids, weights)
         progress.step += 1
         progress.stage_step += 1
         progress.tokens += ids.size
         progress.seconds += time.perf_counter() - begun
         smooth = min(0.98, progress.stage_step / (progress.stage_step + 10))
-        progress.right = smooth * progress.right + (1 - smooth) * right
+        progress.right = _smoothed(progress.right, right, smooth)
+        progress.recalled = _smoothed(progress.recalled, recalled, smooth)
         if progress.step % 20 == 0:
-            _log(folder, progress, loss, right)
-        if (
-            progress.right > PROMOTE_AT
-            and progress.stage_step > 100
-            and progress.stage < len(STAGES) - 1
-        ):
-            progress.stage, progress.stage_step, progress.right = progress.stage + 1, 0, 0.0
+            _log(folder, progress, loss)
+        learnt = min(progress.right, progress.recalled) > PROMOTE_AT
+        learnt = learnt and progress.stage_step > FEWEST_STEPS
+        last = progress.stage == len(STAGES) - 1
+        if not last and (learnt or progress.stage_step >= MOST_STEPS[progress.stage]):
+            progress.stage, progress.stage_step = progress.stage + 1, 0
         if progress.step % CHECKPOINT_EVERY == 0 or progress.step == steps:
             _save_checkpoint(folder, model, optimizers, progress)
     model.to(torch.bfloat16).save_pretrained(str(folder), safe_serialization=True)
@@ -126,8 +133,8 @@ def _step(
     optimizers: list[torch.optim.Optimizer],
     ids: Any,
     weights: Any,
-) -> tuple[float, float]:
-    """One step; the mean loss, and the share of deciding tokens that were predicted."""
+) -> tuple[float, float, float]:
+    """One step: the mean loss, and the shares of values and recalled values begun rightly."""
     tokens, weighing = torch.from_numpy(ids), torch.from_numpy(weights)[:, 1:]
     with torch.autocast("cpu", torch.bfloat16):
         hidden = backbone(input_ids=tokens, use_cache=False).last_hidden_state[:, :-1]
@@ -141,9 +148,17 @@ def _step(
     for optimizer in optimizers:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-    deciding = weight == DECIDING
-    hits = (logits.argmax(-1) == target)[deciding]
-    return loss.item(), hits.float().mean().item() if deciding.any() else 0.0
+    hits = (logits.argmax(-1) == target).float()
+    return loss.item(), _mean(hits[weight == VALUE]), _mean(hits[weight == RECALLED])
+
+
+def _mean(values: torch.Tensor) -> float:
+    """The mean; not a number where there is nothing to take it of."""
+    return values.mean().item()
+
+
+def _smoothed(old: float, new: float, smooth: float) -> float:
+    return old if math.isnan(new) else smooth * old + (1 - smooth) * new
 
 
 def _optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
@@ -166,14 +181,14 @@ def _rate(step: int, steps: int) -> float:
     return min(1.0, (step + 1) / WARM_UP, left)
 
 
-def _log(folder: Path, progress: Progress, loss: float, right: float) -> None:
-    record = {**asdict(progress), "loss": round(loss, 4), "right_now": round(right, 4)}
+def _log(folder: Path, progress: Progress, loss: float) -> None:
+    record = {**asdict(progress), "loss": round(loss, 4)}
     with (folder / "log.jsonl").open("a") as log:
         log.write(json.dumps(record) + "\n")
     speed = progress.tokens / max(1e-9, progress.seconds)
     print(
-        f"step {progress.step} stage {progress.stage} loss {loss:.3f} "
-        f"right {progress.right:.3f} {speed:,.0f} tokens/s",
+        f"step {progress.step} stage {progress.stage} loss {loss:.3f} right {progress.right:.3f} "
+        f"recalled {progress.recalled:.3f} {speed:,.0f} tokens/s",
         flush=True,
     )
 
