@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from rag_middle.errors import ModelNotFoundError
+from rag_middle.reader import reader_path
 from tests.cli.conftest import Run
 
 pytest.importorskip("matplotlib")
@@ -81,3 +83,19 @@ def test_missing_charts_are_told_first(
     shown = run("diagnose", "-m", tmp_path / "no model")
     assert shown.status == 2
     assert "rag-middle[eval]" in shown.err
+
+
+def test_without_a_model_the_bundled_reader_is_diagnosed(run: Run, tmp_path: Path) -> None:
+    try:
+        reader_path()
+    except ModelNotFoundError:
+        shown = run("diagnose", *FEW, "--out", tmp_path)
+        assert shown.status == 2
+        assert "--model" in shown.err
+        return
+    options = (*FEW[:-2], "--methods", "none", "--out", tmp_path, "--json")
+    shown = run("diagnose", *options)
+    assert shown.json["task"]["cited"] is True
+    # It names the document, then answers: with the answering document alone it is right.
+    controls = {each["name"]: each for each in shown.json["summary"]["controls"]}
+    assert controls["gold_only"]["mean"]["value"] == 1.0
