@@ -1,0 +1,204 @@
+"""``rag-middle demo``: what position bias is, and what a method does about it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rag_middle.cli.asking import RETRIEVAL_PANEL, EmbedderOption, ModelOption
+from rag_middle.cli.console import (
+    DebugOption,
+    JsonOption,
+    console,
+    print_json,
+    print_text,
+    quiet_progress_bars,
+    reporting,
+)
+from rag_middle.cli.diagnose import progress_bar
+from rag_middle.cli.flags import flags_of
+from rag_middle.cli.method_options import parse_method_options
+from rag_middle.cli.options import (
+    OUTPUT_PANEL,
+    AttnImplementationOption,
+    DeviceOption,
+    Dtype,
+    DtypeOption,
+    MethodOption,
+    MethodOptionsOption,
+    RevisionOption,
+    TrustRemoteCodeOption,
+)
+
+if TYPE_CHECKING:
+    from rag_middle.demo import Demo, Demonstration, Example
+    from rag_middle.retrieval import Built
+
+__all__ = ["demo"]
+
+_ANSWER_WIDTH = 48  # characters of an answer in a table of the terminal
+
+
+def demo(
+    model: ModelOption = None,
+    method: MethodOption = "pine",
+    method_option: MethodOptionsOption = None,
+    questions: Annotated[
+        int,
+        typer.Option(help="How many to measure with, at every place and under every method."),
+    ] = 100,
+    top_k: Annotated[
+        int, typer.Option(help="Documents of a prompt.", rich_help_panel=RETRIEVAL_PANEL)
+    ] = 20,
+    embedder: EmbedderOption = None,
+    dtype: DtypeOption = Dtype.auto,
+    device: DeviceOption = None,
+    attn_implementation: AttnImplementationOption = None,
+    revision: RevisionOption = None,
+    trust_remote_code: TrustRemoteCodeOption = False,
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Folder for demo.html, demo.png and demo.json.", rich_help_panel=OUTPUT_PANEL
+        ),
+    ] = Path("rag-middle-demo"),
+    open_page: Annotated[
+        bool,
+        typer.Option("--open", help="Show the page in a browser.", rich_help_panel=OUTPUT_PANEL),
+    ] = False,
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Show what the place of a document does to answers, and what methods do about it.
+
+    Indexes pages about invented things, answers a few questions from what retrieval finds, with
+    the pages in several orders, and measures accuracy by the place of the answering page: for the
+    unmodified model, for the method, for pine and for ms_poe. The bundled reader needs no network
+    and no GPU.
+    """
+    named = {"documents": "--top-k"}
+    with reporting(as_json=as_json, debug=debug, flags=flags_of(demo, **named)):
+        options = parse_method_options(method_option or ())
+        _check(method, options, questions, top_k, out)
+
+        from rag_middle.demo import Demo, findings, write_demonstration
+
+        quiet_progress_bars()
+        started = Demo(
+            model,
+            method=method,
+            method_options=options,
+            questions=questions,
+            documents=top_k,
+            on_index=None if as_json else _show_index,
+            embedder=embedder,
+            dtype=dtype.value,
+            device=None if device == "auto" else device,
+            device_map=device if device == "auto" else None,
+            attn_implementation=attn_implementation,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+        )
+        examples = started.examples()
+        if not as_json:
+            _show_start(started)
+            for example in examples:
+                _show_example(example)
+        with progress_bar("measuring", hidden=as_json) as progress:
+            results = started.measure(progress)
+        shown = started.finished(examples, results)
+        files = write_demonstration(shown, out, command=_command())
+        if as_json:
+            paths = {"html": str(files.html), "png": str(files.png), "json": str(files.json)}
+            print_json({**shown.to_dict(), "findings": list(findings(shown)), "files": paths})
+        else:
+            _show_curves(shown)
+            for text in findings(shown):
+                print_text(f"{text}\n")
+            print_text(f"\n{files.png}\n{files.html}\n")
+        if open_page:
+            webbrowser.open(files.html.resolve().as_uri())
+
+
+def _check(method: str, options: dict[str, Any], questions: int, documents: int, out: Path) -> None:
+    """Refuse what can be refused before minutes are spent."""
+    from rag_middle.demo import check_output_folder
+    from rag_middle.demo.demonstration import check_demo
+    from rag_middle.evaluation.plots import new_figure
+
+    check_demo(method, options, questions, documents)
+    new_figure()  # without matplotlib there is no picture
+    check_output_folder(out)
+
+
+def _show_index(built: Built) -> None:
+    from rag_middle.cli.index import summary
+
+    print_text(f"Index: {summary(built)}.\n")
+
+
+def _show_start(started: Demo) -> None:
+    labels = ", ".join(started.labels)
+    print_text(f"Pages: {started.corpus.pages}\n")
+    print_text(
+        f"Model: {started.name}. Methods: {labels}. {started.documents} pages in a prompt.\n"
+    )
+    for label, reason in started.left_out.items():
+        print_text(f"Left out: {label}: {reason}\n")
+
+
+def _show_example(example: Example) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    print_text(
+        f"\n{example.question}\n  right: {example.answer}   page: {example.page}, ranked "
+        f"{example.places[0] + 1} of {example.documents}\n"
+    )
+    table = Table("method", "answer, pages as found", "", "orders", box=None, pad_edge=True)
+    for label, replies in example.replies.items():
+        first = replies[0]
+        verdict = "right" if first.right else "wrong"
+        table.add_row(
+            Text(label),
+            Text(_shortened(first.text)),
+            Text(verdict, "green" if first.right else "red"),
+            Text(
+                f"{example.answers(label)} different of {len(replies)}, "
+                f"{sum(reply.right for reply in replies)} right"
+            ),
+        )
+    console().print(table)
+
+
+def _shortened(text: str) -> str:
+    from rag_middle.cli.console import printable
+
+    shown = " ".join(printable(text).split())
+    return shown if len(shown) <= _ANSWER_WIDTH else shown[: _ANSWER_WIDTH - 1] + "…"
+
+
+def _show_curves(shown: Demonstration) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    curves = shown.curves
+    table = Table("place of the page", *(str(at + 1) for at in curves.places), "mean", box=None)
+    for curve in curves.curves:
+        values = [*(each.value for each in curve.estimates), curve.mean.value]
+        table.add_row(Text(curve.label), *(f"{100 * value:.0f}" for value in values))
+    out = console()
+    out.print()
+    out.print(table)
+    out.print(
+        f"Right answers in %, {curves.questions} questions, {curves.documents} pages in a prompt.\n"
+    )
+
+
+def _command() -> str:
+    return shlex.join(["rag-middle", *sys.argv[1:]])

