@@ -14,6 +14,7 @@ import rag_middle
 from rag_middle.cli.ask import ask
 from rag_middle.cli.chat import chat
 from rag_middle.cli.console import USAGE_ERROR, print_json
+from rag_middle.cli.demo import demo
 from rag_middle.cli.diagnose import diagnose
 from rag_middle.cli.evaluate import evaluate
 from rag_middle.cli.generate import generate
@@ -65,6 +66,7 @@ app = typer.Typer(
 )
 app.command()(ask)
 app.command()(chat)
+app.command()(demo)
 app.command()(diagnose)
 app.command()(evaluate)
 app.command()(generate)
