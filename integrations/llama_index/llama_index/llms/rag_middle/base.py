@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from llama_index.core import Settings
-from llama_index.core.base.llms.generic_utils import messages_to_prompt as generic_messages
 from llama_index.core.base.llms.types import (
     ChatMessage,
     ChatResponse,
@@ -24,35 +23,19 @@ from llama_index.core.callbacks import CallbackManager
 from llama_index.core.constants import DEFAULT_CONTEXT_WINDOW, DEFAULT_NUM_OUTPUTS
 from llama_index.core.llms import CustomLLM
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
-from llama_index.core.llms.llm import default_completion_to_prompt
 from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.types import BaseOutputParser, PydanticProgramMode
 from llama_index.llms.rag_middle.asynchronous import in_thread, streamed_in_thread
 from llama_index.llms.rag_middle.errors import refusals
 from llama_index.llms.rag_middle.loading import chosen_method, loaded_model, stop_strings
-from llama_index.llms.rag_middle.requests import (
-    Request,
-    chat_messages,
-    check_documents,
-    generation_options,
-)
-from llama_index.llms.rag_middle.responses import EscapedText, as_chat, completion
+from llama_index.llms.rag_middle.prompting import call_options, chat_request, completion_request
+from llama_index.llms.rag_middle.responses import as_chat
+from llama_index.llms.rag_middle.running import complete, stream
 
-from rag_middle import RagMiddleModel, parse
-from rag_middle.generation import GenerationKwargs, GenerationStream, MethodLike
-from rag_middle.generation.options import checked_options
-from rag_middle.methods import resolve_method
+from rag_middle import RagMiddleModel
+from rag_middle.generation import MethodLike
 
 __all__ = ["RagMiddleLLM"]
-
-
-def _raw(control_tokens: bool) -> dict[str, Any]:
-    """Options for text that is written as the model shall read it."""
-    return {"template": "raw", "allow_control_tokens": control_tokens}
-
-
-def _unchanged(response: CompletionResponse) -> CompletionResponse:
-    return response
 
 
 class RagMiddleLLM(CustomLLM):
@@ -203,7 +186,7 @@ class RagMiddleLLM(CustomLLM):
         )
         self._model = loaded
         self._stops = stop_strings(loaded.tokenizer, self.stopping_ids)
-        self._options({})  # a misspelt option is refused here, not at the first question
+        call_options(self, {})  # a misspelt option is refused here, not at the first question
 
     @classmethod
     def class_name(cls) -> str:
@@ -217,6 +200,11 @@ class RagMiddleLLM(CustomLLM):
     def rag_middle_model(self) -> RagMiddleModel:
         """The model itself, to share or to measure with."""
         return self._model
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """The texts of `stopping_ids`."""
+        return self._stops
 
     @property
     def metadata(self) -> LLMMetadata:
@@ -256,9 +244,9 @@ class RagMiddleLLM(CustomLLM):
         """
         with refusals():
             if isinstance(prompt, str):
-                request = self._of_completion(prompt, formatted=True, given={})
+                request = completion_request(self, prompt, formatted=True, given={})
             else:
-                request = self._of_chat(prompt, {})
+                request = chat_request(self, prompt, {})
             names = ("template", "system", "template_options", "allow_control_tokens")
             shaping = {name: request.options[name] for name in names if name in request.options}
             return len(self._model.encode(request.prompt, **shaping))
@@ -279,7 +267,7 @@ class RagMiddleLLM(CustomLLM):
             RequestError: the prompt or an option is refused.
         """
         with refusals():
-            return self._complete(self._of_completion(prompt, formatted, kwargs))
+            return complete(self, completion_request(self, prompt, formatted, kwargs))
 
     @llm_completion_callback()
     def stream_complete(
@@ -287,19 +275,19 @@ class RagMiddleLLM(CustomLLM):
     ) -> CompletionResponseGen:
         """As `complete`, piece by piece. What is raised while generating is raised here."""
         with refusals():
-            return self._stream(self._of_completion(prompt, formatted, kwargs))
+            return stream(self, completion_request(self, prompt, formatted, kwargs))
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
         """The model's answer to a conversation; raises as `complete` does."""
         with refusals():
-            return as_chat(self._complete(self._of_chat(messages, kwargs)))
+            return as_chat(complete(self, chat_request(self, messages, kwargs)))
 
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
         """As `chat`, piece by piece."""
         with refusals():
-            return self._stream(self._of_chat(messages, kwargs), as_chat)
+            return stream(self, chat_request(self, messages, kwargs), as_chat)
 
     @llm_completion_callback()
     async def acomplete(
@@ -307,7 +295,9 @@ class RagMiddleLLM(CustomLLM):
     ) -> CompletionResponse:
         """As `complete`, in a thread. Cancelling ends the generation."""
         with refusals():
-            return await in_thread(self._complete, self._of_completion(prompt, formatted, kwargs))
+            return await in_thread(
+                partial(complete, self), completion_request(self, prompt, formatted, kwargs)
+            )
 
     @llm_completion_callback()
     async def astream_complete(
@@ -315,14 +305,16 @@ class RagMiddleLLM(CustomLLM):
     ) -> CompletionResponseAsyncGen:
         """As `stream_complete`, in a thread."""
         with refusals():
-            request = self._of_completion(prompt, formatted, kwargs)
-            return await streamed_in_thread(self._stream, request)
+            request = completion_request(self, prompt, formatted, kwargs)
+            return await streamed_in_thread(partial(stream, self), request)
 
     @llm_chat_callback()
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
         """As `chat`, in a thread. Cancelling ends the generation."""
         with refusals():
-            return as_chat(await in_thread(self._complete, self._of_chat(messages, kwargs)))
+            return as_chat(
+                await in_thread(partial(complete, self), chat_request(self, messages, kwargs))
+            )
 
     @llm_chat_callback()
     async def astream_chat(
@@ -330,78 +322,5 @@ class RagMiddleLLM(CustomLLM):
     ) -> ChatResponseAsyncGen:
         """As `stream_chat`, in a thread."""
         with refusals():
-            stream = partial(self._stream, shape=as_chat)
-            return await streamed_in_thread(stream, self._of_chat(messages, kwargs))
-
-    # -- requests -----------------------------------------------------------------------------
-
-    def _of_completion(self, prompt: str, formatted: bool, given: Mapping[str, Any]) -> Request:
-        options = self._options(given)
-        writes_itself = self.completion_to_prompt is not default_completion_to_prompt
-        if formatted or writes_itself:
-            if not formatted:
-                assert self.completion_to_prompt is not None
-                prompt = self.completion_to_prompt(self._extend_prompt(prompt))
-            return Request(prompt, {**options, **_raw(writes_itself)})
-        if self.query_wrapper_prompt:
-            prompt = self.query_wrapper_prompt.format(query_str=prompt)
-        if self.system_prompt:
-            options.setdefault("system", self.system_prompt)
-        return Request(prompt, options)
-
-    def _of_chat(self, messages: Sequence[ChatMessage], given: Mapping[str, Any]) -> Request:
-        options = self._options(given)
-        writes_itself = self.messages_to_prompt is not generic_messages
-        has_template = bool(getattr(self._model.tokenizer, "chat_template", None))
-        if has_template and not writes_itself:
-            return Request(chat_messages(messages), options)
-        assert self.messages_to_prompt is not None
-        # Documents of earlier turns are plain text, as they are under a chat template.
-        prompt = parse(self.messages_to_prompt(messages), groups="last")
-        return Request(prompt, {**options, **_raw(writes_itself)})
-
-    def _options(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        options: dict[str, Any] = {"max_new_tokens": self.max_new_tokens}
-        options["on_missing_documents"] = self.on_missing_documents
-        options = generation_options({**options, **self.generate_kwargs}, given, self._stops)
-        beside = ("method", "method_options")
-        checked_options(
-            {name: value for name, value in options.items() if name not in beside},
-            allowed=GenerationKwargs,
-        )
-        return options
-
-    def _complete(self, request: Request) -> CompletionResponse:
-        options = self._checked(request)
-        generation = self._model.generate(request.prompt, **options)
-        text = EscapedText()
-        text.push(generation.text)
-        text.finish()
-        return completion(text.text, generation, self.model_name)
-
-    def _stream(
-        self, request: Request, shape: Callable[[CompletionResponse], Any] = _unchanged
-    ) -> Generator[Any, None, None]:
-        """Responses as they grow, the last one with ``raw``; each in the `shape` of the call."""
-        # Outside of the generator below: refusals come at the call, before anything is generated.
-        stream = self._model.stream(request.prompt, **self._checked(request))
-        return self._responses(stream, shape)
-
-    def _responses(
-        self, stream: GenerationStream, shape: Callable[[CompletionResponse], Any]
-    ) -> Generator[Any, None, None]:
-        text = EscapedText()
-        with stream, refusals():
-            for piece in stream:
-                if delta := text.push(piece):
-                    yield shape(completion(text.text, None, self.model_name, delta))
-            delta = text.finish()
-            yield shape(completion(text.text, stream.result, self.model_name, delta))
-
-    def _checked(self, request: Request) -> dict[str, Any]:
-        options = dict(request.options)
-        method = self._model.method
-        if options.get("method") is not None:
-            method = resolve_method(options["method"], options.get("method_options"))
-        check_documents(request.prompt, method, options["on_missing_documents"])
-        return {**options, "on_missing_documents": "ignore"}
+            request = chat_request(self, messages, kwargs)
+            return await streamed_in_thread(partial(stream, self, shape=as_chat), request)

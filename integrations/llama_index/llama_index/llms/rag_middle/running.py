@@ -1,0 +1,60 @@
+"""Requests to the model, and its answers as responses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+from llama_index.core.base.llms.types import CompletionResponse
+from llama_index.llms.rag_middle.errors import refusals
+from llama_index.llms.rag_middle.requests import Request, check_documents
+from llama_index.llms.rag_middle.responses import EscapedText, completion
+
+from rag_middle.generation import GenerationStream
+from rag_middle.methods import resolve_method
+
+if TYPE_CHECKING:
+    from llama_index.llms.rag_middle.base import RagMiddleLLM
+
+__all__ = ["complete", "stream"]
+
+
+def complete(llm: RagMiddleLLM, request: Request) -> CompletionResponse:
+    """The whole answer."""
+    generation = llm.rag_middle_model.generate(request.prompt, **_checked(llm, request))
+    text = EscapedText()
+    text.push(generation.text)
+    text.finish()
+    return completion(text.text, generation, llm.model_name)
+
+
+def stream(
+    llm: RagMiddleLLM,
+    request: Request,
+    shape: Callable[[CompletionResponse], Any] = lambda response: response,
+) -> Generator[Any, None, None]:
+    """Responses as they grow, the last one with ``raw``; each in the `shape` of the call."""
+    # Outside of the generator below: refusals come at the call, before anything is generated.
+    pieces = llm.rag_middle_model.stream(request.prompt, **_checked(llm, request))
+    return _responses(pieces, llm.model_name, shape)
+
+
+def _responses(
+    pieces: GenerationStream, model_name: str, shape: Callable[[CompletionResponse], Any]
+) -> Generator[Any, None, None]:
+    text = EscapedText()
+    with pieces, refusals():
+        for piece in pieces:
+            if delta := text.push(piece):
+                yield shape(completion(text.text, None, model_name, delta))
+        delta = text.finish()
+        yield shape(completion(text.text, pieces.result, model_name, delta))
+
+
+def _checked(llm: RagMiddleLLM, request: Request) -> dict[str, Any]:
+    """The request's options, after what is said about documents has been said here."""
+    method = llm.rag_middle_model.method
+    if request.options.get("method") is not None:
+        method = resolve_method(request.options["method"], request.options.get("method_options"))
+    check_documents(request.prompt, method, request.options["on_missing_documents"])
+    return {**request.options, "on_missing_documents": "ignore"}
