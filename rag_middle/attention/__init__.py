@@ -5,12 +5,15 @@ from rag_middle.attention.patch import applied, model_lock, model_traits
 from rag_middle.attention.plan import (
     AttentionPlan,
     ChannelScaling,
+    DocumentCircle,
     DocumentOrder,
     HeadPositionScale,
     InitialTokenScaling,
     LayerPlan,
     OnlineAreas,
     PositionScale,
+    RotaryBases,
+    RotaryExperts,
 )
 from rag_middle.attention.request import Request
 from rag_middle.attention.traits import LayerTraits, ModelTraits
@@ -18,6 +21,7 @@ from rag_middle.attention.traits import LayerTraits, ModelTraits
 __all__ = [
     "AttentionPlan",
     "ChannelScaling",
+    "DocumentCircle",
     "DocumentOrder",
     "HeadPositionScale",
     "InitialTokenScaling",
@@ -27,6 +31,8 @@ __all__ = [
     "OnlineAreas",
     "PositionScale",
     "Request",
+    "RotaryBases",
+    "RotaryExperts",
     "applied",
     "last_token_attention",
     "model_lock",

@@ -10,11 +10,21 @@ from torch import Tensor, nn
 
 from rag_middle.attention.capture import skip_modules
 from rag_middle.attention.channels import ChannelScaler, Projected
+from rag_middle.attention.circle import CircleAttention
 from rag_middle.attention.documents import DocumentAttention
+from rag_middle.attention.experts import ExpertAttention
 from rag_middle.attention.head_positions import HeadRotation
 from rag_middle.attention.initial_token import attend_and_reweight
 from rag_middle.attention.masks import last_rows_mask
-from rag_middle.attention.plan import HeadPositionScale, LayerPlan, PositionScale
+from rag_middle.attention.plan import (
+    DocumentCircle,
+    DocumentOrder,
+    HeadPositionScale,
+    LayerPlan,
+    PositionScale,
+    RotaryBases,
+    RotaryExperts,
+)
 from rag_middle.attention.request import Request
 from rag_middle.attention.rotary import RotaryCall
 from rag_middle.attention.seam import (
@@ -59,17 +69,29 @@ class LayerCore:
             if isinstance(plan.positions, HeadPositionScale)
             else None
         )
-        self._documents = DocumentAttention(traits) if plan.documents is not None else None
+        self._experts = (
+            ExpertAttention(traits, plan.positions)
+            if isinstance(plan.positions, RotaryExperts)
+            else None
+        )
+        self._documents = (
+            DocumentAttention(traits) if isinstance(plan.documents, DocumentOrder) else None
+        )
+        self._circle = (
+            CircleAttention(traits, plan.documents)
+            if isinstance(plan.documents, DocumentCircle)
+            else None
+        )
         #: Rotation is left to us where it depends on the head or on the document.
         self._defers_rotation = traits.uses_rope and (
-            self._heads is not None or self._documents is not None
+            self._heads is not None or self._documents is not None or self._experts is not None
         )
 
     @property
     def needs_attention_call(self) -> bool:
         """False where other rotary tables are all the plan asks for: any backend runs unchanged."""
         plan = self._plan
-        return bool(plan.hidden or plan.weights or self._heads or self._documents)
+        return bool(plan.hidden or plan.weights or plan.documents or self._heads or self._experts)
 
     # -- before the module runs ---------------------------------------------------------------
 
@@ -81,6 +103,12 @@ class LayerCore:
         if isinstance(self._plan.positions, PositionScale) and self._traits.uses_rope:
             scaled = self._rotary().scaled(self._plan.positions.scale)
             arguments["position_embeddings"] = _on_device_of(arguments["hidden_states"], scaled)
+        if isinstance(self._plan.positions, RotaryBases) and self._traits.uses_rope:
+            hidden = arguments["hidden_states"]
+            repeats = hidden.shape[0] // len(self._plan.positions.factors)
+            factors = tuple(f for f in self._plan.positions.factors for _ in range(repeats))
+            tables = self._rotary().rebased_rows(factors)
+            arguments["position_embeddings"] = _on_device_of(hidden, tables)
         if not self.needs_attention_call:
             self._request.attention_calls += 1
             return (), arguments
@@ -128,9 +156,15 @@ class LayerCore:
                 return self._documents.attend(
                     call, self._tap, self._rotary_or_none(), request, start
                 )
+            if self._circle is not None:
+                return self._circle.attend(call, self._tap, self._rotary_or_none(), request, start)
+            if self._experts is not None:
+                return self._experts.attend(
+                    call, self._tap, self._rotary(), self._normalised, request, start
+                )
             if self._heads is not None:
                 self._heads.rotate(call, self._rotary(), request, start)
-                self._normalise_after_rotation(call)
+                call.query, call.key = self._normalised(call.query, call.key)
             if self._channels is not None:
                 return self._attend_scaled(call, start)
             call.key, call.value = self._tap.store(call.key, call.value)
@@ -148,11 +182,13 @@ class LayerCore:
     def _rotary_or_none(self) -> RotaryCall | None:
         return self._rotary() if self._traits.uses_rope else None
 
-    def _normalise_after_rotation(self, call: AttentionCall) -> None:
+    def _normalised(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Rotated queries and keys as the model's norms behind the rotation make them."""
         names = self._traits.norms_after_rope
-        if names:
-            query_norm, key_norm = (self._module.get_submodule(name) for name in names)
-            call.query, call.key = query_norm(call.query), key_norm(call.key)
+        if not names:
+            return query, key
+        query_norm, key_norm = (self._module.get_submodule(name) for name in names)
+        return query_norm(query), key_norm(key)
 
     def _attend_plain(self, call: AttentionCall, start: int) -> tuple[Tensor, Tensor | None]:
         if self._plan.weights is None or start >= self._request.width:

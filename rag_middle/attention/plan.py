@@ -6,8 +6,9 @@ A method's `plan` hook answers, per layer, at most four questions. Each answer i
 ==============  =============================================================  ==================
 field           question                                                       answered by
 ==============  =============================================================  ==================
-``positions``   at which position is each query and key rotated                PI, LPES, Ms-PoE
-``documents``   which keys may a query see, and how far away do they seem      PINE
+``positions``   at which position, and how, is each query and key rotated      PI, LPES, Ms-PoE,
+                                                                                Buckets, MoICE
+``documents``   which keys may a query see, and how far away do they seem      PINE, RoToR
 ``hidden``      what is added to queries and keys                              positional channel
 ``weights``     what is multiplied into attention weights after the softmax    SIW
 ==============  =============================================================  ==================
@@ -23,16 +24,20 @@ from typing import Literal
 
 from rag_middle.errors import IncompatibleMethodsError, MethodConfigError
 from rag_middle.layout import PromptLayout
+from rag_middle.ops.experts import ExpertGate
 
 __all__ = [
     "AttentionPlan",
     "ChannelScaling",
+    "DocumentCircle",
     "DocumentOrder",
     "HeadPositionScale",
     "InitialTokenScaling",
     "LayerPlan",
     "OnlineAreas",
     "PositionScale",
+    "RotaryBases",
+    "RotaryExperts",
 ]
 
 
@@ -41,6 +46,32 @@ class PositionScale:
     """All heads of the layer use positions ``m / scale``."""
 
     scale: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotaryBases:
+    """Every prompt is read with rotary frequencies of a base of its own.
+
+    Attributes:
+        factors: per prompt, what the model's own base is multiplied by.
+    """
+
+    factors: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RotaryExperts:
+    """Every head attends with several rotary bases, and their outputs are mixed.
+
+    Attributes:
+        base_factors: what the model's own base is multiplied by, one per expert.
+        routers: by layer; ``None`` mixes all experts in equal parts.
+        top_k: experts that a router keeps for a query.
+    """
+
+    base_factors: tuple[float, ...]
+    routers: Mapping[int, ExpertGate] | None
+    top_k: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +99,17 @@ class HeadPositionScale:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentOrder:
     """Every query sees all documents, nearest the ones it attends to most (PINE)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentCircle:
+    """Every query sees all documents, in the order of the prompt going round in a circle (RoToR).
+
+    Attributes:
+        unchanged: per prompt, whether it is read as the model does; empty where none is.
+    """
+
+    unchanged: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +164,8 @@ class OnlineAreas:
 class LayerPlan:
     """What one layer does differently. ``None`` means as the model does it."""
 
-    positions: PositionScale | HeadPositionScale | None = None
-    documents: DocumentOrder | None = None
+    positions: PositionScale | HeadPositionScale | RotaryBases | RotaryExperts | None = None
+    documents: DocumentOrder | DocumentCircle | None = None
     hidden: ChannelScaling | None = None
     weights: InitialTokenScaling | OnlineAreas | None = None
 
@@ -132,6 +174,10 @@ class LayerPlan:
         claimed = {f.name for f in fields(self) if getattr(self, f.name) is not None}
         if "documents" in claimed:
             claimed.add("positions")
+        if isinstance(self.positions, RotaryBases):
+            claimed.add("hidden")  # scaled channels are rotated with the model's own base
+        if isinstance(self.positions, RotaryExperts):
+            claimed |= {"hidden", "weights"}  # several attentions, of which none is reweighted
         return frozenset(claimed)
 
 

@@ -7,7 +7,7 @@ longrope, per layer type) stay exactly what the model computes.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -37,6 +37,26 @@ def pair_tables(cos: Tensor, sin: Tensor, table_format: TableFormat) -> tuple[Te
     return cos, sin
 
 
+class _Rebased:
+    """A rotary module whose frequencies are those of another base.
+
+    Pair ``i`` of ``r`` turns by ``base ** (-i / r)`` per position, so multiplying the base by a
+    factor multiplies that frequency by ``factor ** (-i / r)``, whatever else a RoPE variant did
+    to it.
+    """
+
+    def __init__(self, module: nn.Module, factor: float) -> None:
+        self._module = module
+        self._factor = factor
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._module, name)
+        if not name.endswith("inv_freq") or not isinstance(value, Tensor):
+            return value
+        pairs = torch.arange(value.shape[-1], device=value.device, dtype=torch.float32)
+        return value * self._factor ** (-pairs / value.shape[-1])
+
+
 @dataclass(slots=True)
 class RotaryCall:
     """One call of a rotary module, as the model made it in the forward pass under way.
@@ -55,20 +75,71 @@ class RotaryCall:
     extra: tuple[Any, ...]
     scales: tuple[float, ...] = ()
     _scaled: dict[float, Any] = field(default_factory=dict)
+    _rebased: dict[Hashable, Any] = field(default_factory=dict)
     _wide: dict[tuple[tuple[float, ...], TableFormat, RotaryStyle], WideTables] = field(
         default_factory=dict
     )
 
-    def at(self, positions: Tensor) -> Any:
+    def at(self, positions: Tensor, *, base_factor: float = 1.0) -> Any:
         """Tables at other, possibly fractional, positions ``[b, n]``, in the model's format:
         cosine and sine for nearly every family, one complex tensor for a few.
 
         Frequencies stay those of the model's own call: the part of the module that re-derives
-        them from the largest position (dynamic NTK, longrope) is stepped over.
+        them from the largest position (dynamic NTK, longrope) is stepped over. `base_factor`
+        multiplies the base that they are powers of.
         """
         forward: Callable[..., Any] = inspect.unwrap(type(self.module).forward)
+        module = self.module if base_factor == 1 else _Rebased(self.module, base_factor)
         with torch.no_grad():
-            return forward(self.module, self.x, positions, *self.extra)
+            return forward(module, self.x, positions, *self.extra)
+
+    def rebased_rows(self, factors: tuple[float, ...]) -> Any:
+        """The call's own tables with another base in every row, made once per forward pass.
+
+        Args:
+            factors: one per row of the batch.
+
+        Returns:
+            Tables `[b, n, ...]` in the model's format.
+        """
+        if factors not in self._rebased:
+            by_factor = {
+                factor: self.at(self.position_ids, base_factor=factor)
+                for factor in dict.fromkeys(factors)
+            }
+            rows = [by_factor[factor] for factor in factors]
+            if isinstance(rows[0], Tensor):
+                self._rebased[factors] = _rows_of(rows)
+            else:
+                self._rebased[factors] = tuple(map(_rows_of, zip(*rows, strict=True)))
+        return self._rebased[factors]
+
+    def rebased_wide(
+        self,
+        factor: float,
+        name: Hashable,
+        positions: Callable[[], Tensor],
+        table_format: TableFormat,
+        style: RotaryStyle,
+    ) -> WideTables:
+        """Tables for `rotate_wide` with another base, made once per forward pass.
+
+        Args:
+            factor: what the base is multiplied by.
+            name: of the positions.
+            positions: makes them, `[b or 1, n]`.
+            table_format: of the layer.
+            style: of the layer.
+
+        Returns:
+            Cosine and sine `[b or 1, n, 2r]`.
+        """
+        key = (factor, name, table_format, style)
+        if key not in self._rebased:
+            cos, sin = self.at(positions(), base_factor=factor)
+            self._rebased[key] = wide_tables(*pair_tables(cos, sin, table_format), style)
+        tables: WideTables = self._rebased[key]
+        return tables
 
     def scaled(self, scale: float) -> Any:
         """Tables at ``position_ids / scale``, made once per forward pass."""
@@ -141,3 +212,8 @@ class RotaryTables:
         if layer_type in self._calls:
             return self._calls[layer_type]
         return self._calls.get(None) or next(iter(self._calls.values()), None)
+
+
+def _rows_of(tables: Sequence[Tensor]) -> Tensor:
+    """Row ``i`` from table ``i``, each `[b or 1, n, ...]`."""
+    return torch.stack([table[min(row, len(table) - 1)] for row, table in enumerate(tables)])

@@ -131,14 +131,20 @@ def _attention_function(
 AttentionInterface.register(INTERFACE_NAME, _attention_function)
 
 
-def base_attention(call: AttentionCall) -> tuple[Tensor, Tensor | None]:
+def base_attention(
+    call: AttentionCall, *, backend: str | None = None
+) -> tuple[Tensor, Tensor | None]:
     """Run the call as the model would have run it, on its own backend.
+
+    Args:
+        call: arguments of the attention function.
+        backend: run it on this one instead.
 
     Returns:
         The output ``[b, n, h, dv]`` and the attention weights where the backend gives them.
     """
     module = call.module
-    name = backend_name(module)
+    name = backend or backend_name(module)
     # Model files keep their own eager function: it knows about soft-capping and sinks.
     eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
     interface: Mapping[str, Any] = getattr(

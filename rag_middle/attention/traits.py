@@ -92,8 +92,8 @@ class ModelTraits:
             instead = "positional_hidden_states" if self.adapter == "mpt" else "method='none'"
             raise self.unsupported(
                 f"{method} cannot be applied: {self.obstacle}.",
-                f"Use {instead}, a reordering of the documents, or a RoPE model such as a LLaMA, "
-                "Qwen or Mistral.",
+                f"Use {instead}, long_context_reorder or permutation, or a RoPE model such as a "
+                "LLaMA, Qwen or Mistral.",
             )
 
     def require_rope(self, method: str) -> None:

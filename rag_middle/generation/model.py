@@ -30,7 +30,7 @@ from rag_middle.generation.results import Generation, Score
 from rag_middle.generation.streaming import GenerationStream
 from rag_middle.generation.tokenizing import Prompt
 from rag_middle.generation.turns import refuse_inside_request
-from rag_middle.methods import Method, NoMethod, resolve_method
+from rag_middle.methods import Method, NoMethod, Runner, resolve_method
 from rag_middle.tokens import TokenizedPrompt
 
 __all__ = ["RagMiddleModel"]
@@ -165,6 +165,11 @@ class RagMiddleModel:
     def device(self) -> torch.device:
         """Where token ids go in; the other layers may be elsewhere."""
         return device_of(self.model)
+
+    @property
+    def runner(self) -> Runner:
+        """Runs the model as methods do that look at prompts before they answer."""
+        return self._prepare.runner(NoMethod())
 
     def checked_method(
         self, method: MethodLike, method_options: Mapping[str, Any] | None = None

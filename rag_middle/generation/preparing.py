@@ -99,7 +99,7 @@ class Preparer:
 
     def encode(self, prompt: Prompt, method: Method, options: GenerationOptions) -> TokenizedPrompt:
         """The prompt in tokens, its documents in the method's order."""
-        return arranged(self._encode(prompt, options), method, self._runner(method))
+        return arranged(self._encode(prompt, options), method, self.runner(method))
 
     def continuation(self, text: str | Sequence[int]) -> tuple[int, ...]:
         """Ids of what follows a prompt.
@@ -142,7 +142,7 @@ class Preparer:
             drop_documents=options.on_overflow == "drop_documents",
             example=example,
         )
-        runner = self._runner(method)
+        runner = self.runner(method)
         ordered = arranged(kept, method, runner)
         return PreparedPrompt(
             tokens=ordered,
@@ -151,7 +151,8 @@ class Preparer:
             seconds=perf_counter() - started,
         )
 
-    def _runner(self, method: Method) -> ModelRunner:
+    def runner(self, method: Method) -> ModelRunner:
+        """What the method may do with the model while it arranges documents."""
         return ModelRunner(self._model, self.tokenizer, method_name(method))
 
     def _encode(self, prompt: Prompt, options: GenerationOptions) -> TokenizedPrompt:

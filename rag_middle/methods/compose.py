@@ -16,6 +16,7 @@ from rag_middle.methods.ms_poe import MsPoE
 from rag_middle.methods.none import NoMethod
 from rag_middle.methods.pine import PINE
 from rag_middle.methods.positional_hidden_states import PositionalHiddenStates
+from rag_middle.methods.rotor import RoToR
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
@@ -35,15 +36,19 @@ _REFUSED: tuple[tuple[type[Method], type[Method], str], ...] = (
     ),
 )
 
+#: Methods that make the order of documents immaterial.
+_ALONE: tuple[type[Method], ...] = (PINE, RoToR)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Compose(Method):
     """The plans of several methods, merged layer by layer.
 
-    SIW goes with every method that decides positions or hidden states other than PINE, positional
-    hidden states with position interpolation and LPES. Refused, with the reason: two methods that
-    decide the same thing in a layer, and PINE or Ms-PoE with positional hidden states. Rows that
-    attend with scaled channels (the last prompt row, by default) are not reweighted by SIW.
+    SIW goes with every method that decides positions or hidden states other than PINE and RoToR,
+    positional hidden states with position interpolation and LPES. Refused, with the reason: two
+    methods that decide the same thing in a layer, PINE and RoToR with anything, and Ms-PoE with
+    positional hidden states. Rows that attend with scaled channels (the last prompt row, by
+    default) are not reweighted by SIW.
 
     Attributes:
         methods: at least one; their `arrange` hooks run in this order. One of them may combine
@@ -87,13 +92,15 @@ class Compose(Method):
                 "of its own. Use one of them."
             )
         active = [part for part in self.parts if not isinstance(part, NoMethod)]
-        if self._has(PINE) and len(active) > 1:
-            others = ", ".join(m.name for m in active if not isinstance(m, PINE))
-            raise IncompatibleMethodsError(
-                f"pine does not compose with {others or 'another pine'}: it decides positions and "
-                "visibility, and a change by document order would undo its invariance. Use it "
-                "alone."
-            )
+        for kind in _ALONE:
+            if self._has(kind) and len(active) > 1:
+                name = kind.registered_name
+                others = ", ".join(m.name for m in active if not isinstance(m, kind))
+                raise IncompatibleMethodsError(
+                    f"{name} does not compose with {others or f'another {name}'}: it decides "
+                    "positions and visibility, and a change by document order would undo its "
+                    "invariance. Use it alone."
+                )
 
     @property
     def parts(self) -> tuple[Method, ...]:

@@ -29,4 +29,16 @@ METHODS.register("siw", "rag_middle.methods.siw:SIW")
 METHODS.register(
     "position_interpolation", "rag_middle.methods.position_interpolation:PositionInterpolation"
 )
+METHODS.register("attention_buckets", "rag_middle.methods.attention_buckets:AttentionBuckets")
+METHODS.register("moice", "rag_middle.methods.moice:MoICE")
+METHODS.register("rotor", "rag_middle.methods.rotor:RoToR")
+METHODS.register(
+    "long_context_reorder", "rag_middle.methods.long_context_reorder:LongContextReorder"
+)
+METHODS.register("attn_rank", "rag_middle.methods.attn_rank:AttnRank")
+METHODS.register("attention_sorting", "rag_middle.methods.attention_sorting:AttentionSorting")
+METHODS.register(
+    "attention_calibration", "rag_middle.methods.attention_calibration:AttentionCalibration"
+)
+METHODS.register("permutation", "rag_middle.methods.permutation:Permutation")
 METHODS.register("compose", "rag_middle.methods.compose:Compose")

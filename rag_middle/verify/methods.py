@@ -16,14 +16,18 @@ from rag_middle.methods import (
     LPES,
     PINE,
     SIW,
+    AttentionSorting,
     Compose,
     Method,
+    MoICE,
     MsPoE,
     NoMethod,
     PositionalHiddenStates,
     PositionInterpolation,
+    RoToR,
 )
 from rag_middle.verify.cases import GoldenCase
+from rag_middle.verify.routers import moice_method
 
 __all__ = ["GOLDEN_METHODS", "GoldenMethod", "method_for"]
 
@@ -48,6 +52,8 @@ def method_for(case: GoldenCase) -> Method:
         GoldenFormatError: parameters that are missing, not known or refused.
     """
     try:
+        if case.method == "moice":
+            return moice_method(case)
         return _built(case.method, case.params)
     except (MethodConfigError, TypeError, KeyError) as error:
         raise case.malformed(f"its params do not fit {case.method}: {error}") from error
@@ -109,6 +115,17 @@ def _position_interpolation(*, scale: float) -> Method:
     return PositionInterpolation(scale=scale)
 
 
+def _rotor(*, ordering: str, global_ordering: Sequence[int]) -> Method:
+    names = {"lexical": "lexical", "freq": "frequency", "given": "given"}
+    if ordering not in names:
+        raise MethodConfigError(f"ordering {ordering!r} is not supported")
+    return RoToR(order=names[ordering])  # type: ignore[arg-type]
+
+
+def _attention_sorting(*, iterations: int, best_doc_last: bool) -> Method:
+    return AttentionSorting(iterations=iterations, best_last=best_doc_last)
+
+
 def _compose(*, methods: Sequence[Mapping[str, Any]]) -> Method:
     return Compose(methods=tuple(_built(part["method"], part["params"]) for part in methods))
 
@@ -124,5 +141,8 @@ GOLDEN_METHODS: dict[str, GoldenMethod] = {
     "position_interpolation": GoldenMethod(
         name="position_interpolation", build=_position_interpolation
     ),
+    "moice": GoldenMethod(name="moice", build=MoICE),  # its routers stand in the case's arrays
+    "rotor": GoldenMethod(name="rotor", build=_rotor),
+    "attention_sorting": GoldenMethod(name="attention_sorting", build=_attention_sorting),
     "compose": GoldenMethod(name="compose", build=_compose),
 }

@@ -20,6 +20,7 @@ from rag_middle.attention import applied
 from rag_middle.errors import GoldenFormatError, UnknownNameError
 from rag_middle.methods import Method
 from rag_middle.registry import suggest
+from rag_middle.verify.arranged import arranged_run
 from rag_middle.verify.cases import GoldenCase, RecordedRun, load_cases, shipped_directory
 from rag_middle.verify.methods import GOLDEN_METHODS, method_for
 from rag_middle.verify.report import CaseResult, VerificationReport
@@ -151,8 +152,12 @@ def _result(case: GoldenCase, models: _Models, tolerance: float) -> CaseResult:
 def _compared(case: GoldenCase, models: _Models) -> _Outcome:
     if case.method == SEARCH:
         return _Outcome(*search_difference(case))
-    method, run = method_for(case), case.recorded()
-    logits = _logits(models.load(run.model), method, run)
+    method, recorded = method_for(case), case.recorded()
+    model = models.load(recorded.model)
+    run, mismatch = arranged_run(case, method, model, recorded)
+    if mismatch:
+        return _Outcome(float("nan"), mismatch)
+    logits = _logits(model, method, run)
     expected = np.concatenate((run.prefill_logits, run.decode_logits))
     if logits.shape != expected.shape:
         raise case.malformed(

@@ -17,18 +17,27 @@ from rag_middle.methods import (
     LPES,
     PINE,
     SIW,
+    AttentionBuckets,
+    AttentionCalibration,
+    AttentionSorting,
+    AttnRank,
     Compose,
+    LongContextReorder,
     Method,
+    MoICE,
     MsPoE,
     NoMethod,
+    Permutation,
     PositionalHiddenStates,
     PositionInterpolation,
+    RoToR,
 )
 from tests.families import COMPLEX, FAMILIES, LATENT, NO_INTERFACE, Traits
 from tests.tiny_models import VOCABULARY
 
 __all__ = [
     "ACTIVE",
+    "AROUND",
     "EXAMPLES",
     "LONG",
     "ONE_DOCUMENT",
@@ -79,11 +88,14 @@ class Example:
     Attributes:
         neutral: parameters that must leave the model's logits as they are.
         active: parameters, by a name for the test's id, that must move them.
+        around: parameters of a method that acts around the model: its plan leaves the layers
+            alone, and other documents or orders are what moves logits.
         neutral_prompt: where no parameter is neutral, a prompt that is.
     """
 
     neutral: Method
     active: Mapping[str, Method] = field(default_factory=dict)
+    around: Mapping[str, Method] = field(default_factory=dict)
     neutral_prompt: Prompt = LONG
 
 
@@ -127,6 +139,58 @@ EXAMPLES: dict[str, Example] = {
         neutral=PositionInterpolation(scale=1),
         active={"position_interpolation": PositionInterpolation(scale=1.7)},
     ),
+    "attention_buckets": Example(
+        neutral=AttentionBuckets(base_factors=(1, 1)),
+        # Below the generation, a batch takes one base after the other: one base for all here.
+        active={"attention_buckets": AttentionBuckets(base_factors=(0.01,))},
+        around={"attention_buckets_several": AttentionBuckets(base_factors=(1, 0.2, 4))},
+    ),
+    "moice": Example(
+        neutral=MoICE(routers="uniform", base_factors=(1, 1)),
+        active={"moice": MoICE(routers="uniform", base_factors=(1, 0.01, 0.001))},
+    ),
+    "rotor": Example(
+        neutral=RoToR(),
+        neutral_prompt=ONE_DOCUMENT,
+        active={"rotor": RoToR()},
+        around={
+            "rotor_by_score": RoToR(order="score"),
+            "rotor_frequency": RoToR(order="frequency"),
+            "rotor_routing": RoToR(routing=0.05),
+        },
+    ),
+    "long_context_reorder": Example(
+        neutral=LongContextReorder(),
+        neutral_prompt=ONE_DOCUMENT,
+        around={"long_context_reorder": LongContextReorder()},
+    ),
+    "attn_rank": Example(
+        neutral=AttnRank(),
+        neutral_prompt=ONE_DOCUMENT,
+        around={
+            "attn_rank": AttnRank(),
+            "attn_rank_profile": AttnRank(profile=(0.1, 0.3, 0.2)),
+        },
+    ),
+    "attention_sorting": Example(
+        neutral=AttentionSorting(iterations=0),
+        around={"attention_sorting": AttentionSorting(iterations=2)},
+    ),
+    "attention_calibration": Example(
+        neutral=AttentionCalibration(),
+        neutral_prompt=ONE_DOCUMENT,
+        around={
+            "attention_calibration": AttentionCalibration(dummy="!"),
+            "attention_calibration_one_pass": AttentionCalibration(dummy="!", one_pass=True),
+        },
+    ),
+    "permutation": Example(
+        neutral=Permutation(orders=1),
+        around={
+            "permutation": Permutation(orders=3),
+            "permutation_vote": Permutation(orders=3, combination="vote"),
+        },
+    ),
     "compose": Example(
         neutral=Compose(
             methods=(
@@ -143,6 +207,11 @@ ACTIVE: dict[str, Method] = {
     name: method for example in EXAMPLES.values() for name, method in example.active.items()
 }
 
+#: Methods that act around the model, likewise.
+AROUND: dict[str, Method] = {
+    name: method for example in EXAMPLES.values() for name, method in example.around.items()
+}
+
 
 def expected_refusal(method: Method, traits: Traits, family: str) -> str | None:
     """Why this method cannot be applied to a family with these traits, in a few words.
@@ -153,22 +222,26 @@ def expected_refusal(method: Method, traits: Traits, family: str) -> str | None:
     if isinstance(method, Compose):
         reasons = (expected_refusal(part, traits, family) for part in method.methods)
         return next(filter(None, reasons), None)
-    if isinstance(method, NoMethod):
+    if isinstance(method, NoMethod | LongContextReorder | Permutation):
+        return None
+    if isinstance(method, AttnRank) and method.profile is not None:
         return None
     if traits.unsupported == NO_INTERFACE:
         adapted = family == "mpt" and isinstance(method, PositionalHiddenStates)
         return None if adapted else "own attention code"
     if isinstance(method, PositionalHiddenStates | SIW):
         return None
+    if isinstance(method, AttnRank | AttentionSorting | AttentionCalibration):
+        return None  # every softmax attention can be looked at
     if traits.positions != "rope":
         return "no rotary positions"
-    if isinstance(method, LPES | PositionInterpolation):
+    if isinstance(method, AttentionBuckets | LPES | PositionInterpolation):
         return None
-    if isinstance(method, PINE) and traits.linear_layers:
+    if isinstance(method, PINE | RoToR) and traits.linear_layers:
         return "linear attention"
     if traits.unsupported in (LATENT, COMPLEX):
         return "unknown rotation"
-    if isinstance(method, PINE) and traits.qk_norm == "after":
+    if isinstance(method, PINE | RoToR) and traits.qk_norm == "after":
         return "norm after rotation"
     return None
 

@@ -19,7 +19,10 @@ __all__ = ["COLUMNS", "markdown", "refusal"]
 
 #: Methods with a column, by their headings: the registered ones of this package that compose.
 COLUMNS: dict[str, Method] = {
-    name: next(iter(EXAMPLES[name].active.values()), EXAMPLES[name].neutral)
+    name: next(
+        iter([*EXAMPLES[name].active.values(), *EXAMPLES[name].around.values()]),
+        EXAMPLES[name].neutral,
+    )
     for name, kind in METHODS.items()
     if kind.__module__.startswith("rag_middle.") and name != "compose"
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rag_middle.attention import applied
+from rag_middle.attention import applied, model_traits
 from tests.conftest import FamilyModel
 from tests.contract.cases import ACTIVE, EXAMPLES, LONG, PAIRS, SHORT, expected_refusal
 from tests.contract.running import distance, generated, prompt_logits, recomputed
@@ -29,7 +29,9 @@ def test_neutral_parameters_give_the_unmodified_model(
     plain = prompt_logits(model, prompt)
     with applied(model, example.neutral, [prompt.layout]) as request:
         neutral = prompt_logits(model, prompt)
-    assert bool(request.attention_calls) == (method != "none")
+    planned = example.neutral.plan((prompt.layout,), model_traits(model)).layers
+    assert bool(request.attention_calls) == bool(planned)
+    assert bool(planned) == bool(example.active)
     assert distance(neutral, plain) < FAMILIES[family].tolerance
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rag_middle.methods import METHODS
-from tests.contract.cases import EXAMPLES
+from tests.contract.cases import EXAMPLES, LONG
 
 OURS = [name for name, kind in METHODS.items() if kind.__module__.startswith("rag_middle.")]
 
@@ -19,13 +19,15 @@ def test_every_registered_method_has_an_entry() -> None:
 def test_examples_belong_to_the_method_they_are_filed_under(name: str) -> None:
     kind, example = METHODS.get(name), EXAMPLES[name]
     assert type(example.neutral) is kind
-    assert all(type(method) is kind for method in example.active.values())
-    assert bool(example.active) == (name != "none")
+    methods = [*example.active.values(), *example.around.values()]
+    assert all(type(method) is kind for method in methods)
+    assert bool(methods) == (name != "none")
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_methods_know_which_of_their_parameters_are_neutral(name: str) -> None:
     example = EXAMPLES[name]
-    # PINE has no parameters: it is neutral for prompts with one document.
-    assert example.neutral.is_neutral == (name != "pine")
-    assert not any(method.is_neutral for method in example.active.values())
+    # Some have no neutral parameters: they are neutral for prompts with one document.
+    assert example.neutral.is_neutral == (example.neutral_prompt is LONG)
+    methods = [*example.active.values(), *example.around.values()]
+    assert not any(method.is_neutral for method in methods)

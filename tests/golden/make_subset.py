@@ -1,6 +1,6 @@
-"""Cut the cases shipped with the package out of the full set of golden cases.
+"""Cut the cases shipped with the package out of the full sets of golden cases.
 
-    python tests/golden/make_subset.py FULL_SET rag_middle/goldens
+    python tests/golden/make_subset.py FULL_SET [FULL_SET ...] rag_middle/goldens
 
 Kept whole: prompts, parameters, fed tokens, decode rows, the models' weights. Cut: prompt rows, to
 at most six per case, the last one among them; hidden states of the search, to the first eight
@@ -53,23 +53,39 @@ CASES = (
     "siw_mistral_d6",
     "compose_siw_lpes_llama_mha",
     "compose_siw_lpes_llama_gqa",
+    # Both orders of one set of documents, grouped-query attention.
+    "rotor_llama_mha_lexical_d3_p5_s8",
+    "rotor_llama_mha_lexical_d3_p5_s8_perm1",
+    # Routers that keep all experts or a few.
+    "moice_llama_mha_E7_k7_n90",
+    "moice_llama_gqa_E7_k3_n70",
+    # Sorted once and several times, best last.
+    "attnsort_llama_mha_d3_it1_last",
+    "attnsort_llama_gqa_d6_it3_last",
 )
 
 Arrays = dict[str, np.ndarray]
 
 
-def cut(full: Path, out: Path) -> None:
-    """Write ``cases.json``, ``arrays/`` and ``models/`` to `out`."""
-    content = json.loads((full / "cases.json").read_text(encoding="utf-8"))
-    by_id = {case["id"]: case for case in content["cases"]}
+def cut(sets: list[Path], out: Path) -> None:
+    """Write ``cases.json``, ``arrays/`` and ``models/`` to `out`.
+
+    Models of the same name are the same in all `sets`.
+    """
+    homes: dict[str, Path] = {}
+    by_id: dict[str, dict[str, Any]] = {}
+    for full in sets:
+        content = json.loads((full / "cases.json").read_text(encoding="utf-8"))
+        for case in content["cases"]:
+            by_id[case["id"]], homes[case["id"]] = case, full
     for folder in ("arrays", "models"):
         shutil.rmtree(out / folder, ignore_errors=True)
         (out / folder).mkdir(parents=True)
-    cases = [_cut_case(dict(by_id[name]), full, out) for name in CASES]
-    for model in sorted({case["model"] for case in cases if case["model"]}):
+    cases = [_cut_case(dict(by_id[name]), homes[name], out) for name in CASES]
+    for model, home in sorted({c["model"]: homes[c["id"]] for c in cases if c["model"]}.items()):
         (out / model).mkdir()
         for name in ("config.json", "model.safetensors"):
-            shutil.copyfile(full / model / name, out / model / name)
+            shutil.copyfile(home / model / name, out / model / name)
     entries = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)
     version = content["format_version"]
     text = f'{{"format_version":{version},"set":"shipped","cases":[\n{entries}\n]}}\n'
@@ -91,6 +107,7 @@ def _cut_rows(arrays: Arrays) -> Arrays:
         "prefill_positions": arrays["prefill_positions"][kept],
         "prefill_logits": arrays["prefill_logits"][kept],
         "decode_logits": arrays["decode_logits"],
+        **{name: value for name, value in arrays.items() if name.startswith("gate_")},
     }
 
 
@@ -114,4 +131,4 @@ def _cut_channels(case: dict[str, Any], arrays: Arrays) -> Arrays:
 
 
 if __name__ == "__main__":
-    cut(Path(sys.argv[1]), Path(sys.argv[2]))
+    cut([Path(each) for each in sys.argv[1:-1]], Path(sys.argv[-1]))

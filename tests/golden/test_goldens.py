@@ -19,6 +19,14 @@ from rag_middle.verify.methods import GOLDEN_METHODS
 
 CASE = "pine_llama_mha_d2_p1_s1"
 MEGABYTE = 10**6
+#: Methods of which no code was published: there is nothing to record.
+UNRECORDED = {
+    "attention_buckets",
+    "attention_calibration",
+    "attn_rank",
+    "long_context_reorder",
+    "permutation",
+}
 
 
 @pytest.fixture(scope="module")
@@ -79,12 +87,12 @@ def test_only_the_recorded_mistake_is_skipped() -> None:
 def test_every_method_of_the_package_has_shipped_cases(shipped: list[dict[str, Any]]) -> None:
     covered = {GOLDEN_METHODS[c["method"]].name for c in shipped if c["method"] in GOLDEN_METHODS}
     own = {name for name, kind in METHODS.items() if kind.__module__.startswith("rag_middle.")}
-    assert covered == own - {"none"}  # no method, nothing to record
+    assert covered == own - UNRECORDED - {"none"}  # no method, nothing to record
 
 
 def test_the_shipped_directory_stays_small() -> None:
     files = [path for path in shipped_directory().rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 6 * MEGABYTE
+    assert sum(path.stat().st_size for path in files) < 7 * MEGABYTE
 
 
 # --- what a wrong number does ----------------------------------------------------------------

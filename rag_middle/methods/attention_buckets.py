@@ -1,0 +1,114 @@
+"""Attention Buckets (arXiv:2312.04455): read with several rotary bases, trust the surest most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from torch import Tensor
+
+from rag_middle.attention.plan import AttentionPlan, LayerPlan, RotaryBases
+from rag_middle.attention.traits import ModelTraits
+from rag_middle.errors import MethodConfigError
+from rag_middle.layout import PromptLayout
+from rag_middle.methods.base import (
+    Method,
+    MethodInfo,
+    as_indices,
+    as_several,
+    chosen_layers,
+    require_finite,
+)
+from rag_middle.tokens import TokenizedPrompt
+
+if TYPE_CHECKING:
+    from rag_middle.methods.runner import Runner
+
+__all__ = ["PUBLISHED_BASES", "AttentionBuckets", "as_base_factors"]
+
+#: The bases that MoICE's code mixes, over LLaMA 2's own base of 10,000.
+PUBLISHED_BASES = (1.0, 1.75, 1.8, 1.9, 2.0, 2.25, 2.5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionBuckets(Method):
+    r"""The prompt is read once per rotary base; each token comes from all readings together.
+
+    .. math:: p(y) = \sum_n w_n p_n(y), \qquad w_n \propto \max_y p_n(y)
+
+    Attention oscillates with distance, and a document may fall into a trough. Other bases have
+    their troughs elsewhere. All readings go on with the same token, each with a cache of its own.
+
+    Attributes:
+        base_factors: one per reading, what the model's own RoPE base is multiplied by; all 1 is
+            neutral.
+        layers: 0-based layers to change; ``None`` for all with rotary positions.
+
+    References:
+        Chen et al., Fortify the Shortest Stave in Attention, arXiv:2312.04455. No public code.
+        Bases are factors of the model's own here, so that the same values serve models trained with
+        larger ones; the default is the set that MoICE (arXiv:2406.19598) publishes for LLaMA 2.
+
+    Raises:
+        MethodConfigError: no factors, or one that is not a positive finite number.
+    """
+
+    registered_name: ClassVar[str] = "attention_buckets"
+    info: ClassVar[MethodInfo] = MethodInfo(
+        title="Attention Buckets",
+        paper="arXiv:2312.04455",
+        idea="The prompt is read with several rotary bases; the surest reading counts most.",
+        cost="as many forward passes and caches as bases, run as rows of a batch",
+        requires="rotary position embedding (RoPE)",
+    )
+
+    base_factors: tuple[float, ...] = PUBLISHED_BASES
+    layers: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        factors = as_base_factors("AttentionBuckets", self.base_factors)
+        object.__setattr__(self, "base_factors", factors)
+        if self.layers is not None:
+            object.__setattr__(
+                self, "layers", as_indices("AttentionBuckets", "layers", self.layers)
+            )
+
+    def branches(self, prompt: TokenizedPrompt, runner: Runner) -> Sequence[Sequence[int]]:
+        """The same prompt for every base."""
+        return (range(len(prompt.layout.documents)),) * len(self.base_factors)
+
+    def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
+        """One base per branch, those of each prompt one after the other."""
+        traits.require_rope("attention_buckets")
+        count = len(self.base_factors)
+        factors = tuple(self.base_factors[index % count] for index in range(len(layouts)))
+        plan = LayerPlan(positions=RotaryBases(factors=factors))
+        return AttentionPlan.uniform(chosen_layers(self.layers, traits, rotated=True), plan)
+
+    def combine(self, logits: Tensor) -> Tensor:
+        """Log-probabilities."""
+        probabilities = logits.softmax(-1)
+        confidence = probabilities.amax(-1, keepdim=True)
+        weights = confidence / confidence.sum(-2, keepdim=True)
+        return (weights * probabilities).sum(-2).log()
+
+    @property
+    def is_neutral(self) -> bool:
+        """True where every base is the model's own."""
+        return all(factor == 1 for factor in self.base_factors)
+
+
+def as_base_factors(owner: str, values: Sequence[float]) -> tuple[float, ...]:
+    """`values` as a tuple.
+
+    Raises:
+        MethodConfigError: none at all, or one that is not a positive finite number.
+    """
+    factors = as_several(owner, "base_factors", values, "numbers")
+    require_finite(owner, **{f"base_factors[{i}]": value for i, value in enumerate(factors)})
+    if not factors or min(factors) <= 0:
+        raise MethodConfigError(
+            f"{owner}: base_factors must be one or more numbers above 0, got {factors}."
+        )
+    return factors

@@ -1,0 +1,74 @@
+"""What methods that put documents in order have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from rag_middle.attention.traits import ModelTraits
+from rag_middle.errors import MethodConfigError
+from rag_middle.layout import PromptLayout
+from rag_middle.tokens import TokenizedPrompt
+
+if TYPE_CHECKING:
+    from rag_middle.methods.runner import Runner
+
+__all__ = ["attention_received", "best_first", "check_layers"]
+
+
+def best_first(prompt: TokenizedPrompt) -> list[int]:
+    """Documents by falling score, 0-based; in prompt order where nobody scored them.
+
+    Equal scores keep prompt order.
+    """
+    count = len(prompt.layout.documents)
+    scores = prompt.scores
+    if scores is None:
+        return list(range(count))
+    return sorted(range(count), key=lambda index: -scores[index])
+
+
+def attention_received(
+    prompt: TokenizedPrompt, runner: Runner, layers: Sequence[int] | None, *, per_token: bool
+) -> list[float]:
+    """Attention of the prompt's last token to each document, averaged over heads and layers.
+
+    Args:
+        prompt: as the model shall read it.
+        runner: of the request; runs the model once.
+        layers: 0-based layers of the model, ``None`` for all with softmax attention.
+        per_token: the mean over a document's tokens instead of their sum.
+    """
+    attention = runner.last_token_attention(prompt)  # [layers, h, l]
+    if layers is not None:
+        known = sorted(runner.traits.layers)
+        attention = attention[[known.index(layer) for layer in layers]]
+    return _by_document(attention.mean((0, 1)), prompt.layout, per_token=per_token)
+
+
+def _by_document(attention: Tensor, layout: PromptLayout, *, per_token: bool) -> list[float]:
+    received = [float(attention[start:end].sum()) for start, end in layout.documents]
+    if not per_token:
+        return received
+    return [
+        amount / max(1, tokens)
+        for amount, tokens in zip(received, layout.document_lengths, strict=True)
+    ]
+
+
+def check_layers(method: str, layers: Sequence[int] | None, traits: ModelTraits) -> None:
+    """Refuse a model whose attention cannot be looked at, and layers it does not have.
+
+    Raises:
+        UnsupportedArchitectureError: the attention layers cannot be reached.
+        MethodConfigError: a layer without softmax attention, or none of this model.
+    """
+    traits.require_interface(method)
+    unknown = [layer for layer in layers or () if layer not in traits.layers]
+    if unknown:
+        raise MethodConfigError(
+            f"{method}: layers {unknown} of this {traits.model_type} model have no softmax "
+            f"attention to look at: choose from {sorted(traits.layers)}."
+        )

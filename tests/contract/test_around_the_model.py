@@ -1,0 +1,100 @@
+"""Methods that act around the model, on every family that can take them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from rag_middle.errors import UnsupportedArchitectureError
+from rag_middle.generation import RagMiddleModel
+from rag_middle.methods import METHODS
+from rag_middle.tokens import TokenizedPrompt
+from tests.conftest import FamilyModel
+from tests.contract.cases import (
+    AROUND,
+    EXAMPLES,
+    LONG,
+    ONE_DOCUMENT,
+    SHORT,
+    Prompt,
+    expected_refusal,
+)
+from tests.contract.running import distance
+from tests.families import FAMILIES
+from tests.tokenizers import byte_level_bpe
+
+TOKENIZER = byte_level_bpe()
+TAKEN = [
+    (family, method)
+    for family in FAMILIES
+    for method in AROUND
+    if expected_refusal(AROUND[method], FAMILIES[family].traits, family) is None
+]
+REFUSED = [
+    (family, method) for family in FAMILIES for method in AROUND if (family, method) not in TAKEN
+]
+STEPS = 3
+
+
+def tokens(prompt: Prompt) -> TokenizedPrompt:
+    """The prompt with a retriever's scores that are in no order."""
+    count = len(prompt.layout.documents)
+    return TokenizedPrompt(
+        input_ids=tuple(prompt.ids[0].tolist()),
+        layout=prompt.layout,
+        document_ids=tuple(f"d{index}" for index in range(count)),
+        scores=(0.2, 0.9, 0.5)[:count],
+    )
+
+
+@pytest.mark.parametrize(("family", "method"), TAKEN)
+def test_rows_of_a_left_padded_batch_equal_prompts_alone(
+    family: str, method: str, family_model: FamilyModel
+) -> None:
+    model = RagMiddleModel(family_model(family), TOKENIZER, method=AROUND[method])
+    prompts = [tokens(SHORT), tokens(LONG)]
+    together = model.batch(prompts, max_new_tokens=STEPS)
+    for prompt, generation in zip(prompts, together, strict=True):
+        alone = model.generate(prompt, max_new_tokens=STEPS)
+        assert generation.token_ids == alone.token_ids
+        assert generation.document_ids == alone.document_ids
+        score = model.score(prompt, alone.token_ids)
+        assert score.is_greedy  # the same tokens, fed at once
+
+
+@pytest.mark.parametrize(("family", "method"), TAKEN)
+def test_a_prompt_with_one_document_is_read_by_the_unmodified_model(
+    family: str, method: str, family_model: FamilyModel
+) -> None:
+    model = RagMiddleModel(family_model(family), TOKENIZER)
+    prompt = tokens(ONE_DOCUMENT)
+    changed = model.logits(prompt, method=AROUND[method]).log_softmax(-1)
+    if method == "permutation_vote":
+        assert changed.argmax() == model.logits(prompt).argmax()
+    elif not AROUND[method].combines or method == "permutation":
+        expected = model.logits(prompt).log_softmax(-1)
+        assert distance(changed, expected) < FAMILIES[family].tolerance
+
+
+@pytest.mark.parametrize(("family", "method"), REFUSED)
+def test_a_refusal_comes_with_the_model_and_names_what_works(
+    family: str, method: str, family_model: FamilyModel
+) -> None:
+    with pytest.raises(UnsupportedArchitectureError) as refusal:
+        RagMiddleModel(family_model(family), TOKENIZER, method=AROUND[method])
+    recommended = set(re.findall(r"\w+", refusal.value.alternative)) & set(METHODS) - {"none"}
+    assert recommended
+    traits = FAMILIES[family].traits
+    for name in recommended:
+        assert expected_refusal(EXAMPLES[name].neutral, traits, family) is None
+
+
+def test_an_unmodified_model_answers_as_before(family_model: FamilyModel) -> None:
+    model = RagMiddleModel(family_model("llama"), TOKENIZER)
+    prompt = tokens(LONG)
+    before = model.logits(prompt)
+    for method in AROUND.values():
+        model.generate(prompt, method=method, max_new_tokens=STEPS)
+        assert torch.equal(model.logits(prompt), before)

@@ -1,0 +1,253 @@
+"""Attention Buckets and MoICE against plain matrices; MoICE's routers: files and training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from rag_middle.attention import applied, model_traits
+from rag_middle.errors import IncompatibleMethodsError, MethodConfigError
+from rag_middle.generation import RagMiddleModel
+from rag_middle.methods import (
+    SIW,
+    AttentionBuckets,
+    Compose,
+    Method,
+    MoICE,
+    PositionalHiddenStates,
+)
+from rag_middle.methods.moice_routers import ExpertRouters
+from rag_middle.methods.moice_training import train_routers
+from rag_middle.ops.experts import ExpertGate, expert_weights
+from rag_middle.tokens import TokenizedPrompt
+from tests.conftest import FamilyModel
+from tests.contract.running import distance
+from tests.contract.snapshot import snapshot
+from tests.methods.against_naive import PROMPTS, TOLERANCE, WAYS, assert_equal_to_naive, naive
+from tests.reference.llama import NaiveLlama
+from tests.reference.moice import NaiveMoICE
+from tests.tokenizers import byte_level_bpe
+
+FACTORS = (1.0, 0.05, 20.0)
+
+
+def routers_for(model: object, factors: tuple[float, ...] = FACTORS) -> ExpertRouters:
+    """Routers that are sure of themselves."""
+    new = ExpertRouters.new(model_traits(model), factors, seed=5)  # type: ignore[arg-type]
+    gates = {layer: ExpertGate(*(w * 40 for w in gate)) for layer, gate in new.gates.items()}
+    return replace(new, gates=gates)
+
+
+# -- Attention Buckets ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("model", "implementation"), WAYS)
+def test_buckets_are_models_with_other_bases(
+    model: str, implementation: str, family_model: FamilyModel
+) -> None:
+    transformer = family_model(model, implementation)
+    method = AttentionBuckets(base_factors=FACTORS)
+    runner = RagMiddleModel(transformer, byte_level_bpe(), self_check=False)
+    for prompt in PROMPTS[:2]:
+        readings = []
+        for factor in FACTORS:
+            twin = naive(NaiveLlama, transformer, prompt)
+            twin.theta *= factor
+            readings.append(twin.logits(prompt.ids[0])[-1].softmax(-1))
+        confidence = [reading.max() for reading in readings]
+        expected = sum(c * p for c, p in zip(confidence, readings, strict=True)) / sum(confidence)
+        tokens = TokenizedPrompt(
+            input_ids=tuple(prompt.ids[0].tolist()),
+            layout=prompt.layout,
+            document_ids=(None,) * len(prompt.layout.documents),
+        )
+        combined = runner.logits(tokens, method=method)
+        assert distance(combined, expected.log()) < TOLERANCE
+        assert distance(combined, readings[0].log()) > 100 * TOLERANCE
+
+
+def test_only_chosen_layers_get_another_base(family_model: FamilyModel) -> None:
+    model, prompt = family_model("llama"), PROMPTS[0]
+
+    def logits(method: Method) -> Tensor:
+        with applied(model, method, [prompt.layout]):
+            return model(prompt.ids).logits
+
+    one = logits(AttentionBuckets(base_factors=(20.0,), layers=(1,)))
+    assert distance(one, logits(AttentionBuckets(base_factors=(20.0,)))) > 0.01
+    assert distance(one, model(prompt.ids).logits) > 0.01
+
+
+# -- MoICE ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("top_k", [3, 2, 1])
+@pytest.mark.parametrize(("model", "implementation"), WAYS)
+def test_experts_equal_the_naive_twin(
+    model: str, implementation: str, top_k: int, family_model: FamilyModel
+) -> None:
+    transformer = family_model(model, implementation)
+    routers = routers_for(transformer)
+    assert_equal_to_naive(
+        transformer,
+        MoICE(routers=routers, top_k=top_k),
+        NaiveMoICE,
+        PROMPTS[:2],
+        factors=FACTORS,
+        routers={layer: tuple(gate) for layer, gate in routers.gates.items()},
+        top_k=top_k,
+    )
+
+
+def test_the_uniform_mixture_equals_the_naive_twin(family_model: FamilyModel) -> None:
+    method = MoICE(routers="uniform", base_factors=FACTORS)
+    assert_equal_to_naive(family_model("llama"), method, NaiveMoICE, PROMPTS[:2], factors=FACTORS)
+
+
+def test_kept_experts_share_everything() -> None:
+    router = ExpertGate(torch.randn(4, 8), torch.randn(4, 4), torch.randn(4, 8))
+    query = torch.randn(2, 3, 5, 8)
+    every, two = (expert_weights(query, router, k) for k in (4, 2))
+    torch.testing.assert_close(two.sum(-1), torch.ones(2, 3, 5))
+    assert ((two > 0).sum(-1) == 2).all()
+    assert torch.equal(two.argmax(-1), every.argmax(-1))
+
+
+def test_routers_are_saved_and_loaded(tmp_path: Path, family_model: FamilyModel) -> None:
+    model = family_model("llama")
+    routers = replace(routers_for(model), provenance={"model": "tiny", "trained_steps": 7})
+    routers.save(tmp_path / "routers")
+    files = {path.name for path in (tmp_path / "routers").iterdir()}
+    assert files == {"routers.json", "routers.safetensors"}
+    method = MoICE(routers=str(tmp_path / "routers"))
+    loaded = method.routers
+    assert isinstance(loaded, ExpertRouters)
+    assert loaded.base_factors == FACTORS
+    assert loaded.provenance == routers.provenance
+    for layer, gate in routers.gates.items():
+        assert all(map(torch.equal, gate, loaded.gates[layer]))
+
+
+@pytest.mark.parametrize("damage", ["missing", "json", "weights", "version"])
+def test_routers_that_cannot_be_read_are_refused(
+    damage: str, tmp_path: Path, family_model: FamilyModel
+) -> None:
+    if damage != "missing":
+        routers_for(family_model("llama")).save(tmp_path)
+    if damage == "json":
+        (tmp_path / "routers.json").write_text("{")
+    if damage == "version":
+        text = (tmp_path / "routers.json").read_text().replace('version": 1', 'version": 9')
+        (tmp_path / "routers.json").write_text(text)
+    if damage == "weights":
+        (tmp_path / "routers.safetensors").write_bytes(b"no weights")
+    with pytest.raises(MethodConfigError, match="no routers can be read"):
+        MoICE(routers=tmp_path)
+
+
+def test_training_makes_answers_likelier_and_leaves_the_model_alone(
+    family_model: FamilyModel,
+) -> None:
+    model = family_model("llama")
+    examples = [((5, 6, 7, 8, 9, 10), (11, 12)), ((20, 21, 22, 23), (24, 25))]
+    losses: list[float] = []
+    before = snapshot(model)
+    routers = train_routers(
+        model,
+        examples,
+        base_factors=FACTORS,
+        steps=30,
+        learning_rate=0.1,
+        on_step=lambda step, loss: losses.append(loss),
+    )
+    assert snapshot(model) == before
+    assert sum(losses[-4:]) < sum(losses[:4]) - 0.1
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert routers.provenance["trained_steps"] == 30
+    assert routers.provenance["last_loss"] < routers.provenance["first_loss"]
+    assert not any(weight.requires_grad for gate in routers.gates.values() for weight in gate)
+    more = train_routers(model, examples, steps=2, start=routers)
+    assert more.provenance["trained_steps"] == 32
+    assert more.base_factors == FACTORS
+
+
+def test_training_leaves_the_model_alone_when_it_fails(family_model: FamilyModel) -> None:
+    def stop(step: int, loss: float) -> None:
+        raise KeyboardInterrupt
+
+    model = family_model("llama")
+    before = snapshot(model)
+    with pytest.raises(KeyboardInterrupt):
+        train_routers(model, [((5, 6), (7,))], base_factors=FACTORS, on_step=stop)
+    assert snapshot(model) == before
+
+
+# -- parameters ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (AttentionBuckets, {"base_factors": ()}, "one or more numbers above 0"),
+        (AttentionBuckets, {"base_factors": (1, -2)}, "above 0"),
+        (AttentionBuckets, {"base_factors": (float("inf"),)}, "finite"),
+        (AttentionBuckets, {"layers": (-1,)}, "layers"),
+        (MoICE, {"base_factors": (1, 2)}, "goes with routers='uniform'"),
+        (MoICE, {"routers": "uniform", "base_factors": (0,)}, "above 0"),
+        (MoICE, {"routers": "uniform", "top_k": 1}, "needs routers to choose by"),
+    ],
+)
+def test_parameters_that_make_no_sense_are_refused(
+    kind: type[Method], options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(MethodConfigError, match=message):
+        kind(**options)
+
+
+def test_moice_says_that_it_needs_training(family_model: FamilyModel) -> None:
+    with pytest.raises(MethodConfigError, match="needs training"):
+        MoICE().plan((), model_traits(family_model("llama")))
+
+
+def test_routers_that_do_not_fit_are_refused(family_model: FamilyModel) -> None:
+    model = family_model("llama")
+    routers = routers_for(model)
+    with pytest.raises(MethodConfigError, match="there are 3 experts"):
+        MoICE(routers=routers, top_k=4)
+    with pytest.raises(MethodConfigError, match="need"):
+        replace(routers, base_factors=(1.0, 2.0))
+    with pytest.raises(MethodConfigError, match="no router"):
+        replace(routers, gates={})
+    narrow = {
+        layer: ExpertGate(g[:, :4], d, u[:, :4]) for layer, (g, d, u) in routers.gates.items()
+    }
+    with pytest.raises(MethodConfigError, match="heads of 4 dimensions"):
+        MoICE(routers=replace(routers, gates=narrow)).plan((), model_traits(model))
+
+
+@pytest.mark.parametrize("examples", [[], [((1, 2), ())], [((), (1,))]])
+def test_training_needs_examples(
+    examples: list[tuple[tuple[int, ...], tuple[int, ...]]], family_model: FamilyModel
+) -> None:
+    with pytest.raises(MethodConfigError, match="examples with tokens"):
+        train_routers(family_model("llama"), examples)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (AttentionBuckets(), PositionalHiddenStates(channels=(3,), factor=-1)),
+        (MoICE(routers="uniform"), SIW(layers=(0, 1))),
+    ],
+)
+def test_what_cannot_be_done_together_is_refused(
+    first: Method, second: Method, family_model: FamilyModel
+) -> None:
+    with pytest.raises(IncompatibleMethodsError):
+        Compose(methods=(first, second)).plan(
+            (PROMPTS[0].layout,), model_traits(family_model("llama"))
+        )

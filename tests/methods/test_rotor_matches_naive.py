@@ -1,0 +1,136 @@
+"""RoToR in a whole model against its definition, and what its orders do not depend on."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+import torch
+
+from rag_middle.errors import IncompatibleMethodsError, MethodConfigError, PromptError
+from rag_middle.generation import RagMiddleModel
+from rag_middle.layout import PromptLayout
+from rag_middle.methods import SIW, Compose, RoToR
+from rag_middle.tokens import TokenizedPrompt
+from tests.conftest import FamilyModel
+from tests.contract.cases import Prompt
+from tests.contract.running import distance
+from tests.methods.against_naive import WAYS, assert_equal_to_naive
+from tests.reference.rotor import NaiveRotor
+from tests.tokenizers import byte_level_bpe
+
+#: The second is padded on the left; the third has neither prefix nor suffix worth the name.
+PROMPTS = (
+    Prompt.random(PromptLayout(15, ((2, 5), (5, 9), (9, 11))), seed=31),
+    Prompt.random(PromptLayout(9, ((1, 3), (3, 3), (3, 7))), seed=32),
+    Prompt.random(PromptLayout(10, ((0, 4), (4, 9))), seed=33),
+)
+FAMILIES = ("llama", "gemma2", "gemma3_text", "gpt_oss", "smollm3", "gpt_neox", "cohere")
+
+
+@pytest.mark.parametrize(("model", "implementation"), WAYS)
+def test_equals_the_naive_twin(model: str, implementation: str, family_model: FamilyModel) -> None:
+    assert_equal_to_naive(
+        family_model(model, implementation),
+        RoToR(order="given"),
+        NaiveRotor,
+        PROMPTS,
+        documents=lambda prompt: prompt.layout.documents,
+    )
+
+
+def tokens(*documents: tuple[int, ...], scores: tuple[float, ...] | None = None) -> TokenizedPrompt:
+    return TokenizedPrompt.assembled(
+        prefix=(5, 6),
+        documents=documents,
+        suffix=(7, 8),
+        document_ids=(None,) * len(documents),
+        scores=scores,
+    )
+
+
+def nearest_first(method: RoToR, prompt: TokenizedPrompt) -> list[tuple[int, ...]]:
+    order = method._arranged(prompt)
+    return [prompt.documents_ids[index] for index in reversed(order)]
+
+
+def test_the_global_orders() -> None:
+    documents = ((30, 20), (10, 40, 40), (10, 40), (20, 99))
+    prompt = tokens(*documents, scores=(0.5, 0.9, 0.5, 0.1))
+    lexical = [(10, 40), (10, 40, 40), (20, 99), (30, 20)]
+    assert nearest_first(RoToR(), prompt) == lexical
+    # 40 occurs three times, 10 and 20 twice, 30 and 99 once.
+    assert nearest_first(RoToR(order="frequency"), prompt) == [
+        (10, 40),
+        (10, 40, 40),
+        (20, 99),
+        (30, 20),
+    ]
+    assert nearest_first(RoToR(order="frequency"), tokens((1, 2), (3, 3), (2, 1))) == [
+        (2, 1),
+        (3, 3),
+        (1, 2),
+    ]
+    by_score = [(10, 40, 40), (10, 40), (30, 20), (20, 99)]
+    assert nearest_first(RoToR(order="score"), prompt) == by_score
+    assert list(RoToR(order="given").arrange(prompt, None)) == [0, 1, 2, 3]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("order", ["lexical", "frequency", "score"])
+def test_orders_do_not_depend_on_the_prompt_even_where_everything_ties(order: str) -> None:
+    documents = ((11, 12), (14, 13), (15, 16), (11, 17))
+    seen = set()
+    for permuted in permutations(documents):
+        prompt = tokens(*permuted, scores=(0.5,) * 4)
+        arranged = prompt.select(RoToR(order=order).arrange(prompt, None))  # type: ignore[arg-type]
+        seen.add(arranged.input_ids)
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_answer_does_not_depend_on_the_order_of_the_documents(
+    family: str, family_model: FamilyModel
+) -> None:
+    model = RagMiddleModel(family_model(family), byte_level_bpe(), method=RoToR())
+    prompt = tokens((20, 21, 22), (30, 31), (40, 41, 42, 43))
+    expected, plain = model.logits(prompt), model.logits(prompt, method="none")
+    for order in permutations(range(3)):
+        assert torch.equal(model.logits(prompt.select(order)), expected)
+    assert distance(expected, plain) > 0.01
+
+
+def test_documents_without_scores_cannot_be_ordered_by_them(family_model: FamilyModel) -> None:
+    model = RagMiddleModel(family_model("llama"), byte_level_bpe())
+    with pytest.raises(PromptError, match="by score"):
+        model.logits(tokens((20,), (30,)), method=RoToR(order="score"))
+    assert model.logits(tokens(), method=RoToR(order="score")).ndim == 1
+
+
+def test_routing_takes_each_token_from_the_surer_reading() -> None:
+    sure, unsure = torch.tensor([0.9, 0.1]).log(), torch.tensor([0.3, 0.7]).log()
+    both = torch.stack((torch.stack((sure, unsure)), torch.stack((unsure, sure))))
+    assert torch.allclose(RoToR(routing=0.0).combine(both), torch.stack((sure, sure)))
+    # The unmodified model's, at the first place, has to be surer by the margin.
+    assert torch.allclose(RoToR(routing=0.3).combine(both), torch.stack((unsure, sure)))
+
+
+def test_routing_reads_the_prompt_as_given_and_arranged(family_model: FamilyModel) -> None:
+    model = RagMiddleModel(family_model("llama"), byte_level_bpe())
+    prompt = tokens((40, 41, 42, 43), (20, 21, 22), (30, 31))
+    plain, circled = (
+        model.logits(prompt, method=method).log_softmax(-1) for method in ("none", RoToR())
+    )
+    always = model.logits(prompt, method=RoToR(routing=-1.0))
+    never = model.logits(prompt, method=RoToR(routing=1.0))
+    assert distance(always, plain) < 1e-4  # rows of a batch instead of a prompt alone
+    assert distance(never, circled) < 1e-4
+    assert distance(plain, circled) > 0.01
+
+
+def test_parameters_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(MethodConfigError, match="order must be one of"):
+        RoToR(order="best")  # type: ignore[arg-type]
+    with pytest.raises(MethodConfigError, match="routing must be a finite number"):
+        RoToR(routing=float("nan"))
+    with pytest.raises(IncompatibleMethodsError, match="rotor does not compose with siw"):
+        Compose(methods=(RoToR(), SIW()))
