@@ -155,7 +155,7 @@ def test_training_makes_answers_likelier_and_leaves_the_model_alone(
     model = family_model("llama")
     examples = [((5, 6, 7, 8, 9, 10), (11, 12)), ((20, 21, 22, 23), (24, 25))]
     losses: list[float] = []
-    before = snapshot(model)
+    before, trainable = snapshot(model), [p.requires_grad for p in model.parameters()]
     routers = train_routers(
         model,
         examples,
@@ -166,6 +166,7 @@ def test_training_makes_answers_likelier_and_leaves_the_model_alone(
     )
     assert snapshot(model) == before
     assert sum(losses[-4:]) < sum(losses[:4]) - 0.1
+    assert [p.requires_grad for p in model.parameters()] == trainable
     assert all(parameter.grad is None for parameter in model.parameters())
     assert routers.provenance["trained_steps"] == 30
     assert routers.provenance["last_loss"] < routers.provenance["first_loss"]
