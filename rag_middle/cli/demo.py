@@ -128,7 +128,7 @@ def demo(
 def _check(method: str, options: dict[str, Any], questions: int, documents: int, out: Path) -> None:
     """Refuse what can be refused before minutes are spent."""
     from rag_middle.demo import check_output_folder
-    from rag_middle.demo.demonstration import check_demo
+    from rag_middle.demo.steps import check_demo
     from rag_middle.evaluation.plots import new_figure
 
     check_demo(method, options, questions, documents)

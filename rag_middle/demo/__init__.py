@@ -10,11 +10,12 @@ measured by the place of the page that answers. Needs ``pip install 'rag-middle[
 """
 
 from rag_middle.demo.corpus import SavedCorpus, saved_corpus
-from rag_middle.demo.demonstration import Demo, Demonstration, demonstrate
+from rag_middle.demo.demonstration import Demonstration
 from rag_middle.demo.examples import Example, Reply
 from rag_middle.demo.files import DemoFiles, check_output_folder
 from rag_middle.demo.page import html_page, write_demonstration
 from rag_middle.demo.picture import draw_curves
+from rag_middle.demo.steps import Demo, demonstrate
 from rag_middle.demo.wording import findings
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rag_middle.demo import Demo, SavedCorpus, demonstrate
-from rag_middle.demo.demonstration import EXAMPLES, READER
+from rag_middle.demo.steps import EXAMPLES, READER
 from rag_middle.errors import (
     EvaluationConfigError,
     EvaluationDataError,
@@ -112,7 +112,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_loaded(
     error: type[Exception],
     message: str,
 ) -> None:
-    monkeypatch.setattr("rag_middle.demo.demonstration.Answerer.over", pytest.fail)
+    monkeypatch.setattr("rag_middle.demo.steps.Answerer.over", pytest.fail)
     with pytest.raises(error, match=message):
         Demo("nothing", **{**given, **wrong})
 
