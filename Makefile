@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt $(wildcard integrations/*/pyproject.tom
 	@touch $@
 
 demo: setup
-	$(BIN)/python examples/quickstart.py
+	env -u OMP_NUM_THREADS $(BIN)/rag-middle demo --out build/demo
 
 test: setup
 	$(BIN)/python -m pytest -n auto --maxprocesses=8

@@ -1,80 +1,38 @@
-"""Marked documents in, answer out: first with the unmodified model, then with PINE.
+"""Documents in, a question, an answer with its sources out.
 
-Needs no download. The model is a LLaMA with four small layers and random weights, so its answers
-are noise; what shows is that the order of the documents changes the answer of the unmodified model
-and does not change PINE's. With a real model, only the name given to ``from_pretrained`` differs.
+    python examples/quickstart.py                                    the demonstration's pages
+    python examples/quickstart.py FOLDER QUESTION MODEL [METHOD]     yours
+
+Without a model the bundled reader answers, which reads nothing but pages like those.
 """
 
 from __future__ import annotations
 
-import tempfile
+import sys
 from pathlib import Path
+from typing import Any
 
-import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-from transformers.utils.logging import disable_progress_bar
+from rag_middle.answering import Answerer
 
-from rag_middle import ContextPrompt, Document, RagMiddleModel
-
-PROMPT = ContextPrompt(
-    prefix="Answer the question from the documents.\n\n",
-    documents=[
-        Document("Lyon lies where the Rhône and the Saône meet.", title="Lyon"),
-        Document("Nantes lies on the Loire, not far from the sea.", title="Nantes"),
-        Document("The Garonne flows through Bordeaux.", title="Bordeaux"),
-    ],
-    suffix="Question: On which river does Nantes lie?\nAnswer:",
-)
+PAGES = Path(__file__).parent / "corpus" / "pages"
+QUESTION = "Tell me the author of Chiyo Hika."
 
 
-def main() -> None:
-    disable_progress_bar()
-    print("The prompt, with its documents marked:\n")
-    print(PROMPT.marked)
-
-    with tempfile.TemporaryDirectory() as folder:
-        save_tiny_model(Path(folder))
-        print("\nTokens generated for the documents in this order, and reversed:\n")
-        for method in ("none", "pine"):
-            model = RagMiddleModel.from_pretrained(folder, method=method)
-            answers = [
-                model.generate(prompt, max_new_tokens=10).token_ids
-                for prompt in (PROMPT, PROMPT.permuted([2, 1, 0]))
-            ]
-            verdict = "the same" if answers[0] == answers[1] else "different"
-            print(f"{method}:", *answers, verdict, sep="\n  ")
-
-    print("\nRandom weights: the tokens mean nothing. That PINE's agree is the point.")
-
-
-def save_tiny_model(folder: Path) -> None:
-    """Write a random LLaMA and a tokenizer with one token per byte."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: index for index, token in enumerate(["<s>", "</s>", *alphabet])}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>"
-    ).save_pretrained(folder)
-
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=2048,
-        initializer_range=0.3,  # large, so that attention is not uniform and order matters
-        bos_token_id=0,
-        eos_token_id=1,
-        pad_token_id=1,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
+def main(
+    docs: str | Path = PAGES,
+    question: str = QUESTION,
+    model: str | Path | None = None,
+    method: str = "pine",
+    **how: Any,
+) -> None:
+    """Index `docs` (once; later only what has changed), find, read, answer."""
+    answerer = Answerer.over(docs, model=model, method=method, top_k=20, **how)
+    answer = answerer.ask(question, max_new_tokens=64)
+    print(f"{question}\n{answer.text}\n")
+    for source in answer.sources[:3]:
+        print(f"{source.score:.2f}  {source.path}  {'cited' if source.cited else ''}".rstrip())
+    print(f"\n{answer.method}, {answer.usage.prompt_tokens} tokens, {answer.timings.total:.2f} s")
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
