@@ -29,14 +29,15 @@ from rag_middle import (
     MarkerError,
     MethodConfigError,
     ModelNotFoundError,
+    ProfileFormatError,
     PromptError,
-    RagMiddleError,
     RagMiddleModel,
     UnknownNameError,
     UnsupportedGenerationError,
     mark,
 )
-from rag_middle.generation import MissingDocumentsWarning
+from rag_middle.generation import MissingDocumentsWarning, model_facts
+from rag_middle.profiles import Profile, write_profile
 
 MakeLLM = Callable[..., RagMiddleLLM]
 User = Callable[[str], list[ChatMessage]]
@@ -156,11 +157,24 @@ def test_a_misspelt_constructor_argument_is_refused(make_llm: MakeLLM) -> None:
         make_llm(temprature=0.5)
 
 
-def test_a_profile_is_a_method_and_excludes_another(make_llm: MakeLLM) -> None:
-    with pytest.raises(RagMiddleError, match="profile"):
-        make_llm(profile="there-is-no-such-profile.json")
+def test_a_profile_is_a_method_and_excludes_another(
+    make_llm: MakeLLM,
+    network: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "mine.json"
+    facts = model_facts(network, tokenizer)
+    settings = {"method": "lpes", "options": {"factors": [1.5, 3.0]}, "model": facts}
+    write_profile(Profile(**settings, recommended=True), file)
+    by_profile = make_llm(profile=file)
+    by_hand = make_llm(method="lpes", method_options={"factors": [1.5, 3.0]})
+    assert by_profile.complete(MARKED).raw["rag_middle"]["applied"]
+    assert by_profile.complete(MARKED).text == by_hand.complete(MARKED).text
+    with pytest.raises(ProfileFormatError, match="cannot be read"):
+        make_llm(profile=tmp_path / "there-is-none.json")
     with pytest.raises(MethodConfigError, match="Pass one of them"):
-        make_llm(profile="mine.json", method="pine")
+        make_llm(profile=file, method="pine")
 
 
 def test_method_parameters_and_objects_are_taken(make_llm: MakeLLM) -> None:
