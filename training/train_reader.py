@@ -27,21 +27,22 @@ BATCH_TOKENS = 6144
 WARM_UP = 60
 DECAY_SHARE = 0.3
 CHECKPOINT_EVERY = 100
-# A stage ends when values are begun rightly in both kinds of rows, or after its most steps: what
-# the first stages lack, the later ones teach.
-PROMOTE_AT = 0.9
+# The early stages teach to bind a value to its key, and end when that is learnt, however well the
+# documents go; the later ones end when values are found in documents. Shares, smoothed.
+RECALLED_AT, RIGHT_AT = 0.85, 0.9
 FEWEST_STEPS = 100
+RECALL_STAGES = 4
 
 STAGES = (
     Stage(128, (1, 1), copying=0.9, key_tokens=(1, 1), between=0, alphabet=96, questions=2),
     Stage(128, (1, 2), copying=0.6, key_tokens=(1, 2), between=1, alphabet=192, questions=2),
-    Stage(160, (1, 3), copying=0.5, key_tokens=(1, 4), between=2, alphabet=600),
-    Stage(192, (2, 4), copying=0.3, key_tokens=(1, 4), between=2),
-    Stage(256, (3, 6), copying=0.2, key_tokens=(1, 4), between=2),
+    Stage(128, (1, 3), copying=0.6, key_tokens=(1, 3), between=2, alphabet=384),
+    Stage(160, (1, 3), copying=0.5, key_tokens=(1, 4), between=3, alphabet=1500),
+    Stage(192, (2, 4), copying=0.3, between=3),
+    Stage(256, (3, 6), copying=0.2, between=3),
     Stage(320, (3, 8), facts=(1, 2), copying=0.1, plain=0.6),
     Stage(448, (4, 12), facts=(1, 1, 2), copying=0.05, plain=0.5),
 )
-MOST_STEPS = (1000, 300, 400, 600, 800, 800, 10**6)
 
 
 @dataclass
@@ -117,10 +118,12 @@ def train(folder: Path, steps: int, seed: int) -> None:
         progress.recalled = _smoothed(progress.recalled, recalled, smooth)
         if progress.step % 20 == 0:
             _log(folder, progress, loss)
-        learnt = min(progress.right, progress.recalled) > PROMOTE_AT
-        learnt = learnt and progress.stage_step > FEWEST_STEPS
+        if progress.stage < RECALL_STAGES:
+            learnt = progress.recalled > RECALLED_AT
+        else:
+            learnt = progress.right > RIGHT_AT
         last = progress.stage == len(STAGES) - 1
-        if not last and (learnt or progress.stage_step >= MOST_STEPS[progress.stage]):
+        if learnt and not last and progress.stage_step > FEWEST_STEPS:
             progress.stage, progress.stage_step = progress.stage + 1, 0
         if progress.step % CHECKPOINT_EVERY == 0 or progress.step == steps:
             _save_checkpoint(folder, model, optimizers, progress)
