@@ -88,8 +88,9 @@ class Gathering:
             threading.Thread(target=self._run_all, name="rag-middle-batch", daemon=True).start()
 
     def _run_all(self) -> None:
+        # A call may have been cancelled while it waited; from here on none can be.
+        rest = [w for w in self._waiting if w.future.set_running_or_notify_cancel()]
         # One batch, unless calls differ in their options (as copies of the model may).
-        rest = self._waiting
         while rest:
             options = rest[0].request.options
             same = [each for each in rest if each.request.options == options]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, ToolMessage
 
 from langchain_rag_middle.documents import DocumentPrompt
-from rag_middle import ContextPrompt, PromptError, escape, parse
+from rag_middle import ContextPrompt, MarkerError, PromptError, escape, parse
 from rag_middle import Document as PromptDocument
 from rag_middle.documents import has_markers
 
@@ -113,9 +114,9 @@ def _role(message: BaseMessage) -> str:
 def _parts(message: BaseMessage, index: int, document_prompt: DocumentPrompt) -> list[Part]:
     """Texts and documents of a message, in order."""
     if isinstance(message, ToolMessage) and _is_documents(message.artifact):
-        marked = isinstance(message.content, str) and has_markers(message.content)
-        if not marked:  # a document_prompt would say how the caller wants them to read
-            return list(as_prompt_documents(message.artifact, document_prompt))
+        found = as_prompt_documents(message.artifact, document_prompt)
+        # A document_prompt may have marked them, and said how they shall read.
+        return [*(_marked(message.content, found) or found)]
     blocks = [message.content] if isinstance(message.content, str) else message.content
     joined = isinstance(message, AIMessage)
     parts: list[Part] = []
@@ -148,6 +149,22 @@ def _block(block: Mapping[str, Any], index: int) -> Part | None:
         f"Message {index} holds a block of type {kind!r}, and this model reads text only. Use "
         "'text', or 'search_result' or 'text-plain' (with its text) for a document."
     )
+
+
+def _marked(content: object, documents: Sequence[PromptDocument]) -> list[PromptDocument] | None:
+    """The documents as they are marked in a text; None where the text is not made of them.
+
+    Flat text may hold look-alikes of markers that came with a retrieved document.
+    """
+    try:
+        found = parse(content) if isinstance(content, str) else ContextPrompt()
+    except MarkerError:
+        return None
+    pairs = list(zip(found.documents, documents, strict=False))
+    whole = len(found.documents) == len(documents) and not (found.prefix + found.suffix).strip()
+    if not whole or not all(original.text in marked.text for marked, original in pairs):
+        return None
+    return [replace(original, text=marked.text, title=None) for marked, original in pairs]
 
 
 def _is_documents(artifact: object) -> bool:

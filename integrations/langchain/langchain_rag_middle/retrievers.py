@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from langchain_core.callbacks import CallbackManagerForRetrieverRun
+from langchain_core.callbacks import (
+    AsyncCallbackManagerForRetrieverRun,
+    CallbackManagerForRetrieverRun,
+)
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables.config import run_in_executor
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 
@@ -125,6 +130,12 @@ class FaissRetriever(BaseRetriever):
         run_manager: CallbackManagerForRetrieverRun,
         k: int | None = None,
     ) -> list[Document]:
+        given: object = query
+        if not isinstance(given, str):
+            raise RetrievalConfigError(
+                f"A question is a string, got {type(given).__name__}. In an expression over a "
+                'dictionary, take it out first: itemgetter("input") | retriever.'
+            )
         if self.embeddings is None or not query.strip():
             hits = self.index.search(query, self.k if k is None else k)
         else:  # questions may be embedded in another way than documents
@@ -135,6 +146,16 @@ class FaissRetriever(BaseRetriever):
             for chunk, score in hits
             if self.min_score is None or score >= self.min_score
         ]
+
+    async def _aget_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: AsyncCallbackManagerForRetrieverRun,
+        k: int | None = None,
+    ) -> list[Document]:
+        find = partial(self._get_relevant_documents, run_manager=run_manager.get_sync(), k=k)
+        return await run_in_executor(None, find, query)
 
 
 def _document(found: PromptDocument) -> Document:

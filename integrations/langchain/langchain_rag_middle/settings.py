@@ -213,11 +213,12 @@ class RagMiddleSettings(BaseModel):
     @property
     def _identifying_params(self) -> Mapping[str, Any]:
         """What answers depend on: the key of caches, and what traces show."""
-        options = {name: getattr(self, name) for name in _OPTIONS}
+        options = {name: getattr(self, name) for name in _OPTIONS if name != "stop"}
         return {
             "model_name": self.model_name,
             "method": repr(self._method),
             **options,
+            "own_stop": self.stop,  # LangChain writes that of the call over "stop"
             "document_prompt": self.document_prompt.template,
             "weights": self._weights.identity,
         }

@@ -46,6 +46,7 @@ class Weights:
     @classmethod
     def of(cls, **arguments: Any) -> Weights:
         """The weights that `RagMiddleModel.from_pretrained` loads with these arguments."""
+        arguments["name_or_path"] = str(arguments["name_or_path"])
         # An object that only has an address is its own key; it lives as long as the weights do.
         checkpoint = _checkpoint(arguments["name_or_path"])
         key = json.dumps([arguments, checkpoint], sort_keys=True, default=repr)

@@ -71,18 +71,20 @@ def build_network(tokenizer: PreTrainedTokenizerFast, seed: int = 0) -> LlamaFor
         vocab_size=len(tokenizer),
         hidden_size=32,
         intermediate_size=48,
-        num_hidden_layers=2,
+        num_hidden_layers=3,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=2048,
         initializer_range=0.5,  # large, so that attention is not uniform and order matters
         bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=None,  # answers run to their limit
+        eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return LlamaForCausalLM(config).double().eval()
+        network = LlamaForCausalLM(config).double().eval()
+    network.lm_head.weight.data[tokenizer.all_special_ids] = 0.0  # answers run to their limit
+    return network
 
 
 @dataclass

@@ -1,0 +1,260 @@
+"""What the LangChain wrapper costs, and what a batch gains: ratios, all measured in one run.
+
+Every round answers the same prompts in each way in turn, so that a machine that slows down slows
+all of them; a reported ratio is the median over rounds of the ratio within a round.
+
+    python benchmarks/langchain_overhead.py
+    python benchmarks/langchain_overhead.py --model Qwen/Qwen2.5-0.5B-Instruct --method none pine
+    python benchmarks/langchain_overhead.py --clock cpu    # on a machine shared with others
+
+By default the reader that comes with rag-middle answers; ``--model random`` makes a model of its
+size with random weights. ``ChatHuggingFace`` over ``HuggingFacePipeline`` runs the same weights
+where langchain-huggingface is installed. Its release 1.2 asks for an older huggingface-hub than
+transformers 5 brings; ``pip install --no-deps langchain-huggingface`` does for local models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from langchain_core.documents import Document
+from langchain_core.messages import HumanMessage
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from langchain_rag_middle import ChatRagMiddle, format_docs
+from rag_middle import RagMiddleModel, __version__
+from rag_middle.documents import unmark
+from rag_middle.reader import reader_path
+
+#: Most that the wrapper may cost, and least that a batch of all prompts must gain.
+TARGETS = {"wrapper": 1.03, "batch": 2.5}
+PROMPTS, DOCUMENTS = 8, 10
+
+Ways = dict[str, Callable[[], object]]
+
+
+def prompts() -> list[str]:
+    """Questions about documents, of nearly equal length, marked."""
+    names = [
+        f"{first}{last}" for first in ("Bru", "Dre", "Fan", "Gre") for last in ("vo", "shi", "wik")
+    ]
+    documents = [
+        Document(f"({name}) {name} costs ${41 + 7 * n}. To reset {name}, enter KT-{4071 + n}.")
+        for n, name in enumerate(names[:DOCUMENTS])
+    ]
+    return [
+        f"{format_docs(documents[n:] + documents[:n])}\n\n"
+        f"Question: How do I reset {names[n]}?\nAnswer:"
+        for n in range(PROMPTS)
+    ]
+
+
+def ways(folder: str, method: str, max_tokens: int) -> tuple[Ways, int]:
+    """Ways to answer all prompts; and how many tokens the first answer has."""
+    loaded = RagMiddleModel.from_pretrained(folder, method=method)
+    chat = ChatRagMiddle(model=loaded, method=method, max_tokens=max_tokens)
+    texts = prompts()
+    messages: list[Any] = [[HumanMessage(text)] for text in texts]
+    turns = [[{"role": "user", "content": text}] for text in texts]
+
+    def alone() -> list[str]:
+        return [loaded.generate(each, max_new_tokens=max_tokens).text for each in turns]
+
+    def invoked() -> list[str]:
+        return [str(chat.invoke(each).content) for each in messages]
+
+    def batched() -> list[str]:
+        return [str(answer.content) for answer in chat.batch(messages)]
+
+    expected = alone()
+    for way in (invoked, batched):
+        if way() != expected:
+            print(f"{way.__name__}: other answers than alone", file=sys.stderr)
+    count = loaded.generate(turns[0], max_new_tokens=max_tokens).usage.completion_tokens
+    return {
+        "RagMiddleModel.generate, one by one": alone,
+        "ChatRagMiddle.invoke, one by one": invoked,
+        f"ChatRagMiddle.batch of {PROMPTS}": batched,
+    }, count
+
+
+def peer_ways(folder: str, max_tokens: int) -> Ways:
+    """The same with ChatHuggingFace, where it is installed; it is told of no documents."""
+    try:
+        from langchain_huggingface import ChatHuggingFace, HuggingFacePipeline
+    except ImportError as error:
+        print(f"ChatHuggingFace is left out: {error}", file=sys.stderr)
+        return {}
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    pipe: Any = transformers.pipeline(
+        "text-generation",
+        model=model,
+        tokenizer=tokenizer,
+        max_new_tokens=max_tokens,
+        do_sample=False,
+        return_full_text=False,
+    )
+    chat: Any = ChatHuggingFace(llm=HuggingFacePipeline(pipeline=pipe), tokenizer=tokenizer)
+    messages = [[HumanMessage(unmark(text))] for text in prompts()]
+    return {
+        "ChatHuggingFace.invoke, one by one": lambda: [chat.invoke(each) for each in messages],
+        f"ChatHuggingFace.batch of {PROMPTS}": lambda: chat.batch(messages),
+    }
+
+
+def measure(args: argparse.Namespace, folder: str, method: str) -> dict[str, Any]:
+    """Seconds of every way in every round, and the ratios asked for."""
+    clock = time.process_time if args.clock == "cpu" else time.perf_counter
+    all_ways, tokens = ways(folder, method, args.max_tokens)
+    if method == "none":
+        all_ways |= peer_ways(folder, args.max_tokens)
+    seconds: dict[str, list[float]] = {name: [] for name in all_ways}
+    for number in range(args.rounds + 1):
+        for name, way in all_ways.items():
+            start = clock()
+            way()
+            if number:  # the first round warms up
+                seconds[name].append(clock() - start)
+        print(f"{method}: round {number}/{args.rounds}", file=sys.stderr, flush=True)
+    alone, invoked, batched, *_ = seconds.values()
+    return {
+        "method": method,
+        "tokens_of_first_answer": tokens,
+        "median_s": {name: statistics.median(values) for name, values in seconds.items()},
+        "seconds": seconds,
+        "wrapper": _ratios(invoked, alone),
+        "batch": _ratios(invoked, batched),
+    }
+
+
+def _ratios(numerator: list[float], denominator: list[float]) -> dict[str, float]:
+    ratios = [a / b for a, b in zip(numerator, denominator, strict=True)]
+    return {"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios)}
+
+
+@contextmanager
+def model_folder(name: str | None) -> Iterator[str]:
+    """Where the model is: named, bundled, or made for this run."""
+    if name != "random":
+        yield name or str(reader_path())
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        _save_random_model(Path(folder))
+        yield folder
+
+
+def _save_random_model(folder: Path) -> None:
+    """A LLaMA of about 1.5 million parameters, and a tokenizer with one token per byte."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: index for index, token in enumerate(["<s>", "</s>", *alphabet])}
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="</s>",
+        chat_template="{% for m in messages %}{{ m['content'] }}{% endfor %}",
+    ).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=160,
+        intermediate_size=432,
+        num_hidden_layers=5,
+        num_attention_heads=5,
+        max_position_embeddings=4096,
+        bos_token_id=0,
+        eos_token_id=None,
+        pad_token_id=1,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown: seconds per way, then the ratios beside their targets."""
+    lines = ["| method | way | seconds |", "| --- | --- | ---: |"]
+    for row in rows:
+        for name, seconds in row["median_s"].items():
+            lines.append(f"| {row['method']} | {name} | {seconds:.3f} |")
+    lines += ["", "| method | wrapper | target | batch gains | target |"]
+    lines.append("| --- | ---: | ---: | ---: | ---: |")
+    for row in rows:
+        wrapper, batch = (_shown(row[name]) for name in ("wrapper", "batch"))
+        lines.append(
+            f"| {row['method']} | {wrapper} | at most {TARGETS['wrapper']} | {batch} | "
+            f"at least {TARGETS['batch']} |"
+        )
+    return "\n".join(lines)
+
+
+def _shown(ratio: dict[str, float]) -> str:
+    return f"{ratio['median']:.3f} ({ratio['least']:.2f} to {ratio['most']:.2f})"
+
+
+def provenance(args: argparse.Namespace) -> dict[str, Any]:
+    """What the numbers were measured with."""
+    return {
+        "date": date.today().isoformat(),
+        "rag_middle": __version__,
+        "langchain_core": version("langchain-core"),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "model": args.model or "bundled reader",
+        "prompts": PROMPTS,
+        "documents_per_prompt": DOCUMENTS,
+        "rounds": args.rounds,
+        "clock": "CPU time of the process" if args.clock == "cpu" else "wall",
+        "command": "python " + " ".join(sys.argv),
+    }
+
+
+def main() -> None:
+    """Measure, print tables, and write the numbers where asked."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", help="folder, hub name or 'random'; by default the reader")
+    parser.add_argument("--method", nargs="+", default=["none", "pine"], dest="methods")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--max-tokens", type=int, default=16)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
+    parser.add_argument("--output", type=Path, help="write provenance and rows as JSON")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    transformers.utils.logging.disable_progress_bar()
+    with model_folder(args.model) as folder:
+        rows = [measure(args, folder, method) for method in args.methods]
+    facts = provenance(args)
+    print(table(rows))
+    print("\n".join(f"- {name}: {value}" for name, value in facts.items()))
+    if args.output:
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        args.output.with_suffix(".json").write_text(
+            json.dumps({"provenance": facts, "rows": rows}, indent=2) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()

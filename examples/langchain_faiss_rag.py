@@ -1,0 +1,94 @@
+"""LangChain over FAISS: the same question under different orders of the same documents.
+
+    pip install 'langchain-rag-middle[faiss]' langchain-classic
+    python examples/langchain_faiss_rag.py
+    python examples/langchain_faiss_rag.py --model Qwen/Qwen2.5-1.5B-Instruct --method pine
+
+Retrieves ten documents and lets the model read them as retrieved, reordered (best at both ends,
+the usual remedy), and reversed: with the unmodified model, then under a method. Where the answers
+of a row differ, the model minds the order. Both chains share one set of weights.
+
+By default the small reader that comes with rag-middle answers; nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+
+from langchain_classic.chains import create_retrieval_chain
+from langchain_classic.chains.combine_documents import create_stuff_documents_chain
+from langchain_core.documents import Document
+from langchain_core.prompts import ChatPromptTemplate
+
+from langchain_rag_middle import ChatRagMiddle, DocumentPrompt, FaissRetriever, LongContextReorder
+from rag_middle.reader import reader_path
+
+# Gadgets that do not exist, so that no model knows the answer from elsewhere.
+GADGETS = {
+    "Bruvo Kelsha": ("$41", "KT-4071"),
+    "Dresh Omavi": ("$873", "PR-1195"),
+    "Fanwik Torlo": ("$256", "BX-6620"),
+    "Grelda Pushni": ("$64", "WM-3308"),
+    "Hovrin Salque": ("$519", "JN-7742"),
+    "Jintra Wobel": ("$97", "CD-2953"),
+    "Krumo Zatvik": ("$702", "RL-8816"),
+    "Lasvi Quendor": ("$138", "HS-5437"),
+    "Morbeth Yiplo": ("$330", "GV-9064"),
+    "Nuvri Chastel": ("$485", "TK-1571"),
+}
+QUESTION = "How do I reset Jintra Wobel?"
+
+# The shape the bundled reader was trained on; other models take any.
+PROMPT = ChatPromptTemplate.from_template("{context}\n\nQuestion: {input}\nAnswer:")
+
+Arrange = Callable[[Sequence[Document]], Sequence[Document]]
+
+ORDERS: dict[str, Arrange] = {
+    "as retrieved": list,
+    "LongContextReorder": LongContextReorder().transform_documents,
+    "reversed": lambda documents: documents[::-1],
+}
+
+
+def build_retriever() -> FaissRetriever:
+    """An index of one document per gadget, in memory."""
+    return FaissRetriever.from_documents(
+        (
+            Document(
+                f"{name} costs {price}. To reset {name}, enter {code}.", metadata={"title": name}
+            )
+            for name, (price, code) in GADGETS.items()
+        ),
+        k=len(GADGETS),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Does the order of documents change the answer?")
+    parser.add_argument("--model", help="folder or hub name; by default the bundled reader")
+    parser.add_argument("--method", default="pine", help="compared with the unmodified model")
+    parser.add_argument("--question", default=QUESTION)
+    arguments = parser.parse_args()
+
+    name = arguments.model or reader_path()
+    retriever = build_retriever()
+    print(f"{arguments.question}\n")
+    for method in ("none", arguments.method):
+        model = ChatRagMiddle(model=name, method=method, max_tokens=24)
+        answering = create_stuff_documents_chain(
+            model,
+            PROMPT,
+            document_prompt=DocumentPrompt(template="({title}) {page_content}"),
+        )
+        answers = []
+        for order, arrange in ORDERS.items():
+            chain = create_retrieval_chain(itemgetter("input") | retriever | arrange, answering)
+            answers.append(chain.invoke({"input": arguments.question})["answer"].strip())
+            print(f"{method:>8}, {order:<18} {answers[-1]!r}")
+        print(f"{method:>8}: {'the same' if len(set(answers)) == 1 else 'different'} answers\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""The examples, the README and the benchmark run as they are written, on a tiny model."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from langchain_core.messages import HumanMessage
+from nbclient import NotebookClient
+
+from langchain_rag_middle import ChatRagMiddle
+from rag_middle import ModelNotFoundError
+from rag_middle.reader import reader_path
+
+ROOT = Path(__file__).parents[4]
+SCRIPT = ROOT / "examples" / "langchain_faiss_rag.py"
+
+pytestmark = pytest.mark.skipif(not SCRIPT.is_file(), reason="not in a checkout")
+
+
+def run(monkeypatch: pytest.MonkeyPatch, script: Path, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", [script.name, *arguments])
+    runpy.run_path(str(script), run_name="__main__")
+
+
+def test_the_script_shows_that_order_matters_to_the_model_and_not_to_pine(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(monkeypatch, SCRIPT, "--model", str(tiny_folder))
+    shown = capsys.readouterr().out
+    assert "none: different answers" in shown
+    assert "pine: the same answers" in shown
+
+
+def test_the_script_runs_on_the_bundled_reader(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        reader_path()
+    except ModelNotFoundError:
+        with pytest.raises(ModelNotFoundError):
+            run(monkeypatch, SCRIPT)
+        return
+    run(monkeypatch, SCRIPT)
+    assert "pine: the same answers" in capsys.readouterr().out
+
+
+@pytest.mark.slow  # a kernel of its own imports everything again
+def test_the_notebook_runs_and_holds_nothing_of_a_machine(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = SCRIPT.with_suffix(".ipynb").read_text(encoding="utf-8")
+    assert not re.search(r"(?<![\w.:/])/(home|root|work|tmp|Users)/|[A-Z]:\\\\", text)
+    notebook = nbformat.reads(text, as_version=4)
+    nbformat.validate(notebook)
+    assert not any(cell.get("outputs") for cell in notebook.cells)  # results of whose machine?
+
+    monkeypatch.setenv("RAG_MIDDLE_MODEL", str(tiny_folder))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    executed = NotebookClient(notebook, timeout=100, kernel_name="python3").execute()
+    shown = "".join(
+        output.get("text", "") for cell in executed.cells for output in cell.get("outputs", [])
+    )
+    assert "none: different answers" in shown
+    assert "pine: the same answers" in shown
+
+
+def test_the_code_of_the_readme_runs(tiny_folder: Path) -> None:
+    """All Python blocks in a row; only the name of the model differs."""
+    readme = (ROOT / "integrations" / "langchain" / "README.md").read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL))
+    assert re.search(r"^MODEL = ", code, flags=re.MULTILINE)
+    names: dict[str, Any] = {}
+    exec(re.sub(r"^MODEL = .*$", f"MODEL = {str(tiny_folder)!r}", code, flags=re.MULTILINE), names)
+    assert names["result"]["answer"]
+    assert len(names["result"]["context"]) == 4
+    assert {document.page_content for document in names["result"]["context"]} == set(names["texts"])
+
+
+def test_the_benchmark_runs(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = ROOT / "benchmarks" / "langchain_overhead.py"
+    small = ["--rounds", "1", "--max-tokens", "2", "--threads", "1", "--method", "none"]
+    output = tmp_path / "overhead"
+    run(monkeypatch, script, "--model", str(tiny_folder), *small, "--output", str(output))
+    assert '"wrapper"' in output.with_suffix(".json").read_text(encoding="utf-8")
+
+
+def test_the_bundled_reader_answers_in_a_chain() -> None:
+    try:
+        folder = reader_path()
+    except ModelNotFoundError:
+        pytest.skip("this checkout has no bundled reader")
+    model = ChatRagMiddle(model=folder, method="pine", max_tokens=24)
+    documents = [
+        f"({name}) To reset {name}, enter {code}."
+        for name, code in {"Dresh Omavi": "PR-1195", "Fanwik Torlo": "BX-6620"}.items()
+    ]
+    question = HumanMessage("Question: How do I reset Fanwik Torlo?\nAnswer:")
+    assert "BX-6620" in model.invoke([question], documents=documents).text

@@ -1,0 +1,132 @@
+"""Asynchronous calls leave the event loop alone, and end when they are cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from langchain_rag_middle import ChatRagMiddle, RagMiddleLLM
+
+
+def both(model: Any, **settings: Any) -> list[Any]:
+    settings = {"max_tokens": 30, **settings}
+    return [ChatRagMiddle(model=model, **settings), RagMiddleLLM(model=model, **settings)]
+
+
+def text(answer: Any) -> str:
+    return str(getattr(answer, "content", answer))
+
+
+@pytest.mark.parametrize("which", [0, 1])
+async def test_the_event_loop_goes_on_while_the_model_works(tiny: Any, which: int) -> None:
+    model = both(tiny)[which]
+    release = threading.Event()
+    run = type(tiny).batch
+
+    def waiting(self: Any, prompts: Any, **options: Any) -> Any:
+        assert release.wait(30)  # set by the event loop: blocked, it could not
+        return run(self, prompts, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(tiny), "batch", waiting)
+        call = asyncio.ensure_future(model.ainvoke("Hello"))
+        await asyncio.sleep(0.05)
+        assert not call.done()
+        release.set()
+        answer = await call
+    assert text(answer) == text(model.invoke("Hello"))
+
+
+@pytest.mark.parametrize("which", [0, 1])
+async def test_streams_give_the_same_pieces(tiny: Any, which: int) -> None:
+    model = both(tiny)[which]
+    pieces = [text(piece) async for piece in model.astream("Hello")]
+    assert pieces == [text(piece) for piece in model.stream("Hello")]
+    assert len(pieces) > 5
+
+
+@pytest.fixture
+def cancelled(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Finish reasons of everything generated."""
+    reasons: list[str] = []
+    from rag_middle.generation import engine
+
+    generate = engine.generate
+
+    def watched(*args: Any, **given: Any) -> Any:
+        generations = generate(*args, **given)
+        reasons.extend(each.finish_reason for each in generations)
+        return generations
+
+    monkeypatch.setattr(engine, "generate", watched)
+    return reasons
+
+
+async def until(condition: Any) -> None:
+    for _ in range(600):
+        if condition():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("It did not happen within 30 seconds.")
+
+
+@pytest.mark.parametrize("which", [0, 1])
+async def test_cancelling_a_call_ends_the_generation(
+    tiny: Any, cancelled: list[str], which: int
+) -> None:
+    model = both(tiny, max_tokens=1500)[which]
+    call = asyncio.ensure_future(model.ainvoke("Hello"))
+    await asyncio.sleep(0.3)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await until(lambda: cancelled == ["cancelled"])
+
+
+async def test_cancelling_a_batch_ends_the_generation(tiny: Any, cancelled: list[str]) -> None:
+    model = both(tiny, max_tokens=1500)[0]
+    call = asyncio.ensure_future(model.abatch(["a", "b"]))
+    await asyncio.sleep(0.3)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await until(lambda: cancelled == ["cancelled"] * 2)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+async def test_leaving_a_stream_ends_the_generation(
+    tiny: Any, cancelled: list[str], which: int
+) -> None:
+    model = both(tiny, max_tokens=1500)[which]
+    stream = model.astream("Hello")
+    await anext(stream)
+    await stream.aclose()
+    await until(lambda: cancelled == ["cancelled"])
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_leaving_a_stream_that_is_not_asynchronous_ends_it_too(
+    tiny: Any, cancelled: list[str], which: int
+) -> None:
+    stream = both(tiny, max_tokens=1500)[which].stream("Hello")
+    next(stream)
+    stream.close()
+    assert cancelled == ["cancelled"]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+async def test_what_breaks_while_streaming_is_raised_and_nothing_hangs(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr(tiny.model, "generate", broken)
+    model = both(tiny)[which]
+    with pytest.raises(RuntimeError, match="out of order"):
+        [piece async for piece in model.astream("Hello")]
+    with pytest.raises(RuntimeError, match="out of order"):
+        list(model.stream("Hello"))

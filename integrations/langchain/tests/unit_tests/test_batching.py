@@ -1,0 +1,155 @@
+"""Several inputs share forward passes, and are otherwise calls of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from langchain_core.caches import InMemoryCache
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.tracers import BaseTracer
+
+from langchain_rag_middle import ChatRagMiddle
+from rag_middle import ContextOverflowError, MarkerError
+
+INPUTS = ["a", "b b", "c c c", "d d d d", "e"]
+
+
+def chat(model: Any, **settings: Any) -> ChatRagMiddle:
+    return ChatRagMiddle(model=model, **{"max_tokens": 4, **settings})
+
+
+@pytest.fixture(params=["batch", "abatch"])
+def batch(request: pytest.FixtureRequest) -> Any:
+    """``batch(model, inputs, ...)``, of either kind."""
+    if request.param == "batch":
+        return lambda model, *args, **more: model.batch(*args, **more)
+    return lambda model, *args, **more: asyncio.run(model.abatch(*args, **more))
+
+
+def test_prompts_go_through_the_model_together(tiny: Any, batch: Any) -> None:
+    answers = batch(chat(tiny), INPUTS)
+    assert tiny.sent.batch_sizes == [5]
+    alone = [chat(tiny).invoke(each) for each in INPUTS]
+    assert [answer.content for answer in answers] == [answer.content for answer in alone]
+    counts = [answer.usage_metadata["input_tokens"] for answer in answers]
+    assert counts == [answer.usage_metadata["input_tokens"] for answer in alone]
+
+
+def test_documents_of_each_input_stay_its_own(tiny: Any, batch: Any) -> None:
+    inputs = [f"[[rm:doc]]{each}[[/rm:doc]]\n\nWhich?" for each in INPUTS]
+    answers = batch(chat(tiny, method="pine"), inputs)
+    assert tiny.sent.batch_sizes == [5]
+    alone = [chat(tiny, method="pine").invoke(each).content for each in inputs]
+    assert [answer.content for answer in answers] == alone
+
+
+def test_a_chain_batches_too(tiny: Any, batch: Any) -> None:
+    chain = ChatPromptTemplate.from_template("Say {word}") | chat(tiny) | StrOutputParser()
+    answers = batch(chain, [{"word": each} for each in INPUTS])
+    assert tiny.sent.batch_sizes == [5]
+    assert answers[1] == chat(tiny).invoke("Say b b").content
+
+
+def test_the_largest_batch_is_limited(
+    tiny: Any, batch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = []
+    run = type(tiny).batch
+
+    def watched(self: Any, prompts: Any, **options: Any) -> Any:
+        limits.append((len(prompts), options["max_batch_size"]))
+        return run(self, prompts, **options)
+
+    monkeypatch.setattr(type(tiny), "batch", watched)
+    batch(chat(tiny, max_batch_size=2), INPUTS)
+    assert limits == [(5, 2)]
+    batch(chat(tiny), INPUTS, {"max_concurrency": 3})
+    assert limits[1:] == [(3, 3), (2, 3)]
+
+
+def test_every_input_has_its_own_run_and_config(tiny: Any, batch: Any) -> None:
+    runs: list[Any] = []
+
+    class Runs(BaseTracer):
+        def _persist_run(self, run: Any) -> None:
+            runs.append(run)
+
+    configs = [{"callbacks": [Runs()], "tags": [each], "run_name": each} for each in INPUTS]
+    answers = batch(chat(tiny), INPUTS, configs)
+    found = {run.name: run for run in runs}
+    assert sorted(found) == sorted(INPUTS)
+    assert all(each in found[each].tags for each in INPUTS)
+    told = found["b b"].outputs["generations"][0][0]["text"]
+    assert told == answers[1].content
+    assert {answer.id for answer in answers} == {f"lc_run--{run.id}-0" for run in runs}
+
+
+def test_an_input_that_is_refused_costs_the_others_nothing(make_model: Any, batch: Any) -> None:
+    model = make_model(context_window=60)
+    inputs = ["a", "long " * 60, "b", "[[rm:doc]]open", "c"]
+    answers = batch(chat(model), inputs, return_exceptions=True)
+    assert isinstance(answers[1], ContextOverflowError)
+    assert isinstance(answers[3], MarkerError)
+    alone = [chat(model).invoke(inputs[index]).content for index in (0, 2, 4)]
+    assert [answers[index].content for index in (0, 2, 4)] == alone
+    with pytest.raises(ContextOverflowError):
+        batch(chat(model), inputs[:3])
+
+
+def test_what_breaks_in_the_model_reaches_every_call(
+    tiny: Any, batch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(type(tiny), "batch", broken)
+    with pytest.raises(MemoryError, match="no room"):
+        batch(chat(tiny), INPUTS)
+
+
+def test_inputs_in_the_cache_are_not_generated_again(tiny: Any, batch: Any) -> None:
+    model = chat(tiny, cache=InMemoryCache())
+    known = [model.invoke(each).content for each in INPUTS[:2]]
+    answers = batch(model, INPUTS)
+    assert tiny.sent.batch_sizes == [1, 1, 3]
+    assert [answer.content for answer in answers[:2]] == known
+    batch(model, INPUTS)
+    assert tiny.sent.batch_sizes == [1, 1, 3]
+
+
+def test_none_and_one_and_many(tiny: Any, batch: Any) -> None:
+    assert batch(chat(tiny), []) == []
+    assert len(batch(chat(tiny), ["a"])) == 1
+    answers = batch(chat(tiny, max_tokens=1), [str(number) for number in range(70)])
+    assert len(answers) == 70
+    assert tiny.sent.batch_sizes[1:] == [64, 6]
+
+
+def test_options_of_the_call_hold_for_all(tiny: Any, batch: Any) -> None:
+    answers = batch(chat(tiny), INPUTS, max_tokens=2)
+    assert {answer.usage_metadata["output_tokens"] for answer in answers} == {2}
+
+
+def test_streams_inside_a_batch_do_not_keep_it_waiting(tiny: Any, batch: Any) -> None:
+    answers = batch(chat(tiny, streaming=True), INPUTS)
+    assert [a.content for a in answers] == [chat(tiny).invoke(each).content for each in INPUTS]
+
+
+def test_batches_of_several_threads_do_not_mix(tiny: Any) -> None:
+    model = chat(tiny)
+    expected = [model.invoke(each).content for each in INPUTS]
+    found: dict[int, list[Any]] = {}
+
+    def work(number: int) -> None:
+        found[number] = [answer.content for answer in model.batch(INPUTS)]
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert list(found.values()) == [expected] * 3

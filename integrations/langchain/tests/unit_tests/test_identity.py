@@ -1,0 +1,190 @@
+"""What caches and traces know a model by, and which models share weights."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.caches import InMemoryCache
+from langchain_core.messages import HumanMessage
+from langchain_core.runnables import ConfigurableField
+from langchain_core.tracers import BaseTracer
+
+from langchain_rag_middle import ChatRagMiddle, DocumentPrompt, RagMiddleLLM, format_docs
+from rag_middle import MsPoE, RagMiddleModel
+
+CLASSES = [ChatRagMiddle, RagMiddleLLM]
+
+
+def key(model: Any) -> str:
+    """What LangChain looks answers up by, besides the prompt."""
+    if isinstance(model, ChatRagMiddle):
+        return model._get_llm_string()
+    return str(sorted({**model.asdict(), "stop": None}.items()))
+
+
+DIFFERENT: list[dict[str, Any]] = [
+    {},
+    {"method": "pine"},
+    {"method": "ms_poe"},
+    {"method": MsPoE(max_ratio=2.0)},
+    {"method": "siw+position_interpolation"},
+    {"temperature": 0.5},
+    {"temperature": 0.5, "seed": 1},
+    {"max_tokens": 7},
+    {"stop": ["x"]},
+    {"top_p": 0.5},
+    {"num_beams": 2},
+    {"template": "raw"},
+    {"template_options": {"a": 1}},
+    {"on_overflow": "drop_documents"},
+    {"document_prompt": DocumentPrompt(template="- {page_content}")},
+]
+OF_LOADING: list[dict[str, Any]] = [
+    {"dtype": "float32"},
+    {"revision": "main"},
+    {"attn_implementation": "eager"},
+    {"context_window": 100},
+    {"quantization_config": {"load_in_4bit": True}},
+]
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_models_that_answer_differently_have_different_keys(kind: Any, tiny_folder: Path) -> None:
+    models = [kind(model=tiny_folder, **settings) for settings in DIFFERENT + OF_LOADING]
+    models.append(kind(model="another/model"))
+    assert len({key(model) for model in models}) == len(models)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_equal_models_have_equal_keys_before_and_after_loading(
+    kind: Any, tiny_folder: Path
+) -> None:
+    first, second = kind(model=tiny_folder, method="pine"), kind(model=tiny_folder, method="pine")
+    before = key(first)
+    first.invoke("Hello", on_missing_documents="ignore", max_tokens=1)
+    assert before == key(first) == key(second)
+
+
+def test_other_weights_under_one_name_have_another_key(make_model: Any, tiny_folder: Path) -> None:
+    same, again, other = (make_model(seed=seed) for seed in (0, 0, 1))
+    assert key(ChatRagMiddle(model=same)) == key(ChatRagMiddle(model=again))
+    assert key(ChatRagMiddle(model=same)) != key(ChatRagMiddle(model=other))
+
+
+def test_a_model_saved_anew_has_another_key(
+    make_model: Any, tiny_folder: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(tiny_folder, tmp_path / "model")
+    before = ChatRagMiddle(model=folder)
+    known = before.invoke("Hello", max_tokens=4).content
+    make_model(seed=1).model.save_pretrained(folder)
+    after = ChatRagMiddle(model=folder)
+    assert key(before) != key(after)
+    assert after.invoke("Hello", max_tokens=4).content != known
+
+
+def test_the_cache_answers_for_the_same_call_only(tiny: Any) -> None:
+    cache = InMemoryCache()
+    model = ChatRagMiddle(model=tiny, cache=cache, max_tokens=4)
+    prompt = f"{format_docs([])}Why?"
+    documents = ["Lyon lies on the Rhône.", "Nantes lies on the Loire."]
+    calls: list[dict[str, Any]] = [
+        {},
+        {"documents": documents},
+        {"documents": documents[::-1]},
+        {"documents": documents, "method": "pine"},
+        {"temperature": 1.0, "seed": 1},
+        {"stop": ["a"]},
+    ]
+    answers = [model.invoke(prompt, **call) for call in calls]
+    assert len(tiny.sent.prompts) == len(calls)
+    again = [model.invoke(prompt, **call) for call in calls]
+    assert [answer.content for answer in again] == [answer.content for answer in answers]
+    assert len(tiny.sent.prompts) == len(calls)
+    cached = again[1].response_metadata
+    assert cached["rag_middle"]["documents"] == 2
+    other = ChatRagMiddle(model=tiny, cache=cache, max_tokens=4, method="ms_poe")
+    other.invoke(prompt)
+    assert len(tiny.sent.prompts) == len(calls) + 1
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_traces_name_the_model_and_its_options(kind: Any, tiny_folder: Path) -> None:
+    runs: list[Any] = []
+
+    class Runs(BaseTracer):
+        def _persist_run(self, run: Any) -> None:
+            runs.append(run)
+
+    model = kind(model=tiny_folder, method="ms_poe", max_tokens=2)
+    model.invoke("Hello", config={"callbacks": [Runs()]}, temperature=0.5, stop=["x"])
+    [run] = runs
+    metadata = run.metadata
+    assert metadata["ls_provider"] == "rag-middle"
+    assert metadata["ls_model_name"] == str(tiny_folder)
+    assert metadata["ls_model_type"] == ("chat" if kind is ChatRagMiddle else "llm")
+    assert (metadata["ls_temperature"], metadata["ls_stop"]) == (0.5, ["x"])
+    assert metadata["ls_max_tokens"] == 2
+    versions = metadata["lc_versions"]
+    assert {"langchain-core", "langchain-rag-middle"} <= set(versions)
+    assert "MsPoE" in run.extra["invocation_params"]["method"]
+
+
+def test_traces_honour_a_model_named_by_the_call(tiny_folder: Path) -> None:
+    params = ChatRagMiddle(model=tiny_folder)._get_ls_params(model="other")
+    assert params["ls_model_name"] == "other"
+
+
+class TestSharedWeights:
+    @pytest.fixture
+    def loads(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        gc.collect()  # models of earlier tests
+        loaded: list[str] = []
+        load = RagMiddleModel.from_pretrained.__func__  # type: ignore[attr-defined]
+
+        def counted(cls: Any, name_or_path: Any, **given: Any) -> Any:
+            loaded.append(str(name_or_path))
+            return load(cls, name_or_path, **given)
+
+        monkeypatch.setattr(RagMiddleModel, "from_pretrained", classmethod(counted))
+        return loaded
+
+    def test_models_that_name_the_same_load_once(
+        self, tiny_folder: Path, tmp_path: Path, loads: list[str]
+    ) -> None:
+        folder = shutil.copytree(tiny_folder, tmp_path / "model")
+        chat = ChatRagMiddle(model=folder, max_tokens=1)
+        llm = RagMiddleLLM(model=str(folder), method="ms_poe", max_tokens=1)
+        assert not loads
+        chat.invoke("a")
+        llm.invoke("a")
+        llm.invoke("a", method="none", max_tokens=2)
+        assert loads == [str(folder)]
+        ChatRagMiddle(model=folder, dtype="float32", max_tokens=1).invoke("a")
+        assert len(loads) == 2
+
+    def test_a_model_configured_per_call_loads_once(
+        self, tiny_folder: Path, tmp_path: Path, loads: list[str]
+    ) -> None:
+        folder = shutil.copytree(tiny_folder, tmp_path / "model")
+        field = ConfigurableField(id="max_tokens")
+        model = ChatRagMiddle(model=folder).configurable_fields(max_tokens=field)
+        for length in (1, 2):
+            config = {"configurable": {"max_tokens": length}}
+            answer = model.with_config(config).invoke([HumanMessage("a")])
+            assert answer.usage_metadata is not None
+            assert answer.usage_metadata["output_tokens"] == length
+        assert len(loads) == 1
+
+    def test_weights_go_when_nobody_holds_them(
+        self, tiny_folder: Path, tmp_path: Path, loads: list[str]
+    ) -> None:
+        folder = shutil.copytree(tiny_folder, tmp_path / "model")
+        ChatRagMiddle(model=folder, max_tokens=1).invoke("a")
+        gc.collect()
+        ChatRagMiddle(model=folder, max_tokens=1).invoke("a")
+        assert len(loads) == 2

@@ -1,0 +1,108 @@
+"""FaissRetriever: documents by meaning, with scores."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain_core.documents import Document
+from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
+
+from langchain_rag_middle import FaissRetriever
+from rag_middle import EmbedderError, IndexMismatchError, RetrievalConfigError
+
+
+class Letters(Embeddings):
+    """How often each letter occurs: not of length 1, and other letters for questions."""
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return [[text.lower().count(letter) for letter in "abcdefgr"] for text in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        return self.embed_documents([text.replace("?", "r")])[0]
+
+
+DOCUMENTS = [
+    Document("a", id="first", metadata={"source": "x.txt"}),
+    Document("a a a b", metadata={"source": "y.txt", "title": "Second"}),
+    Document("b", metadata={"page": 3}),
+    Document("r", metadata={}),
+]
+
+
+def test_the_best_come_first_with_their_cosine() -> None:
+    retriever = FaissRetriever.from_documents(DOCUMENTS, Letters(), k=3)
+    found = retriever.invoke("a")
+    assert [document.page_content for document in found] == ["a", "a a a b", "b"]
+    scores = [document.metadata["score"] for document in found]
+    assert scores == pytest.approx([1.0, 3 / math.sqrt(10), 0.0], abs=1e-6)  # float32
+    assert found[0].id == "first"
+    assert (found[0].metadata["source"], found[0].metadata["title"]) == ("x.txt", "")
+    assert found[1].metadata["title"] == "Second"
+    assert found[2].metadata["page"] == 3
+
+
+def test_questions_are_embedded_as_questions() -> None:
+    retriever = FaissRetriever.from_documents(DOCUMENTS, Letters(), k=1)
+    assert retriever.invoke("?")[0].page_content == "r"
+
+
+async def test_limits(tmp_path: Path) -> None:
+    retriever = FaissRetriever.from_documents(DOCUMENTS, Letters(), k=3, min_score=0.5)
+    assert len(retriever.invoke("a")) == 2
+    assert len(retriever.invoke("a", k=1)) == 1
+    assert len(await retriever.ainvoke("a", k=1)) == 1
+    assert len(FaissRetriever.from_documents(DOCUMENTS, Letters()).invoke("a")) == 4
+
+
+def test_equal_documents_are_indexed_once() -> None:
+    twice = [*DOCUMENTS, *DOCUMENTS]
+    assert len(FaissRetriever.from_documents(twice, Letters()).invoke("a")) == 4
+
+
+def test_a_folder_is_loaded_split_and_kept(tmp_path: Path) -> None:
+    folder, index = tmp_path / "texts", tmp_path / "index"
+    folder.mkdir()
+    (folder / "a.md").write_text("# Letters\n\naaa\n")
+    embeddings = DeterministicFakeEmbedding(size=8)
+    for _ in range(2):
+        [found] = FaissRetriever.from_folder(folder, index, embeddings=embeddings).invoke("a")
+        assert found.page_content == "aaa"
+        assert (found.metadata["title"], found.metadata["source"]) == ("Letters", "a.md")
+    with pytest.raises(IndexMismatchError):
+        FaissRetriever.from_folder(folder, index, embeddings=Letters())
+
+
+@pytest.mark.parametrize("question", ["", "  "])
+def test_an_empty_question_is_refused(question: str) -> None:
+    retriever = FaissRetriever.from_documents(DOCUMENTS, Letters())
+    with pytest.raises(RetrievalConfigError, match="empty"):
+        retriever.invoke(question)
+
+
+def test_a_question_that_is_none_is_refused() -> None:
+    retriever: Any = FaissRetriever.from_documents(DOCUMENTS, Letters())
+    with pytest.raises(RetrievalConfigError, match=r"got dict.*itemgetter"):
+        retriever.invoke({"input": "a"})
+
+
+def test_wrong_limits_are_refused() -> None:
+    with pytest.raises(RetrievalConfigError, match="k must be at least 1, got 0"):
+        FaissRetriever.from_documents(DOCUMENTS, Letters(), k=0)
+    with pytest.raises(RetrievalConfigError):
+        FaissRetriever.from_documents(DOCUMENTS, Letters()).invoke("a", k=0)
+
+
+def test_a_vector_without_direction_is_refused() -> None:
+    with pytest.raises(EmbedderError, match="Letters gave a vector without a direction"):
+        FaissRetriever.from_documents([Document("zzz")], Letters())
+
+
+def test_vectors_need_not_be_of_length_one() -> None:
+    long = [Document("a" * 9), Document("ab")]
+    retriever: Any = FaissRetriever.from_documents(long, Letters())
+    assert np.isclose(retriever.invoke("ab")[0].metadata["score"], 1.0)
+    assert retriever.invoke("ab")[0].page_content == "ab"
