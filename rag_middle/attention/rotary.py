@@ -51,10 +51,23 @@ class _Rebased:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._module, name)
-        if not name.endswith("inv_freq") or not isinstance(value, Tensor):
-            return value
-        pairs = torch.arange(value.shape[-1], device=value.device, dtype=torch.float32)
-        return value * self._factor ** (-pairs / value.shape[-1])
+        if name == "rope_init_fn":  # phimoe makes its frequencies anew in every pass
+            return self._rebasing(value)
+        return self._rebased(value) if name.endswith("inv_freq") else value
+
+    def _rebasing(self, make: Callable[..., tuple[Tensor, float]]) -> Callable[..., Any]:
+        def made(*args: Any, **kwargs: Any) -> tuple[Any, float]:
+            frequencies, factor = make(*args, **kwargs)
+            return self._rebased(frequencies), factor
+
+        return made
+
+    def _rebased(self, frequencies: Any) -> Any:
+        if not isinstance(frequencies, Tensor):
+            return frequencies
+        pairs = frequencies.shape[-1]
+        of_pair = torch.arange(pairs, device=frequencies.device, dtype=torch.float32)
+        return frequencies * self._factor ** (-of_pair / pairs)
 
 
 @dataclass(slots=True)
