@@ -35,15 +35,20 @@ from rag_middle import __version__
 from rag_middle.attention import applied
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import (
+    APE,
     LPES,
     PINE,
     SIW,
     Compose,
     Method,
     MsPoE,
+    NoInterDocumentAttention,
     NoMethod,
+    ParallelContextWindows,
     PositionalHiddenStates,
     PositionInterpolation,
+    SelfExtend,
+    StructuredPrompting,
 )
 
 DECODE_STEPS = 8
@@ -55,6 +60,9 @@ TARGETS = {
     "positional_hidden_states": (1.05, 1.03),
     "siw": (1.12, 1.02),
     "pine": (2.0, 1.5),
+    "self_extend": (1.6, None),
+    "parallel_context_windows": (1.0, None),
+    "ape": (1.0, None),
 }
 METHODS: dict[str, Method] = {
     "position_interpolation": PositionInterpolation(scale=1.5),
@@ -66,6 +74,12 @@ METHODS: dict[str, Method] = {
     "siw": SIW(),
     "siw + lpes": Compose(methods=(SIW(), LPES(factors=1.5))),
     "pine": PINE(),
+    "self_extend": SelfExtend(group=2, window=1024),
+    "siw + self_extend": Compose(methods=(SIW(), SelfExtend(group=2, window=1024))),
+    "no_inter_document_attention": NoInterDocumentAttention(),
+    "parallel_context_windows": ParallelContextWindows(),
+    "structured_prompting": StructuredPrompting(),
+    "ape": APE(),
 }
 
 

@@ -49,8 +49,9 @@ from rag_middle.layout import PromptLayout
 if TYPE_CHECKING:
     from rag_middle.attention import applied
     from rag_middle.documents import ContextPrompt, Document, escape, mark, parse
-    from rag_middle.generation import Generation, RagMiddleModel
+    from rag_middle.generation import DocumentCache, Generation, RagMiddleModel
     from rag_middle.methods import (
+        APE,
         LPES,
         PINE,
         SIW,
@@ -63,16 +64,21 @@ if TYPE_CHECKING:
         Method,
         MoICE,
         MsPoE,
+        NoInterDocumentAttention,
         NoMethod,
+        ParallelContextWindows,
         Permutation,
         PositionalHiddenStates,
         PositionInterpolation,
         RoToR,
+        SelfExtend,
+        StructuredPrompting,
     )
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "APE",
     "LPES",
     "PINE",
     "SIW",
@@ -88,6 +94,7 @@ __all__ = [
     "ContextOverflowError",
     "ContextPrompt",
     "Document",
+    "DocumentCache",
     "DocumentLoadError",
     "EmbedderError",
     "EvaluationConfigError",
@@ -109,8 +116,10 @@ __all__ = [
     "MoICE",
     "ModelNotFoundError",
     "MsPoE",
+    "NoInterDocumentAttention",
     "NoMethod",
     "OutputWriteError",
+    "ParallelContextWindows",
     "PatchIneffectiveError",
     "Permutation",
     "PositionInterpolation",
@@ -125,6 +134,8 @@ __all__ = [
     "RetrievalConfigError",
     "RetrievalError",
     "RoToR",
+    "SelfExtend",
+    "StructuredPrompting",
     "UnknownNameError",
     "UnsupportedArchitectureError",
     "UnsupportedGenerationError",
@@ -138,8 +149,9 @@ __all__ = [
 _LAZY = {
     "rag_middle.attention": ("applied",),
     "rag_middle.documents": ("ContextPrompt", "Document", "escape", "mark", "parse"),
-    "rag_middle.generation": ("Generation", "RagMiddleModel"),
+    "rag_middle.generation": ("DocumentCache", "Generation", "RagMiddleModel"),
     "rag_middle.methods": (
+        "APE",
         "LPES",
         "MoICE",
         "AttentionBuckets",
@@ -154,9 +166,13 @@ _LAZY = {
         "Compose",
         "Method",
         "MsPoE",
+        "NoInterDocumentAttention",
         "NoMethod",
+        "ParallelContextWindows",
         "PositionInterpolation",
         "PositionalHiddenStates",
+        "SelfExtend",
+        "StructuredPrompting",
     ),
 }
 _HOME = {name: module for module, names in _LAZY.items() for name in names}

@@ -1,12 +1,15 @@
 """The seam with transformers: run any decoder's attention under a plan, and leave no trace."""
 
+from rag_middle.attention.document_states import can_reuse_documents
 from rag_middle.attention.observe import last_token_attention
 from rag_middle.attention.patch import applied, model_lock, model_traits
 from rag_middle.attention.plan import (
     AttentionPlan,
     ChannelScaling,
+    DocumentBlocks,
     DocumentCircle,
     DocumentOrder,
+    GroupedPositions,
     HeadPositionScale,
     InitialTokenScaling,
     LayerPlan,
@@ -21,8 +24,10 @@ from rag_middle.attention.traits import LayerTraits, ModelTraits
 __all__ = [
     "AttentionPlan",
     "ChannelScaling",
+    "DocumentBlocks",
     "DocumentCircle",
     "DocumentOrder",
+    "GroupedPositions",
     "HeadPositionScale",
     "InitialTokenScaling",
     "LayerPlan",
@@ -34,6 +39,7 @@ __all__ = [
     "RotaryBases",
     "RotaryExperts",
     "applied",
+    "can_reuse_documents",
     "last_token_attention",
     "model_lock",
     "model_traits",

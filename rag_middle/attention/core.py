@@ -11,14 +11,17 @@ from torch import Tensor, nn
 from rag_middle.attention.capture import skip_modules
 from rag_middle.attention.channels import ChannelScaler, Projected
 from rag_middle.attention.circle import CircleAttention
+from rag_middle.attention.document_blocks import BlockAttention, position_ids
 from rag_middle.attention.documents import DocumentAttention
 from rag_middle.attention.experts import ExpertAttention
 from rag_middle.attention.head_positions import HeadRotation
 from rag_middle.attention.initial_token import attend_and_reweight
 from rag_middle.attention.masks import last_rows_mask
 from rag_middle.attention.plan import (
+    DocumentBlocks,
     DocumentCircle,
     DocumentOrder,
+    GroupedPositions,
     HeadPositionScale,
     LayerPlan,
     PositionScale,
@@ -35,6 +38,7 @@ from rag_middle.attention.seam import (
     cache_argument,
     keyword_arguments,
 )
+from rag_middle.attention.self_extend import GroupedAttention
 from rag_middle.attention.traits import LayerTraits
 from rag_middle.ops.rope import WideTables
 
@@ -57,7 +61,7 @@ class LayerCore:
         self._request = request
         self._cache_name = cache_argument(module)
         #: Prompt and generated columns this layer has cached.
-        self._cached_columns = 0
+        self._cached_columns = request.prefilled
         self._arguments: dict[str, Any] = {}
         self._tap = CacheTap(None)
         self._skipped = ExitStack()
@@ -74,6 +78,11 @@ class LayerCore:
             if isinstance(plan.positions, RotaryExperts)
             else None
         )
+        self._grouped = (
+            GroupedAttention(traits, plan.positions)
+            if isinstance(plan.positions, GroupedPositions)
+            else None
+        )
         self._documents = (
             DocumentAttention(traits) if isinstance(plan.documents, DocumentOrder) else None
         )
@@ -82,16 +91,31 @@ class LayerCore:
             if isinstance(plan.documents, DocumentCircle)
             else None
         )
+        self._blocks = (
+            BlockAttention(traits, plan.documents)
+            if isinstance(plan.documents, DocumentBlocks)
+            else None
+        )
         #: Rotation is left to us where it depends on the head or on the document.
         self._defers_rotation = traits.uses_rope and (
-            self._heads is not None or self._documents is not None or self._experts is not None
+            self._heads is not None
+            or self._documents is not None
+            or self._experts is not None
+            or self._grouped is not None
         )
 
     @property
     def needs_attention_call(self) -> bool:
         """False where other rotary tables are all the plan asks for: any backend runs unchanged."""
         plan = self._plan
-        return bool(plan.hidden or plan.weights or plan.documents or self._heads or self._experts)
+        return bool(
+            plan.hidden
+            or plan.weights
+            or plan.documents
+            or self._heads
+            or self._experts
+            or self._grouped
+        )
 
     # -- before the module runs ---------------------------------------------------------------
 
@@ -119,12 +143,22 @@ class LayerCore:
         self._tap = CacheTap(cache)
         if self._cache_name is not None and cache is not None:
             arguments[self._cache_name] = self._tap
+        if self._blocks is not None and self._blocks.moves_tokens and self._traits.uses_rope:
+            tables = self._tables_of_blocks(columns, arguments["hidden_states"].shape[0])
+            arguments["position_embeddings"] = _on_device_of(arguments["hidden_states"], tables)
         if self._defers_rotation:
             arguments["position_embeddings"] = self._no_rotation(arguments["position_embeddings"])
             if self._traits.norms_after_rope:
                 self._skipped.enter_context(skip_modules(module, self._traits.norms_after_rope))
         self._arguments = arguments
         return (), arguments
+
+    def _tables_of_blocks(self, columns: int, rows: int) -> Any:
+        """The model's rotary tables where documents stand elsewhere, made once per pass."""
+        plan, start = self._plan.documents, self._cached_columns
+        assert isinstance(plan, DocumentBlocks)
+        self._request.see(rows, columns, start)
+        return self._rotary().named(plan, lambda: position_ids(plan, self._request, start, columns))
 
     def _no_rotation(self, embeddings: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Tables that rotate by nothing, made once per shape."""
@@ -161,6 +195,18 @@ class LayerCore:
             if self._experts is not None:
                 return self._experts.attend(
                     call, self._tap, self._rotary(), self._normalised, request, start
+                )
+            if self._blocks is not None:
+                return self._blocks.attend(call, self._tap, self._rotary_or_none(), request, start)
+            if self._grouped is not None:
+                return self._grouped.attend(
+                    call,
+                    self._tap,
+                    self._rotary(),
+                    self._normalised,
+                    self._plan.weights,
+                    request,
+                    start,
                 )
             if self._heads is not None:
                 self._heads.rotate(call, self._rotary(), request, start)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from transformers import StaticCache
 
-from rag_middle.attention.request import Request, join_rows
+from rag_middle.attention.request import Request, join_rows, restored_columns
 from rag_middle.attention.rotary import RotaryCall, pair_tables
 from rag_middle.attention.seam import AttentionCall, CacheTap
 from rag_middle.attention.traits import LayerTraits
@@ -117,8 +117,8 @@ class DocumentAttention:
             rotated.append(base_rotate(group.take(call.key), state.tables, start - group.padding))
         keys, values = tap.store(join_rows(request.groups, rotated, padded=False), call.value)
         if self._prompt is not None:
-            keys = _restore(self._prompt[0], keys, stop)
-            values = _restore(self._prompt[1], values, stop)
+            keys = restored_columns(self._prompt[0], keys, stop)
+            values = restored_columns(self._prompt[1], values, stop)
         outputs = []
         for group in request.groups:
             out, lse = decode(
@@ -165,17 +165,3 @@ def _with_sinks(out: Tensor, lse: Tensor | None, sinks: Tensor | None) -> Tensor
     if sinks is None or lse is None:
         return out
     return out * torch.sigmoid(lse - sinks.float()[None, :, None])[..., None].to(out.dtype)
-
-
-def _restore(prompt: Tensor, cached: Tensor, stop: int) -> Tensor:
-    """All `stop` columns of a sliding layer: the prompt's own, then what was generated.
-
-    Generated tokens that the cache has dropped are beyond the window and stay zero: they are
-    masked by their distance.
-    """
-    if cached.shape[2] == stop:
-        return cached
-    generated = stop - prompt.shape[2]
-    recent = cached[:, :, max(0, cached.shape[2] - generated) :]
-    dropped = cached.new_zeros(*cached.shape[:2], generated - recent.shape[2], cached.shape[3])
-    return torch.cat((prompt, dropped, recent), dim=2)

@@ -6,6 +6,8 @@ per row, never the matrix of weights.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -16,7 +18,7 @@ from rag_middle.attention.traits import LayerTraits
 from rag_middle.ops.areas import document_density
 from rag_middle.ops.lse import attention_with_lse, logsumexp_rows
 
-__all__ = ["attend_and_reweight", "attention_scores"]
+__all__ = ["attend_and_reweight", "attention_scores", "reweighted", "token_factors"]
 
 
 def attend_and_reweight(
@@ -26,48 +28,87 @@ def attend_and_reweight(
     request: Request,
 ) -> tuple[Tensor, Tensor | None]:
     """The call's attention with rescaled initial-token weights: output `[b, n, h, dv]`."""
-    device, n = call.query.device, call.query.shape[2]
-    first = request.paddings(device)  # [b], column of each row's initial token
-    factors = _token_factors(_by_document(scaling, call, traits, request, first), request, n)
+    first = request.paddings(call.query.device)  # [b], column of each row's initial token
+    factors = token_factors(
+        scaling, lambda: _last_attention(call, traits, request, first), request, call.query
+    )
     output, weight = _output_and_initial_weight(call, traits, request, first)
-    rows = torch.arange(first.shape[0], device=device)
-    value = call.value[rows, :, first]  # [b, g, dv]
-    value = value.repeat_interleave(traits.heads // traits.kv_heads, dim=1)
+    return reweighted(output, weight, call.value, factors, first), None
+
+
+def reweighted(
+    output: Tensor, weight: Tensor, values: Tensor, factors: Tensor, first: Tensor
+) -> Tensor:
+    """``out_i + (alpha_i - 1) a_i0 v_0``.
+
+    Args:
+        output: of the attention, `[b, n, h, dv]`.
+        weight: of the initial token, `[b, h, n]`.
+        values: `[b, g, N, dv]`.
+        factors: ``alpha`` of every token, `[b, n]`.
+        first: column of each row's initial token, `[b]`.
+    """
+    rows = torch.arange(first.shape[0], device=first.device)
+    value = values[rows, :, first]  # [b, g, dv]
+    value = value.repeat_interleave(output.shape[2] // value.shape[1], dim=1)
     step = ((factors - 1)[:, :, None] * weight.transpose(1, 2)).to(output.dtype)  # [b, n, h]
-    return output + step[..., None] * value[:, None], None
+    return output + step[..., None] * value[:, None]
+
+
+def token_factors(
+    scaling: InitialTokenScaling | OnlineAreas,
+    last_attention: Callable[[], Tensor],
+    request: Request,
+    query: Tensor,
+) -> Tensor:
+    """Factor of every token of a call, `[b, n]` in float32; 1 outside the documents.
+
+    Args:
+        scaling: the plan's.
+        last_attention: gives the last prompt token's attention over the prompt's columns, averaged
+            over heads, `[b, width]`; asked only where areas are found online.
+        request: of the call.
+        query: of the call, `[b, h, n, d]`.
+    """
+    by_document = _by_document(scaling, last_attention, request, query)
+    return _token_factors(by_document, request, query.shape[2])
 
 
 def _by_document(
     scaling: InitialTokenScaling | OnlineAreas,
-    call: AttentionCall,
-    traits: LayerTraits,
+    last_attention: Callable[[], Tensor],
     request: Request,
-    first: Tensor,
+    query: Tensor,
 ) -> list[Tensor]:
     """One factor per document, float32 `[D]`, for every batch row."""
-    device = call.query.device
     if isinstance(scaling, InitialTokenScaling):
-        repeats = call.query.shape[0] // len(request.layouts)
-        by_prompt = [torch.tensor(factors, device=device) for factors in scaling.factors]
-        return [by_prompt[row // repeats] for row in range(call.query.shape[0])]
-    last = request.width - 1
-    score = attention_scores(call.query[:, :, last : last + 1], call.key[:, :, : last + 1], traits)
-    columns = torch.arange(last + 1, device=device)
-    hidden = columns[None, :] < first[:, None]
-    if traits.sliding_window is not None:
-        hidden = hidden | (last - columns >= traits.sliding_window)[None]
-    attention = score[:, :, 0].masked_fill(hidden[:, None], float("-inf")).softmax(-1).mean(1)
-    rows = enumerate(request.row_layouts())
+        repeats = query.shape[0] // len(request.layouts)
+        by_prompt = [torch.tensor(factors, device=query.device) for factors in scaling.factors]
+        return [by_prompt[row // repeats] for row in range(query.shape[0])]
+    attention = last_attention()
     densities = [
         document_density(attention[row, padding:], layout, scaling.top_share)
         if layout.documents
         else attention.new_zeros(0)
-        for row, (padding, layout) in rows
+        for row, (padding, layout) in enumerate(request.row_layouts())
     ]
     return [
         1.0 + (scaling.alpha_dense - 1) * (density > 0) + (scaling.alpha_sparse - 1) * (density < 0)
         for density in densities
     ]
+
+
+def _last_attention(
+    call: AttentionCall, traits: LayerTraits, request: Request, first: Tensor
+) -> Tensor:
+    """Attention of the last prompt token, averaged over heads, `[b, width]`."""
+    last = request.width - 1
+    score = attention_scores(call.query[:, :, last : last + 1], call.key[:, :, : last + 1], traits)
+    columns = torch.arange(last + 1, device=call.query.device)
+    hidden = columns[None, :] < first[:, None]
+    if traits.sliding_window is not None:
+        hidden = hidden | (last - columns >= traits.sliding_window)[None]
+    return score[:, :, 0].masked_fill(hidden[:, None], float("-inf")).softmax(-1).mean(1)
 
 
 def _token_factors(by_document: list[Tensor], request: Request, n: int) -> Tensor:

@@ -6,15 +6,17 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from torch import nn
 from transformers import PreTrainedModel
 
+from rag_middle.attention.bloom import BloomBlockCore, bloom_attention_modules
 from rag_middle.attention.core import LayerCore
 from rag_middle.attention.mpt import MptChannelCore, mpt_attention_modules
-from rag_middle.attention.plan import AttentionPlan, PositionScale
+from rag_middle.attention.plan import AttentionPlan, DocumentBlocks, PositionScale
 from rag_middle.attention.probe import attention_modules, config_views, probe, rotary_modules
 from rag_middle.attention.request import Request
 from rag_middle.attention.seam import (
@@ -61,7 +63,11 @@ def model_traits(model: PreTrainedModel) -> ModelTraits:
 
 @contextmanager
 def applied(
-    model: PreTrainedModel, method: Planner, layouts: Sequence[PromptLayout]
+    model: PreTrainedModel,
+    method: Planner,
+    layouts: Sequence[PromptLayout],
+    *,
+    prefilled: int = 0,
 ) -> Iterator[Request]:
     """Run `model` under `method` for one request.
 
@@ -74,6 +80,10 @@ def applied(
         method: a method object, e.g. ``PINE()``.
         layouts: one per prompt, in batch order. Prompts are left-padded; a prompt may take
             several rows in a row (beams). The whole prompt must come in the first forward pass.
+        prefilled: columns of the prompt, documents and all before them, that the cache given to
+            the model holds already, as this method would have cached them
+            (`rag_middle.attention.document_states`). Of use for one layout, with methods whose
+            documents do not see each other.
 
     Raises:
         UnsupportedArchitectureError: the model cannot take this method.
@@ -89,7 +99,7 @@ def applied(
     traits = model_traits(model)
     plan = method.plan(tuple(layouts), traits)
     plan.check(traits.num_layers, tuple(layouts))
-    request = Request(layouts=tuple(layouts))
+    request = Request(layouts=tuple(layouts), prefilled=prefilled)
     request.tables.scales = _position_scales(plan)
     with model_lock(model), ExitStack() as stack:
         if plan.layers:
@@ -128,6 +138,9 @@ def _install(
         )
     if traits.adapter == "mpt":
         handlers = _install_mpt(modules, traits, plan, request, stack)
+        depends_on_layouts = True
+    elif traits.adapter == "bloom":
+        handlers = _install_bloom(modules, traits, plan, request, stack)
         depends_on_layouts = True
     else:
         cores = _install_cores(modules, traits, plan, request, stack)
@@ -193,6 +206,30 @@ def _install_mpt(
     return handlers
 
 
+def _install_bloom(
+    modules: dict[int, nn.Module],
+    traits: ModelTraits,
+    plan: AttentionPlan,
+    request: Request,
+    stack: ExitStack,
+) -> dict[nn.Module, AttentionHandler]:
+    handlers: dict[nn.Module, AttentionHandler] = {}
+    for layer, layer_plan in plan.layers.items():
+        blocks = layer_plan.documents
+        if not isinstance(blocks, DocumentBlocks) or layer_plan != replace(
+            layer_plan, positions=None, hidden=None, weights=None
+        ):
+            raise traits.unsupported(
+                "only what documents see can be changed in this model.",
+                "Use structured_prompting, parallel_context_windows or "
+                "no_inter_document_attention alone.",
+            )
+        module = modules[layer]
+        core = handlers[module] = BloomBlockCore(module, blocks, request)
+        stack.callback(_hook(module.register_forward_pre_hook, _guarded(core.before), kwargs=True))
+    return handlers
+
+
 def _handlers_of_others(model: nn.Module) -> dict[nn.Module, AttentionHandler]:
     """The handlers in force but those of `model`, which then runs as it is in another's block."""
     handlers = dict(handlers_in_force())
@@ -212,6 +249,8 @@ def modules_by_layer(model: nn.Module, traits: ModelTraits) -> dict[int, nn.Modu
     """The attention modules of the layers that `traits` knows."""
     if traits.adapter == "mpt":
         return mpt_attention_modules(model)
+    if traits.adapter == "bloom":
+        return bloom_attention_modules(model)
     return {
         int(module.layer_idx): module
         for module in attention_modules(model)

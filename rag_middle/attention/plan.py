@@ -7,13 +7,16 @@ A method's `plan` hook answers, per layer, at most four questions. Each answer i
 field           question                                                       answered by
 ==============  =============================================================  ==================
 ``positions``   at which position, and how, is each query and key rotated      PI, LPES, Ms-PoE,
+                                                                                Self-Extend,
                                                                                 Buckets, MoICE
-``documents``   which keys may a query see, and how far away do they seem      PINE, RoToR
+``documents``   which keys may a query see, and how far away do they seem      PINE, RoToR, PCW,
+                                                                                APE, ...
 ``hidden``      what is added to queries and keys                              positional channel
 ``weights``     what is multiplied into attention weights after the softmax    SIW
 ==============  =============================================================  ==================
 
-``documents`` decides about visibility and distance together, so it also claims ``positions``.
+``documents`` decides about visibility and distance together, in an attention of its own, so it
+claims the other three as well.
 """
 
 from __future__ import annotations
@@ -24,13 +27,16 @@ from typing import Literal
 
 from rag_middle.errors import IncompatibleMethodsError, MethodConfigError
 from rag_middle.layout import PromptLayout
+from rag_middle.ops.document_blocks import Placement
 from rag_middle.ops.experts import ExpertGate
 
 __all__ = [
     "AttentionPlan",
     "ChannelScaling",
+    "DocumentBlocks",
     "DocumentCircle",
     "DocumentOrder",
+    "GroupedPositions",
     "HeadPositionScale",
     "InitialTokenScaling",
     "LayerPlan",
@@ -97,6 +103,24 @@ class HeadPositionScale:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedPositions:
+    """Keys nearby are seen at their distance, others at distances that share positions.
+
+    Attributes:
+        group: tokens ``G`` that share a position beyond the window.
+        window: a key fewer than this many tokens before the query is seen at its distance.
+        query_shift: what is added to a query's grouped position.
+        log_base: a query at position ``i`` is multiplied by ``max(1, ln(i + 1) / ln(log_base))``;
+            ``None`` for not.
+    """
+
+    group: int
+    window: int
+    query_shift: float
+    log_base: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentOrder:
     """Every query sees all documents, nearest the ones it attends to most (PINE)."""
 
@@ -110,6 +134,26 @@ class DocumentCircle:
     """
 
     unchanged: tuple[bool, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentBlocks:
+    """Documents see the prefix and themselves; later tokens see everything before them.
+
+    Attributes:
+        placement: where documents stand: ``"kept"`` as in the prompt; ``"from_start"`` all
+            beginning behind the prefix, later tokens continuing after the longest; ``"to_end"``
+            likewise, but moved to end where the longest ends for the tokens that read them;
+            ``"last"`` all ending where the documents end in the prompt.
+        temperature: later tokens' scores on documents are divided by it.
+        scale: exponent of the documents' mass in their softmax, on top of the temperature (APE).
+        one_of_many: that mass is divided by the number of documents (structured prompting).
+    """
+
+    placement: Placement
+    temperature: float = 1.0
+    scale: float = 1.0
+    one_of_many: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,8 +208,10 @@ class OnlineAreas:
 class LayerPlan:
     """What one layer does differently. ``None`` means as the model does it."""
 
-    positions: PositionScale | HeadPositionScale | RotaryBases | RotaryExperts | None = None
-    documents: DocumentOrder | DocumentCircle | None = None
+    positions: (
+        PositionScale | HeadPositionScale | GroupedPositions | RotaryBases | RotaryExperts | None
+    ) = None
+    documents: DocumentOrder | DocumentCircle | DocumentBlocks | None = None
     hidden: ChannelScaling | None = None
     weights: InitialTokenScaling | OnlineAreas | None = None
 
@@ -173,7 +219,7 @@ class LayerPlan:
         """Names of the questions this plan answers."""
         claimed = {f.name for f in fields(self) if getattr(self, f.name) is not None}
         if "documents" in claimed:
-            claimed.add("positions")
+            claimed |= {"positions", "hidden", "weights"}
         if isinstance(self.positions, RotaryBases):
             claimed.add("hidden")  # scaled channels are rotated with the model's own base
         if isinstance(self.positions, RotaryExperts):

@@ -29,7 +29,7 @@ from rag_middle.attention.seam import (
     keyword_arguments,
     parameters,
 )
-from rag_middle.attention.traits import LayerTraits, ModelTraits
+from rag_middle.attention.traits import ADAPTERS, LayerTraits, ModelTraits
 from rag_middle.ops.rope import RotaryStyle, rotate
 
 __all__ = ["attention_modules", "probe", "rotary_modules", "text_config"]
@@ -122,7 +122,7 @@ def probe(model: PreTrainedModel) -> ModelTraits:
         rope_type=_rope_type(config) if any(t.uses_rope for t in found.values()) else None,
         layers=dict(sorted(found.items())),
         obstacle="" if found else _obstacle(model_type),
-        adapter="mpt" if model_type == "mpt" else None,
+        adapter=model_type if model_type in ADAPTERS else None,
         context_window=getattr(config, "max_position_embeddings", None),
     )
 

@@ -13,7 +13,7 @@ from rag_middle.attention.rotary import RotaryTables
 from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.layout import PromptLayout
 
-__all__ = ["Request", "RowGroup", "join_rows"]
+__all__ = ["Request", "RowGroup", "join_rows", "restored_columns"]
 
 T = TypeVar("T")
 
@@ -53,12 +53,27 @@ def join_rows(groups: tuple[RowGroup, ...], parts: list[Tensor], *, padded: bool
     return whole
 
 
+def restored_columns(prompt: Tensor, cached: Tensor, stop: int) -> Tensor:
+    """All `stop` columns of a sliding layer: the prompt's own, then what was generated.
+
+    Generated tokens that the cache has dropped are beyond the window and stay zero: they are
+    masked by their distance.
+    """
+    if cached.shape[2] == stop:
+        return cached
+    generated = stop - prompt.shape[2]
+    recent = cached[:, :, max(0, cached.shape[2] - generated) :]
+    dropped = cached.new_zeros(*cached.shape[:2], generated - recent.shape[2], cached.shape[3])
+    return torch.cat((prompt, dropped, recent), dim=2)
+
+
 @dataclass(slots=True)
 class Request:
     """State of one request, shared by its layers. Nothing of it stays on the model.
 
     Attributes:
         layouts: one per prompt, in batch order.
+        prefilled: columns of the prompt that are in the cache before the first pass.
         tables: rotary calls of the forward pass under way.
         width: columns of the prompt, padding included; 0 before the first forward pass.
         groups: rows by layout, known from the first forward pass on.
@@ -68,6 +83,7 @@ class Request:
     """
 
     layouts: tuple[PromptLayout, ...]
+    prefilled: int = 0
     tables: RotaryTables = field(default_factory=RotaryTables)
     width: int = 0
     groups: tuple[RowGroup, ...] = ()
@@ -102,6 +118,7 @@ class Request:
                 "row, or per prompt where each prompt takes several rows in a row (beams)."
             )
         longest = max(layout.length for layout in self.layouts)
+        columns += start
         if columns < longest:
             raise UnsupportedGenerationError(
                 f"The first forward pass has {columns} columns but a prompt has {longest} tokens: "

@@ -87,11 +87,9 @@ class RotaryCall:
     position_ids: Tensor
     extra: tuple[Any, ...]
     scales: tuple[float, ...] = ()
-    _scaled: dict[float, Any] = field(default_factory=dict)
+    _scaled: dict[Hashable, Any] = field(default_factory=dict)
     _rebased: dict[Hashable, Any] = field(default_factory=dict)
-    _wide: dict[tuple[tuple[float, ...], TableFormat, RotaryStyle], WideTables] = field(
-        default_factory=dict
-    )
+    _wide: dict[tuple[Hashable, TableFormat, RotaryStyle], WideTables] = field(default_factory=dict)
 
     def at(self, positions: Tensor, *, base_factor: float = 1.0) -> Any:
         """Tables at other, possibly fractional, positions ``[b, n]``, in the model's format:
@@ -166,6 +164,12 @@ class RotaryCall:
                 self._make_together(wanted)
         return self._scaled[scale]
 
+    def named(self, name: Hashable, positions: Callable[[], Tensor]) -> Any:
+        """Tables at ``positions()`` `[b, n]`, made once per forward pass for all who say `name`."""
+        if name not in self._scaled:
+            self._scaled[name] = self.at(positions().to(self.x.device))
+        return self._scaled[name]
+
     def _make_together(self, scales: tuple[float, ...]) -> None:
         tables = self.at(self._positions_at(scales))
         if isinstance(tables, Tensor):
@@ -188,11 +192,35 @@ class RotaryCall:
         Returns:
             Cosine and sine `[scales, b or 1, n, 2r]`.
         """
-        key = (scales, table_format, style)
+        return self.wide_at(
+            scales, len(scales), lambda: self._positions_at(scales), table_format, style
+        )
+
+    def wide_at(
+        self,
+        name: Hashable,
+        several: int,
+        positions: Callable[[], Tensor],
+        table_format: TableFormat,
+        style: RotaryStyle,
+    ) -> WideTables:
+        """Tables for `rotate_wide` at several positions per token, made once per forward pass.
+
+        Args:
+            name: of these positions; who asks by the same name gets the same tables.
+            several: how many positions a token has.
+            positions: makes them, `[several * b, n]`.
+            table_format: of the model.
+            style: of the model.
+
+        Returns:
+            Cosine and sine `[several, b or 1, n, 2r]`.
+        """
+        key = (name, table_format, style)
         if key not in self._wide:
-            cos, sin = self.at(self._positions_at(scales))
+            cos, sin = self.at(positions())
             tables = wide_tables(*pair_tables(cos, sin, table_format), style)
-            shape = (len(scales), -1)
+            shape = (several, -1)
             self._wide[key] = WideTables(*(table.unflatten(0, shape) for table in tables))
         return self._wide[key]
 

@@ -13,7 +13,13 @@ from rag_middle.attention.rotary import TableFormat
 from rag_middle.errors import UnsupportedArchitectureError
 from rag_middle.ops.rope import RotaryStyle
 
-__all__ = ["LayerTraits", "ModelTraits"]
+__all__ = ["ADAPTERS", "LayerTraits", "ModelTraits"]
+
+#: Models with a purpose-made adapter, and the methods it serves.
+ADAPTERS = {
+    "bloom": "structured_prompting, parallel_context_windows, no_inter_document_attention",
+    "mpt": "positional_hidden_states",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +95,7 @@ class ModelTraits:
     def require_interface(self, method: str) -> None:
         """Raise `UnsupportedArchitectureError` unless the attention layers can be reached."""
         if self.obstacle:
-            instead = "positional_hidden_states" if self.adapter == "mpt" else "method='none'"
+            instead = ADAPTERS.get(self.adapter or "", "method='none'")
             raise self.unsupported(
                 f"{method} cannot be applied: {self.obstacle}.",
                 f"Use {instead}, long_context_reorder or permutation, or a RoPE model such as a "

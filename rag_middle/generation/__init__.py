@@ -6,6 +6,7 @@
     print(model.generate(prompt, max_new_tokens=32).text)
 """
 
+from rag_middle.generation.document_cache import DocumentCache
 from rag_middle.generation.escaping import EscapedText
 from rag_middle.generation.identity import model_facts
 from rag_middle.generation.model import RagMiddleModel
@@ -34,6 +35,7 @@ from rag_middle.generation.tokenizing import Prompt
 
 __all__ = [
     "BackendFallbackWarning",
+    "DocumentCache",
     "DroppedDocument",
     "EncodeKwargs",
     "EscapedText",

@@ -85,9 +85,10 @@ def check_effect(
     if (method.arranges or method.combines) and not _plans(model, method):
         return
     with turn(model):
+        shown = method.on_short_prompts
         with in_eval_mode(model):
             # A method may leave one short prompt alone, and rightly so: ask about longer ones.
-            changes = any(_changes(model, tokenizer, method, longer) for longer in (1, 4, 16))
+            changes = any(_changes(model, tokenizer, shown, longer) for longer in (1, 4, 16))
         if not changes:
             raise PatchIneffectiveError(
                 f"{method!r} leaves the logits of this {model.config.model_type} model exactly as "

@@ -18,6 +18,7 @@ from transformers.generation.configuration_utils import ALL_STATIC_CACHE_IMPLEME
 
 from rag_middle.attention import applied
 from rag_middle.generation.branches import Combined, FirstBranches, first_rows
+from rag_middle.generation.document_cache import DocumentCache, begun, held
 from rag_middle.generation.effect import acts_on, method_name
 from rag_middle.generation.facts import device_of, end_tokens, pad_token_id
 from rag_middle.generation.options import GenerationOptions
@@ -60,6 +61,7 @@ def generate(
     seeds: Sequence[int | None],
     stopped: threading.Event | None = None,
     on_text: Callable[[str], None] | None = None,
+    documents: DocumentCache | None = None,
 ) -> list[Generation]:
     """Generate for all prompts together, left-padded, in one request to the model.
 
@@ -72,6 +74,7 @@ def generate(
         seeds: one per prompt, ``None`` where nothing is drawn.
         stopped: ends the generation when set, as ``options.cancel`` does.
         on_text: called with new text as it comes; for a single prompt.
+        documents: read already.
     """
     cancels = [event for event in (options.cancel, stopped) if event is not None]
 
@@ -91,7 +94,9 @@ def generate(
     with turn(model, cancelled) as ours:
         started = perf_counter()
         if ours and not cancelled():
-            rows = _run(model, tokenizer, prompts, method, options, seeds, ends, progress)
+            rows = _run(
+                model, tokenizer, prompts, method, options, seeds, ends, progress, documents
+            )
         ended = perf_counter()
     first = progress.first_token_at or ended
     if not progress.live:
@@ -150,6 +155,7 @@ def _run(
     seeds: Sequence[int | None],
     ends: Mapping[int, str | None],
     progress: Progress,
+    documents: DocumentCache | None,
 ) -> list[list[int]]:
     """Generated tokens of every prompt, with whatever padding follows the end."""
     batch = TokenizedBatch(tuple(branch for prompt in prompts for branch in prompt.branches))
@@ -178,14 +184,18 @@ def _run(
         )
     config = _generation_config(model, options, width, pad, ends)
     generate_tokens: Any = model.generate  # typed as a tensor: a module's attribute
-    with in_eval_mode(model), applied(model, method, batch.layouts):
-        output = generate_tokens(
-            input_ids=ids,
-            attention_mask=mask,
-            generation_config=config,
-            logits_processor=processors,
-            stopping_criteria=StoppingCriteriaList(criteria),
-        )
+    with in_eval_mode(model):
+        cache = begun(documents, model, method, batch.prompts, rows=options.num_beams)
+        given = {} if cache is None else {"past_key_values": cache}
+        with applied(model, method, batch.layouts, prefilled=held(cache)):
+            output = generate_tokens(
+                input_ids=ids,
+                attention_mask=mask,
+                generation_config=config,
+                logits_processor=processors,
+                stopping_criteria=StoppingCriteriaList(criteria),
+                **given,
+            )
     generated: list[list[int]] = output[first_rows(branches), width:].tolist()
     return generated
 

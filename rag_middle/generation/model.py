@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rag_middle.attention import model_traits
+from rag_middle.attention import can_reuse_documents, model_traits
 from rag_middle.documents import Document
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.generation import engine, scoring
 from rag_middle.generation.batching import in_groups
+from rag_middle.generation.document_cache import DocumentCache, precompute, serves
 from rag_middle.generation.effect import acts_on, method_name
+from rag_middle.generation.engine import PreparedPrompt
 from rag_middle.generation.facts import device_of
 from rag_middle.generation.loading import load_model, load_tokenizer
 from rag_middle.generation.options import (
@@ -53,6 +55,9 @@ class RagMiddleModel:
             model's config says (a method that rescales positions may reach further).
         self_check: run the model on a few random tokens with every method that is new to it, and
             raise if the method changes nothing.
+        document_cache: documents that were read before, for methods under which they do not see
+            each other (`parallel_context_windows`, `ape`): only what is new goes through the
+            model. Prompts then go one at a time.
 
     Raises:
         UnknownNameError: no such method.
@@ -70,6 +75,7 @@ class RagMiddleModel:
         method_options: Mapping[str, Any] | None = None,
         context_window: int | None = None,
         self_check: bool = True,
+        document_cache: DocumentCache | None = None,
     ) -> None:
         if model.config.is_encoder_decoder or not model.can_generate():
             raise UnsupportedGenerationError(
@@ -78,6 +84,7 @@ class RagMiddleModel:
             )
         self.model = model
         self.tokenizer = tokenizer
+        self.document_cache = document_cache
         traits = model_traits(model)
         window = traits.context_window if context_window is None else context_window
         self._prepare = Preparer(model, tokenizer, context_window=window, self_check=self_check)
@@ -100,6 +107,7 @@ class RagMiddleModel:
         tokenizer: PreTrainedTokenizerBase | str | Path | None = None,
         context_window: int | None = None,
         self_check: bool = True,
+        document_cache: DocumentCache | None = None,
         model_options: Mapping[str, Any] | None = None,
         tokenizer_options: Mapping[str, Any] | None = None,
     ) -> RagMiddleModel:
@@ -120,6 +128,7 @@ class RagMiddleModel:
             tokenizer: a tokenizer, or where to load it from; by default `name_or_path`.
             context_window: see the class.
             self_check: see the class.
+            document_cache: see the class.
             model_options: more arguments for ``AutoModelForCausalLM.from_pretrained``.
             tokenizer_options: more arguments for ``AutoTokenizer.from_pretrained``.
 
@@ -148,7 +157,12 @@ class RagMiddleModel:
             options=model_options or {},
         )
         return cls(
-            model, tokenizer, method=chosen, context_window=context_window, self_check=self_check
+            model,
+            tokenizer,
+            method=chosen,
+            context_window=context_window,
+            self_check=self_check,
+            document_cache=document_cache,
         )
 
     @property
@@ -250,11 +264,20 @@ class RagMiddleModel:
                 chosen,
                 known,
                 seeds=[seeds[index] for index in group],
+                documents=self.document_cache,
             )
 
         sizes = [(len(each.tokens), known.max_new_tokens) for each in prepared]
-        rows = [len(each.branches) for each in prepared]
+        rows = self._rows(prepared, chosen, max_batch_size)
         return in_groups(self.model, sizes, max_batch_size, run, rows)
+
+    def _rows(
+        self, prepared: Sequence[PreparedPrompt], method: Method, max_batch_size: int
+    ) -> list[int]:
+        """How much room each prompt takes in a batch."""
+        if serves(self.document_cache, self.model, method):
+            return [max_batch_size] * len(prepared)  # caches of known documents differ in length
+        return [len(each.branches) for each in prepared]
 
     def stream(
         self,
@@ -284,6 +307,7 @@ class RagMiddleModel:
         prepared = self._prepare.prompts([prompt], chosen, known, known.max_new_tokens)
         seeds = known.seeds(1)
         model, tokenizer = self.model, self._prepare.tokenizer
+        documents = self.document_cache
 
         def work(emit: Callable[[str], None], stopped: threading.Event) -> Generation:
             return engine.generate(
@@ -295,6 +319,7 @@ class RagMiddleModel:
                 seeds=seeds,
                 stopped=stopped,
                 on_text=emit,
+                documents=documents,
             )[0]
 
         return GenerationStream(work, document_ids=prepared[0].tokens.document_ids)
@@ -352,7 +377,11 @@ class RagMiddleModel:
             tokens = [each.tokens for each in of_group]
             wanted = [ids[index] for index in group]
             found = scoring.continuation_log_probabilities(
-                self.model, [each.branches for each in of_group], wanted, chosen
+                self.model,
+                [each.branches for each in of_group],
+                wanted,
+                chosen,
+                documents=self.document_cache,
             )
             return [
                 Score(
@@ -369,7 +398,7 @@ class RagMiddleModel:
             ]
 
         sizes = [(len(p.tokens), len(wanted)) for p, wanted in zip(prepared, ids, strict=True)]
-        rows = [len(each.branches) for each in prepared]
+        rows = self._rows(prepared, chosen, max_batch_size)
         return in_groups(self.model, sizes, max_batch_size, run, rows)
 
     def logits(
@@ -398,7 +427,42 @@ class RagMiddleModel:
         chosen = self._prepare.method(method, method_options, default=self.method)
         prepared = self._prepare.prompts([prompt], chosen, known, 0)[0]
         return scoring.prompt_logits(
-            self.model, prepared.branches, chosen, all_positions=all_positions
+            self.model,
+            prepared.branches,
+            chosen,
+            all_positions=all_positions,
+            documents=self.document_cache,
+        )
+
+    def precompute(self, prompts: Sequence[Prompt], **options: Unpack[EncodeKwargs]) -> int:
+        """Read the documents of prompts into `document_cache` before anybody asks.
+
+        What is kept is the prompt's prefix and each of its documents behind it; the question is of
+        no account, as long as it does not stand in the prefix.
+
+        Args:
+            prompts: written as they will be sent.
+            options: those of `GenerationOptions` that shape text.
+
+        Returns:
+            How many pieces (prefixes and documents) were computed.
+
+        Raises:
+            UnsupportedGenerationError: there is no cache, or it cannot serve this model.
+        """
+        cache = self.document_cache
+        if cache is None or not can_reuse_documents(self.model):
+            raise UnsupportedGenerationError(
+                "Documents are kept in a document_cache: pass RagMiddleModel one."
+                if cache is None
+                else f"States of documents cannot be reused on this {self.model.config.model_type} "
+                "model: it needs rotary positions whose frequencies do not depend on the prompt's "
+                "length, and softmax attention without windows in every layer."
+            )
+        known = checked_options(options, allowed=EncodeKwargs)
+        return sum(
+            precompute(cache, self.model, self._prepare.encode(prompt, NoMethod(), known))
+            for prompt in prompts
         )
 
     # -- tokens -------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from rag_middle.attention import applied, model_traits
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.generation.branches import combined
+from rag_middle.generation.document_cache import DocumentCache, begun, held
 from rag_middle.generation.facts import device_of
 from rag_middle.generation.turns import in_eval_mode, turn
 from rag_middle.methods import Method
@@ -33,6 +34,7 @@ def prompt_logits(
     method: Method,
     *,
     all_positions: bool,
+    documents: DocumentCache | None = None,
 ) -> Tensor:
     """Next-token logits `[v]` after the prompt, or `[l, v]` after each of its tokens; float32.
 
@@ -41,6 +43,7 @@ def prompt_logits(
         branches: what the method's forward passes read.
         method: of the request.
         all_positions: after every token.
+        documents: read already; not for all positions.
 
     Raises:
         UnsupportedGenerationError: all positions of a method that combines several passes.
@@ -50,7 +53,8 @@ def prompt_logits(
             f"{method.name} combines several forward passes, whose prompts differ: only the logits "
             "after the whole prompt exist. Leave all_positions out."
         )
-    logits = _prefilled(model, branches, method, all_positions=all_positions)
+    known = None if all_positions else documents
+    logits = _prefilled(model, branches, method, all_positions=all_positions, documents=known)
     return logits[0] if all_positions else combined(method, logits, [len(branches)])[0, -1]
 
 
@@ -61,11 +65,14 @@ def _prefilled(
     method: Method,
     *,
     all_positions: bool,
+    documents: DocumentCache | None = None,
 ) -> Tensor:
     """Logits `[rows, n or 1, v]` of one pass over the prompts."""
     batch = TokenizedBatch(tuple(prompts))
-    with turn(model), in_eval_mode(model), applied(model, method, batch.layouts):
-        logits, _ = _Forward(model, batch).prefill(all_positions=all_positions)
+    with turn(model), in_eval_mode(model):
+        cache = begun(documents, model, method, batch.prompts)
+        with applied(model, method, batch.layouts, prefilled=held(cache)):
+            logits, _ = _Forward(model, batch).prefill(all_positions=all_positions, cache=cache)
     return logits
 
 
@@ -75,6 +82,7 @@ def continuation_log_probabilities(
     prompts: Sequence[Sequence[TokenizedPrompt]],
     continuations: Sequence[Sequence[int]],
     method: Method,
+    documents: DocumentCache | None = None,
 ) -> list[tuple[tuple[float, ...], bool]]:
     """Log-probability of each continuation token, and whether all are the likeliest ones.
 
@@ -84,11 +92,13 @@ def continuation_log_probabilities(
     batch = TokenizedBatch(tuple(branch for branches in prompts for branch in branches))
     counts = [len(branches) for branches in prompts]
     given = [ids for ids, count in zip(continuations, counts, strict=True) for _ in range(count)]
-    with turn(model), in_eval_mode(model), applied(model, method, batch.layouts):
-        forward = _Forward(model, batch)
-        logits, cache = forward.prefill(all_positions=False)
-        # The last token of a continuation predicts nothing that is asked for.
-        fed = forward.feed([ids[:-1] for ids in given], cache)
+    with turn(model), in_eval_mode(model):
+        known = begun(documents, model, method, batch.prompts)
+        with applied(model, method, batch.layouts, prefilled=held(known)):
+            forward = _Forward(model, batch)
+            logits, cache = forward.prefill(all_positions=False, cache=known)
+            # The last token of a continuation predicts nothing that is asked for.
+            fed = forward.feed([ids[:-1] for ids in given], cache)
         rows = combined(method, torch.cat([logits[:, -1:], *fed], dim=1), counts)
         rows = rows.log_softmax(dim=-1)
     results = []
@@ -109,12 +119,14 @@ class _Forward:
         self._ids, self._mask = batch.padded(0, device=device_of(model))
         self._accepted = inspect.signature(model.forward).parameters
 
-    def prefill(self, *, all_positions: bool) -> tuple[Tensor, Any]:
-        """Logits `[b, n or 1, v]` in float32, and the cache."""
+    def prefill(self, *, all_positions: bool, cache: Any = None) -> tuple[Tensor, Any]:
+        """Logits `[b, n or 1, v]` in float32, and the cache, which may hold a part already."""
         options: dict[str, Any] = {}
         if not all_positions and "logits_to_keep" in self._accepted:
             options["logits_to_keep"] = 1
-        output = self._call(self._ids, None, options)
+        if cache is not None:
+            options["past_key_values"] = cache
+        output = self._forward(self._ids[:, held(cache) :], options)
         logits = output.logits if all_positions else output.logits[:, -1:]
         return logits.float(), output.get("past_key_values")
 
@@ -134,9 +146,11 @@ class _Forward:
         return not traits.mixed and bool(traits.layers or traits.adapter)
 
     def _call(self, ids: Tensor, cache: Any, options: dict[str, Any]) -> Any:
-        if cache is not None:
-            options["past_key_values"] = cache
-            self._mask = torch.cat([self._mask, torch.ones_like(ids)], dim=1)
+        options["past_key_values"] = cache
+        self._mask = torch.cat([self._mask, torch.ones_like(ids)], dim=1)
+        return self._forward(ids, options)
+
+    def _forward(self, ids: Tensor, options: dict[str, Any]) -> Any:
         if "position_ids" in self._accepted:
             positions = (self._mask.cumsum(dim=1) - 1).clamp(min=0)
             options["position_ids"] = positions[:, -ids.shape[1] :]

@@ -1,5 +1,6 @@
 """The methods, one file per paper."""
 
+from rag_middle.methods.ape import APE
 from rag_middle.methods.attention_buckets import AttentionBuckets
 from rag_middle.methods.attention_calibration import AttentionCalibration
 from rag_middle.methods.attention_sorting import AttentionSorting
@@ -10,7 +11,9 @@ from rag_middle.methods.long_context_reorder import LongContextReorder
 from rag_middle.methods.lpes import LPES
 from rag_middle.methods.moice import MoICE
 from rag_middle.methods.ms_poe import MsPoE
+from rag_middle.methods.no_inter_document_attention import NoInterDocumentAttention
 from rag_middle.methods.none import NoMethod
+from rag_middle.methods.parallel_context_windows import ParallelContextWindows
 from rag_middle.methods.permutation import Permutation
 from rag_middle.methods.pine import PINE
 from rag_middle.methods.position_interpolation import PositionInterpolation
@@ -20,9 +23,12 @@ from rag_middle.methods.registered import METHODS
 from rag_middle.methods.resolve import resolve_method
 from rag_middle.methods.rotor import RoToR
 from rag_middle.methods.runner import Runner
+from rag_middle.methods.self_extend import SelfExtend
 from rag_middle.methods.siw import SIW
+from rag_middle.methods.structured_prompting import StructuredPrompting
 
 __all__ = [
+    "APE",
     "LPES",
     "METHODS",
     "PINE",
@@ -38,12 +44,16 @@ __all__ = [
     "MethodInfo",
     "MoICE",
     "MsPoE",
+    "NoInterDocumentAttention",
     "NoMethod",
+    "ParallelContextWindows",
     "Permutation",
     "PositionInterpolation",
     "PositionalHiddenStates",
     "RoToR",
     "Runner",
+    "SelfExtend",
+    "StructuredPrompting",
     "preset",
     "resolve_method",
 ]

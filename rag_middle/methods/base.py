@@ -145,6 +145,22 @@ class Method(ABC):
         return False
 
     @property
+    def reads_documents_apart(self) -> bool:
+        """True where documents leave the same states behind whatever stands beside them.
+
+        Each is then read as if it stood alone behind the prefix, and a `DocumentCache` may keep it.
+        """
+        return False
+
+    @property
+    def on_short_prompts(self) -> Method:
+        """This method, or one like it that changes prompts of a few tokens.
+
+        A model is tried with it once, to prove that the method reaches its layers.
+        """
+        return self
+
+    @property
     def needs_documents(self) -> bool:
         """True where a prompt without documents is none of this method's business."""
         return False

@@ -17,6 +17,7 @@ from rag_middle.methods.none import NoMethod
 from rag_middle.methods.pine import PINE
 from rag_middle.methods.positional_hidden_states import PositionalHiddenStates
 from rag_middle.methods.rotor import RoToR
+from rag_middle.methods.self_extend import SelfExtend
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
@@ -33,6 +34,11 @@ _REFUSED: tuple[tuple[type[Method], type[Method], str], ...] = (
         MsPoE,
         PositionalHiddenStates,
         "Ms-PoE ranks heads by un-rotated keys, of which scaled channels would make two sets",
+    ),
+    (
+        SelfExtend,
+        PositionalHiddenStates,
+        "Self-Extend rotates keys twice, and scaled channels are worked into keys rotated once",
     ),
 )
 
@@ -152,6 +158,11 @@ class Compose(Method):
     def is_neutral(self) -> bool:
         """True where all parts are."""
         return all(method.is_neutral for method in self.methods)
+
+    @property
+    def on_short_prompts(self) -> Method:
+        """The same of all parts."""
+        return Compose(methods=tuple(method.on_short_prompts for method in self.methods))
 
     @property
     def needs_documents(self) -> bool:

@@ -41,4 +41,17 @@ METHODS.register(
     "attention_calibration", "rag_middle.methods.attention_calibration:AttentionCalibration"
 )
 METHODS.register("permutation", "rag_middle.methods.permutation:Permutation")
+METHODS.register("self_extend", "rag_middle.methods.self_extend:SelfExtend")
+METHODS.register(
+    "no_inter_document_attention",
+    "rag_middle.methods.no_inter_document_attention:NoInterDocumentAttention",
+)
+METHODS.register(
+    "parallel_context_windows",
+    "rag_middle.methods.parallel_context_windows:ParallelContextWindows",
+)
+METHODS.register(
+    "structured_prompting", "rag_middle.methods.structured_prompting:StructuredPrompting"
+)
+METHODS.register("ape", "rag_middle.methods.ape:APE")
 METHODS.register("compose", "rag_middle.methods.compose:Compose")

@@ -13,6 +13,7 @@ from typing import Any
 
 from rag_middle.errors import MethodConfigError
 from rag_middle.methods import (
+    APE,
     LPES,
     PINE,
     SIW,
@@ -22,9 +23,12 @@ from rag_middle.methods import (
     MoICE,
     MsPoE,
     NoMethod,
+    ParallelContextWindows,
     PositionalHiddenStates,
     PositionInterpolation,
     RoToR,
+    SelfExtend,
+    StructuredPrompting,
 )
 from rag_middle.verify.cases import GoldenCase
 from rag_middle.verify.routers import moice_method
@@ -103,6 +107,29 @@ def _positional_hidden(
     )
 
 
+def _self_extend(*, group_size: int, window_size: int, scale_base: float) -> Method:
+    return SelfExtend(
+        group=group_size,
+        window=window_size,
+        log_scale_base=scale_base if scale_base > 0 else None,
+        reference_code=True,
+    )
+
+
+def _pcw(*, right_indentation: bool) -> Method:
+    return ParallelContextWindows(right_indentation=right_indentation)
+
+
+def _ape(*, temperature: float, scale: float) -> Method:
+    return APE(temperature=temperature, scale=scale)
+
+
+def _structured_prompting(*, prefix_parallel: int) -> Method:
+    if prefix_parallel < 1:
+        raise MethodConfigError(f"prefix_parallel {prefix_parallel} is not supported")
+    return StructuredPrompting()  # it counts the documents itself
+
+
 def _lpes(*, factors: Sequence[float]) -> Method:
     return LPES(factors=tuple(factors))
 
@@ -144,5 +171,9 @@ GOLDEN_METHODS: dict[str, GoldenMethod] = {
     "moice": GoldenMethod(name="moice", build=MoICE),  # its routers stand in the case's arrays
     "rotor": GoldenMethod(name="rotor", build=_rotor),
     "attention_sorting": GoldenMethod(name="attention_sorting", build=_attention_sorting),
+    "self_extend": GoldenMethod(name="self_extend", build=_self_extend),
+    "pcw": GoldenMethod(name="parallel_context_windows", build=_pcw),
+    "ape": GoldenMethod(name="ape", build=_ape),
+    "structured_prompting": GoldenMethod(name="structured_prompting", build=_structured_prompting),
     "compose": GoldenMethod(name="compose", build=_compose),
 }

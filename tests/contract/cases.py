@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import (
+    APE,
     LPES,
     PINE,
     SIW,
@@ -26,11 +27,15 @@ from rag_middle.methods import (
     Method,
     MoICE,
     MsPoE,
+    NoInterDocumentAttention,
     NoMethod,
+    ParallelContextWindows,
     Permutation,
     PositionalHiddenStates,
     PositionInterpolation,
     RoToR,
+    SelfExtend,
+    StructuredPrompting,
 )
 from tests.families import COMPLEX, FAMILIES, LATENT, NO_INTERFACE, Traits
 from tests.tiny_models import VOCABULARY
@@ -38,6 +43,7 @@ from tests.tiny_models import VOCABULARY
 __all__ = [
     "ACTIVE",
     "AROUND",
+    "BLOCKS",
     "EXAMPLES",
     "LONG",
     "ONE_DOCUMENT",
@@ -98,6 +104,9 @@ class Example:
     around: Mapping[str, Method] = field(default_factory=dict)
     neutral_prompt: Prompt = LONG
 
+
+#: Methods whose documents do not see each other.
+BLOCKS = NoInterDocumentAttention | ParallelContextWindows | StructuredPrompting | APE
 
 _SIW = SIW(alpha_per_document=None, alpha_dense=0.3, alpha_sparse=2.0, layers=(0, 1, 2))
 _CHANNEL = PositionalHiddenStates(channels=(3,), factor=-1)
@@ -191,6 +200,40 @@ EXAMPLES: dict[str, Example] = {
             "permutation_vote": Permutation(orders=3, combination="vote"),
         },
     ),
+    "self_extend": Example(
+        neutral=SelfExtend(group=1, window=4),
+        active={
+            "self_extend": SelfExtend(group=2, window=4),
+            # A group that does not divide the window, and queries that grow.
+            "self_extend_log": SelfExtend(group=3, window=5, log_scale_base=4),
+        },
+    ),
+    "no_inter_document_attention": Example(
+        neutral=NoInterDocumentAttention(),
+        neutral_prompt=ONE_DOCUMENT,
+        active={
+            "no_inter_document_attention": NoInterDocumentAttention(),
+            "no_inter_document_attention_equal": NoInterDocumentAttention(equal_positions=True),
+        },
+    ),
+    "parallel_context_windows": Example(
+        neutral=ParallelContextWindows(),
+        neutral_prompt=ONE_DOCUMENT,
+        active={
+            "parallel_context_windows": ParallelContextWindows(),
+            "parallel_context_windows_right": ParallelContextWindows(right_indentation=True),
+        },
+    ),
+    "structured_prompting": Example(
+        neutral=StructuredPrompting(),
+        neutral_prompt=ONE_DOCUMENT,
+        active={"structured_prompting": StructuredPrompting()},
+    ),
+    "ape": Example(
+        neutral=APE(temperature=1, scale=1),
+        neutral_prompt=ONE_DOCUMENT,
+        active={"ape": APE(temperature=0.6, scale=0.8)},
+    ),
     "compose": Example(
         neutral=Compose(
             methods=(
@@ -227,21 +270,27 @@ def expected_refusal(method: Method, traits: Traits, family: str) -> str | None:
     if isinstance(method, AttnRank) and method.profile is not None:
         return None
     if traits.unsupported == NO_INTERFACE:
-        adapted = family == "mpt" and isinstance(method, PositionalHiddenStates)
+        adapted = (family == "mpt" and isinstance(method, PositionalHiddenStates)) or (
+            family == "bloom" and isinstance(method, BLOCKS) and not isinstance(method, APE)
+        )
         return None if adapted else "own attention code"
     if isinstance(method, PositionalHiddenStates | SIW):
         return None
     if isinstance(method, AttnRank | AttentionSorting | AttentionCalibration):
         return None  # every softmax attention can be looked at
-    if traits.positions != "rope":
+    keeps_positions = method == NoInterDocumentAttention()
+    if traits.positions != "rope" and not keeps_positions:
         return "no rotary positions"
     if isinstance(method, AttentionBuckets | LPES | PositionInterpolation):
         return None
-    if isinstance(method, PINE | RoToR) and traits.linear_layers:
+    if isinstance(method, PINE | RoToR | BLOCKS) and traits.linear_layers:
         return "linear attention"
     if traits.unsupported in (LATENT, COMPLEX):
         return "unknown rotation"
-    if isinstance(method, PINE | RoToR) and traits.qk_norm == "after":
+    moves_keys = method == ParallelContextWindows(right_indentation=True) or isinstance(
+        method, StructuredPrompting
+    )
+    if (isinstance(method, PINE | RoToR) or moves_keys) and traits.qk_norm == "after":
         return "norm after rotation"
     return None
 

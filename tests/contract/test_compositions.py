@@ -18,6 +18,7 @@ PARTS = (
     ("siw", "positional_hidden_states"),
     ("siw", "ms_poe"),
     ("siw", "position_interpolation"),
+    ("siw", "self_extend"),
     ("lpes", "positional_hidden_states"),
     ("position_interpolation", "positional_hidden_states"),
     ("siw", "lpes", "positional_hidden_states"),

@@ -98,7 +98,7 @@ def test_traits_are_found_as_the_source_says(family: str, family_model: FamilyMo
     assert found.model_type == model.config.model_type
     assert found.num_layers == model.config.num_hidden_layers
     assert found.hidden_size == 64
-    assert found.adapter == ("mpt" if family == "mpt" else None)
+    assert found.adapter == (family if family in ("bloom", "mpt") else None)
     if known.unsupported and "interface" in known.unsupported:
         assert "attention interface" in found.obstacle
         assert found.layers == {}

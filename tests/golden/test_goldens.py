@@ -25,6 +25,7 @@ UNRECORDED = {
     "attention_calibration",
     "attn_rank",
     "long_context_reorder",
+    "no_inter_document_attention",
     "permutation",
 }
 
@@ -78,10 +79,14 @@ def test_every_shipped_case_holds(attn_implementation: Any) -> None:
     assert max(method.difference or 0 for method in report.methods) < 1e-4
 
 
-def test_only_the_recorded_mistake_is_skipped() -> None:
-    skipped = verify(methods=["positional_hidden_states"]).skipped
-    assert [result.id for result in skipped] == ["ph_llama_gqa_sdpa_d3_L12_fm1_r16_cv0_sk0"]
+def test_only_the_recorded_mistakes_are_skipped() -> None:
+    skipped = verify(methods=["positional_hidden_states", "ape"]).skipped
+    assert [result.id for result in skipped] == [
+        "ph_llama_gqa_sdpa_d3_L12_fm1_r16_cv0_sk0",
+        "ape_mistral_d3_p5_s8_T09_S09",
+    ]
     assert "reference_bug_sdpa_last_recompute_gt1" in skipped[0].reason
+    assert "reference_bug_mistral_context_and_other_swapped" in skipped[1].reason
 
 
 def test_every_method_of_the_package_has_shipped_cases(shipped: list[dict[str, Any]]) -> None:
@@ -92,7 +97,7 @@ def test_every_method_of_the_package_has_shipped_cases(shipped: list[dict[str, A
 
 def test_the_shipped_directory_stays_small() -> None:
     files = [path for path in shipped_directory().rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 7 * MEGABYTE
+    assert sum(path.stat().st_size for path in files) < 8 * MEGABYTE
 
 
 # --- what a wrong number does ----------------------------------------------------------------
@@ -153,12 +158,12 @@ def test_a_search_that_ranks_differently_fails(
 
 
 def test_a_method_that_does_not_exist_here_is_no_success(single: SingleCase) -> None:
-    single.case |= {"method": "self_extend", "params": {"group_size": 2}}
+    single.case |= {"method": "from_the_future", "params": {"group_size": 2}}
     single.write()
     report = verify(single.path)
     assert not report.passed
     assert [result.status for result in report.results] == ["unknown"]
-    assert "no method for 'self_extend'" in report.failures[0].reason
+    assert "no method for 'from_the_future'" in report.failures[0].reason
 
 
 def test_a_case_that_raises_fails_and_says_why(single: SingleCase) -> None:

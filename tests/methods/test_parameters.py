@@ -20,6 +20,7 @@ from rag_middle.attention import (
 from rag_middle.errors import MethodConfigError, UnknownNameError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import (
+    APE,
     LPES,
     METHODS,
     PINE,
@@ -30,6 +31,7 @@ from rag_middle.methods import (
     NoMethod,
     PositionalHiddenStates,
     PositionInterpolation,
+    SelfExtend,
     resolve_method,
 )
 from rag_middle.profiles import published_profiles
@@ -72,6 +74,15 @@ WRONG: tuple[tuple[Callable[..., Method], dict[str, Any], str], ...] = (
     (SIW, {"top_share": 0}, "top_share must lie between 0 and 1, got 0"),
     (SIW, {"top_share": 1}, "top_share must lie between 0 and 1, got 1"),
     (SIW, {"dense_areas": {0: ()}}, "at least one flag per layer"),
+    (SelfExtend, {"group": 0}, "group must be a whole number >= 1, got 0"),
+    (SelfExtend, {"window": 2.5}, "window must be a whole number >= 1, got 2.5"),
+    (SelfExtend, {"group": 8, "window": 4}, "group must not be larger than window, got 8 and 4"),
+    (SelfExtend, {"log_scale_base": 1}, "log_scale_base must be above 1, got 1"),
+    (SelfExtend, {"log_scale_base": nan}, "log_scale_base must be a finite number, got nan"),
+    (SelfExtend, {"layers": (0, -1)}, r"layers\[1\] must be a whole number >= 0"),
+    (APE, {"temperature": 0}, "temperature must be above 0, got 0"),
+    (APE, {"scale": -0.5}, "scale must be above 0, got -0.5"),
+    (APE, {"scale": inf}, "scale must be a finite number, got inf"),
     (Compose, {"methods": PINE()}, "methods must be several method objects, got PINE"),
     (SIW, {"dense_areas": {"0": (True,)}}, r"dense_areas\[0\] must be a whole number"),
 )
@@ -130,10 +141,13 @@ def test_neutral_parameters(method: Method, neutral: bool) -> None:
 
 
 def test_which_methods_need_documents() -> None:
-    needing = {
-        name for name, kind in METHODS.items() if name != "compose" and kind().needs_documents
+    without = {
+        name for name, kind in METHODS.items() if name != "compose" and not kind().needs_documents
     }
-    assert needing == {"pine", "siw"}
+    of_positions = {"lpes", "ms_poe", "position_interpolation", "self_extend"}
+    assert without == {"none", "positional_hidden_states", "attention_buckets", "moice"} | (
+        of_positions
+    )
 
 
 # --- what parameters become on a model --------------------------------------------------------

@@ -22,6 +22,7 @@ from rag_middle.methods import (
     PositionalHiddenStates,
     PositionInterpolation,
     Runner,
+    SelfExtend,
     resolve_method,
 )
 from rag_middle.methods.profiled import preset
@@ -103,6 +104,10 @@ def test_what_cannot_be_resolved(
         (
             (MsPoE(), Compose(methods=(SIW(), PositionalHiddenStates(channels=(1,))))),
             "ms_poe and positional_hidden_states",
+        ),
+        (
+            (SelfExtend(), PositionalHiddenStates(channels=(1,))),
+            "self_extend and positional_hidden_states",
         ),
     ],
 )

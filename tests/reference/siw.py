@@ -31,8 +31,18 @@ class NaiveSIW(NaiveLlama):
 
     def attention(self, layer: int, hidden: Tensor) -> Tensor:
         q, k, v = self.project(layer, hidden)
-        positions = torch.arange(hidden.shape[0])
-        weights = torch.stack(
+        weights = self.weights_of_heads(q, k)
+        if layer in self.alphas:
+            alphas = self.alphas[layer] or self.found(weights)
+            for (start, end), alpha in zip(self.documents, alphas, strict=True):
+                for token in range(start, end):
+                    weights[:, token, 0] *= alpha  # not renormalised
+        return torch.stack([weights[h] @ v[self.group(h)] for h in range(self.heads)])
+
+    def weights_of_heads(self, q: Tensor, k: Tensor) -> Tensor:
+        """`[h, n, n]` from queries `[h, n, d]` and keys `[g, n, d]`."""
+        positions = torch.arange(q.shape[1])
+        return torch.stack(
             [
                 self.weights_of(
                     self.rotated(q[head], positions),
@@ -41,12 +51,6 @@ class NaiveSIW(NaiveLlama):
                 for head in range(self.heads)
             ]
         )
-        if layer in self.alphas:
-            alphas = self.alphas[layer] or self.found(weights)
-            for (start, end), alpha in zip(self.documents, alphas, strict=True):
-                for token in range(start, end):
-                    weights[:, token, 0] *= alpha  # not renormalised
-        return torch.stack([weights[h] @ v[self.group(h)] for h in range(self.heads)])
 
     def found(self, weights: Tensor) -> list[float]:
         """Dense documents have a larger share of attended tokens than all documents together,

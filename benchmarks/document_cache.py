@@ -1,0 +1,153 @@
+"""Time to the first token with documents read before, and without.
+
+Twenty documents of a few sentences, a new question each time: APE and parallel context windows with
+an empty cache, with documents in memory, and with documents on disk only, next to the unmodified
+model, all in every round.
+
+    python benchmarks/document_cache.py
+    python benchmarks/document_cache.py --device cuda --dtype bfloat16
+
+Shape: LLaMA, hidden 512, 8 layers, 8 heads, random weights; prompt of 40 + 20 documents of 95 + 40
+tokens, as in overhead.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from overhead import build_model, clock
+from transformers import DynamicCache
+
+from rag_middle import __version__
+from rag_middle.attention import applied
+from rag_middle.generation.document_cache import DocumentCache, begun, held
+from rag_middle.methods import APE, Method, NoMethod, ParallelContextWindows
+from rag_middle.tokens import TokenizedPrompt
+
+DOCUMENTS, TOKENS, PREFIX, SUFFIX = 20, 95, 40, 40
+
+
+def question(seed: int) -> TokenizedPrompt:
+    """The same prefix and documents, another question."""
+    fixed = torch.Generator().manual_seed(1)
+    new = torch.Generator().manual_seed(1000 + seed)
+
+    def tokens(count: int, generator: torch.Generator) -> list[int]:
+        return torch.randint(0, 1000, (count,), generator=generator).tolist()
+
+    return TokenizedPrompt.assembled(
+        prefix=tokens(PREFIX, fixed),
+        documents=[tokens(TOKENS, fixed) for _ in range(DOCUMENTS)],
+        suffix=tokens(SUFFIX, new),
+        document_ids=[None] * DOCUMENTS,
+    )
+
+
+@torch.no_grad()
+def first_token(
+    model: Any, method: Method, prompt: TokenizedPrompt, cache: DocumentCache | None, device: str
+) -> float:
+    """Seconds until the logits of the first token are there."""
+    ids = torch.tensor([prompt.input_ids], device=device)
+    start = clock(device)
+    known = begun(cache, model, method, [prompt])
+    with applied(model, method, [prompt.layout], prefilled=held(known)):
+        model(
+            input_ids=ids[:, held(known) :],
+            past_key_values=DynamicCache() if known is None else known,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+    return clock(device) - start
+
+
+def measure(args: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+    """One row per method and state of the cache; ratios to the unmodified model of the round."""
+    model: Any = build_model(args.device, getattr(torch, args.dtype))
+    filled = DocumentCache()
+    on_disk = DocumentCache(max_bytes=0, directory=folder)
+    for cache in (filled, on_disk):
+        begun(cache, model, APE(), [question(0)])
+    ways: dict[str, tuple[Method, Callable[[], DocumentCache | None]]] = {
+        "none": (NoMethod(), lambda: None)
+    }
+    for name, method in (("parallel_context_windows", ParallelContextWindows()), ("ape", APE())):
+        ways[f"{name}, no cache"] = (method, lambda: None)
+        ways[f"{name}, empty cache"] = (method, DocumentCache)
+        ways[f"{name}, documents in memory"] = (method, lambda: filled)
+        ways[f"{name}, documents on disk"] = (method, lambda: on_disk)
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(args.rounds + 1):
+        for name, (method, cache_of) in ways.items():
+            seconds = first_token(model, method, question(number), cache_of(), args.device)
+            if number:  # the first round warms up
+                times[name].append(seconds)
+    rows = []
+    for name, seconds in times.items():
+        ratios = [mine / base for mine, base in zip(seconds, times["none"], strict=True)]
+        rows.append(
+            {
+                "way": name,
+                "first_token_ms": statistics.median(seconds) * 1e3,
+                "ratio": statistics.median(ratios),
+                "ratio_range": [min(ratios), max(ratios)],
+            }
+        )
+    rows.append({"way": "bytes in memory", "bytes": filled.nbytes})
+    return rows
+
+
+def main() -> None:
+    """Measure, print a table, and write the numbers where asked."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--output", type=Path, help="write provenance and rows as JSON")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        rows = measure(args, Path(folder))
+    print("| | first token | ratio |", "| --- | ---: | ---: |", sep="\n")
+    for row in rows[:-1]:
+        low, high = row["ratio_range"]
+        print(
+            f"| {row['way']} | {row['first_token_ms']:.0f} ms | {row['ratio']:.3f} "
+            f"({low:.3f} to {high:.3f}) |"
+        )
+    print(f"Documents and prefix take {rows[-1]['bytes'] / 2**20:.1f} MiB in memory.")
+    facts = {
+        "date": date.today().isoformat(),
+        "rag_middle": __version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+        "device": args.device,
+        "dtype": args.dtype,
+        "threads": torch.get_num_threads(),
+        "rounds": args.rounds,
+        "clock": "wall, synchronised" if args.device == "cuda" else "CPU time of the process",
+        "command": "python " + " ".join(sys.argv),
+    }
+    print("\n".join(f"- {name}: {value}" for name, value in facts.items()))
+    if args.output:
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        args.output.with_suffix(".json").write_text(
+            json.dumps({"provenance": facts, "rows": rows}, indent=2) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()

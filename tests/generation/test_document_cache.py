@@ -1,0 +1,227 @@
+"""Documents read once: the same logits, less work, and files that hold what they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+from rag_middle import ContextPrompt, DocumentCache
+from rag_middle.errors import UnsupportedGenerationError
+from rag_middle.generation import RagMiddleModel
+from rag_middle.methods import APE, Method, ParallelContextWindows
+from tests.contract.running import distance
+from tests.tiny_models import build, tiny
+
+NEW = 6
+TOLERANCE = 1e-4  # float32 sums in another order
+APART: dict[str, Method] = {
+    "parallel_context_windows": ParallelContextWindows(),
+    "ape": APE(temperature=0.6, scale=0.8),
+}
+
+
+@pytest.fixture
+def cache() -> DocumentCache:
+    return DocumentCache()
+
+
+@pytest.fixture
+def caching(
+    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, cache: DocumentCache
+) -> RagMiddleModel:
+    return RagMiddleModel(llama, tokenizer, document_cache=cache)
+
+
+@pytest.mark.parametrize("method", APART)
+def test_logits_are_the_same_with_and_without(
+    method: str,
+    model: RagMiddleModel,
+    caching: RagMiddleModel,
+    cache: DocumentCache,
+    prompt: ContextPrompt,
+) -> None:
+    chosen = APART[method]
+    expected = model.logits(prompt, method=chosen)
+    generation = model.generate(prompt, method=chosen, max_new_tokens=NEW)
+    score = model.score(prompt, " Lyon", method=chosen)
+    for hits in (0, 4):  # nothing known, then the prefix and three documents
+        known = cache.hits
+        assert distance(caching.logits(prompt, method=chosen), expected) < TOLERANCE
+        assert cache.hits - known == hits
+    again = caching.generate(prompt, method=chosen, max_new_tokens=NEW)
+    assert again.token_ids == generation.token_ids
+    assert again.usage == generation.usage
+    cached = caching.score(prompt, " Lyon", method=chosen)
+    assert cached.log_probabilities == pytest.approx(score.log_probabilities, abs=TOLERANCE)
+    assert cache.misses == 4
+
+
+@pytest.mark.parametrize(
+    "options", [{"num_beams": 3}, {"temperature": 0.8, "seed": 3}], ids=["beams", "drawn"]
+)
+def test_batches_and_other_ways_of_generating(
+    options: dict[str, Any],
+    model: RagMiddleModel,
+    caching: RagMiddleModel,
+    prompts: list[ContextPrompt],
+) -> None:
+    expected = model.batch(prompts, method="ape", max_new_tokens=NEW, **options)
+    for _ in range(2):
+        found = caching.batch(prompts, method="ape", max_new_tokens=NEW, **options)
+        assert [each.token_ids for each in found] == [each.token_ids for each in expected]
+    assert caching.stream(prompts[0], method="ape", max_new_tokens=NEW).result.text == (
+        model.generate(prompts[0], method="ape", max_new_tokens=NEW).text
+    )
+
+
+def test_documents_are_shared_by_questions_orders_and_methods(
+    caching: RagMiddleModel, cache: DocumentCache, prompt: ContextPrompt
+) -> None:
+    caching.logits(prompt, method="ape")
+    other = ContextPrompt(
+        prompt.prefix, prompt.documents[::-1][:2], "Another question?", prompt.separator
+    )
+    caching.logits(other, method="parallel_context_windows")
+    assert (cache.misses, cache.hits) == (4, 3)
+    # Another prefix is another place to read from.
+    caching.logits(ContextPrompt("Read.\n", prompt.documents, "Why?"), method="ape")
+    assert cache.misses == 8
+
+
+def test_only_tokens_behind_known_documents_go_through_the_model(
+    caching: RagMiddleModel, llama: PreTrainedModel, prompt: ContextPrompt
+) -> None:
+    caching.logits(prompt, method="ape")
+    seen: list[int] = []
+    handle = llama.register_forward_pre_hook(
+        lambda _module, _args, kwargs: seen.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    try:
+        caching.generate(prompt, method="ape", max_new_tokens=2)
+    finally:
+        handle.remove()
+    suffix = len(caching.encode(prompt).suffix_ids)
+    assert seen == [suffix, 1]
+
+
+@pytest.mark.parametrize("method", ["none", "pine", "no_inter_document_attention"])
+def test_other_methods_leave_the_cache_alone(
+    method: str, caching: RagMiddleModel, cache: DocumentCache, prompt: ContextPrompt
+) -> None:
+    caching.generate(prompt, method=method, max_new_tokens=1)
+    caching.logits(prompt, method=ParallelContextWindows(right_indentation=True))
+    caching.logits(prompt, method="ape", all_positions=True)
+    caching.logits("No documents.", method="ape", on_missing_documents="ignore")
+    assert (cache.hits, cache.misses) == (0, 0)
+
+
+def test_changed_weights_and_other_models_have_states_of_their_own(
+    tokenizer: PreTrainedTokenizerFast, cache: DocumentCache, prompt: ContextPrompt
+) -> None:
+    models = [
+        build(name, tiny(LlamaConfig, vocab_size=len(tokenizer)), "sdpa") for name in ("a", "b")
+    ]
+    for model in models:
+        caching = RagMiddleModel(model, tokenizer, document_cache=cache, self_check=False)
+        plain = RagMiddleModel(model, tokenizer, self_check=False)
+        for _ in range(2):
+            expected = plain.logits(prompt, method="ape")
+            assert distance(caching.logits(prompt, method="ape"), expected) < TOLERANCE
+            with torch.no_grad():
+                model.get_input_embeddings().weight.mul_(1.5)
+    assert (cache.hits, cache.misses) == (0, 16)
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+def test_the_least_recently_used_documents_are_dropped(
+    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompt: ContextPrompt
+) -> None:
+    whole = DocumentCache()
+    RagMiddleModel(llama, tokenizer, document_cache=whole).logits(prompt, method="ape")
+    small = DocumentCache(max_bytes=whole.nbytes // 2)
+    model = RagMiddleModel(llama, tokenizer, document_cache=small)
+    expected = model.logits(prompt, method="none")
+    assert expected.isfinite().all()
+    model.logits(prompt, method="ape")
+    assert 0 < small.nbytes <= whole.nbytes // 2
+    assert 0 < len(small) < len(whole)
+    small.clear()
+    assert (len(small), small.nbytes) == (0, 0)
+    nothing = DocumentCache(max_bytes=0)
+    caching = RagMiddleModel(llama, tokenizer, document_cache=nothing)
+    caching.logits(prompt, method="ape")
+    assert len(nothing) == 0
+
+
+@pytest.mark.parametrize("max_bytes", [-1, 1.5, "1 GiB"])
+def test_a_budget_is_a_number_of_bytes(max_bytes: Any) -> None:
+    with pytest.raises(UnsupportedGenerationError, match="max_bytes must be a whole number"):
+        DocumentCache(max_bytes=max_bytes)
+
+
+# -- disk ------------------------------------------------------------------------------------------
+
+
+def test_files_serve_a_later_process(
+    llama: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    prompt: ContextPrompt,
+    tmp_path: Path,
+) -> None:
+    expected = RagMiddleModel(llama, tokenizer).logits(prompt, method="ape")
+    first = RagMiddleModel(
+        llama, tokenizer, document_cache=DocumentCache(directory=tmp_path / "states")
+    )
+    assert first.precompute([prompt]) == 4
+    files = sorted((tmp_path / "states").rglob("*"))
+    assert {path.suffix for path in files if path.is_file()} == {".safetensors"}
+    later = DocumentCache(directory=tmp_path / "states")
+    second = RagMiddleModel(llama, tokenizer, document_cache=later)
+    assert distance(second.logits(prompt, method="ape"), expected) < TOLERANCE
+    assert (later.hits, later.misses) == (4, 0)
+    assert second.precompute([prompt]) == 0
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x80\x04K\x01.", None], ids=["empty", "pickle", "cut"])
+def test_a_damaged_file_is_computed_again(
+    damage: bytes | None,
+    llama: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    prompt: ContextPrompt,
+    tmp_path: Path,
+) -> None:
+    expected = RagMiddleModel(llama, tokenizer).logits(prompt, method="ape")
+    model = RagMiddleModel(llama, tokenizer, document_cache=DocumentCache(directory=tmp_path))
+    model.precompute([prompt])
+    file = next(iter(sorted(tmp_path.rglob("*.safetensors"))))
+    file.write_bytes(file.read_bytes()[:-100] if damage is None else damage)
+    later = DocumentCache(directory=tmp_path)
+    second = RagMiddleModel(llama, tokenizer, document_cache=later)
+    with pytest.warns(UserWarning, match="is damaged"):
+        logits = second.logits(prompt, method="ape")
+    assert distance(logits, expected) < TOLERANCE
+    assert (later.hits, later.misses) == (3, 1)
+
+
+def test_a_folder_that_cannot_be_written_is_named(
+    llama: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    prompt: ContextPrompt,
+    tmp_path: Path,
+) -> None:
+    occupied = tmp_path / "file"
+    occupied.write_text("no folder")
+    model = RagMiddleModel(llama, tokenizer, document_cache=DocumentCache(directory=occupied))
+    with pytest.raises(UnsupportedGenerationError, match="cannot be saved"):
+        model.precompute([prompt])
+
+
+def test_nothing_can_be_kept_without_a_cache(model: RagMiddleModel, prompt: ContextPrompt) -> None:
+    with pytest.raises(UnsupportedGenerationError, match="document_cache"):
+        model.precompute([prompt])

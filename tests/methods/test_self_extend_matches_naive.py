@@ -1,0 +1,103 @@
+"""Self-Extend against two whole matrices of scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from rag_middle.attention import applied
+from rag_middle.methods import SIW, Compose, SelfExtend
+from rag_middle.ops import self_extend
+from tests.conftest import FamilyModel
+from tests.contract.cases import LONG, SHORT
+from tests.contract.running import distance, generated, prompt_logits
+from tests.methods.against_naive import TOLERANCE, WAYS, assert_equal_to_naive
+from tests.reference.self_extend import NaiveSelfExtend
+
+
+@pytest.mark.parametrize(("name", "implementation"), WAYS)
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        (SelfExtend(group=2, window=4), {"group_size": 2, "window": 4}),
+        (SelfExtend(group=3, window=3), {"group_size": 3, "window": 3}),
+        (SelfExtend(group=4, window=7), {"group_size": 4, "window": 7}),
+        (
+            SelfExtend(group=2, window=2, log_scale_base=3),
+            {"group_size": 2, "window": 2, "log_scale_base": 3},
+        ),
+    ],
+    ids=lambda given: repr(given) if isinstance(given, SelfExtend) else "",
+)
+def test_positions_beyond_the_window_are_grouped(
+    name: str,
+    implementation: str,
+    method: SelfExtend,
+    settings: dict[str, Any],
+    family_model: FamilyModel,
+) -> None:
+    model = family_model(name, implementation)
+    assert_equal_to_naive(model, method, NaiveSelfExtend, **settings)
+
+
+def test_the_authors_code_divides_the_window_without_rounding(family_model: FamilyModel) -> None:
+    assert_equal_to_naive(
+        family_model("llama"),
+        SelfExtend(group=4, window=7, reference_code=True),
+        NaiveSelfExtend,
+        group_size=4,
+        window=7,
+        divides_exactly=True,
+    )
+    # Only on LLaMA and Gemma; elsewhere, and where the group divides the window, nothing differs.
+    for name, group, window in (("qwen3", 4, 7), ("llama", 2, 6)):
+        model, logits = family_model(name), []
+        for reference_code in (False, True):
+            method = SelfExtend(group=group, window=window, reference_code=reference_code)
+            with applied(model, method, [LONG.layout]):
+                logits.append(prompt_logits(model, LONG))
+        assert torch.equal(*logits)
+
+
+@pytest.mark.parametrize(("name", "implementation"), WAYS)
+@pytest.mark.parametrize("online", [False, True], ids=["given", "online"])
+def test_initial_weights_are_scaled_under_grouped_positions(
+    name: str, implementation: str, online: bool, family_model: FamilyModel
+) -> None:
+    found = {"alpha_dense": 0.2, "alpha_sparse": 2.5}
+    alphas = None if online else (0.0, 3.0, 0.4)
+    siw = SIW(layers=(0, 2), **found) if online else SIW(layers=(0, 2), alpha_per_document=alphas)
+    assert_equal_to_naive(
+        family_model(name, implementation),
+        Compose(methods=(SelfExtend(group=3, window=5), siw)),
+        NaiveSelfExtend,
+        group_size=3,
+        window=5,
+        documents=lambda prompt: prompt.layout.documents,
+        alphas={0: alphas, 2: alphas},
+        **found,
+    )
+
+
+@pytest.mark.parametrize("alive", [1, 40, 700])
+def test_scores_of_a_few_rows_and_heads_at_a_time(
+    alive: int, family_model: FamilyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, method = family_model("gpt_oss"), SelfExtend(group=2, window=3)
+    layouts = [SHORT.layout, LONG.layout]
+    with applied(model, method, layouts):
+        tokens, expected = generated(model, [SHORT, LONG])
+    monkeypatch.setattr(self_extend, "scores_at_once", lambda device: alive)
+    with applied(model, method, layouts):
+        again, logits = generated(model, [SHORT, LONG])
+    assert torch.equal(again, tokens)
+    assert distance(logits, expected) < TOLERANCE
+
+
+def test_a_prompt_within_the_window_is_not_changed(family_model: FamilyModel) -> None:
+    model, method = family_model("llama"), SelfExtend(group=2, window=LONG.layout.length)
+    plain = prompt_logits(model, LONG)
+    with applied(model, method, [LONG.layout]):
+        assert distance(prompt_logits(model, LONG), plain) < TOLERANCE
