@@ -10,8 +10,8 @@ registers ``rag-middle`` and then is the harness's own command, with all its opt
 importing it is enough: ``lm_eval.simple_evaluate(model="rag-middle", ...)``.
 
 Plain contexts are tokenised exactly as the harness's ``hf`` model does, so that ``method=none``
-gives its numbers. Where a task marks documents in its contexts, as `rag_middle.mark` does, methods
-that need documents have them.
+gives its numbers; only a text that does not fit loses one token more here. Where a task marks
+documents in its contexts, as `rag_middle.mark` does, methods that need documents have them.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
         self, string: str, add_special_tokens: bool | None = None, **_: Any
     ) -> list[int]:
         """Token ids, with a BOS where the tokenizer writes one and the text has none yet."""
-        begins = string.startswith(self.tokenizer.decode([self.prefix_token_id]))
+        begins = string.startswith(str(self.tokenizer.decode([self.prefix_token_id])))
         special = not begins if add_special_tokens is None else add_special_tokens
         return list(self.tokenizer.encode(string, add_special_tokens=special))
 
@@ -149,13 +149,13 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
         """Messages as one text, by the tokenizer's template."""
-        text: str = self.tokenizer.apply_chat_template(
+        text = self.tokenizer.apply_chat_template(
             chat_history,
             tokenize=False,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=not add_generation_prompt,
         )
-        return text
+        return str(text)
 
     # -- scoring --------------------------------------------------------------------------------
 
@@ -204,7 +204,8 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
             windows = [
                 (None, *utils.make_disjoint_window(window))
                 for window in utils.get_rolling_token_windows(
-                    token_list=self.tok_encode(request.args[0], add_special_tokens=False),
+                    # With a BOS, where the tokenizer writes one: the harness's numbers have it.
+                    token_list=self.tok_encode(request.args[0]),
                     prefix_token=self.prefix_token_id,
                     # A window holds its context token too.
                     max_seq_len=self.max_length - 1,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rag_middle.documents import ContextPrompt
-from rag_middle.errors import EvaluationConfigError, EvaluationDataError
+from rag_middle.errors import ContextOverflowError, EvaluationConfigError, EvaluationDataError
 from rag_middle.evaluation.conditions import Condition
 from rag_middle.evaluation.items import Item
 from rag_middle.evaluation.measurement import (
@@ -69,12 +69,11 @@ def run(
 
     Raises:
         EvaluationConfigError: places that the task does not have, or a task that cannot be scored
-            in this way.
+            in this way, or whose prompts do not fit the model; the longest are asked first.
         EvaluationDataError: the task's data cannot be read, or holds no question.
         EvaluationRecordsError: `records` is damaged, belongs to another measurement, or is in use.
         UnsupportedArchitectureError, MethodConfigError: a method that the model cannot take; before
             anything is asked.
-        ContextOverflowError: a prompt does not fit; the longest are asked first.
     """
     how = measurement or Measurement()
     chosen = labelled_methods(methods)
@@ -156,7 +155,15 @@ def _ask(
             chunk = trials[at * size : (at + 1) * size]
             if not chunk:
                 continue
-            kept.add(_answered(model, task, how, chunk))
+            try:
+                records = _answered(model, task, how, chunk)
+            except ContextOverflowError as error:
+                raise EvaluationConfigError(
+                    f"A prompt of {task.name} has {error.prompt_tokens} tokens and its answer up "
+                    f"to {error.max_new_tokens}, but the model holds {error.context_window}. Ask "
+                    "for fewer documents or a shorter answer."
+                ) from error
+            kept.add(records)
             done += len(chunk)
             if progress:
                 progress(done, total)

@@ -56,10 +56,13 @@ def test_whole_texts_are_scored_as_the_harness_does(model: RagMiddleModel, their
     texts = [request("The quick brown fox jumps over the lazy dog."), request("Lyon.")]
     ours = RagMiddleLM(model).loglikelihood_rolling(texts)
     assert ours == pytest.approx(theirs.loglikelihood_rolling(texts, disable_tqdm=True), abs=1e-3)
-    # In windows the text is cut, and every token is still scored once.
+    # Long texts go in windows; ours hold the last token too, which theirs do not count.
     windows = RagMiddleLM(model, max_length=8).loglikelihood_rolling(texts)
-    assert windows[0] < 0
-    assert windows[1] == pytest.approx(ours[1], abs=1e-3)
+    narrow = HFLM(pretrained=model.model, tokenizer=model.tokenizer, max_length=7, batch_size=1)
+    assert windows == pytest.approx(
+        narrow.loglikelihood_rolling(texts, disable_tqdm=True), abs=1e-3
+    )
+    assert windows[0] != pytest.approx(ours[0], abs=1e-3)
 
 
 def test_a_method_changes_scores_and_marked_documents_reach_it(model: RagMiddleModel) -> None:

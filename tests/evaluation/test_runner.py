@@ -205,6 +205,12 @@ def test_a_measurement_checks_itself(settings: dict[str, object], message: str) 
         Measurement(**settings)  # type: ignore[arg-type]
 
 
+def test_prompts_that_do_not_fit_the_model_are_told_at_once(model: RagMiddleModel) -> None:
+    small = RagMiddleModel(model.model, model.tokenizer, context_window=100)
+    with pytest.raises(EvaluationConfigError, match="but the model holds 100"):
+        run(small, TASK, [], Measurement(limit=2, positions=2))
+
+
 def test_a_place_outside_the_prompt_is_refused(model: RagMiddleModel) -> None:
     with pytest.raises(EvaluationConfigError, match="places 0 to 3"):
         run(model, TASK, [], Measurement(limit=1, positions=(0, 4)))
