@@ -58,7 +58,9 @@ class CircleAttention:
             length = group.layout.length + query.shape[2] - request.width
             part = AttentionCall(
                 call.module,
-                *(group.take(x)[:, :, group.padding :] for x in (query, key, value)),
+                group.take(query)[:, :, group.padding :],
+                group.take(key)[:, :, group.padding :],
+                group.take(value)[:, :, group.padding :],
                 None,
                 call.options,
             )
@@ -159,7 +161,8 @@ class CircleAttention:
             back = [layout.document_tokens]
             back += [layout.suffix_start - end for _, end in layout.documents]
             positions = torch.tensor([[0, *back]], device=rotary.x.device)
-            cos, sin = pair_tables(*rotary.at(positions), self._traits.table_format)
+            cos, sin = rotary.at(positions)
+            cos, sin = pair_tables(cos, sin, self._traits.table_format)
             cos, sin = cos[0].float(), sin[0].float()
             # Yarn-like variants multiply a factor into the tables, which keys bear already.
             factor = cos[:1]

@@ -111,7 +111,7 @@ def train_routers(
 def _loss(
     model: PreTrainedModel, method: MoICE, prompt: Sequence[int], answer: Sequence[int]
 ) -> Tensor:
-    device = model.get_input_embeddings().weight.device
+    device = next(model.parameters()).device
     ids = torch.tensor([[*prompt, *answer]], device=device)
     with applied(model, method, [PromptLayout(length=ids.shape[1])]):
         logits: Tensor = model(input_ids=ids, use_cache=False).logits[0]

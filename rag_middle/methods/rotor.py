@@ -119,7 +119,7 @@ class RoToR(Method):
         if self.order == "frequency":
             counts = Counter(token for document in documents for token in document)
             keys = [(tuple(-counts[token] for token in ids), ids) for ids in documents]
-        nearest_first = sorted(range(len(documents)), key=lambda index: keys[index])  # type: ignore[arg-type,return-value]
+        nearest_first = sorted(range(len(documents)), key=lambda index: keys[index])
         return nearest_first[::-1]
 
     def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:

@@ -38,7 +38,7 @@ STATIC = [
     for method in methods
     for implementation in FAMILIES[family].implementations
 ]
-RESCALED = ("lpes", "position_interpolation")
+RESCALED = ("lpes", "position_interpolation", "attention_buckets")
 
 
 def _under(model: Any, method: str, prompts: list[Prompt], **settings: Any) -> Tensor:

@@ -59,7 +59,8 @@ def test_buckets_are_models_with_other_bases(
             twin.theta *= factor
             readings.append(twin.logits(prompt.ids[0])[-1].softmax(-1))
         confidence = [reading.max() for reading in readings]
-        expected = sum(c * p for c, p in zip(confidence, readings, strict=True)) / sum(confidence)
+        shares = torch.stack(confidence) / torch.stack(confidence).sum()
+        expected = (shares[:, None] * torch.stack(readings)).sum(0)
         tokens = TokenizedPrompt(
             input_ids=tuple(prompt.ids[0].tolist()),
             layout=prompt.layout,
@@ -75,7 +76,8 @@ def test_only_chosen_layers_get_another_base(family_model: FamilyModel) -> None:
 
     def logits(method: Method) -> Tensor:
         with applied(model, method, [prompt.layout]):
-            return model(prompt.ids).logits
+            moved: Tensor = model(prompt.ids).logits
+        return moved
 
     one = logits(AttentionBuckets(base_factors=(20.0,), layers=(1,)))
     assert distance(one, logits(AttentionBuckets(base_factors=(20.0,)))) > 0.01
