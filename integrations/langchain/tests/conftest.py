@@ -147,6 +147,11 @@ class RecordingModel(RagMiddleModel):
 MakeModel = Callable[..., RecordingModel]
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> Iterator[None]:
     before = torch.get_num_threads()

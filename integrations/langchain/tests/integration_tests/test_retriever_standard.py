@@ -11,6 +11,9 @@ from langchain_tests.integration_tests import RetrieversIntegrationTests
 
 from langchain_rag_middle import FaissRetriever
 
+pytestmark = pytest.mark.anyio
+
+
 TEXTS = [
     "Lyon lies where the Rhône and the Saône meet.",
     "Nantes lies on the Loire, not far from the sea.",

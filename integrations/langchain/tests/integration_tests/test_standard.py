@@ -12,6 +12,8 @@ from langchain_tests.integration_tests import ChatModelIntegrationTests
 
 from langchain_rag_middle import ChatRagMiddle, IgnoredArgumentWarning
 
+pytestmark = pytest.mark.anyio
+
 
 @pytest.mark.filterwarnings(
     # The suite passes what services know: timeout, max_retries.

@@ -10,6 +10,8 @@ import pytest
 
 from langchain_rag_middle import ChatRagMiddle, RagMiddleLLM
 
+pytestmark = pytest.mark.anyio
+
 
 def both(model: Any, **settings: Any) -> list[Any]:
     settings = {"max_tokens": 30, **settings}

@@ -43,6 +43,9 @@ from langchain_rag_middle import (
     format_docs,
 )
 
+pytestmark = pytest.mark.anyio
+
+
 QUESTION = "On which river does Nantes lie?"
 
 

@@ -28,6 +28,8 @@ from rag_middle import (
 )
 from rag_middle.generation import MissingDocumentsWarning
 
+pytestmark = pytest.mark.anyio
+
 
 def chat(model: Any, **settings: Any) -> ChatRagMiddle:
     return ChatRagMiddle(model=model, **{"max_tokens": 8, **settings})

@@ -9,6 +9,8 @@ from langchain_core.prompts import ChatPromptTemplate, PromptTemplate, format_do
 from langchain_rag_middle import DocumentPrompt, MarkDocuments, format_docs
 from rag_middle import PromptError, parse
 
+pytestmark = pytest.mark.anyio
+
 
 def texts(marked: str) -> list[str]:
     return [document.text for document in parse(marked).documents]

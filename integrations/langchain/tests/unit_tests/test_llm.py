@@ -14,6 +14,9 @@ from langchain_rag_middle import IgnoredArgumentWarning, RagMiddleLLM, format_do
 from rag_middle import ContextOverflowError, PromptError, UnsupportedGenerationError
 from rag_middle.generation import MissingDocumentsWarning
 
+pytestmark = pytest.mark.anyio
+
+
 TEXTS = ["Lyon lies on the Rhône.", "Nantes lies on the Loire."]
 PROMPT = f"{format_docs(map(Document, TEXTS))}\n\nWhich?"
 

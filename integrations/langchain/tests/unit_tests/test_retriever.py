@@ -14,6 +14,8 @@ from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
 from langchain_rag_middle import FaissRetriever
 from rag_middle import EmbedderError, IndexMismatchError, RetrievalConfigError
 
+pytestmark = pytest.mark.anyio
+
 
 class Letters(Embeddings):
     """How often each letter occurs: not of length 1, and other letters for questions."""
