@@ -37,7 +37,7 @@ COMPARED = ("pine", "ms_poe")
 """Methods that are measured beside the chosen one: one that reorders, one that rescales RoPE."""
 
 EXAMPLES = 5
-POSITIONS = 7
+POSITIONS = 5
 _SPARE_TOKENS = 8  # beyond the longest right answer: an end token, a few words more
 _BATCH = 16
 

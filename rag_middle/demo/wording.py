@@ -105,7 +105,8 @@ def _method(verdict: Verdict | None, own: PositionCurve, base: PositionCurve) ->
         f"{in_percent(own.worst.value)} ({_points(worst)})"
     )
     text += ", which chance explains." if worst.includes_zero else "."
-    text += f" Its best and worst place are {100 * own.gap.value:.0f} points apart"
+    apart = f"{100 * own.gap.value:.0f}"
+    text += f" Its best and worst place are {apart} point{'' if apart == '1' else 's'} apart"
     return text + (", no more than chance explains." if own.gap.includes_zero else ".")
 
 

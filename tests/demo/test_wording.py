@@ -37,7 +37,7 @@ def test_a_method_that_changes_nothing_is_not_praised(make_shown: MakeShown) -> 
     assert method.startswith("pine takes the mean over the places from 90 % to 90 % (")
     assert "a difference that chance explains. The worst place" in method
     assert "raises" not in method
-    assert "which chance explains. Its best and worst place are 1 points apart, no" in method
+    assert "which chance explains. Its best and worst place are 1 point apart, no" in method
 
 
 def test_few_questions_support_no_comparison(make_shown: MakeShown) -> None:
