@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 import rag_middle
 from rag_middle.cli.ask import ask
+from rag_middle.cli.calibrate import calibrate
 from rag_middle.cli.chat import chat
 from rag_middle.cli.console import USAGE_ERROR, print_json
 from rag_middle.cli.demo import demo
@@ -65,6 +66,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(ask)
+app.command()(calibrate)
 app.command()(chat)
 app.command()(demo)
 app.command()(diagnose)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rag_middle.evaluation import Task
     from rag_middle.generation import RagMiddleModel
 
-__all__ = ["ScoreBy", "diagnose", "progress_bar"]
+__all__ = ["ScoreBy", "chosen_task", "diagnose", "load", "progress_bar"]
 
 QUESTIONS_PANEL = "Questions"
 
@@ -168,7 +168,7 @@ def diagnose(
 
         new_figure()  # without matplotlib there is no report: say so before an hour is spent
         chosen = _methods(methods)
-        questions = _task(task, data, documents, bundled=model is None)
+        questions = chosen_task(task, data, documents, bundled=model is None)
         how = Measurement(
             limit=limit,
             positions=positions,
@@ -232,7 +232,10 @@ def _methods(given: list[str] | None) -> list[str] | None:
     return names
 
 
-def _task(name: str | None, data: Path | None, documents: int | None, *, bundled: bool) -> Task:
+def chosen_task(
+    name: str | None, data: Path | None, documents: int | None, *, bundled: bool
+) -> Task:
+    """The task of that name or data; about invented documents where neither is given."""
     from rag_middle.evaluation.tasks import make_task, task_for_file
 
     options: dict[str, Any] = {} if documents is None else {"documents": documents}

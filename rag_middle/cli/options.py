@@ -73,7 +73,8 @@ class Dtype(StrEnum):
 MethodOption = Annotated[
     str,
     typer.Option(
-        help="A name (see rag-middle methods), NAME:PRESET, or several joined by +.",
+        help="A name (see rag-middle methods), NAME:PRESET, profile:PATH (see rag-middle "
+        "calibrate), or several joined by +.",
         rich_help_panel=METHOD_PANEL,
     ),
 ]

@@ -11,7 +11,7 @@ from rag_middle.attention.traits import ModelTraits
 from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods.base import Method, MethodInfo, as_several, chosen_layers, require_finite
-from rag_middle.ops.curves import bezier_factors
+from rag_middle.ops.curves import Curve, curve_factors
 
 __all__ = ["LPES"]
 
@@ -60,14 +60,16 @@ class LPES(Method):
                 raise MethodConfigError(f"LPES: factors[{layer}] must be above 0, got {factor}.")
 
     @classmethod
-    def from_curve(cls, points: Sequence[tuple[float, float]], num_layers: int) -> LPES:
-        """The factors of a Bézier curve over `num_layers` layers (equations 3 to 5).
+    def from_curve(
+        cls, points: Sequence[tuple[float, float]], num_layers: int, curve: Curve = "bezier"
+    ) -> LPES:
+        """The factors of a curve over `num_layers` layers (equations 3 to 5).
 
         Raises:
-            MethodConfigError: not four control points with strictly rising abscissae.
+            MethodConfigError: fewer than two control points, or abscissae that do not rise.
         """
         try:
-            return cls(factors=bezier_factors(points, num_layers))
+            return cls(factors=curve_factors(points, num_layers, curve))
         except ValueError as error:
             raise MethodConfigError(f"LPES: {error}.") from error
 

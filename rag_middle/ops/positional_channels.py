@@ -132,11 +132,12 @@ def rank_channels(
     skip_trend: int = 100,
     skip_smoothness: int = 100,
     pooled: Literal["sum", "min"] = "sum",
+    layers: range | None = None,
 ) -> tuple[PositionalChannel, ...]:
     """Candidates for positional channels, the smoothest first.
 
-    A candidate has a trend of one direction in more than a quarter of the layers, the first two
-    and the last one not counted.
+    A candidate has a trend of one direction in more than a quarter of the model's layers, counted
+    among `layers`.
 
     Args:
         hidden: mean hidden states ``[L, n, hidden]``, one layer per decoder layer: without the
@@ -145,29 +146,30 @@ def rank_channels(
         skip_smoothness: positions left out at the start for the smoothness (authors' code: 200).
         pooled: how smoothness is pooled over a channel's layers. The paper adds; the authors'
             code takes the smallest.
+        layers: 0-based layers that are looked at; by default all but the first two and the last.
 
     Raises:
         ValueError: too few positions remain.
     """
     num_layers = hidden.shape[0]
-    used = range(_FIRST_LAYER, num_layers - 1)
+    used = range(_FIRST_LAYER, num_layers - 1) if layers is None else layers
     trends = channel_trends(hidden, skip=skip_trend)[used.start : used.stop].cpu()
     smoothness = channel_smoothness(hidden, skip=skip_smoothness).cpu()
     found = []
     for channel in range(hidden.shape[2]):
         direction = 1 if (trends[:, channel] == 1).sum() > (trends[:, channel] == -1).sum() else -1
-        layers = tuple(
+        trending = tuple(
             layer
             for layer, trend in zip(used, trends[:, channel].tolist(), strict=True)
             if trend == direction
         )
-        if len(layers) <= num_layers // 4:
+        if len(trending) <= num_layers // 4:
             continue
-        scores = smoothness[list(layers), channel]
+        scores = smoothness[list(trending), channel]
         score = scores.sum() if pooled == "sum" else scores.min()
         found.append(
             PositionalChannel(
-                channel=channel, direction=direction, layers=layers, smoothness=float(score)
+                channel=channel, direction=direction, layers=trending, smoothness=float(score)
             )
         )
     return tuple(sorted(found, key=lambda each: each.smoothness))

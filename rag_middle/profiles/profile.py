@@ -155,7 +155,8 @@ class Profile:
         model = body.get("model")
         if not isinstance(model, dict):
             raise ProfileFormatError(f"'model' should be an object, got {model!r}.")
-        return _made(cls, {**body, "model": _made(ModelFacts, model)})
+        profile: Profile = _made(cls, {**body, "model": _made(ModelFacts, model)})
+        return profile
 
 
 _ENVELOPE = ("format", "version")

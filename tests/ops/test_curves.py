@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_middle.ops.curves import bezier_factors
+from rag_middle.ops.curves import Curve, bezier_factors, curve_factors
 from tests.reference.position_scaling import bezier_by_sampling
 
 Points = list[tuple[float, float]]
@@ -67,3 +69,38 @@ def test_factors_stay_within_the_control_points(xs: list[int], ys: list[int], la
 def test_what_is_no_curve_is_refused(points: Points, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         bezier_factors(points, 4)
+
+
+def test_a_line_is_straight_between_its_points() -> None:
+    points = [(0, 1.0), (1, 2.0), (3, 1.0)]
+    assert curve_factors(points, 7, "linear") == pytest.approx([1, 1.5, 2, 1.75, 1.5, 1.25, 1])
+
+
+def test_steps_keep_the_height_of_the_last_point_passed() -> None:
+    points = [(0, 1.2), (2, 1.5), (5, 1.1)]
+    assert curve_factors(points, 6, "step") == (1.2, 1.2, 1.5, 1.5, 1.5, 1.1)
+
+
+@pytest.mark.parametrize("points", [2, 3, 5])
+def test_a_bezier_curve_of_any_degree_through_points_on_a_line_is_the_line(points: int) -> None:
+    line = [(k, 1 + 0.1 * k) for k in range(points)]
+    expected = [1 + 0.1 * (points - 1) * layer / 8 for layer in range(9)]
+    assert curve_factors(line, 9, "bezier") == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("curve", ["bezier", "linear", "step"])
+def test_every_curve_has_a_factor_for_a_single_layer(curve: Curve) -> None:
+    assert curve_factors([(0, 1.3), (1, 1.7)], 1, curve) == (1.3,)
+
+
+@pytest.mark.parametrize(
+    ("points", "curve", "told"),
+    [
+        ([(0, 1.0)], "linear", "at least 2"),
+        ([(1, 1.0), (1, 2.0)], "step", "strictly rising"),
+        ([(0, 1.0), (1, 2.0)], "spline", "bezier, linear, step, got 'spline'"),
+    ],
+)
+def test_curves_that_cannot_be_are_refused(points: Points, curve: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        curve_factors(points, 4, curve)

@@ -1,0 +1,65 @@
+"""Fit a method's settings to a model, and keep them as a profile.
+
+::
+
+    found = calibrate(model, "lpes", examples, held_out, out="my-model.json")
+    print(found.verdict)
+
+The objective is any function of a method; the built-in one is the mean over `Example`s, which
+``rag-middle calibrate`` makes of the evaluation's tasks.
+"""
+
+from rag_middle.calibration.calibrate import Calibration, Estimate, calibrate, make_search
+from rag_middle.calibration.evaluator import Candidate, Evaluator
+from rag_middle.calibration.examples import Example, allotted, digest
+from rag_middle.calibration.genetic import CurveSearch, evolve
+from rag_middle.calibration.held_out import HeldOut, held_out_check
+from rag_middle.calibration.hidden_states import mean_hidden_states, random_texts
+from rag_middle.calibration.objective import Criterion, ExampleObjective, Objective, Outcome
+from rag_middle.calibration.racing import Race
+from rag_middle.calibration.searches import (
+    SEARCHES,
+    ChannelSearch,
+    Found,
+    InitialTokenSearch,
+    LayerSearch,
+    RatioSearch,
+    Search,
+)
+from rag_middle.calibration.workers import FromDisk, InProcess, Job, Processes, RayWorkers, Workers
+
+__all__ = [
+    "SEARCHES",
+    "Calibration",
+    "Candidate",
+    "ChannelSearch",
+    "Criterion",
+    "CurveSearch",
+    "Estimate",
+    "Evaluator",
+    "Example",
+    "ExampleObjective",
+    "Found",
+    "FromDisk",
+    "HeldOut",
+    "InProcess",
+    "InitialTokenSearch",
+    "Job",
+    "LayerSearch",
+    "Objective",
+    "Outcome",
+    "Processes",
+    "Race",
+    "RatioSearch",
+    "RayWorkers",
+    "Search",
+    "Workers",
+    "allotted",
+    "calibrate",
+    "digest",
+    "evolve",
+    "held_out_check",
+    "make_search",
+    "mean_hidden_states",
+    "random_texts",
+]

@@ -1,0 +1,302 @@
+"""Search for settings of a method, check them on held-out prompts, and write a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, fields
+from importlib.metadata import version
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from torch import Tensor
+
+import rag_middle
+from rag_middle.calibration.evaluator import Candidate, Evaluator, Progress
+from rag_middle.calibration.examples import Example, digest
+from rag_middle.calibration.held_out import held_out_check
+from rag_middle.calibration.journal import open_journal
+from rag_middle.calibration.objective import Criterion, ExampleObjective, Objective, Outcome
+from rag_middle.calibration.searches import SEARCHES, Search
+from rag_middle.calibration.workers import InProcess, Workers, threads
+from rag_middle.errors import CalibrationConfigError
+from rag_middle.generation import RagMiddleModel, model_facts
+from rag_middle.methods import Method, NoMethod
+from rag_middle.profiles import Profile, write_profile
+from rag_middle.registry import suggest
+
+__all__ = ["Calibration", "Estimate", "calibrate", "make_search"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What a search will take at most.
+
+    Attributes:
+        candidates: to score.
+        prompts: prompts that go through the model for them, the held-out check included.
+        seconds: from the time that the unmodified model took; None where it was known already.
+    """
+
+    candidates: int
+    prompts: int
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What a calibration found.
+
+    Attributes:
+        profile: the best settings, whether they help or not; `Profile.recommended` says that.
+        verdict: one sentence.
+        hidden: mean hidden states `[layers, n, hidden]` of the channel search, for charts.
+    """
+
+    profile: Profile
+    verdict: str
+    hidden: Tensor | None = None
+
+
+def make_search(method: str, options: Mapping[str, Any] | None = None) -> Search:
+    """The search for a method, by name and parameters.
+
+    Raises:
+        CalibrationConfigError: none for this method, or parameters that it does not have.
+    """
+    if method not in SEARCHES:
+        raise CalibrationConfigError(
+            f"{method} has no settings to search for.{suggest(method, SEARCHES)} Methods: "
+            f"{', '.join(SEARCHES)}."
+        )
+    kind = SEARCHES[method]
+    known = [each.name for each in fields(kind)]
+    for option in options or {}:
+        if option not in known:
+            raise CalibrationConfigError(
+                f"The search for {method} has no option {option!r}.{suggest(option, known)} "
+                f"Options: {', '.join(known)}."
+            )
+    return kind(**dict(options or {}))
+
+
+def calibrate(
+    model: RagMiddleModel,
+    search: Search | str,
+    examples: Sequence[Example] = (),
+    held_out: Sequence[Example] = (),
+    *,
+    objective: Objective | None = None,
+    criterion: Criterion | None = None,
+    workers: Callable[[Sequence[Example], Criterion], Workers] | None = None,
+    seed: int = 0,
+    threads_each: int = 1,
+    max_batch_size: int = 8,
+    state: str | Path | None = None,
+    out: str | Path | None = None,
+    data: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+    estimated: Callable[[Estimate], None] | None = None,
+) -> Calibration:
+    """Search for settings that suit a model.
+
+    The same model, examples, seed and number of threads give the same profile, bit for bit,
+    whatever the workers, and also where the search was killed and started again.
+
+    Args:
+        model: to fit; left as it is found.
+        search: what to try, or the method's name for its usual search.
+        examples: that candidates are compared on.
+        held_out: that the winner is checked on, every question at the same places; the search
+            never sees them.
+        objective: any function of a method, instead of the mean over `examples`; it runs in this
+            process. Its scores have no intervals, so nothing is recommended.
+        criterion: what the mean is of; by default what suits the search.
+        workers: makes workers that score examples; by default this process does.
+        seed: of whatever is drawn.
+        threads_each: of PyTorch, here and in every worker.
+        max_batch_size: prompts per forward pass.
+        state: file to continue from, written after every candidate.
+        out: file for the profile.
+        data: what the examples are, for the profile.
+        progress: told after every candidate.
+        estimated: told the cost once, before the search begins.
+
+    Raises:
+        CalibrationConfigError: neither examples nor an objective, or a search that is not for
+            this model.
+        CalibrationStateError: `state` is damaged, belongs to another search, or is in use.
+        UnsupportedArchitectureError: the model cannot take the method.
+        WorkerError: workers ended again and again.
+    """
+    chosen = make_search(search) if isinstance(search, str) else search
+    if objective is None and not examples:
+        raise CalibrationConfigError("Give examples to compare candidates on, or an objective.")
+    if objective is not None and workers is not None:
+        raise CalibrationConfigError(
+            "An objective of your own runs in this process: leave workers out, or spread the work "
+            "in the objective."
+        )
+    seen = {each.question for each in examples} & {each.question for each in held_out}
+    if seen:
+        raise CalibrationConfigError(
+            f"{len(seen)} held-out questions are among those of the search ({min(seen)!r}): the "
+            "check would say nothing. Hold out others."
+        )
+    by = criterion or chosen.criterion
+    every = (*examples, *held_out)
+    described = {
+        "search": {"examples": len(examples), "sha256": digest(examples)},
+        "held_out": {"examples": len(held_out), "sha256": digest(held_out)},
+        **(data or {}),
+    }
+    with threads(threads_each):
+        facts = model_facts(model.model, model.tokenizer)
+        identity = {
+            "search": chosen.to_dict(),
+            "criterion": by if objective is None else "custom",
+            "seed": seed,
+            "model": asdict(facts),
+            "data": described,
+            "software": _software(),
+            "threads": threads_each,
+            "batch": max_batch_size,
+        }
+        with open_journal(None if state is None else Path(state), identity) as journal:
+            if objective is not None:
+                team: Workers = InProcess(objective)
+            elif workers is not None:
+                team = workers(every, by)
+            else:
+                team = InProcess(
+                    ExampleObjective(model, every, criterion=by, max_batch_size=max_batch_size)
+                )
+            with closing(team):
+                evaluator = Evaluator(
+                    team,
+                    journal,
+                    examples=len(examples) if objective is None else None,
+                    progress=progress,
+                )
+                before = _baseline(
+                    model,
+                    chosen,
+                    evaluator,
+                    len(every),
+                    known="none" in journal,
+                    tell=estimated,
+                )
+                found = chosen.run(
+                    model, examples, evaluator, seed=seed, max_batch_size=max_batch_size
+                )
+                best = found.ranked[0] if found.ranked else None
+                checked = None
+                verdict = "No candidate was found: nothing to recommend."
+                if best is not None and objective is None and held_out:
+                    outcomes = evaluator.held_out(
+                        {"none": NoMethod(), best[0].key: best[0].method}, len(every)
+                    )
+                    checked = held_out_check(held_out, *outcomes, seed=seed)
+                    verdict = checked.verdict
+                elif best is not None:
+                    verdict = "Not checked on held-out prompts: nothing is recommended."
+                if best is not None and best[1].score <= before.score:
+                    verdict = (
+                        f"No candidate beats the unmodified model on the prompts of the search "
+                        f"({before.score:.4g}). {verdict}"
+                    )
+                trace = evaluator.trace
+    best_method: Method = best[0].method if best else NoMethod()
+    if best:
+        model.checked_method(best_method)  # that it reaches the model
+    profile = Profile(
+        method=best_method.name,
+        options=_options(best_method),
+        model=facts,
+        note=verdict,
+        recommended=(
+            None
+            if checked is None
+            else checked.improves and best is not None and best[1].score > before.score
+        ),
+        seed=seed,
+        software=_software(),
+        data=described,
+        search={
+            "settings": _plain(identity["search"]),
+            "criterion": identity["criterion"],
+            "threads": threads_each,
+            "max_batch_size": max_batch_size,
+            **_plain(found.details),
+            "trace": trace,
+        },
+        scores={
+            "search": {
+                "before": _told(before),
+                "after": _told(best[1]) if best else None,
+            },
+            "held_out": checked.scores if checked else None,
+        },
+    )
+    if out is not None:
+        write_profile(profile, out)
+    return Calibration(profile=profile, verdict=verdict, hidden=found.hidden)
+
+
+def _baseline(
+    model: RagMiddleModel,
+    search: Search,
+    evaluator: Evaluator,
+    everything: int,
+    *,
+    known: bool,
+    tell: Callable[[Estimate], None] | None,
+) -> Outcome:
+    """The unmodified model's score; what it took says what the search will take."""
+    begun = perf_counter()
+    [before] = evaluator.outcomes([Candidate("none", NoMethod())])
+    seconds = None if known else perf_counter() - begun
+    candidates = search.most_candidates(model)
+    evaluator.expected = 1 + candidates
+    if tell:
+        examples = max(1, len(before.right))
+        tell(
+            Estimate(
+                candidates=candidates,
+                prompts=candidates * examples + 2 * max(0, everything - examples),
+                seconds=None if seconds is None else seconds * candidates,
+            )
+        )
+    return before
+
+
+def _options(method: Method) -> dict[str, Any]:
+    """Parameters that differ from the defaults, in JSON's types."""
+    return {
+        each.name: _plain(getattr(method, each.name))
+        for each in fields(method)  # type: ignore[arg-type]
+        if getattr(method, each.name) != each.default
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, tuple | list) else value
+
+
+def _told(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "score": outcome.score,
+        "log_likelihood": outcome.log_likelihood,
+        "exact_match": outcome.right.count("1") / len(outcome.right) if outcome.right else None,
+    }
+
+
+def _software() -> dict[str, str]:
+    packages = ("torch", "transformers", "tokenizers", "numpy")
+    return {
+        "rag-middle": rag_middle.__version__,
+        **{package: version(package) for package in packages},
+    }

@@ -1,0 +1,221 @@
+"""The search for an LPES curve (arXiv:2606.27705, appendix E), and what makes it cheaper."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import get_args
+
+from rag_middle.calibration.objective import Outcome
+from rag_middle.calibration.racing import Race
+from rag_middle.errors import CalibrationConfigError
+from rag_middle.ops.curves import Curve, curve_factors
+
+__all__ = ["CurveSearch", "Genome", "evolve"]
+
+#: Control points: layer, and factor in tenths.
+Genome = tuple[tuple[int, int], ...]
+
+#: Scores genomes that may be dropped once they are clearly worse than the race's reference.
+Scoring = Callable[[Sequence[Genome], Race | None], list[Outcome]]
+
+_LOW, _HIGH, _START = 10, 20, 15  # tenths
+_REACH_X, _REACH_Y = 2, 2  # layers, tenths
+_TRIES = 4
+_REDRAWS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurveSearch:
+    """Settings of the genetic search; the defaults are the paper's.
+
+    Attributes:
+        curve: how factors lie between control points.
+        control_points: 2 to 5.
+        population: individuals of a generation.
+        parents: the best, from which the next generation comes.
+        mutants: children by mutation in each generation.
+        crossovers: children of two parents in each generation.
+        generations: after the first.
+        racing: give up on children that are clearly worse than the worst parent.
+        risk: most that the chance may be of giving up on one that is as good; see `Race`.
+        plain: as the paper does it: the same curve may be scored again, and nothing is given up.
+    """
+
+    curve: Curve = "bezier"
+    control_points: int = 4
+    population: int = 32
+    parents: int = 12
+    mutants: int = 16
+    crossovers: int = 4
+    generations: int = 20
+    racing: bool = True
+    risk: float = 0.05
+    plain: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("control_points", "population", "parents", "mutants", "crossovers"):
+            if not isinstance(getattr(self, name), int):
+                raise CalibrationConfigError(
+                    f"{name} must be a whole number, got {getattr(self, name)!r}."
+                )
+        if self.curve not in get_args(Curve):
+            raise CalibrationConfigError(
+                f"curve must be one of {', '.join(get_args(Curve))}, got {self.curve!r}."
+            )
+        if not 2 <= self.control_points <= 5:
+            raise CalibrationConfigError(
+                f"control_points must be 2 to 5, got {self.control_points}."
+            )
+        if not 2 <= self.parents <= self.population:
+            raise CalibrationConfigError(
+                f"parents must be 2 to population={self.population}, got {self.parents}."
+            )
+        for name in ("mutants", "crossovers", "generations"):
+            if getattr(self, name) < 0:
+                raise CalibrationConfigError(f"{name} must be >= 0, got {getattr(self, name)}.")
+        if not 0 <= self.risk < 1:
+            raise CalibrationConfigError(f"risk must be from 0 to below 1, got {self.risk}.")
+
+    @property
+    def most_curves(self) -> int:
+        """How many curves are scored at most: of a crossover, both children are."""
+        return self.population + self.generations * (self.mutants + 2 * self.crossovers)
+
+    def factors(self, genome: Genome, num_layers: int) -> tuple[float, ...]:
+        """The factor of every layer; equal curves have equal factors."""
+        points = [(x, y / 10) for x, y in genome]
+        return tuple(round(f, 6) for f in curve_factors(points, num_layers, self.curve))
+
+
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    genome: Genome
+    outcome: Outcome
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """By fitness; the likelihood of the answers decides between equals."""
+        return self.outcome.score, self.outcome.log_likelihood or 0.0
+
+
+def evolve(
+    settings: CurveSearch, num_layers: int, seed: int, score: Scoring
+) -> list[tuple[Genome, Outcome]]:
+    """Genomes that were scored completely, the fittest first.
+
+    Args:
+        settings: of the search.
+        num_layers: of the model.
+        seed: the same seed and outcomes give the same search.
+        score: fitness of genomes.
+
+    Raises:
+        CalibrationConfigError: more control points than layers.
+    """
+    if settings.control_points > num_layers:
+        raise CalibrationConfigError(
+            f"{settings.control_points} control points need as many layers, and the model has "
+            f"{num_layers}: lower control_points."
+        )
+    return _Evolution(settings, num_layers, seed, score).run()
+
+
+class _Evolution:
+    def __init__(self, settings: CurveSearch, num_layers: int, seed: int, score: Scoring) -> None:
+        self._settings = settings
+        self._layers = num_layers
+        self._rng = random.Random(f"lpes {seed}")
+        self._score = score
+        self._curves: dict[tuple[float, ...], _Scored] = {}
+
+    def run(self) -> list[tuple[Genome, Outcome]]:
+        settings = self._settings
+        last = self._layers - 1
+        steps = settings.control_points - 1
+        start: Genome = tuple((round(k * last / steps), _START) for k in range(steps + 1))
+        first = [start]
+        while len(first) < settings.population:
+            first.append(self._new(partial(self._mutant, start), first))
+        # The first parents have to be scored on everything before anybody can be worse than they.
+        self._add(first[: settings.parents])
+        self._add(first[settings.parents :])
+        for _ in range(settings.generations):
+            parents = self._best()[: settings.parents]
+            children: list[Genome] = []
+            for _ in range(settings.mutants):
+                children.append(self._new(partial(self._child, parents), children))
+            for _ in range(settings.crossovers):
+                # The better child is kept by selection: the worse one has no advantage from
+                # having been scored.
+                children.extend(self._crossed(parents))
+            self._add(children)
+        return [(each.genome, each.outcome) for each in self._best()]
+
+    def _best(self) -> list[_Scored]:
+        complete = [each for each in self._curves.values() if each.outcome.complete]
+        return sorted(complete, key=lambda each: each.rank, reverse=True)  # stable: older first
+
+    def _add(self, genomes: Sequence[Genome]) -> None:
+        settings = self._settings
+        if not settings.plain:
+            genomes = self._unscored(genomes)
+        if not genomes:
+            return
+        worst = self._best()[: settings.parents][-1:] if settings.racing else []
+        races = bool(worst) and not settings.plain and bool(worst[0].outcome.right)
+        enough = len(self._best()) >= settings.parents
+        race = Race(reference=worst[0].outcome.right, risk=settings.risk) if races else None
+        outcomes = self._score(genomes, race if enough else None)
+        for genome, outcome in zip(genomes, outcomes, strict=True):
+            curve = settings.factors(genome, self._layers)
+            self._curves.setdefault(curve, _Scored(genome, outcome))
+
+    def _unscored(self, genomes: Sequence[Genome]) -> list[Genome]:
+        """One genome of each curve that was not scored yet."""
+        of_curve = {self._settings.factors(each, self._layers): each for each in reversed(genomes)}
+        new = [genome for curve, genome in of_curve.items() if curve not in self._curves]
+        return new[::-1]
+
+    def _new(self, draw: Callable[[], Genome], others: Sequence[Genome]) -> Genome:
+        """A genome whose curve was not scored yet, if a few draws find one."""
+        genome = draw()
+        if self._settings.plain:
+            return genome
+        waiting = {self._settings.factors(each, self._layers) for each in others}
+        for _ in range(_REDRAWS):
+            curve = self._settings.factors(genome, self._layers)
+            if curve not in self._curves and curve not in waiting:
+                break
+            genome = draw()
+        return genome
+
+    def _child(self, parents: Sequence[_Scored]) -> Genome:
+        return self._mutant(self._rng.choice(parents).genome)
+
+    def _mutant(self, genome: Genome) -> Genome:
+        points = list(genome)
+        for k, (x, y) in enumerate(genome):
+            low = points[k - 1][0] + 1 if k else 0
+            high = genome[k + 1][0] - 1 if k + 1 < len(genome) else self._layers - 1
+            x = min(max(x + self._rng.randint(-_REACH_X, _REACH_X), low), high)
+            y = min(max(y + self._rng.randint(-_REACH_Y, _REACH_Y), _LOW), _HIGH)
+            points[k] = (x, y)
+        return tuple(points)
+
+    def _crossed(self, parents: Sequence[_Scored]) -> list[Genome]:
+        for _ in range(_TRIES):
+            one, other = (each.genome for each in self._rng.sample(list(parents), 2))
+            cut = self._rng.randrange(1, len(one))
+            children = [one[:cut] + other[cut:], other[:cut] + one[cut:]]
+            valid = [each for each in children if _rises(each)]
+            if valid:
+                return valid
+        return []
+
+
+def _rises(genome: Genome) -> bool:
+    return all(left[0] < right[0] for left, right in pairwise(genome))

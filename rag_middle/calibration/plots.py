@@ -1,0 +1,67 @@
+"""The channels that a search found, layer by layer (figure 3 of arXiv:2406.02536)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from rag_middle.errors import CalibrationConfigError, MissingExtraError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["plot_channels"]
+
+_COLUMNS = 2
+_MOST = 6  # channels
+
+
+def plot_channels(
+    hidden: Tensor, channels: Sequence[Mapping[str, Any]], path: str | Path | None = None
+) -> Figure:
+    """Mean value of each found channel along the text, one line per layer in which it drifts.
+
+    Args:
+        hidden: mean hidden states ``[layers, n, hidden]``.
+        channels: with ``channel``, ``layers`` and ``smoothness``, the smoothest first; six are
+            drawn.
+        path: where to save the figure; its ending says the format.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+        CalibrationConfigError: no channels.
+    """
+    try:
+        from matplotlib import colormaps
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError("A chart", package="matplotlib", extra="eval") from error
+    if not channels:
+        raise CalibrationConfigError("No channel was found, so there is nothing to draw.")
+    drawn = channels[:_MOST]
+    rows = ceil(len(drawn) / _COLUMNS)
+    figure = Figure(figsize=(9, 2.6 * rows), layout="constrained")
+    axes = figure.subplots(rows, min(_COLUMNS, len(drawn)), squeeze=False).flatten()
+    colour = colormaps["viridis"]
+    deepest = max(1, hidden.shape[0] - 1)
+    for axis, channel in zip(axes, drawn, strict=False):
+        for layer in channel["layers"]:
+            values = hidden[layer, :, channel["channel"]].tolist()
+            axis.plot(values, color=colour(layer / deepest), linewidth=0.8, label=f"layer {layer}")
+        axis.set_title(
+            f"channel {channel['channel']} (smoothness {channel['smoothness']:.2g})", fontsize=9
+        )
+        axis.set_xlabel("position in tokens", fontsize=8)
+        axis.set_ylabel("mean hidden state", fontsize=8)
+        axis.tick_params(labelsize=7)
+        if len(channel["layers"]) <= 8:
+            axis.legend(fontsize=6)
+    for axis in axes[len(drawn) :]:
+        axis.set_visible(False)
+    if path is not None:
+        figure.savefig(str(path), dpi=150)
+    return figure

@@ -1,0 +1,267 @@
+"""Where candidates are scored: in this process, in several, or on a Ray cluster.
+
+A job's outcome depends on nothing but the job, so it does not matter who does it, nor when.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Literal
+
+import torch
+
+from rag_middle.calibration.examples import Example
+from rag_middle.calibration.objective import Criterion, ExampleObjective, Objective, Outcome
+from rag_middle.calibration.racing import Race
+from rag_middle.errors import MissingExtraError, WorkerError
+from rag_middle.generation import RagMiddleModel
+from rag_middle.methods import Method
+
+__all__ = ["FromDisk", "InProcess", "Job", "Processes", "RayWorkers", "Workers", "threads"]
+
+_DEATHS_IN_A_ROW = 3
+
+#: Makes the objective where it is used; for other processes it must be importable there.
+Opening = Callable[[], Objective]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One candidate to score.
+
+    Attributes:
+        key: its name in the journal.
+        method: what is scored.
+        start: first example.
+        stop: the one after the last; None for an objective without examples.
+        race: when to give up.
+    """
+
+    key: str
+    method: Method
+    start: int = 0
+    stop: int | None = None
+    race: Race | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromDisk:
+    """Loads a model in a worker and scores examples with it.
+
+    Attributes:
+        model: directory or hub name.
+        options: of `RagMiddleModel.from_pretrained`.
+        examples: as `ExampleObjective` takes them, like the rest.
+        criterion: see there.
+        max_batch_size: see there.
+        template: see there.
+    """
+
+    model: str
+    examples: tuple[Example, ...]
+    criterion: Criterion
+    options: Mapping[str, Any] = field(default_factory=dict)
+    max_batch_size: int = 8
+    template: Literal["auto", "chat", "raw"] = "auto"
+
+    def __call__(self) -> ExampleObjective:
+        return ExampleObjective(
+            RagMiddleModel.from_pretrained(self.model, **self.options),
+            self.examples,
+            criterion=self.criterion,
+            max_batch_size=self.max_batch_size,
+            template=self.template,
+        )
+
+
+def done(objective: Objective, job: Job) -> Outcome:
+    """The outcome of a job."""
+    if isinstance(objective, ExampleObjective) and job.stop is not None:
+        return objective.outcome(job.method, job.start, job.stop, job.race)
+    return Outcome(score=float(objective(job.method)))
+
+
+class Workers(ABC):
+    """Scores jobs."""
+
+    @abstractmethod
+    def outcomes(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
+        """Each job with its outcome, as they become known."""
+
+    def close(self) -> None:
+        """Give back what was taken."""
+        return
+
+
+class InProcess(Workers):
+    """One after the other, here.
+
+    Args:
+        objective: that scores.
+    """
+
+    def __init__(self, objective: Objective) -> None:
+        self._objective = objective
+
+    def outcomes(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
+        for job in jobs:
+            yield job, done(self._objective, job)
+
+
+class Processes(Workers):
+    """Several processes of this machine, each with a model of its own.
+
+    Where one dies, all are started again and do what was not done.
+
+    Args:
+        opening: makes the objective in each of them.
+        count: of processes.
+        threads_each: of PyTorch in each process.
+    """
+
+    def __init__(self, opening: Opening, count: int, threads_each: int) -> None:
+        self._opening = opening
+        self._count = count
+        self._threads = threads_each
+        self._pool: ProcessPoolExecutor | None = None
+
+    def outcomes(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
+        left = {job.key: job for job in jobs}
+        deaths = 0
+        while left:
+            try:
+                futures: dict[Future[Outcome], Job] = {
+                    self._started().submit(_work, job): job for job in left.values()
+                }
+                for future in as_completed(futures):
+                    outcome = future.result()
+                    job = left.pop(futures[future].key)
+                    deaths = 0
+                    yield job, outcome
+            except BrokenProcessPool as error:
+                self.close()
+                deaths += 1
+                if deaths >= _DEATHS_IN_A_ROW:
+                    raise WorkerError(
+                        f"Worker processes ended {deaths} times in a row without a result "
+                        f"({error}). Memory is the usual reason: use fewer workers. The search "
+                        "continues from where it stands when it is started again."
+                    ) from error
+
+    def close(self) -> None:
+        """End the processes."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+    def _started(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(
+                self._count,
+                # A forked process would inherit locks of threads that it does not have.
+                mp_context=multiprocessing.get_context("spawn"),
+                initializer=_open,
+                initargs=(self._opening, self._threads),
+            )
+        return self._pool
+
+
+_opened: Objective | None = None
+
+
+def _open(opening: Opening, threads_each: int) -> None:
+    global _opened
+    torch.set_num_threads(threads_each)
+    _opened = opening()
+
+
+def _work(job: Job) -> Outcome:
+    if _opened is None:
+        raise RuntimeError("this process was not opened")
+    return done(_opened, job)
+
+
+class RayWorkers(Workers):
+    """Actors of a Ray cluster, or of this machine where no cluster is joined.
+
+    Ray starts an actor that dies again, and its job with it.
+
+    Args:
+        opening: makes the objective in each of them.
+        count: of actors.
+        threads_each: of PyTorch, and CPUs, of each actor.
+        address: of a running cluster; None for that in ``RAY_ADDRESS``, else for this machine.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+    """
+
+    def __init__(
+        self, opening: Opening, count: int, threads_each: int, address: str | None = None
+    ) -> None:
+        try:
+            # By its name: untyped in parts, and not installed everywhere.
+            ray: Any = import_module("ray")
+        except ImportError as error:
+            raise MissingExtraError("backend='ray'", package="ray", extra="ray") from error
+        self._ray = ray
+        self._started_here = not ray.is_initialized()
+        if self._started_here:
+            here = {} if address else {"num_cpus": count * threads_each}
+            ray.init(address=address, include_dashboard=False, log_to_driver=False, **here)
+        remote = ray.remote(num_cpus=threads_each, max_restarts=-1, max_task_retries=3)(_Actor)
+        self._actors = [remote.remote(opening, threads_each) for _ in range(count)]
+
+    def outcomes(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
+        waiting, idle = list(reversed(jobs)), list(self._actors)
+        running: dict[Any, tuple[Any, Job]] = {}
+        while waiting or running:
+            while waiting and idle:
+                actor, job = idle.pop(), waiting.pop()
+                running[actor.outcome.remote(job)] = (actor, job)
+            [finished], _ = self._ray.wait(list(running), num_returns=1)
+            actor, job = running.pop(finished)
+            try:
+                outcome: Outcome = self._ray.get(finished)
+            except self._ray.exceptions.RayActorError as error:
+                raise WorkerError(
+                    f"A Ray worker ended again and again ({type(error).__name__}). Memory is the "
+                    "usual reason: use fewer workers. The search continues from where it stands "
+                    "when it is started again."
+                ) from error
+            idle.append(actor)
+            yield job, outcome
+
+    def close(self) -> None:
+        """End the actors, and the cluster if it was started for them."""
+        for actor in self._actors:
+            self._ray.kill(actor)
+        if self._started_here:
+            self._ray.shutdown()
+
+
+class _Actor:
+    def __init__(self, opening: Opening, threads_each: int) -> None:
+        torch.set_num_threads(threads_each)
+        self._objective = opening()
+
+    def outcome(self, job: Job) -> Outcome:
+        return done(self._objective, job)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """PyTorch with `count` threads: sums depend on how they are cut among threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

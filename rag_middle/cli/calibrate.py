@@ -1,0 +1,384 @@
+"""``rag-middle calibrate``: fit a method's settings to a model and keep them as a profile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting, tell
+from rag_middle.cli.diagnose import chosen_task, load, progress_bar
+from rag_middle.cli.flags import flags_of
+from rag_middle.cli.method_options import parse_method_options
+from rag_middle.cli.options import (
+    METHOD_PANEL,
+    MODEL_PANEL,
+    OUTPUT_PANEL,
+    AttnImplementationOption,
+    DeviceOption,
+    Dtype,
+    DtypeOption,
+    RevisionOption,
+    Template,
+    TemplateOption,
+    TrustRemoteCodeOption,
+)
+
+if TYPE_CHECKING:
+    from rag_middle.calibration import Calibration, Estimate, Example, Workers
+    from rag_middle.calibration.objective import Criterion
+
+__all__ = ["calibrate"]
+
+QUESTIONS_PANEL = "Questions"
+SEARCH_PANEL = "Search"
+
+
+class Fitted(StrEnum):
+    """Methods with settings to search for."""
+
+    positional_hidden_states = "positional_hidden_states"
+    lpes = "lpes"
+    siw = "siw"
+    ms_poe = "ms_poe"
+
+
+class CompareBy(StrEnum):
+    """exact_match: share of answers written word for word; log_likelihood: nats per answer."""
+
+    exact_match = "exact_match"
+    log_likelihood = "log_likelihood"
+
+
+class Backend(StrEnum):
+    """processes: of this machine; ray: a Ray cluster."""
+
+    processes = "processes"
+    ray = "ray"
+
+
+def calibrate(
+    method: Annotated[
+        Fitted,
+        typer.Option(help="Whose settings to search for.", rich_help_panel=METHOD_PANEL),
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="Directory or hub name. Default: the bundled reader.",
+            show_default=False,
+            rich_help_panel=MODEL_PANEL,
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Questions with the document that answers them, as JSON lines. Default: questions "
+            "about invented documents.",
+            show_default=False,
+            rich_help_panel=QUESTIONS_PANEL,
+        ),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            help="What the questions are. Default: what --data looks like.",
+            show_default=False,
+            rich_help_panel=QUESTIONS_PANEL,
+        ),
+    ] = None,
+    documents: Annotated[
+        int | None,
+        typer.Option(
+            help="Documents in a prompt. Default: what the data or the task has.",
+            show_default=False,
+            rich_help_panel=QUESTIONS_PANEL,
+        ),
+    ] = None,
+    questions: Annotated[
+        int,
+        typer.Option(min=1, help="Questions of the search.", rich_help_panel=QUESTIONS_PANEL),
+    ] = 200,
+    held_out: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Questions to check the result on, each at five places; the search never sees "
+            "them.",
+            rich_help_panel=QUESTIONS_PANEL,
+        ),
+    ] = 100,
+    weights: Annotated[
+        str,
+        typer.Option(
+            metavar="BEGIN,MIDDLE,END",
+            help="How much places of the answering document count in the search.",
+            rich_help_panel=QUESTIONS_PANEL,
+        ),
+    ] = "0.2,0.3,0.5",
+    compare_by: Annotated[
+        CompareBy | None,
+        typer.Option(
+            help="What candidates are compared by. Default: exact_match for lpes, else "
+            "log_likelihood.",
+            show_default=False,
+            rich_help_panel=SEARCH_PANEL,
+        ),
+    ] = None,
+    search_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--search-option",
+            "-s",
+            metavar="NAME=VALUE",
+            help="A setting of the search (see docs/calibration.md), the value in JSON; "
+            "repeatable. For lpes: curve=linear, control_points=3, generations=10 ...",
+            show_default=False,
+            rich_help_panel=SEARCH_PANEL,
+        ),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(help="Of whatever is drawn.", rich_help_panel=SEARCH_PANEL)
+    ] = 0,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Processes that score candidates, each with the model. Default: one per CPU core "
+            "for a model on the CPU that fits several times, else one.",
+            show_default=False,
+            rich_help_panel=SEARCH_PANEL,
+        ),
+    ] = None,
+    threads: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="CPU threads of each worker. Another number may change last digits.",
+            rich_help_panel=SEARCH_PANEL,
+        ),
+    ] = 1,
+    backend: Annotated[
+        Backend,
+        typer.Option(
+            help="Where workers run; ray needs `pip install 'rag-middle[ray]'`.",
+            rich_help_panel=SEARCH_PANEL,
+        ),
+    ] = Backend.processes,
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="Prompts per forward pass.", rich_help_panel=MODEL_PANEL)
+    ] = 8,
+    template: TemplateOption = Template.auto,
+    dtype: DtypeOption = Dtype.auto,
+    device: DeviceOption = None,
+    attn_implementation: AttnImplementationOption = None,
+    revision: RevisionOption = None,
+    trust_remote_code: TrustRemoteCodeOption = False,
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Folder for METHOD.json (the profile), METHOD.state (what is known so far) and "
+            "charts. A search that was killed continues from there.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
+    ] = Path("rag-middle-calibration"),
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Fit a method's settings to a model, check them on other questions, write a profile.
+
+    The profile is used as --method profile:PATH wherever a method is named. It says whether
+    held-out questions were answered better than by the unmodified model; where they were not,
+    nothing is recommended.
+    """
+    named = {"max_batch_size": "--batch-size", "criterion": "--compare-by"}
+    with (
+        reporting(as_json=as_json, debug=debug, flags=flags_of(calibrate, **named)),
+        ExitStack() as stack,
+    ):
+        from rag_middle.calibration import calibrate as run_calibration
+        from rag_middle.calibration import make_search
+        from rag_middle.cli.calibration_data import draw_examples
+        from rag_middle.methods.profiled import as_option
+
+        search = make_search(
+            method.value,
+            {name: as_option(value) for name, value in parse(search_option or []).items()},
+        )
+        asked = chosen_task(task, data, documents, bundled=model is None)
+        how = {
+            "dtype": dtype.value,
+            "attn_implementation": attn_implementation,
+            "revision": revision,
+            "trust_remote_code": trust_remote_code,
+        }
+        loaded = load(model, device=device, **how)
+        searched, held = draw_examples(
+            asked,
+            questions=questions,
+            held_out=held_out,
+            weights=_weights(weights),
+            seed=seed,
+            chat=_is_chat(template.value, loaded.tokenizer),
+        )
+        count = workers or _fitting_workers(loaded.model)
+        team = None
+        if count > 1 or backend is Backend.ray:
+            team = _team(
+                str(loaded.model.config._name_or_path),
+                {**how, "device": device or str(loaded.device)},
+                backend=backend,
+                count=count,
+                threads=threads,
+                max_batch_size=batch_size,
+                template=template.value,
+            )
+        progress = stack.enter_context(progress_bar("scoring", hidden=as_json))
+        profile = out / f"{method.value}.json"
+        found = run_calibration(
+            loaded,
+            search,
+            searched,
+            held,
+            criterion=compare_by.value if compare_by else None,
+            workers=team,
+            seed=seed,
+            threads_each=threads,
+            max_batch_size=batch_size,
+            state=out / f"{method.value}.state",
+            out=profile,
+            data={"task": asked.to_dict(), "weights": weights},
+            progress=progress,
+            estimated=lambda cost: _tell_cost(cost, count),
+        )
+        chart = _chart(found, out)
+        stack.close()
+        if as_json:
+            print_json(
+                {
+                    "profile": str(profile),
+                    "recommended": found.profile.recommended,
+                    "verdict": found.verdict,
+                    "method": found.profile.method,
+                    "options": found.profile.options,
+                    "scores": found.profile.scores,
+                    "chart": chart and str(chart),
+                }
+            )
+            return
+        _show(found, profile, chart)
+
+
+def parse(given: Sequence[str]) -> dict[str, Any]:
+    """``NAME=VALUE``, as for options of methods."""
+    return parse_method_options(given)
+
+
+def _weights(text: str) -> list[float]:
+    from rag_middle.errors import CalibrationConfigError
+
+    try:
+        return [float(each) for each in text.split(",")]
+    except ValueError:
+        raise CalibrationConfigError(
+            f"weights must be three numbers joined by commas, such as 0.2,0.3,0.5; got {text!r}."
+        ) from None
+
+
+def _is_chat(template: str, tokenizer: Any) -> bool:
+    return template == "chat" or (template == "auto" and bool(tokenizer.chat_template))
+
+
+def _fitting_workers(model: Any) -> int:
+    """One per core on a CPU, as far as half of the memory that is free holds their models."""
+    if model.device.type != "cpu":
+        return 1
+    size = sum(each.numel() * each.element_size() for each in model.parameters())
+    try:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # not every system says
+        return 1
+    overhead = 500_000_000  # bytes that Python and PyTorch take in each process
+    return max(1, min(os.cpu_count() or 1, int(free / 2 // (size + overhead))))
+
+
+def _team(
+    name: str,
+    options: dict[str, Any],
+    *,
+    backend: Backend,
+    count: int,
+    threads: int,
+    max_batch_size: int,
+    template: Any,
+) -> Callable[[Sequence[Example], Criterion], Workers]:
+    from rag_middle.calibration import FromDisk, Processes, RayWorkers
+
+    def make(examples: Sequence[Example], criterion: Criterion) -> Workers:
+        opening = FromDisk(
+            model=name,
+            examples=tuple(examples),
+            criterion=criterion,
+            options=options,
+            max_batch_size=max_batch_size,
+            template=template,
+        )
+        if backend is Backend.ray:
+            return RayWorkers(opening, count, threads)
+        return Processes(opening, count, threads)
+
+    return make
+
+
+def _tell_cost(cost: Estimate, workers: int) -> None:
+    took = ""
+    if cost.seconds is not None:
+        minutes = cost.seconds / workers / 60
+        took = f", about {minutes:.0f} minutes" if minutes >= 1 else ", less than a minute"
+        took += f" with {workers} worker{'s' if workers > 1 else ''}"
+    tell("Cost", "dim", f"at most {cost.candidates} candidates on {cost.prompts} prompts{took}.")
+
+
+def _chart(found: Calibration, folder: Path) -> Path | None:
+    channels = found.profile.search.get("channels")
+    if not channels or found.hidden is None:
+        return None
+    from rag_middle.calibration.plots import plot_channels
+    from rag_middle.errors import MissingExtraError
+
+    path = folder / "channels.png"
+    try:
+        plot_channels(found.hidden, channels, path)
+    except MissingExtraError as error:
+        tell("Warning", "yellow", f"{error} There is no chart.")
+        return None
+    return path
+
+
+def _show(found: Calibration, profile: Path, chart: Path | None) -> None:
+    from rich.table import Table
+
+    out = console()
+    scores = found.profile.scores
+    if scores["held_out"]:
+        table = Table("gold at", "before", "after", "gain", title="held-out accuracy")
+        for row in scores["held_out"]["places"]:
+            gain = row["gain"]
+            table.add_row(
+                str(row["place"]),
+                f"{row['before']['value']:.1%}",
+                f"{row['after']['value']:.1%}",
+                f"{gain['value']:+.1%} ({gain['low']:+.1%} to {gain['high']:+.1%})",
+            )
+        out.print(table)
+    out.print(found.verdict, markup=False)
+    if chart is not None:
+        out.print(str(chart), markup=False)
+    print(profile)

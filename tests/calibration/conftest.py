@@ -1,0 +1,78 @@
+"""A tiny LLaMA with random weights, and examples that it answers right about half of the time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+from rag_middle.calibration import Example
+from rag_middle.documents import ContextPrompt, Document
+from rag_middle.generation import RagMiddleModel
+from tests.tiny_models import build, tiny
+from tests.tokenizers import byte_level_bpe
+
+NOUNS = "fox dog river capital document question answer France Paris Lyon".split()
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return byte_level_bpe(bos=True)
+
+
+@pytest.fixture(scope="session")
+def llama(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+    config = tiny(LlamaConfig, vocab_size=len(tokenizer), num_hidden_layers=4)
+    return build("calibration", config, "sdpa")
+
+
+@pytest.fixture
+def model(llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> RagMiddleModel:
+    return RagMiddleModel(llama, tokenizer)
+
+
+@pytest.fixture(scope="session")
+def model_folder(
+    llama: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """The same on disk, for processes to load."""
+    folder = tmp_path_factory.mktemp("calibrated")
+    llama.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def prompt(question: int, place: int) -> ContextPrompt:
+    documents = [Document(f"The {noun} {question} is quick.", id=noun) for noun in NOUNS[:4]]
+    gold = Document(f"The lazy {NOUNS[question % 10]} {question} jumps.", id="gold")
+    return ContextPrompt(
+        "Read.\n\n", [*documents[:place], gold, *documents[place:]], f"Who {question}? Answer:"
+    )
+
+
+@pytest.fixture(scope="session")
+def examples(
+    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> Callable[..., list[Example]]:
+    """``examples(12, start=0)``: every other answer is what the model writes by itself."""
+    model = RagMiddleModel(llama, tokenizer)
+
+    def make(count: int, *, start: int = 0, places: tuple[int, ...] = (0, 2, 4)) -> list[Example]:
+        made = []
+        for index in range(count):
+            question, place = start + index // len(places), places[index % len(places)]
+            asked = prompt(question, place)
+            said = model.generate(asked, max_new_tokens=2).text
+            answer = said if index % 2 and said else " the fox"
+            made.append(Example(question=f"q{question}", place=place, prompt=asked, answer=answer))
+        return made
+
+    return make
+
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

@@ -1,0 +1,226 @@
+"""From a model and examples to a profile, whatever happens on the way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rag_middle.calibration import (
+    Calibration,
+    Estimate,
+    Example,
+    ExampleObjective,
+    InProcess,
+    Job,
+    LayerSearch,
+    Outcome,
+    calibrate,
+    make_search,
+)
+from rag_middle.errors import CalibrationConfigError, CalibrationStateError
+from rag_middle.generation import RagMiddleModel, model_facts
+from rag_middle.methods import LPES, Method, resolve_method
+from rag_middle.profiles import read_profile
+
+Examples = Callable[..., list[Example]]
+SMALL = LayerSearch(population=5, parents=3, mutants=3, crossovers=1, generations=2)
+EVERY: list[tuple[str, dict[str, Any]]] = [
+    ("lpes", {"population": 4, "parents": 2, "mutants": 2, "crossovers": 1, "generations": 1}),
+    ("positional_hidden_states", {"texts": 16, "tokens": 100, "top": 1, "factors": (-1.0,)}),
+    ("siw", {"dense": (0.5,), "sparse": (1.5,)}),
+    ("ms_poe", {"ranges": ((1.0, 1.4),), "first_layers": (0,)}),
+]
+
+
+@pytest.mark.parametrize(("method", "options"), EVERY, ids=[name for name, _ in EVERY])
+def test_every_search_ends_in_a_profile_that_works(
+    method: str,
+    options: dict[str, Any],
+    model: RagMiddleModel,
+    examples: Examples,
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "profile.json"
+    made, held = examples(6), examples(6, start=50)
+    found = calibrate(model, make_search(method, options), made, held, seed=4, out=path)
+    profile = read_profile(path)
+    assert profile == found.profile
+    assert (profile.method, profile.seed, profile.origin) == (method, 4, "measured")
+    assert profile.model == model_facts(model.model, model.tokenizer)
+    assert profile.data["search"]["examples"] == 6
+    assert [each["place"] for each in profile.scores["held_out"]["places"]] == [0, 2, 4]
+    assert profile.recommended in (True, False)
+    winner = resolve_method(f"profile:{path}").method  # type: ignore[attr-defined]
+    objective = ExampleObjective(model, made, criterion=profile.search["criterion"])
+    assert objective(winner) == profile.scores["search"]["after"]["score"]
+    best = max(each["score"] for each in profile.search["trace"][1:] if each["complete"])
+    assert best == profile.scores["search"]["after"]["score"]
+    assert profile.search["trace"][0]["candidate"] == "none"
+
+
+def test_it_finds_what_there_is_to_find(model: RagMiddleModel) -> None:
+    def objective(method: Method) -> float:
+        factors = method.factors if isinstance(method, LPES) else (1.0,) * 4
+        assert isinstance(factors, tuple)
+        wanted = (1.2, 1.3, 1.6, 1.7)
+        return -sum(abs(one - other) for one, other in zip(factors, wanted, strict=True))
+
+    search = LayerSearch(curve="linear", generations=15)
+    found = calibrate(model, search, objective=objective)
+    assert found.profile.options == {"factors": [1.2, 1.3, 1.6, 1.7]}
+    assert found.profile.recommended is None
+    assert "Not checked on held-out prompts" in found.verdict
+
+
+def test_what_does_not_help_is_not_recommended(model: RagMiddleModel, examples: Examples) -> None:
+    # The random model's own answers are among the right ones: any change can only lose them.
+    found = calibrate(model, SMALL, examples(9), examples(9, start=50))
+    assert found.profile.recommended is False
+    assert "No candidate beats the unmodified model" in found.verdict
+    assert "does not beat the unmodified model" in found.profile.note
+
+
+def test_what_helps_is_recommended(model: RagMiddleModel, examples: Examples) -> None:
+    # The answers are those that the model writes under one setting of Ms-PoE.
+    made = _answered_under(model, {"max_ratio": 1.4}, examples(36), examples(90, start=50))
+    options = {"ranges": ((1.0, 1.4), (1.0, 2.0)), "first_layers": (0,), "head_rules": ("rank",)}
+    found = calibrate(model, make_search("ms_poe", options), *made, criterion="exact_match")
+    assert found.profile.options == {"min_ratio": 1.0, "max_ratio": 1.4, "first_layer": 0}
+    assert found.profile.recommended is True
+    assert found.profile.scores["held_out"]["gain_of_worst_place"]["low"] > 0
+
+
+def _answered_under(
+    model: RagMiddleModel, options: dict[str, Any], *sets: Sequence[Example]
+) -> list[list[Example]]:
+    how = {"min_ratio": 1.0, "first_layer": 0, **options}
+    return [
+        [
+            replace(
+                each,
+                answer=model.generate(
+                    each.prompt, method="ms_poe", method_options=how, max_new_tokens=2
+                ).text
+                or " the",
+            )
+            for each in examples
+        ]
+        for examples in sets
+    ]
+
+
+class KilledError(Exception):
+    """Stands in for a signal."""
+
+
+class Mortal(InProcess):
+    """Is killed after so many outcomes."""
+
+    def __init__(self, objective: ExampleObjective, lives: int) -> None:
+        super().__init__(objective)
+        self.lives, self.scored = lives, 0
+
+    def outcomes(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
+        for each in super().outcomes(jobs):
+            if self.scored >= self.lives:
+                raise KilledError
+            self.scored += 1
+            yield each
+
+
+def test_killed_anywhere_and_started_again_gives_the_same_profile(
+    model: RagMiddleModel, examples: Examples, tmp_path: Path
+) -> None:
+    made, held = examples(8), examples(6, start=50)
+
+    def run(folder: Path, lives: int) -> Calibration:
+        return calibrate(
+            model,
+            SMALL,
+            made,
+            held,
+            seed=7,
+            workers=lambda all_of, by: Mortal(ExampleObjective(model, all_of, criterion=by), lives),
+            state=folder / "s.state",
+            out=folder / "p.json",
+        )
+
+    run(tmp_path / "whole", 10_000)
+    whole = (tmp_path / "whole" / "p.json").read_bytes()
+    attempts = 0
+    while not (tmp_path / "killed" / "p.json").exists():
+        attempts += 1
+        try:
+            run(tmp_path / "killed", 2)
+        except KilledError:
+            continue
+    assert attempts > 3
+    assert (tmp_path / "killed" / "p.json").read_bytes() == whole
+    # Nothing is scored when it is already known.
+    assert run(tmp_path / "killed", 0).profile == read_profile(tmp_path / "whole" / "p.json")
+
+
+def test_other_examples_do_not_continue_a_search(
+    model: RagMiddleModel, examples: Examples, tmp_path: Path
+) -> None:
+    state = tmp_path / "s.state"
+    calibrate(model, SMALL, examples(4), state=state)
+    with pytest.raises(CalibrationStateError, match="differs in data"):
+        calibrate(model, SMALL, examples(5), state=state)
+    with pytest.raises(CalibrationStateError, match="differs in seed"):
+        calibrate(model, SMALL, examples(4), state=state, seed=1)
+
+
+def test_the_cost_is_told_before_and_progress_on_the_way(
+    model: RagMiddleModel, examples: Examples
+) -> None:
+    told: list[Any] = []
+    calibrate(
+        model,
+        SMALL,
+        examples(4),
+        examples(3, start=50),
+        estimated=told.append,
+        progress=lambda done, total: told.append((done, total)),
+    )
+    [cost] = [each for each in told if isinstance(each, Estimate)]
+    assert cost.candidates == SMALL.most_candidates(model) == 5 + 2 * (3 + 2)
+    assert cost.prompts == cost.candidates * 4 + 2 * 3
+    assert cost.seconds is not None
+    assert cost.seconds > 0
+    steps = [each for each in told[told.index(cost) :] if isinstance(each, tuple)]
+    assert all(done <= total for done, total in steps)
+    assert steps[-1][0] > steps[0][0]
+
+
+def test_the_profile_has_no_time_and_no_path_of_this_machine(
+    model: RagMiddleModel, examples: Examples, tmp_path: Path
+) -> None:
+    calibrate(model, SMALL, examples(4), state=tmp_path / "s.state", out=tmp_path / "p.json")
+    text = (tmp_path / "p.json").read_text(encoding="utf-8")
+    assert str(tmp_path) not in text
+    assert json.loads(text)["version"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"examples": []}, "Give examples"),
+        ({"held_out": "same"}, "held-out questions are among those of the search"),
+        ({"objective": lambda method: 0.0, "workers": lambda a, b: None}, "runs in this process"),
+    ],
+)
+def test_what_cannot_be_calibrated_is_refused(
+    arguments: dict[str, Any], told: str, model: RagMiddleModel, examples: Examples
+) -> None:
+    made = examples(4)
+    given = {"examples": made, **arguments}
+    if given.get("held_out") == "same":
+        given["held_out"] = made
+    with pytest.raises(CalibrationConfigError, match=told):
+        calibrate(model, SMALL, **given)

@@ -1,0 +1,155 @@
+"""The genetic search for a curve, on fitness functions that cost nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from rag_middle.calibration import CurveSearch, Outcome, Race, evolve
+from rag_middle.calibration.genetic import Genome
+from rag_middle.errors import CalibrationConfigError
+
+LAYERS = 32
+SMALL: dict[str, Any] = {"population": 8, "parents": 4, "mutants": 4, "crossovers": 2}
+
+
+class Landscape:
+    """Fitness by distance from a target curve; keeps what it was asked."""
+
+    def __init__(self, settings: CurveSearch, target: float = 1.1) -> None:
+        self.settings, self.target = settings, target
+        self.asked: list[tuple[Genome, Race | None]] = []
+
+    def __call__(self, genomes: Sequence[Genome], race: Race | None) -> list[Outcome]:
+        self.asked += [(genome, race) for genome in genomes]
+        return [self.outcome(genome) for genome in genomes]
+
+    def outcome(self, genome: Genome) -> Outcome:
+        factors = self.settings.factors(genome, LAYERS)
+        distance = sum(abs(factor - self.target) for factor in factors) / LAYERS
+        right = round(100 * (1 - distance))
+        return Outcome(score=right / 100, right="1" * right + "0" * (100 - right))
+
+
+@pytest.mark.parametrize("curve", ["bezier", "linear", "step"])
+@pytest.mark.parametrize("points", [2, 3, 4, 5])
+def test_every_curve_is_valid_and_scored_once(curve: Any, points: int) -> None:
+    settings = CurveSearch(curve=curve, control_points=points, generations=6, **SMALL)
+    landscape = Landscape(settings)
+    evolve(settings, LAYERS, 0, landscape)
+    curves = [settings.factors(genome, LAYERS) for genome, _ in landscape.asked]
+    assert len(curves) == len(set(curves))
+    assert len(curves) >= 8
+    for genome, _ in landscape.asked:
+        assert len(genome) == points
+        assert all(left[0] < right[0] for left, right in pairwise(genome))
+        assert genome[0][0] >= 0
+        assert genome[-1][0] <= LAYERS - 1
+        assert all(10 <= y <= 20 for _, y in genome)
+
+
+def test_the_plain_algorithm_scores_curves_again() -> None:
+    settings = CurveSearch(plain=True, control_points=2, generations=10)
+    landscape = Landscape(settings)
+    evolve(settings, LAYERS, 0, landscape)
+    curves = [settings.factors(genome, LAYERS) for genome, _ in landscape.asked]
+    assert len(set(curves)) < len(curves)
+
+
+def test_the_search_climbs() -> None:
+    settings = CurveSearch()
+    landscape = Landscape(settings)
+    ranked = evolve(settings, LAYERS, 0, landscape)
+    first = landscape.outcome(landscape.asked[0][0])
+    assert first.score == 0.6
+    assert ranked[0][1].score >= 0.95
+    scores = [outcome.score for _, outcome in ranked]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_the_start_is_the_papers() -> None:
+    settings = CurveSearch(generations=0)
+    landscape = Landscape(settings)
+    evolve(settings, LAYERS, 0, landscape)
+    assert landscape.asked[0][0] == ((0, 15), (10, 15), (21, 15), (31, 15))
+    assert len(landscape.asked) == 32
+
+
+def test_the_same_seed_searches_alike_and_another_does_not() -> None:
+    settings = CurveSearch(generations=3, **SMALL)
+    asked = []
+    for seed in (1, 1, 2):
+        landscape = Landscape(settings)
+        evolve(settings, LAYERS, seed, landscape)
+        asked.append(landscape.asked)
+    assert asked[0] == asked[1] != asked[2]
+
+
+def test_the_bound_on_candidates_holds() -> None:
+    settings = CurveSearch(generations=5, **SMALL)
+    landscape = Landscape(settings)
+    evolve(settings, LAYERS, 0, landscape)
+    assert len(landscape.asked) <= settings.most_curves == 8 + 5 * (4 + 2 * 2)
+
+
+def test_children_race_against_the_worst_parent() -> None:
+    settings = CurveSearch(generations=2, **SMALL)
+    landscape = Landscape(settings)
+    evolve(settings, LAYERS, 0, landscape)
+    assert [race for _, race in landscape.asked[:4]] == [None] * 4
+    first = sorted((landscape.outcome(g).score for g, _ in landscape.asked[:4]))
+    race = landscape.asked[4][1]
+    assert race is not None
+    assert race.reference.count("1") == round(100 * first[0])
+    assert all(race is not None for _, race in landscape.asked[4:])
+
+
+@pytest.mark.parametrize("change", [{"racing": False}, {"plain": True}])
+def test_without_racing_everything_is_scored(change: dict[str, bool]) -> None:
+    settings = CurveSearch(generations=2, **SMALL, **change)
+    landscape = Landscape(settings)
+    evolve(settings, LAYERS, 0, landscape)
+    assert {race for _, race in landscape.asked} == {None}
+
+
+def test_what_was_dropped_is_no_parent() -> None:
+    settings = CurveSearch(generations=2, **SMALL)
+    landscape = Landscape(settings)
+
+    def score(genomes: Sequence[Genome], race: Race | None) -> list[Outcome]:
+        outcomes = landscape(genomes, race)
+        if race is None:
+            return outcomes
+        return [Outcome(score=1.0, right="1", complete=False) for _ in outcomes]
+
+    ranked = evolve(settings, LAYERS, 0, score)
+    assert [genome for genome, _ in ranked] == [
+        genome
+        for genome, _ in sorted(
+            landscape.asked[:4], key=lambda pair: landscape.outcome(pair[0]).score, reverse=True
+        )
+    ]
+
+
+def test_more_points_than_layers_are_refused() -> None:
+    settings = CurveSearch(control_points=5)
+    with pytest.raises(CalibrationConfigError, match="model has 4: lower control_points"):
+        evolve(settings, 4, 0, Landscape(settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"control_points": 6}, "2 to 5"),
+        ({"parents": 1}, "parents must be 2 to"),
+        ({"parents": 33}, "parents must be 2 to population=32"),
+        ({"generations": -1}, "generations must be >= 0"),
+        ({"risk": 1.0}, "risk must be"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(CalibrationConfigError, match=told):
+        CurveSearch(**settings)

@@ -1,0 +1,92 @@
+"""What a search has found out survives whatever happens to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rag_middle.calibration import Outcome
+from rag_middle.calibration.journal import open_journal
+from rag_middle.errors import CalibrationStateError
+
+IDENTITY = {"seed": 1, "search": {"factors": (0.5, 1.0)}}
+FIRST = Outcome(score=0.1 + 0.2, right="011", log_likelihood=-1 / 3)
+SECOND = Outcome(score=0.5, complete=False, right="10")
+
+
+def written(path: Path) -> Path:
+    with open_journal(path, IDENTITY) as journal:
+        journal.add("a", FIRST)
+        journal.add("b", SECOND)
+    return path
+
+
+def test_what_was_added_is_there_again_to_the_last_bit(tmp_path: Path) -> None:
+    with open_journal(written(tmp_path / "s.state"), IDENTITY) as journal:
+        assert (journal["a"], journal["b"], len(journal), "c" in journal) == (
+            FIRST,
+            SECOND,
+            2,
+            False,
+        )
+
+
+def test_every_outcome_is_on_disk_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "s.state"
+    with open_journal(path, IDENTITY) as journal:
+        journal.add("a", FIRST)
+        assert b'"a"' in path.read_bytes()
+
+
+def test_cut_anywhere_the_whole_lines_remain(tmp_path: Path) -> None:
+    path = written(tmp_path / "s.state")
+    content = path.read_bytes()
+    for cut in range(len(content)):
+        path.write_bytes(content[:cut])
+        whole = content[:cut].count(b"\n")
+        with open_journal(path, IDENTITY) as journal:
+            assert len(journal) == max(0, whole - 1)
+            journal.add("c", SECOND)
+        with open_journal(path, IDENTITY) as journal:
+            assert journal["c"] == SECOND
+
+
+def test_another_search_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = written(tmp_path / "s.state")
+    before = path.read_bytes()
+    with (
+        pytest.raises(CalibrationStateError, match="differs in seed"),
+        open_journal(path, {**IDENTITY, "seed": 2}),
+    ):
+        pass
+    assert path.read_bytes() == before
+
+
+def test_a_flipped_digit_is_noticed(tmp_path: Path) -> None:
+    path = written(tmp_path / "s.state")
+    path.write_bytes(path.read_bytes().replace(b'"011"', b'"111"'))
+    with (
+        pytest.raises(CalibrationStateError, match=r"damaged .*check sum"),
+        open_journal(path, IDENTITY),
+    ):
+        pass
+
+
+def test_one_search_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "s.state"
+    with (
+        open_journal(path, IDENTITY),
+        pytest.raises(CalibrationStateError, match="in use"),
+        open_journal(path, IDENTITY),
+    ):
+        pass
+    with open_journal(path, IDENTITY):
+        pass  # free again
+
+
+def test_without_a_file_nothing_is_written(tmp_path: Path) -> None:
+    with open_journal(None, IDENTITY) as journal:
+        journal.add("a", FIRST)
+        assert journal["a"] == FIRST
+    assert list(tmp_path.iterdir()) == []

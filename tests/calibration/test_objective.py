@@ -1,0 +1,62 @@
+"""Scoring by teacher forcing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rag_middle.calibration import Example, ExampleObjective, Race
+from rag_middle.generation import RagMiddleModel
+from rag_middle.methods import LPES, SIW, Method, MsPoE, NoMethod, PositionalHiddenStates
+
+Examples = Callable[..., list[Example]]
+METHODS: list[Method] = [
+    NoMethod(),
+    LPES(factors=(1.1, 1.4, 1.2, 1.0)),
+    PositionalHiddenStates(channels=(3,), factor=-1.0),
+    SIW(),
+    MsPoE(min_ratio=1.0, max_ratio=1.3),
+]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_the_verdict_is_that_of_greedy_decoding(
+    method: Method, model: RagMiddleModel, examples: Examples
+) -> None:
+    made = examples(18)
+    outcome = ExampleObjective(model, made, max_batch_size=4).outcome(method, 0, len(made))
+    written = [model.generate(e.prompt, method=method, max_new_tokens=8).token_ids for e in made]
+    answers = [model.token_ids(e.answer) for e in made]
+    greedy = [ids[: len(answer)] == answer for ids, answer in zip(written, answers, strict=True)]
+    assert outcome.right == "".join("1" if each else "0" for each in greedy)
+    if isinstance(method, NoMethod):
+        assert 0 < outcome.right.count("1") < len(made)  # else nothing was told apart
+
+
+def test_the_score_is_what_was_asked_for(model: RagMiddleModel, examples: Examples) -> None:
+    made = examples(6)
+    exact = ExampleObjective(model, made)
+    likely = ExampleObjective(model, made, criterion="log_likelihood")
+    one, other = (each.outcome(NoMethod(), 0, 6) for each in (exact, likely))
+    assert one.score == one.right.count("1") / 6 == exact(NoMethod())
+    assert other.score == other.log_likelihood == one.log_likelihood == likely(NoMethod())
+    by_hand = [model.score(e.prompt, e.answer).total for e in made]
+    assert other.score == pytest.approx(sum(by_hand) / 6, abs=1e-4)  # padding moves last digits
+
+
+def test_a_part_of_the_examples(model: RagMiddleModel, examples: Examples) -> None:
+    objective = ExampleObjective(model, examples(9))
+    whole = objective.outcome(NoMethod(), 0, 9).right
+    assert objective.outcome(NoMethod(), 3, 9).right == whole[3:]
+
+
+def test_a_race_ends_early_and_says_so(model: RagMiddleModel, examples: Examples) -> None:
+    objective = ExampleObjective(model, examples(16))
+    lost = objective.outcome(NoMethod(), 0, 16, Race(reference="1" * 16, risk=0.0))
+    assert not lost.complete
+    assert len(lost.right) < 16
+    assert lost.score == lost.right.count("1") / len(lost.right)
+    whole = objective.outcome(NoMethod(), 0, 16)
+    assert objective.outcome(NoMethod(), 0, 16, Race(reference="0" * 16)).right == whole.right
+    assert whole.right.startswith(lost.right)

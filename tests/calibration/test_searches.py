@@ -1,0 +1,174 @@
+"""Which settings are tried, and what is found out before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from rag_middle.calibration import (
+    ChannelSearch,
+    Evaluator,
+    Example,
+    InitialTokenSearch,
+    InProcess,
+    LayerSearch,
+    Outcome,
+    RatioSearch,
+    Search,
+    make_search,
+)
+from rag_middle.calibration.journal import Journal
+from rag_middle.calibration.plots import plot_channels
+from rag_middle.calibration.searches import layer_ranges
+from rag_middle.calibration.workers import Job
+from rag_middle.errors import CalibrationConfigError
+from rag_middle.generation import RagMiddleModel
+from rag_middle.methods import LPES, SIW, Method, MsPoE, PositionalHiddenStates
+
+Examples = Callable[..., list[Example]]
+
+
+class Recording(InProcess):
+    """Scores methods with a function and keeps them."""
+
+    def __init__(self, score: Callable[[Any], float]) -> None:
+        super().__init__(score)
+        self.seen: list[Method] = []
+
+    def outcomes(self, jobs: Sequence[Job]) -> Any:
+        self.seen += [job.method for job in jobs]
+        return super().outcomes(jobs)
+
+
+def searched(
+    search: Search,
+    model: RagMiddleModel,
+    examples: Sequence[Example],
+    score: Callable[[Any], float],
+) -> tuple[Any, list[Method]]:
+    workers = Recording(score)
+    evaluator = Evaluator(workers, Journal(None, {}), examples=None)
+    found = search.run(model, examples, evaluator, seed=0, max_batch_size=4)
+    assert len(workers.seen) <= search.most_candidates(model)
+    return found, workers.seen
+
+
+def test_ranges_of_32_layers_are_the_papers() -> None:
+    ranges = [(each[0], each[-1]) for each in layer_ranges(32)]
+    assert ranges == [(10, 25), (10, 31), (16, 31), (0, 31)]
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3, 4, 7])
+def test_small_models_have_ranges_too(layers: int) -> None:
+    ranges = layer_ranges(layers)
+    assert tuple(range(layers)) in ranges
+    assert len(set(ranges)) == len(ranges)
+    assert all(each and each[-1] < layers for each in ranges)
+
+
+@pytest.mark.parametrize("layers", [4, 12])
+def test_a_planted_positional_channel_is_found(layers: int) -> None:
+    noise = torch.Generator().manual_seed(0)
+    hidden = torch.randn(layers, 200, 16, generator=noise)
+    hidden[:, :, 5] = torch.linspace(3, -2, 200)
+    [channel] = ChannelSearch(top=1).channels(hidden)
+    assert (channel.channel, channel.direction) == (5, -1)
+
+
+def test_channels_times_factors_times_ranges(model: RagMiddleModel, examples: Examples) -> None:
+    search = ChannelSearch(texts=16, tokens=100, top=2, factors=(0.5, -1.0))
+    found, seen = searched(search, model, examples(6), lambda method: -abs(method.factor - 0.5))
+    channels = [each["channel"] for each in found.details["channels"]]
+    assert 1 <= len(channels) <= 2
+    tried = {
+        (m.channels[0], m.factor, m.layers) for m in seen if isinstance(m, PositionalHiddenStates)
+    }
+    assert len(tried) == len(seen) == len(channels) * 2 * len(layer_ranges(4))
+    assert found.ranked[0][0].method.factor == 0.5
+    assert found.hidden.shape == (4, 100, 64)
+
+
+def test_a_chart_of_the_channels(model: RagMiddleModel, examples: Examples, tmp_path: Any) -> None:
+    found, _ = searched(
+        ChannelSearch(texts=16, tokens=100, top=2), model, examples(6), lambda method: 0.0
+    )
+    figure = plot_channels(found.hidden, found.details["channels"], tmp_path / "channels.png")
+    drawn = [axis for axis in figure.axes if axis.get_visible()]
+    assert len(drawn) == len(found.details["channels"])
+    for axis, channel in zip(drawn, found.details["channels"], strict=True):
+        assert len(axis.lines) == len(channel["layers"])
+        values = found.hidden[channel["layers"][0], :, channel["channel"]]
+        assert axis.lines[0].get_ydata() == pytest.approx(values.tolist())
+    assert (tmp_path / "channels.png").stat().st_size > 1000
+    with pytest.raises(CalibrationConfigError, match="nothing to draw"):
+        plot_channels(found.hidden, [])
+
+
+def test_areas_are_those_that_get_more_than_their_share(
+    model: RagMiddleModel, examples: Examples
+) -> None:
+    search = InitialTokenSearch(dense=(0.5, 1.0), sparse=(1.0, 1.5), areas=5)
+    made = examples(6)
+    flags = search.dense_areas(model, made)
+    assert sorted(flags) == [0, 1, 2, 3]
+    assert any(any(each) for each in flags.values())
+    assert all(len(each) == 5 and not all(each) for each in flags.values())
+    found, seen = searched(search, model, made, lambda method: method.alpha_sparse)
+    assert len(seen) == 3 * len(layer_ranges(4))
+    for method in seen:
+        assert isinstance(method, SIW)
+        assert not method.is_neutral
+        assert all(flags[layer] == areas for layer, areas in (method.dense_areas or {}).items())
+    assert found.ranked[0][0].method.alpha_sparse == 1.5
+
+
+def test_ratios_are_tried_under_both_head_rules(model: RagMiddleModel) -> None:
+    search = RatioSearch(ranges=((1.0, 1.5), (1.2, 1.8)), first_layers=(0, 2, 8))
+    found, seen = searched(search, model, [], lambda method: method.max_ratio)
+    tried = {(m.max_ratio, m.first_layer, m.reference_code) for m in seen if isinstance(m, MsPoE)}
+    assert tried == {(r, f, c) for r in (1.5, 1.8) for f in (0, 2) for c in (False, True)}
+    assert found.ranked[0][0].method.max_ratio == 1.8
+
+
+def test_curves_become_factors_of_layers(model: RagMiddleModel) -> None:
+    search = LayerSearch(population=6, parents=3, mutants=3, crossovers=1, generations=2)
+    found, seen = searched(search, model, [], lambda method: -sum(method.factors))
+    assert all(isinstance(m, LPES) and len(m.factors) == 4 for m in seen if m)  # type: ignore[arg-type]
+    best, outcome = found.ranked[0]
+    assert isinstance(outcome, Outcome)
+    assert outcome.score == max(-sum(m.factors) for m in seen)  # type: ignore[attr-defined]
+    assert len(best.details["control_points"]) == 4
+
+
+def test_an_unknown_method_or_option_suggests_a_known_one() -> None:
+    with pytest.raises(CalibrationConfigError, match="Did you mean 'ms_poe'"):
+        make_search("mspoe")
+    with pytest.raises(CalibrationConfigError, match="Did you mean 'generations'"):
+        make_search("lpes", {"generation": 3})
+    assert make_search("lpes", {"generations": 3}) == LayerSearch(generations=3)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "told"),
+    [
+        ("positional_hidden_states", {"factors": ()}, "factors must hold"),
+        ("positional_hidden_states", {"texts": 0}, "texts and top"),
+        ("siw", {"dense": ()}, "dense must hold"),
+        ("siw", {"areas": 0}, "areas must be"),
+        ("ms_poe", {"ranges": ()}, "ranges must hold"),
+        ("ms_poe", {"head_rules": ("rand",)}, "'rank' and 'code', got 'rand'"),
+    ],
+)
+def test_searches_that_make_no_sense_are_refused(
+    method: str, options: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(CalibrationConfigError, match=told):
+        make_search(method, options)
+
+
+def test_layers_that_the_model_does_not_have(model: RagMiddleModel) -> None:
+    with pytest.raises(CalibrationConfigError, match="beyond the model's 4 layers"):
+        searched(RatioSearch(first_layers=(4, 8)), model, [], lambda method: 0.0)

@@ -1,0 +1,137 @@
+"""``rag-middle calibrate``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Finished, Run
+
+SEARCHES: dict[str, list[str]] = {
+    "lpes": [
+        "population=4",
+        "parents=2",
+        "mutants=2",
+        "crossovers=1",
+        "generations=1",
+        "control_points=3",
+        "curve=linear",
+    ],
+    "positional_hidden_states": ["texts=40", "tokens=150", "top=1", "factors=[-1.0]"],
+    "siw": ["dense=[0.5]", "sparse=[1.5]"],
+    "ms_poe": ["ranges=[[1.0,1.5]]", "first_layers=[0]"],
+}
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    """Twelve questions of one's own, with three distractors each."""
+    lines = [
+        {
+            "question": f"Which number has box {n}?",
+            "answers": [str(n * 7)],
+            "gold": f"Box {n} has the number {n * 7}.",
+            "distractors": [f"Bag {n} has the number {n * k}." for k in (2, 3, 5)],
+        }
+        for n in range(1, 13)
+    ]
+    path = tmp_path / "questions.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def calibrate(run: Run, model: Path, questions: Path, tmp_path: Path) -> Any:
+    def invoke(method: str, *more: object, out: str = "out") -> Finished:
+        options = [each for option in SEARCHES[method] for each in ("-s", option)]
+        return run(
+            *("calibrate", "--method", method, "--model", model, "--data", questions),
+            *("--questions", 8, "--held-out", 4, "--workers", 1, "--out", tmp_path / out),
+            *options,
+            *more,
+        )
+
+    return invoke
+
+
+@pytest.mark.filterwarnings("default")  # shown on standard error, as to people
+@pytest.mark.parametrize("method", SEARCHES)
+def test_the_profile_can_be_used(
+    method: str, calibrate: Any, run: Run, model: Path, prompt_file: Path
+) -> None:
+    found = calibrate(method, "--json")
+    assert found.status == 0, found.err
+    told = found.json
+    assert told["method"] == method
+    # A random model has nothing to gain: every answer is wrong before and after.
+    assert told["recommended"] is False
+    assert "It is not recommended" in told["verdict"]
+    used = run(
+        *("generate", "--model", model, "--method", f"profile:{told['profile']}"),
+        *("--prompt", prompt_file, "--max-new-tokens", 2, "--json"),
+    )
+    assert used.status == 0, used.err
+    assert used.json["method"] == method
+    assert "did not beat the unmodified model" in used.err
+
+
+def test_people_are_told_places_verdict_and_cost(calibrate: Any, tmp_path: Path) -> None:
+    shown = calibrate("ms_poe")
+    assert "at most 2 candidates on" in shown.err
+    assert "held-out accuracy" in shown.out
+    assert "It is not recommended" in " ".join(shown.out.split())
+    assert shown.out.splitlines()[-1] == str(tmp_path / "out" / "ms_poe.json")
+
+
+def test_the_found_channels_are_drawn(calibrate: Any) -> None:
+    chart = calibrate("positional_hidden_states", "--json").json["chart"]
+    assert Path(chart).read_bytes().startswith(b"\x89PNG")
+
+
+def test_started_again_it_gives_the_same_profile(calibrate: Any, tmp_path: Path) -> None:
+    calibrate("lpes")
+    profile, state = tmp_path / "out" / "lpes.json", tmp_path / "out" / "lpes.state"
+    first, known = profile.read_bytes(), state.read_bytes()
+    profile.unlink()
+    state.write_bytes(known[: len(known) // 2])
+    assert calibrate("lpes").status == 0
+    assert profile.read_bytes() == first
+    assert calibrate("lpes", out="elsewhere").status == 0
+    assert (tmp_path / "elsewhere" / "lpes.json").read_bytes() == first
+
+
+def test_another_search_in_the_same_folder_is_refused(calibrate: Any) -> None:
+    calibrate("ms_poe")
+    refused = calibrate("ms_poe", "--seed", 3)
+    assert refused.status == 2
+    assert "differs in" in refused.err
+    assert "seed" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["-s", "population=none"], "population"),
+        (["-s", "speed=3"], "no option 'speed'"),
+        (["--weights", "1,2"], "three numbers"),
+        (["--weights", "a,b,c"], "--weights must be three numbers"),
+        (["--task", "retrieved_qa"], "index"),
+        (["--questions", "0"], "--questions"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(arguments: list[str], told: str, calibrate: Any) -> None:
+    refused = calibrate("lpes", *arguments)
+    assert refused.status == 2
+    assert told in refused.err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_two_workers_give_the_profile_of_one(calibrate: Any, tmp_path: Path) -> None:
+    calibrate("ms_poe")
+    assert calibrate("ms_poe", "--workers", 2, out="two").status == 0
+    one, two = (tmp_path / folder / "ms_poe.json" for folder in ("out", "two"))
+    assert one.read_bytes() == two.read_bytes()
