@@ -62,10 +62,10 @@ class Dying:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_processes_give_what_one_gives(
-    model_folder: Path, model: RagMiddleModel, examples: Examples
-) -> None:
+def test_processes_give_what_one_gives(model_folder: Path, examples: Examples) -> None:
     made = examples(6)
+    # Weights that were never on disk lie elsewhere in memory, which can move a last digit.
+    model = RagMiddleModel.from_pretrained(model_folder, device="cpu")
     here = InProcess(ExampleObjective(model, made, criterion="log_likelihood"))
     expected = {job.key: outcome for job, outcome in here.outcomes(JOBS)}
     with closing(Processes(opening(model_folder, made), 2, 1)) as workers:
