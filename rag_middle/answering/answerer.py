@@ -11,11 +11,12 @@ from rag_middle.answering.opening import model_folder, opened_index, tokenizer_o
 from rag_middle.answering.options import AskKwargs, check_question, check_top_k, with_defaults
 from rag_middle.answering.request import Request
 from rag_middle.answering.results import Answer
+from rag_middle.answering.states import states_of
 from rag_middle.answering.streaming import AnswerStream
 from rag_middle.answering.template import DEFAULT_TEMPLATE, PromptTemplate
 from rag_middle.documents import Document
 from rag_middle.errors import MethodConfigError, PromptError, UnsupportedGenerationError
-from rag_middle.generation import MethodLike, MissingDocumentsWarning, RagMiddleModel
+from rag_middle.generation import DocumentCache, MethodLike, MissingDocumentsWarning, RagMiddleModel
 from rag_middle.generation.loading import loading_errors
 from rag_middle.generation.notices import warn_caller
 from rag_middle.methods import Method, NoMethod, resolve_method
@@ -95,7 +96,9 @@ class Answerer:
                 :data:`DEFAULT_TEMPLATE`.
             on_index: called with what indexing did and what it left out, before the model's
                 weights are loaded.
-            loading: more arguments for ``RagMiddleModel.from_pretrained``.
+            loading: more arguments for ``RagMiddleModel.from_pretrained``. Where documents of the
+                index were read beforehand (``rag-middle index --precompute``), what was kept of
+                them is its `document_cache`.
 
         Raises:
             DocumentLoadError: no documents can be read there.
@@ -126,6 +129,7 @@ class Answerer:
         if not isinstance(documents, FaissIndex):
             settings = {} if max_file_bytes is None else {"max_file_bytes": max_file_bytes}
             device = loading.get("device")
+            named_documents = documents
             documents = opened_index(
                 documents,
                 embedder=embedder,
@@ -135,6 +139,9 @@ class Answerer:
                 on_index=on_index,
                 **settings,
             )
+            states = states_of(named_documents, documents, index_folder)
+            if states is not None and not isinstance(model, RagMiddleModel):
+                loading.setdefault("document_cache", DocumentCache(directory=states))
         if not isinstance(model, RagMiddleModel):
             with loading_errors(model):
                 model = RagMiddleModel.from_pretrained(model, method=chosen, **loading)

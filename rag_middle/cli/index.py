@@ -76,6 +76,15 @@ def index(
             help="Replace the saved index, also if it is damaged or of another embedder.",
         ),
     ] = False,
+    precompute: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Also have this model (a folder or hub name) read all documents, so that "
+            "questions under parallel_context_windows and ape need not. Kept beside the index.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -105,12 +114,26 @@ def index(
             rebuild=rebuild,
             max_file_bytes=max_file_mib * 2**20,
         )
+        read = None if precompute is None else _read_beforehand(built, folder, precompute, device)
         if as_json:
-            print_json(_described(built, folder))
+            described = _described(built, folder)
+            print_json(described if read is None else {**described, "precomputed": read})
             return
         report_skipped(built.skipped)
         print(summary(built))
+        if read is not None:
+            print(f"{read} documents and texts before them read")
         print(folder)
+
+
+def _read_beforehand(built: Built, folder: Path, name: str, device: str | None) -> int:
+    from rag_middle.answering import PromptTemplate
+    from rag_middle.answering.states import precompute, states_folder
+    from rag_middle.generation import DocumentCache, RagMiddleModel
+
+    cache = DocumentCache(max_bytes=0, directory=states_folder(folder))
+    model = RagMiddleModel.from_pretrained(name, device=device, document_cache=cache)
+    return precompute(built.index, model, PromptTemplate.of_model(name))
 
 
 def _embedder(name: str | None, device: str | None) -> SentenceTransformerEmbedder:

@@ -94,3 +94,15 @@ def test_a_missing_folder_is_an_error(run: Run, tmp_path: Path) -> None:
     refused = run("index", tmp_path / "nothing", "--json")
     assert refused.status == 2
     assert refused.json["error"]["type"] == "DocumentLoadError"
+
+
+def test_a_model_reads_all_documents_beforehand(
+    run: Run, docs: Path, tmp_path: Path, model: Path
+) -> None:
+    out = tmp_path / "index"
+    options = ("--out", out, "--precompute", model, "--device", "cpu")
+    first = run("index", docs, *options)
+    assert "3 documents and texts before them read\n" in first.out
+    assert len(list((tmp_path / "index.states").rglob("*.safetensors"))) == 3
+    (docs / "rome.txt").write_text("Rome lies on the Tiber.")
+    assert run("index", docs, *options, "--json").json["precomputed"] == 1
