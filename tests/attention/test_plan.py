@@ -27,7 +27,7 @@ ORDER = DocumentOrder()
         (LayerPlan(), set()),
         (LayerPlan(positions=SCALE), {"positions"}),
         (LayerPlan(hidden=HIDDEN, weights=WEIGHTS), {"hidden", "weights"}),
-        (LayerPlan(documents=ORDER), {"documents", "positions"}),
+        (LayerPlan(documents=ORDER), {"documents", "positions", "hidden", "weights"}),
     ],
 )
 def test_what_a_plan_decides(plan: LayerPlan, claims: set[str]) -> None:
