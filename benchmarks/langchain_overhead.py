@@ -39,36 +39,36 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from langchain_rag_middle import ChatRagMiddle, format_docs
 from rag_middle import RagMiddleModel, __version__
 from rag_middle.documents import unmark
+from rag_middle.generation import Usage
 from rag_middle.reader import reader_path
 
 #: Most that the wrapper may cost, and least that a batch of all prompts must gain.
 TARGETS = {"wrapper": 1.03, "batch": 2.5}
-PROMPTS, DOCUMENTS = 8, 10
+PROMPTS = 8
 
 Ways = dict[str, Callable[[], object]]
 
 
-def prompts() -> list[str]:
-    """Questions about documents, of nearly equal length, marked."""
+def prompts(count: int) -> list[str]:
+    """Questions about `count` documents, of nearly equal length, marked."""
     names = [
         f"{first}{last}" for first in ("Bru", "Dre", "Fan", "Gre") for last in ("vo", "shi", "wik")
     ]
     documents = [
         Document(f"({name}) {name} costs ${41 + 7 * n}. To reset {name}, enter KT-{4071 + n}.")
-        for n, name in enumerate(names[:DOCUMENTS])
+        for n, name in enumerate(names)
     ]
     return [
-        f"{format_docs(documents[n:] + documents[:n])}\n\n"
+        f"{format_docs((documents[n:] + documents[:n])[:count])}\n\n"
         f"Question: How do I reset {names[n]}?\nAnswer:"
         for n in range(PROMPTS)
     ]
 
 
-def ways(folder: str, method: str, max_tokens: int) -> tuple[Ways, int]:
-    """Ways to answer all prompts; and how many tokens the first answer has."""
+def ways(folder: str, method: str, texts: list[str], max_tokens: int) -> tuple[Ways, Usage]:
+    """Ways to answer all prompts; and the token counts of the first."""
     loaded = RagMiddleModel.from_pretrained(folder, method=method)
     chat = ChatRagMiddle(model=loaded, method=method, max_tokens=max_tokens)
-    texts = prompts()
     messages: list[Any] = [[HumanMessage(text)] for text in texts]
     turns = [[{"role": "user", "content": text}] for text in texts]
 
@@ -85,15 +85,15 @@ def ways(folder: str, method: str, max_tokens: int) -> tuple[Ways, int]:
     for way in (invoked, batched):
         if way() != expected:
             print(f"{way.__name__}: other answers than alone", file=sys.stderr)
-    count = loaded.generate(turns[0], max_new_tokens=max_tokens).usage.completion_tokens
+    usage = loaded.generate(turns[0], max_new_tokens=max_tokens).usage
     return {
         "RagMiddleModel.generate, one by one": alone,
         "ChatRagMiddle.invoke, one by one": invoked,
         f"ChatRagMiddle.batch of {PROMPTS}": batched,
-    }, count
+    }, usage
 
 
-def peer_ways(folder: str, max_tokens: int) -> Ways:
+def peer_ways(folder: str, texts: list[str], max_tokens: int) -> Ways:
     """The same with ChatHuggingFace, where it is installed; it is told of no documents."""
     try:
         from langchain_huggingface import ChatHuggingFace, HuggingFacePipeline
@@ -111,19 +111,20 @@ def peer_ways(folder: str, max_tokens: int) -> Ways:
         return_full_text=False,
     )
     chat: Any = ChatHuggingFace(llm=HuggingFacePipeline(pipeline=pipe), tokenizer=tokenizer)
-    messages = [[HumanMessage(unmark(text))] for text in prompts()]
+    messages = [[HumanMessage(unmark(text))] for text in texts]
     return {
         "ChatHuggingFace.invoke, one by one": lambda: [chat.invoke(each) for each in messages],
         f"ChatHuggingFace.batch of {PROMPTS}": lambda: chat.batch(messages),
     }
 
 
-def measure(args: argparse.Namespace, folder: str, method: str) -> dict[str, Any]:
+def measure(args: argparse.Namespace, folder: str, method: str, documents: int) -> dict[str, Any]:
     """Seconds of every way in every round, and the ratios asked for."""
     clock = time.process_time if args.clock == "cpu" else time.perf_counter
-    all_ways, tokens = ways(folder, method, args.max_tokens)
+    texts = prompts(documents)
+    all_ways, usage = ways(folder, method, texts, args.max_tokens)
     if method == "none":
-        all_ways |= peer_ways(folder, args.max_tokens)
+        all_ways |= peer_ways(folder, texts, args.max_tokens)
     seconds: dict[str, list[float]] = {name: [] for name in all_ways}
     for number in range(args.rounds + 1):
         for name, way in all_ways.items():
@@ -131,11 +132,17 @@ def measure(args: argparse.Namespace, folder: str, method: str) -> dict[str, Any
             way()
             if number:  # the first round warms up
                 seconds[name].append(clock() - start)
-        print(f"{method}: round {number}/{args.rounds}", file=sys.stderr, flush=True)
+        print(
+            f"{method}, {documents} documents: round {number}/{args.rounds}",
+            file=sys.stderr,
+            flush=True,
+        )
     alone, invoked, batched, *_ = seconds.values()
     return {
         "method": method,
-        "tokens_of_first_answer": tokens,
+        "documents": documents,
+        "prompt_tokens": usage.prompt_tokens,
+        "new_tokens": usage.completion_tokens,
         "median_s": {name: statistics.median(values) for name, values in seconds.items()},
         "seconds": seconds,
         "wrapper": _ratios(invoked, alone),
@@ -192,17 +199,18 @@ def _save_random_model(folder: Path) -> None:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Markdown: seconds per way, then the ratios beside their targets."""
-    lines = ["| method | way | seconds |", "| --- | --- | ---: |"]
+    lines = ["| method | documents | way | seconds |", "| --- | ---: | --- | ---: |"]
     for row in rows:
         for name, seconds in row["median_s"].items():
-            lines.append(f"| {row['method']} | {name} | {seconds:.3f} |")
-    lines += ["", "| method | wrapper | target | batch gains | target |"]
-    lines.append("| --- | ---: | ---: | ---: | ---: |")
+            lines.append(f"| {row['method']} | {row['documents']} | {name} | {seconds:.3f} |")
+    lines += ["", "| method | documents | tokens | wrapper | target | batch gains | target |"]
+    lines.append("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for row in rows:
         wrapper, batch = (_shown(row[name]) for name in ("wrapper", "batch"))
         lines.append(
-            f"| {row['method']} | {wrapper} | at most {TARGETS['wrapper']} | {batch} | "
-            f"at least {TARGETS['batch']} |"
+            f"| {row['method']} | {row['documents']} | "
+            f"{row['prompt_tokens']} + {row['new_tokens']} | {wrapper} | "
+            f"at most {TARGETS['wrapper']} | {batch} | at least {TARGETS['batch']} |"
         )
     return "\n".join(lines)
 
@@ -224,7 +232,6 @@ def provenance(args: argparse.Namespace) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "model": args.model or "bundled reader",
         "prompts": PROMPTS,
-        "documents_per_prompt": DOCUMENTS,
         "rounds": args.rounds,
         "clock": "CPU time of the process" if args.clock == "cpu" else "wall",
         "command": "python " + " ".join(sys.argv),
@@ -236,8 +243,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", help="folder, hub name or 'random'; by default the reader")
     parser.add_argument("--method", nargs="+", default=["none", "pine"], dest="methods")
+    parser.add_argument("--documents", type=int, nargs="+", default=[4, 10], help="per prompt")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--max-tokens", type=int, default=16)
+    parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     parser.add_argument("--output", type=Path, help="write provenance and rows as JSON")
@@ -245,7 +253,11 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     transformers.utils.logging.disable_progress_bar()
     with model_folder(args.model) as folder:
-        rows = [measure(args, folder, method) for method in args.methods]
+        rows = [
+            measure(args, folder, method, documents)
+            for method in args.methods
+            for documents in args.documents
+        ]
     facts = provenance(args)
     print(table(rows))
     print("\n".join(f"- {name}: {value}" for name, value in facts.items()))

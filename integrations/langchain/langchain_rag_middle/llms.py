@@ -12,9 +12,10 @@ from langchain_core.language_models.base import LangSmithParams
 from langchain_core.outputs import Generation as TextGeneration
 from langchain_core.outputs import GenerationChunk, LLMResult
 
+from langchain_rag_middle.arguments import renamed
 from langchain_rag_middle.asynchronous import in_thread, pieces_in_thread
 from langchain_rag_middle.responses import PROVIDER, response_metadata, usage
-from langchain_rag_middle.settings import RagMiddleSettings, renamed
+from langchain_rag_middle.settings import RagMiddleSettings
 from rag_middle import UnsupportedGenerationError, escape
 from rag_middle.documents import has_markers
 

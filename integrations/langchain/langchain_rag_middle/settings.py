@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -10,71 +9,22 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
+from langchain_rag_middle.arguments import (
+    FRAMEWORK,
+    LOADING,
+    OPTIONS,
+    renamed,
+    warn_of_unknown,
+)
 from langchain_rag_middle.documents import DocumentPrompt
-from langchain_rag_middle.notices import IgnoredArgumentWarning, warn_user
+from langchain_rag_middle.notices import warn_user
 from langchain_rag_middle.weights import Weights
-from rag_middle import PromptError, UnsupportedGenerationError
+from rag_middle import MethodConfigError, PromptError, UnsupportedGenerationError
 
 if TYPE_CHECKING:
     from rag_middle import Method, RagMiddleModel
 
-__all__ = ["RagMiddleSettings", "renamed"]
-
-#: Fields that are options of a request, and what `RagMiddleModel` calls them.
-_OPTIONS = {
-    "max_tokens": "max_new_tokens",
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "repetition_penalty": "repetition_penalty",
-    "num_beams": "num_beams",
-    "seed": "seed",
-    "stop": "stop",
-    "template": "template",
-    "template_options": "template_options",
-    "on_missing_documents": "on_missing_documents",
-    "on_overflow": "on_overflow",
-}
-#: Fields that say what is loaded, and what `RagMiddleModel.from_pretrained` calls them.
-_LOADING = {
-    "model": "name_or_path",
-    "revision": "revision",
-    "tokenizer": "tokenizer",
-    "dtype": "dtype",
-    "device": "device",
-    "device_map": "device_map",
-    "quantization_config": "quantization_config",
-    "attn_implementation": "attn_implementation",
-    "trust_remote_code": "trust_remote_code",
-    "context_window": "context_window",
-    "self_check": "self_check",
-    "model_options": "model_options",
-    "tokenizer_options": "tokenizer_options",
-}
-_ALIASES = {
-    "max_new_tokens": "max_tokens",
-    "model_id": "model",
-    "model_name": "model",
-    "stop_sequences": "stop",
-}
-#: Names that other models know, and what to do here.
-_ELSEWHERE = {
-    "api_key": "A local model needs none.",
-    "base_url": "A local model has none.",
-    "do_sample": "A temperature above 0 draws tokens; 0 does not.",
-    "functions": "This model calls no tools.",
-    "max_retries": "A local model has no connection to try again.",
-    "model_kwargs": "Pass model_options for loading; options of a request have names of their own.",
-    "n": "Repeat the input in batch().",
-    "parallel_tool_calls": "This model calls no tools.",
-    "pipeline_kwargs": "Options of a request have names of their own: max_tokens, temperature, ...",
-    "response_format": "This model gives plain text.",
-    "timeout": "Leave a stream, or cancel an asynchronous call, to end a generation.",
-    "tool_choice": "This model calls no tools.",
-    "tools": "This model calls no tools.",
-}
-#: What LangChain itself adds to calls, for its own use.
-_FRAMEWORK = frozenset({"stream", "ls_structured_output_format", "structured_output_format"})
+__all__ = ["RagMiddleSettings"]
 
 
 class RagMiddleSettings(BaseModel):
@@ -153,7 +103,7 @@ class RagMiddleSettings(BaseModel):
     tokenizer_options: dict[str, Any] | None = None
 
     if TYPE_CHECKING:  # of BaseLanguageModel, which comes with the classes that use this one
-        custom_get_token_ids: Callable[[str], list[int]] | None
+        custom_get_token_ids: Callable[[str], list[int]] | None = None
 
         def _add_version(self, pkg: str, version: str) -> None: ...
 
@@ -213,13 +163,16 @@ class RagMiddleSettings(BaseModel):
     @property
     def _identifying_params(self) -> Mapping[str, Any]:
         """What answers depend on: the key of caches, and what traces show."""
-        options = {name: getattr(self, name) for name in _OPTIONS if name != "stop"}
+        options = {name: getattr(self, name) for name in OPTIONS if name != "stop"}
         return {
             "model_name": self.model_name,
             "method": repr(self._method),
             **options,
             "own_stop": self.stop,  # LangChain writes that of the call over "stop"
-            "document_prompt": self.document_prompt.template,
+            "document_prompt": [
+                self.document_prompt.template_format,
+                self.document_prompt.template,
+            ],
             "weights": self._weights.identity,
         }
 
@@ -231,28 +184,32 @@ class RagMiddleSettings(BaseModel):
         Raises:
             UnsupportedGenerationError: values that make no sense, or another model.
             UnknownNameError: no such method.
+            MethodConfigError: parameters that the method refuses, or none that they belong to.
         """
         call = renamed(given)
         self._warn_of_unknown(call, in_call=True)
         if stop is not None:
             call["stop"] = stop
         options = self._checked_options(call)
-        chosen = self._method
-        if call.get("method") is not None:
-            chosen = self._chosen_method(call["method"], call.get("method_options"))
+        method, method_options = call.get("method"), call.get("method_options")
+        if method is None and method_options:
+            raise MethodConfigError(
+                f"Options {sorted(method_options)} were given without a method: name it too."
+            )
+        chosen = self._method if method is None else self._chosen_method(method, method_options)
         return {**options, "method": chosen}
 
     def _checked_options(self, call: Mapping[str, Any]) -> dict[str, Any]:
         from rag_middle.generation import GenerationOptions
 
-        fixed = [name for name in _LOADING if call.get(name) is not None]
+        fixed = [name for name in LOADING if call.get(name) is not None]
         if fixed:
             raise UnsupportedGenerationError(
                 f"{', '.join(fixed)} cannot change from call to call: make another "
                 f"{type(self).__name__}. It shares the weights where it can."
             )
         options = {}
-        for field, name in _OPTIONS.items():
+        for field, name in OPTIONS.items():
             own = getattr(self, field)
             options[name] = own if call.get(field) is None else call[field]
         options["stop"] = options["stop"] or ()
@@ -265,17 +222,11 @@ class RagMiddleSettings(BaseModel):
         return {}
 
     def _warn_of_unknown(self, given: Mapping[str, Any], *, in_call: bool = False) -> None:
-        fields = type(self).model_fields
-        known = [*_OPTIONS, "method", "method_options", *_LOADING, *self._call_names]
-        known = known if in_call else [*fields]
-        for name in given:
-            if name in known or (in_call and name in _FRAMEWORK):
-                continue
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"Did you mean {close[0]!r}?" if close else ""
-            hint = _ELSEWHERE.get(name, hint)
-            where = "this call" if in_call else type(self).__name__
-            warn_user(f"{name!r} has no effect on {where}. {hint}".rstrip(), IgnoredArgumentWarning)
+        if in_call:
+            known = {*OPTIONS, *LOADING, "method", "method_options", *self._call_names}
+            warn_of_unknown(given, known | FRAMEWORK, "this call")
+        else:
+            warn_of_unknown(given, {*type(self).model_fields}, type(self).__name__)
 
     @property
     def _call_names(self) -> tuple[str, ...]:
@@ -291,7 +242,7 @@ class RagMiddleSettings(BaseModel):
 
     def _chosen_weights(self) -> Weights:
         if isinstance(self.model, str | Path):
-            given = {name: getattr(self, field) for field, name in _LOADING.items()}
+            given = {name: getattr(self, field) for field, name in LOADING.items()}
             return Weights.of(**{name: value for name, value in given.items() if value is not None})
         from rag_middle import RagMiddleModel
 
@@ -304,7 +255,7 @@ class RagMiddleSettings(BaseModel):
         defaults = type(self).model_fields
         beside = [
             field
-            for field in _LOADING
+            for field in LOADING
             if field != "model" and getattr(self, field) != defaults[field].default
         ]
         if beside:
@@ -337,20 +288,3 @@ class RagMiddleSettings(BaseModel):
         if policy == "error":
             raise PromptError(message)
         warn_user(message, MissingDocumentsWarning)
-
-
-def renamed(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments under the names of this package.
-
-    Raises:
-        UnsupportedGenerationError: one thing under two names.
-    """
-    renamed: dict[str, Any] = {}
-    for name, value in given.items():
-        known = _ALIASES.get(name, name)
-        if known in renamed:
-            raise UnsupportedGenerationError(
-                f"{name} and {known} are the same and were both given: pass one of them."
-            )
-        renamed[known] = value
-    return renamed

@@ -83,6 +83,7 @@ class Weights:
     def _identity_of_loaded(self) -> dict[str, Any]:
         assert self._model is not None
         network: Any = self._model.model
+        tokenizer: Any = self._model.tokenizer
         config = network.config
         return {
             "name_or_path": config.name_or_path,
@@ -92,6 +93,7 @@ class Weights:
             "attn_implementation": getattr(config, "_attn_implementation", None),
             "context_window": self._model.context_window,
             "checkpoint": _fingerprint(network),
+            "tokenizer": _digest([tokenizer.name_or_path, len(tokenizer), tokenizer.chat_template]),
         }
 
     def __deepcopy__(self, memo: object) -> Weights:

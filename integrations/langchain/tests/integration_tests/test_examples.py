@@ -86,7 +86,18 @@ def test_the_benchmark_runs(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = ROOT / "benchmarks" / "langchain_overhead.py"
-    small = ["--rounds", "1", "--max-tokens", "2", "--threads", "1", "--method", "none"]
+    small = [
+        "--rounds",
+        "1",
+        "--max-tokens",
+        "2",
+        "--threads",
+        "1",
+        "--method",
+        "none",
+        "--documents",
+        "3",
+    ]
     output = tmp_path / "overhead"
     run(monkeypatch, script, "--model", str(tiny_folder), *small, "--output", str(output))
     assert '"wrapper"' in output.with_suffix(".json").read_text(encoding="utf-8")

@@ -136,6 +136,10 @@ class TestOptions:
         assert tiny.sent.options[-1]["method"] == MsPoE(max_ratio=2.0)
         assert model.invoke("Why?").response_metadata["rag_middle"]["method"] == "none"
 
+    def test_options_of_a_method_that_is_not_named_are_refused(self, tiny: Any) -> None:
+        with pytest.raises(MethodConfigError, match="without a method"):
+            chat(tiny).invoke("Why?", method_options={"max_ratio": 2.0})
+
     def test_the_same_seed_draws_the_same_answer(self, tiny: Any) -> None:
         model = chat(tiny, temperature=2.0)
         first, again, other = (model.invoke("Hello", seed=seed).content for seed in (1, 1, 2))

@@ -73,6 +73,8 @@ def test_other_weights_under_one_name_have_another_key(make_model: Any, tiny_fol
     same, again, other = (make_model(seed=seed) for seed in (0, 0, 1))
     assert key(ChatRagMiddle(model=same)) == key(ChatRagMiddle(model=again))
     assert key(ChatRagMiddle(model=same)) != key(ChatRagMiddle(model=other))
+    template = make_model("{% for m in messages %}{{ m['content'] }}{% endfor %}")
+    assert key(ChatRagMiddle(model=same)) != key(ChatRagMiddle(model=template))
 
 
 def test_a_model_saved_anew_has_another_key(
