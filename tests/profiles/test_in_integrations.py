@@ -34,7 +34,7 @@ def test_langchain(model: RagMiddleModel, profile: str) -> None:
     llm = langchain.RagMiddleLLM(model=model, method=profile, max_tokens=4)
     answer = llm.invoke("[[rm:doc]]Lyon lies on a river.[[/rm:doc]] Which river?")
     assert (
-        answer.content
+        answer
         == model.generate(
             "[[rm:doc]]Lyon lies on a river.[[/rm:doc]] Which river?",
             method=profile,
