@@ -73,7 +73,7 @@ def test_only_the_chosen_methods_count(run: Run, wrong: Path) -> None:
 
 def test_a_method_unknown_here_gives_exit_status_1(run: Run, wrong: Path) -> None:
     content = json.loads((wrong / "cases.json").read_text(encoding="utf-8"))
-    content["cases"] = [{**content["cases"][0], "method": "self_extend"}]
+    content["cases"] = [{**content["cases"][0], "method": "of_tomorrow"}]
     (wrong / "cases.json").write_text(json.dumps(content), encoding="utf-8")
     shown = run("verify", wrong)
     assert shown.status == 1
