@@ -84,8 +84,11 @@ class ExampleObjective:
             method: a candidate.
             start: first example.
             stop: the one after the last.
-            race: whether and when to give up; none for never.
+            race: whether and when to give up; none for never, and without effect where verdicts
+                are not what is compared.
         """
+        if self._criterion != "exact_match":
+            race = None  # a race is about verdicts, and says nothing about likelihoods
         right, total = "", 0.0
         for at in race.stages(stop - start) if race else (stop - start,):
             chunk = slice(start + len(right), start + at)

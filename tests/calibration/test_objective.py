@@ -60,3 +60,8 @@ def test_a_race_ends_early_and_says_so(model: RagMiddleModel, examples: Examples
     whole = objective.outcome(NoMethod(), 0, 16)
     assert objective.outcome(NoMethod(), 0, 16, Race(reference="0" * 16)).right == whole.right
     assert whole.right.startswith(lost.right)
+
+
+def test_likelihoods_do_not_race(model: RagMiddleModel, examples: Examples) -> None:
+    objective = ExampleObjective(model, examples(16), criterion="log_likelihood")
+    assert objective.outcome(NoMethod(), 0, 16, Race(reference="1" * 16)).complete
