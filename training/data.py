@@ -1,9 +1,11 @@
 """Rows of training: token ids, and how much each token's loss weighs.
 
-Three kinds of rows. Questions about documents, several to a row, in the reader's chat format, are
-what it is for. Repeated random tokens teach it to copy. Recall rows teach it to bind: records of a
-key and a value with constant tokens between them, so that only the key, some tokens back, tells one
-value from another. Without them the reader copies titles and picks values at random.
+Four kinds of rows. Questions about documents, several to a row, in the reader's chat format, are
+what it is for. Repeated random tokens teach it to copy. The other two teach it to bind a value to
+what it belongs to, without which the reader copies titles and picks values at random: recall rows
+are records of a key and a value with constant tokens between them, so that only the key, some
+tokens back, tells one value from another; restated rows are facts, then the same facts in another
+order and other words.
 """
 
 from __future__ import annotations
@@ -21,11 +23,12 @@ from training.tokenizer import ASSISTANT, BOS, END, SYSTEM, USER
 from training.wording import ASKING, FORMS, INSTRUCTIONS, PLAIN_FORM, filler
 
 # The first tokens of a value decide; what follows is copying on. The weight tells what a token is.
-VALUE, TITLE, RECALLED, ANSWER, OTHER = 3.0, 2.5, 2.0, 1.0, 0.1
+VALUE, TITLE, RECALLED, ANSWER, COPIED, OTHER = 3.0, 2.5, 2.0, 1.0, 0.5, 0.1
 _FIRST_PLAIN = 6  # ids below are special tokens
 _OTHER_SHARE = 0.15  # of the tokens that are not answers, how many count at all
 
-Piece = tuple[str, str]  # text, and its role: "text", "title", "value", "end"
+Piece = tuple[str, str]  # text, and its role: "text", "title", "value", "restated", "end"
+_TOKENS_OF_A_FACT = 40  # about: stated twice
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,10 @@ class Stage:
         length: tokens of a row.
         documents: fewest and most documents of a prompt.
         facts: how many facts a document may have.
-        copying: share of rows that only teach copying and recall.
+        copying: share of rows that only teach copying and recall of random tokens.
+        repeats: share of repeated runs among these.
+        restated: share of rows of facts that are stated twice.
+        phrasings: in how many ways a fact may be stated, at most.
         key_tokens: fewest and most tokens of a key in recall rows.
         between: most constant tokens before, between and after key and value there.
         alphabet: how many different tokens those rows use. Few make recall quick to learn.
@@ -47,6 +53,9 @@ class Stage:
     documents: tuple[int, int]
     facts: tuple[int, ...] = (1,)
     copying: float = 0.2
+    repeats: float = 0.2
+    restated: float = 0.0
+    phrasings: int = 4
     key_tokens: tuple[int, int] = (1, 4)
     between: int = 2
     alphabet: int = 3000
@@ -78,12 +87,15 @@ class Rows:
         weights = np.zeros((rows, stage.length), np.float32)
         pieces: list[list[Piece]] = []
         for row in range(rows):
-            if rng.random() < stage.copying:
-                make = self._repeats if rng.random() < 0.2 else self._recall
+            drawn = rng.random()
+            if drawn < stage.copying:
+                make = self._repeats if rng.random() < stage.repeats else self._recall
                 row_ids, row_weights = make(stage)
                 ids[row, : len(row_ids)] = row_ids
                 weights[row, : len(row_ids)] = row_weights
                 pieces.append([])
+            elif drawn < stage.copying + stage.restated:
+                pieces.append(_restated(rng, stage, self._split))
             else:
                 pieces.append(_conversation(rng, stage, self._split))
         encoded = self._encode([text for row in pieces for text, _ in row])
@@ -113,9 +125,11 @@ class Rows:
     def _repeats(self, stage: Stage) -> tuple[list[int], list[float]]:
         """A run of random tokens, again and again: only the repeats count."""
         rng, length = self._rng, stage.length
-        period = rng.randrange(8, min(96, length // 2))
-        ids = [self._special[BOS], *(self._any(period, stage) * (length // period + 1))][:length]
-        return ids, [0.0] * (period + 2) + [0.5] * (length - period - 2)
+        period = rng.randrange(8, min(64, length // 2))
+        # Few tokens come again within a period: what follows one depends on those before it.
+        pool = rng.sample(self._alphabet[: stage.alphabet], rng.randint(period // 3, period))
+        ids = [self._special[BOS], *(rng.choices(pool, k=period) * (length // period + 1))][:length]
+        return ids, [0.0] * (period + 4) + [COPIED] * (length - period - 4)
 
     def _recall(self, stage: Stage) -> tuple[list[int], list[float]]:
         """Records of key and value, then every key again in another order and other words."""
@@ -125,6 +139,8 @@ class Rows:
         of_keys, of_values, fixed = (self._alphabet[i : stage.alphabet : 3] for i in range(3))
         stated = [rng.choices(fixed, k=rng.randint(0, stage.between)) for _ in range(3)]
         asked = [rng.choices(fixed, k=rng.randint(0, stage.between)) for _ in range(3)]
+        if rng.random() < 0.4:
+            asked = stated
         record = 2 * (key + value) + sum(map(len, (*stated, *asked)))
         most = min((stage.length - 1) // record, len(of_keys) - 1)
         count = rng.randint(min(4, most), min(most, 16))
@@ -143,18 +159,45 @@ class Rows:
             weights += [RECALLED] + [ANSWER] * (value - 1) + [0.0] * len(asked[2])
         return ids, weights
 
-    def _any(self, count: int, stage: Stage) -> list[int]:
-        """Random tokens of the stage's alphabet, none of them special."""
-        return self._rng.choices(self._alphabet[: stage.alphabet], k=count)
-
 
 def _weights(rng: random.Random, role: str, count: int) -> list[float]:
     if role in ("title", "value"):
         deciding = TITLE if role == "title" else VALUE
         return [deciding] * min(2, count) + [ANSWER] * max(0, count - 2)
+    if role == "restated":
+        return [RECALLED] * min(2, count) + [ANSWER] * max(0, count - 2)
     if role == "end":
         return [ANSWER] * count
     return [OTHER / _OTHER_SHARE if rng.random() < _OTHER_SHARE else 0.0 for _ in range(count)]
+
+
+def _restated(rng: random.Random, stage: Stage, split: Split) -> list[Piece]:
+    """Facts as documents state them, then again in another order: their values count."""
+    entries = draw_entries(
+        rng,
+        split,
+        rng.randint(2, max(2, stage.length // _TOKENS_OF_A_FACT)),
+        same_attribute=rng.random() < 0.85,
+    )
+    titled = "({title}) " if rng.random() < 0.7 else ""
+    row: list[Piece] = [(BOS, "text")]
+    facts = [fact for entry in entries for fact in entry.facts]
+    for fact in facts:
+        before, after = _sentence(rng, fact, stage)
+        row.append((f"{titled.format(title=fact.title)}{before} {fact.value}{after}\n\n", "text"))
+    for fact in rng.sample(facts, len(facts)):
+        before, after = _sentence(rng, fact, stage)
+        if rng.random() < 0.6:
+            before, after = f"({fact.title})", ""
+        row += [(before, "text"), (f" {fact.value}", "restated"), (f"{after}\n\n", "text")]
+    return row
+
+
+def _sentence(rng: random.Random, fact: Fact, stage: Stage) -> tuple[str, str]:
+    """What stands before and after the value in one of the ways to state the fact."""
+    phrasing = rng.choice(fact.attribute.sentences[: stage.phrasings])
+    before, after = phrasing.format(name=fact.title, value="\0").split(" \0")
+    return before, after
 
 
 def _conversation(rng: random.Random, stage: Stage, split: Split) -> list[Piece]:
@@ -170,7 +213,7 @@ def _conversation(rng: random.Random, stage: Stage, split: Split) -> list[Piece]
     instruction = "" if plain else rng.choice((rng.choice(INSTRUCTIONS), filler(rng, 12)))
     lead = [(instruction + rng.choice("\n ") * rng.randint(1, 2), "text")] if instruction else []
     form = PLAIN_FORM if plain else rng.choice(FORMS)
-    documents = [(f"{_document(rng, entry, form)}\n\n", "text") for entry in entries]
+    documents = [(f"{_document(rng, entry, form, stage)}\n\n", "text") for entry in entries]
     if not plain and rng.random() < 0.3:
         documents.append((rng.choice((rng.choice(INSTRUCTIONS), filler(rng, 8))) + "\n", "text"))
     in_system = not plain and rng.random() < 0.4
@@ -189,8 +232,10 @@ def _conversation(rng: random.Random, stage: Stage, split: Split) -> list[Piece]
     return row
 
 
-def _document(rng: random.Random, entry: Entry, form: str) -> str:
-    return form.format(title=entry.title, text=entry.body, source=f"{rng.randrange(1000)}.md")
+def _document(rng: random.Random, entry: Entry, form: str, stage: Stage) -> str:
+    stated = [(_sentence(rng, fact, stage), fact.value) for fact in entry.facts]
+    body = " ".join(f"{before} {value}{after}" for (before, after), value in stated)
+    return form.format(title=entry.title, text=body, source=f"{rng.randrange(1000)}.md")
 
 
 def _exchange(rng: random.Random, fact: Fact, asking: tuple[str, str]) -> list[Piece]:

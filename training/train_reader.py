@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from training.data import RECALLED, VALUE, Rows, Stage
+from training.data import COPIED, RECALLED, VALUE, Rows, Stage
 from training.tokenizer import load_tokenizer
 
 BATCH_TOKENS = 6144
@@ -31,16 +31,28 @@ CHECKPOINT_EVERY = 100
 # documents go; the later ones end when values are found in documents. Shares, smoothed.
 RECALLED_AT, RIGHT_AT = 0.85, 0.9
 FEWEST_STEPS = 100
-RECALL_STAGES = 4
+RECALL_STAGES = 5
 
 STAGES = (
     Stage(128, (1, 1), copying=0.9, key_tokens=(1, 1), between=0, alphabet=96, questions=2),
-    Stage(128, (1, 2), copying=0.6, key_tokens=(1, 2), between=1, alphabet=192, questions=2),
-    Stage(128, (1, 3), copying=0.6, key_tokens=(1, 3), between=2, alphabet=384),
-    Stage(160, (1, 3), copying=0.5, key_tokens=(1, 4), between=3, alphabet=1500),
-    Stage(192, (2, 4), copying=0.3, between=3),
-    Stage(256, (3, 6), copying=0.2, between=3),
-    Stage(320, (3, 8), facts=(1, 2), copying=0.1, plain=0.6),
+    Stage(
+        160,
+        (1, 2),
+        copying=0.6,
+        repeats=0.6,
+        restated=0.3,
+        phrasings=1,
+        key_tokens=(1, 1),
+        between=2,
+        alphabet=384,
+        questions=2,
+    ),
+    Stage(160, (1, 3), copying=0.3, repeats=0.5, restated=0.5, phrasings=1, alphabet=384),
+    Stage(160, (1, 3), copying=0.15, restated=0.5, phrasings=2, key_tokens=(1, 2), alphabet=384),
+    Stage(192, (2, 4), copying=0.1, restated=0.4, key_tokens=(1, 2), alphabet=1500),
+    Stage(192, (2, 4), copying=0.1, restated=0.15, between=3),
+    Stage(256, (3, 6), copying=0.05, restated=0.1, between=3),
+    Stage(320, (3, 8), facts=(1, 2), copying=0.05, restated=0.05, plain=0.6),
     Stage(448, (4, 12), facts=(1, 1, 2), copying=0.05, plain=0.5),
 )
 
@@ -55,6 +67,7 @@ class Progress:
     seconds: float = 0.0
     right: float = 0.0
     recalled: float = 0.0
+    copied: float = 0.0
     stage_step: int = 0
 
 
@@ -108,7 +121,7 @@ def train(folder: Path, steps: int, seed: int) -> None:
         for optimizer in optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["initial_lr"] * _rate(progress.step, steps)
-        loss, right, recalled = _step(model, backbone, optimizers, ids, weights)
+        loss, right, recalled, copied = _step(model, backbone, optimizers, ids, weights)
         progress.step += 1
         progress.stage_step += 1
         progress.tokens += ids.size
@@ -116,6 +129,7 @@ def train(folder: Path, steps: int, seed: int) -> None:
         smooth = min(0.98, progress.stage_step / (progress.stage_step + 10))
         progress.right = _smoothed(progress.right, right, smooth)
         progress.recalled = _smoothed(progress.recalled, recalled, smooth)
+        progress.copied = _smoothed(progress.copied, copied, smooth)
         if progress.step % 20 == 0:
             _log(folder, progress, loss)
         if progress.stage < RECALL_STAGES:
@@ -136,8 +150,8 @@ def _step(
     optimizers: list[torch.optim.Optimizer],
     ids: Any,
     weights: Any,
-) -> tuple[float, float, float]:
-    """One step: the mean loss, and the shares of values and recalled values begun rightly."""
+) -> tuple[float, float, float, float]:
+    """One step: the loss; the shares right of values, recalled values and copied tokens."""
     tokens, weighing = torch.from_numpy(ids), torch.from_numpy(weights)[:, 1:]
     with torch.autocast("cpu", torch.bfloat16):
         hidden = backbone(input_ids=tokens, use_cache=False).last_hidden_state[:, :-1]
@@ -152,7 +166,8 @@ def _step(
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     hits = (logits.argmax(-1) == target).float()
-    return loss.item(), _mean(hits[weight == VALUE]), _mean(hits[weight == RECALLED])
+    shares = (_mean(hits[weight == kind]) for kind in (VALUE, RECALLED, COPIED))
+    return loss.item(), *shares
 
 
 def _mean(values: torch.Tensor) -> float:
@@ -191,7 +206,7 @@ def _log(folder: Path, progress: Progress, loss: float) -> None:
     speed = progress.tokens / max(1e-9, progress.seconds)
     print(
         f"step {progress.step} stage {progress.stage} loss {loss:.3f} right {progress.right:.3f} "
-        f"recalled {progress.recalled:.3f} {speed:,.0f} tokens/s",
+        f"recalled {progress.recalled:.3f} copied {progress.copied:.3f} {speed:,.0f} tokens/s",
         flush=True,
     )
 
