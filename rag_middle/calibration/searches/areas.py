@@ -1,0 +1,117 @@
+"""SIW: dense and sparse areas, their factors, and the layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import ClassVar
+
+import torch
+
+from rag_middle.attention import model_traits
+from rag_middle.calibration.evaluator import Candidate, Evaluator
+from rag_middle.calibration.examples import Example
+from rag_middle.calibration.objective import Criterion
+from rag_middle.calibration.searches.base import (
+    Found,
+    Search,
+    layer_ranges,
+    num_layers,
+    ranked,
+    require_values,
+)
+from rag_middle.errors import CalibrationConfigError
+from rag_middle.generation import RagMiddleModel
+from rag_middle.generation.runner import ModelRunner
+from rag_middle.generation.tokenizing import LockedTokenizer
+from rag_middle.methods import SIW
+from rag_middle.ops.areas import document_density
+
+__all__ = ["InitialTokenSearch"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitialTokenSearch(Search):
+    """SIW: dense and sparse areas per layer from the examples, factors and layers by trial.
+
+    Attributes:
+        areas: parts that a prompt's documents are cut into; each is dense where documents in it
+            get more than their share of attended tokens, on average over the examples.
+        dense: factors of dense areas that are tried.
+        sparse: factors of sparse areas that are tried.
+        top_share: share of tokens that count as attended to.
+    """
+
+    method: ClassVar[str] = "siw"
+    criterion: ClassVar[Criterion] = "log_likelihood"
+
+    areas: int = 5
+    dense: tuple[float, ...] = (0.5, 0.7, 0.9, 1.0)
+    sparse: tuple[float, ...] = (1.0, 1.1, 1.3, 1.5)
+    top_share: float = 0.3
+
+    def __post_init__(self) -> None:
+        require_values("dense", self.dense)
+        require_values("sparse", self.sparse)
+        if self.areas < 1:
+            raise CalibrationConfigError(f"areas must be >= 1, got {self.areas}.")
+
+    def most_candidates(self, model: RagMiddleModel) -> int:
+        neutral = 1.0 in self.dense and 1.0 in self.sparse
+        alphas = len(self.dense) * len(self.sparse) - neutral
+        return alphas * len(layer_ranges(num_layers(model)))
+
+    def run(
+        self,
+        model: RagMiddleModel,
+        examples: Sequence[Example],
+        evaluator: Evaluator,
+        *,
+        seed: int,
+        max_batch_size: int,
+    ) -> Found:
+        if not examples:
+            raise CalibrationConfigError(
+                "Areas are found on examples: give some beside the objective."
+            )
+        flags = self.dense_areas(model, examples)
+        candidates = []
+        for dense, sparse, layers in product(
+            self.dense, self.sparse, layer_ranges(num_layers(model))
+        ):
+            chosen = {layer: flags[layer] for layer in layers if layer in flags}
+            if chosen and (dense, sparse) != (1.0, 1.0):
+                method = SIW(
+                    alpha_dense=dense,
+                    alpha_sparse=sparse,
+                    dense_areas=chosen,
+                    top_share=self.top_share,
+                )
+                key = f"dense x {dense:g}, sparse x {sparse:g} in layers {layers[0]}-{layers[-1]}"
+                candidates.append(Candidate(key, method))
+        found = ranked(candidates, evaluator)
+        return Found(
+            ranked=found.ranked,
+            details={"dense_areas": {str(layer): list(each) for layer, each in flags.items()}},
+        )
+
+    def dense_areas(
+        self, model: RagMiddleModel, examples: Sequence[Example]
+    ) -> dict[int, tuple[bool, ...]]:
+        """For every layer with softmax attention, which areas are dense."""
+        traits = model_traits(model.model)
+        runner = ModelRunner(model.model, LockedTokenizer(model.tokenizer), self.method)
+        layers = sorted(traits.layers)
+        excess = torch.zeros(len(layers), self.areas, dtype=torch.float64)
+        for example in examples:
+            prompt = model.encode(example.prompt)
+            count = len(prompt.layout.documents)
+            attention = runner.last_token_attention(prompt).mean(dim=1)  # [layers, l]
+            area = torch.tensor([int((i + 0.5) / count * self.areas) for i in range(count)])
+            for row, of_layer in enumerate(attention):
+                density = document_density(of_layer, prompt.layout, self.top_share)
+                excess[row].index_add_(0, area, density.double().cpu())
+        return {
+            layer: tuple(bool(each > 0) for each in excess[row]) for row, layer in enumerate(layers)
+        }
