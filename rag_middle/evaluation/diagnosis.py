@@ -17,6 +17,7 @@ from rag_middle.evaluation.measurement import (
     MethodSpec,
     labelled_methods,
 )
+from rag_middle.evaluation.next_steps import next_steps, worth_calibrating
 from rag_middle.evaluation.provenance import software
 from rag_middle.evaluation.recommendation import Recommendation, recommend
 from rag_middle.evaluation.results import PositionCurves
@@ -171,6 +172,10 @@ def diagnose(
     metric = results.metric
     shape = shape_of(Resampled(scores[BASELINE]), higher_is_better=metric.higher_is_better)
     recommendation = recommend(scores, metric, ratios)
+    calibratable: tuple[str, ...] = ()
+    if task.by_likelihood:  # which the searches need
+        fitted = [each.method.name for each in results.methods if each.is_fitted]
+        calibratable = worth_calibrating(model, fitted)
     return Diagnosis(
         task=task.to_dict(),
         title=task.title,
@@ -184,7 +189,7 @@ def diagnose(
         shape=shape,
         recommendation=recommendation,
         notes=_notes(summary, shape),
-        next_steps=_next_steps(recommendation, shape),
+        next_steps=next_steps(recommendation, shape, calibratable),
         left_out=left_out,
         answer_tokens=tokens,
     )
@@ -214,35 +219,3 @@ def _notes(summary: Summary, shape: Shape) -> tuple[str, ...]:
     if idle:
         notes.append(f"Some prompts left nothing to do for: {', '.join(idle)}.")
     return tuple(notes)
-
-
-def _next_steps(recommendation: Recommendation, shape: Shape) -> tuple[str, ...]:
-    reason = recommendation.reason
-    if reason == "too_few_questions":
-        return ("Run again with a larger --limit.",)
-    if reason == "cannot_answer":
-        return (
-            "Look at a few answers in records.jsonl: does the prompt suit the model? Try "
-            "--template, or --score-by likelihood, which shows differences in wrong answers too.",
-        )
-    if reason == "no_gap":
-        return ("Use the model as it is. Measure again when model, prompt or data change.",)
-    cheaper = {
-        "primacy": "Put the best documents first: it costs nothing.",
-        "recency": "Put the best documents last: it costs nothing.",
-        "U": "Put the best documents at both ends, the worst in the middle: it costs nothing.",
-    }
-    free = (cheaper[shape.name],) if shape.name in cheaper else ()
-    if reason == "nothing_tried":
-        return (*free, "Name methods to try with --methods.")
-    if reason == "no_help":
-        return (
-            *free,
-            "Methods with parameters fitted to this model (lpes, positional_hidden_states, siw) "
-            "may do better than the ones tried: calibrate, then run this again with them.",
-        )
-    return (
-        f"Check {recommendation.label} on questions that were not used here before relying on it.",
-        *free,
-        "Parameters fitted to this model may do better still: calibrate, then run this again.",
-    )

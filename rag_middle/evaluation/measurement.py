@@ -15,6 +15,7 @@ from rag_middle.evaluation.conditions import (
 )
 from rag_middle.evaluation.tasks.base import Task, require_whole
 from rag_middle.methods import Method, resolve_method
+from rag_middle.methods.profiled import FromProfile
 
 __all__ = ["BASELINE", "LabelledMethod", "Measurement", "MethodSpec", "Scoring", "labelled_methods"]
 
@@ -34,6 +35,11 @@ class LabelledMethod:
 
     label: str
     method: Method
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether its settings come from a profile."""
+        return isinstance(self.method, FromProfile)
 
 
 def labelled_methods(methods: Sequence[MethodSpec]) -> tuple[LabelledMethod, ...]:

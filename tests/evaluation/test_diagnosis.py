@@ -6,12 +6,17 @@ import json
 
 import pytest
 
+from rag_middle.calibration import SEARCHES
+from rag_middle.cli.calibrate import Fitted
 from rag_middle.errors import EvaluationConfigError
-from rag_middle.evaluation import InventedDocuments, Measurement
+from rag_middle.evaluation import Diagnosis, InventedDocuments, Measurement
 from rag_middle.evaluation.diagnosis import diagnose, methods_to_try
+from rag_middle.evaluation.measurement import labelled_methods
+from rag_middle.evaluation.next_steps import FITTED_BY_CALIBRATION, worth_calibrating
 from rag_middle.generation import RagMiddleModel
 from tests.conftest import FamilyModel
 from tests.evaluation.fake_models import Chance, fake_reader
+from tests.tokenizers import wordlevel
 
 TASK = InventedDocuments(documents=10)
 HOW = Measurement(limit=120, orders=3, controls=True)
@@ -114,6 +119,40 @@ def test_methods_the_model_cannot_take_are_left_out_with_the_reason(
     able, left_out = methods_to_try(gpt2)
     assert "siw" in able
     assert "rotary" in left_out["position_interpolation"]
+
+
+def told_to_calibrate(found: Diagnosis) -> list[str]:
+    return [step for step in found.next_steps if "rag-middle calibrate --method" in step]
+
+
+def test_where_nothing_helps_the_methods_that_can_be_fitted_are_named(
+    model: RagMiddleModel,
+) -> None:
+    fake = fake_reader(model, TASK, lambda m, at, d: 0.9 if at in (0, d - 1) else 0.4)
+    found = diagnose(fake, TASK, ["pine"], HOW)
+    assert found.recommendation.reason == "no_help"
+    [step] = told_to_calibrate(found)
+    assert all(name in step for name in SEARCHES)
+    assert "--methods profile:rag-middle-calibration/positional_hidden_states.json" in step
+
+
+def test_where_nothing_is_lost_nothing_is_to_be_calibrated(model: RagMiddleModel) -> None:
+    fake = fake_reader(model, TASK, lambda m, at, d: 0.0 if at is None else 0.7)
+    assert told_to_calibrate(diagnose(fake, TASK, ["pine"], HOW)) == []
+
+
+def test_what_the_model_cannot_take_is_not_to_be_calibrated(family_model: FamilyModel) -> None:
+    assert tuple(FITTED_BY_CALIBRATION) == tuple(SEARCHES) == tuple(Fitted)
+    gpt2 = RagMiddleModel(family_model("gpt2"), wordlevel(), self_check=False)
+    able = worth_calibrating(gpt2)
+    assert "lpes" not in able
+    assert "siw" in able
+
+
+def test_what_a_profile_brings_is_not_to_be_calibrated_again(model: RagMiddleModel) -> None:
+    assert worth_calibrating(model, ["lpes", "siw"]) == ("positional_hidden_states", "ms_poe")
+    fitted, plain = labelled_methods(["positional_hidden_states:llama-2-7b-chat", "pine"])[1:]
+    assert (fitted.is_fitted, plain.is_fitted) == (True, False)
 
 
 def test_a_task_without_gold_documents_is_refused(model: RagMiddleModel) -> None:
