@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.language_models.base import LangSmithParams
 from langchain_core.language_models.model_profile import ModelProfile
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
@@ -19,8 +18,8 @@ from langchain_core.runnables.config import ContextThreadPoolExecutor, get_confi
 from langchain_rag_middle.asynchronous import in_thread, pieces_in_thread
 from langchain_rag_middle.gathering import Gathering, Request
 from langchain_rag_middle.messages import as_prompt_documents, has_documents, prompt_messages
-from langchain_rag_middle.notices import IgnoredArgumentWarning, warn_user
-from langchain_rag_middle.responses import PROVIDER, response_metadata, usage
+from langchain_rag_middle.notices import IgnoredArgumentWarning, check_documents, warn_user
+from langchain_rag_middle.responses import response_metadata, streamed, usage
 from langchain_rag_middle.settings import RagMiddleSettings
 from langchain_rag_middle.weights import known_context_window
 from rag_middle import escape
@@ -68,12 +67,6 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
     def _llm_type(self) -> str:
         return "rag-middle-chat"
 
-    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
-        params = super()._get_ls_params(stop=stop, **kwargs)
-        params["ls_provider"] = PROVIDER
-        params["ls_model_name"] = str(kwargs.get("model") or self.model_name)
-        return params
-
     def _resolve_model_profile(self) -> ModelProfile:
         profile = ModelProfile(
             text_inputs=True, text_outputs=True, tool_calling=False, structured_output=False
@@ -105,7 +98,7 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         documents = as_prompt_documents(given.get("documents") or (), self.document_prompt)
         options = self._options(stop, given)
         prompt = prompt_messages(messages, documents, document_prompt=self.document_prompt)
-        self._check_documents(has_documents(prompt), options)
+        check_documents(has_documents(prompt), options)
         return Request(prompt, options)
 
     def _generate(
@@ -161,32 +154,18 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
             yield chunk
 
     def _chunks(self, request: Request) -> Generator[ChatGenerationChunk, None, None]:
-        from rag_middle.generation import EscapedText
+        yield from streamed(
+            self.rag_middle_model, request.prompt, request.options, _piece, self._last_chunk
+        )
 
-        model = self.rag_middle_model
-        if request.options["num_beams"] > 1:  # known at the end only
-            generation = model.generate(request.prompt, **request.options)
-            yield self._chunk(escape(generation.text))
-        else:
-            text = EscapedText()
-            with model.stream(request.prompt, **request.options) as stream:
-                for piece in stream:
-                    if shown := text.push(piece):
-                        yield self._chunk(shown)
-                generation = stream.result
-            if shown := text.finish():
-                yield self._chunk(shown)
-        # What is said once: merging chunks would put strings together.
-        yield self._chunk(
-            "",
+    def _last_chunk(self, generation: Generation) -> ChatGenerationChunk:
+        message = AIMessageChunk(
+            content="",
             chunk_position="last",
             usage_metadata=usage(generation),
             response_metadata=response_metadata(generation, self.model_name),
         )
-
-    @staticmethod
-    def _chunk(text: str, **more: Any) -> ChatGenerationChunk:
-        return ChatGenerationChunk(message=AIMessageChunk(content=text, **more))
+        return ChatGenerationChunk(message=message)
 
     def _result(self, generation: Generation) -> ChatResult:
         message = AIMessage(
@@ -279,6 +258,10 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         for start in range(0, len(inputs), size):
             window = inputs[start : start + size]
             yield Gathering(len(window), run, self), window, configs[start : start + size]
+
+
+def _piece(text: str) -> ChatGenerationChunk:
+    return ChatGenerationChunk(message=AIMessageChunk(content=text))
 
 
 def _wanted(error: Exception, as_result: bool) -> Exception:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseLLM
-from langchain_core.language_models.base import LangSmithParams
 from langchain_core.outputs import Generation as TextGeneration
 from langchain_core.outputs import GenerationChunk, LLMResult
 
 from langchain_rag_middle.arguments import renamed
 from langchain_rag_middle.asynchronous import in_thread, pieces_in_thread
-from langchain_rag_middle.responses import PROVIDER, response_metadata, usage
+from langchain_rag_middle.notices import check_documents
+from langchain_rag_middle.responses import response_metadata, streamed, usage
 from langchain_rag_middle.settings import RagMiddleSettings
 from rag_middle import UnsupportedGenerationError, escape
 from rag_middle.documents import has_markers
@@ -56,12 +56,6 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
     def _identifying_params(self) -> Mapping[str, Any]:
         own = {"system": self.system, "allow_control_tokens": self.allow_control_tokens}
         return {**super()._identifying_params, **own}
-
-    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
-        params = super()._get_ls_params(stop=stop, **kwargs)
-        params["ls_provider"] = PROVIDER
-        params["ls_model_name"] = str(kwargs.get("model") or self.model_name)
-        return params
 
     def _more_options(self, call: Mapping[str, Any]) -> dict[str, Any]:
         names = ("system", "allow_control_tokens")
@@ -178,7 +172,7 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
         self, prompts: Sequence[str], stop: list[str] | None, given: Mapping[str, Any]
     ) -> dict[str, Any]:
         options = self._options(stop, given)
-        self._check_documents(all(map(has_markers, prompts)), options)
+        check_documents(all(map(has_markers, prompts)), options)
         return options
 
     def _run(self, prompts: Sequence[str], options: dict[str, Any]) -> LLMResult:
@@ -200,22 +194,14 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
     def _chunks(
         self, prompt: str, options: dict[str, Any]
     ) -> Generator[GenerationChunk, None, None]:
-        from rag_middle.generation import EscapedText
+        yield from streamed(self.rag_middle_model, prompt, options, _piece, self._last_chunk)
 
-        model = self.rag_middle_model
-        if options["num_beams"] > 1:  # known at the end only
-            generation = model.generate(prompt, **options)
-            yield GenerationChunk(text=escape(generation.text))
-        else:
-            text = EscapedText()
-            with model.stream(prompt, **options) as stream:
-                for piece in stream:
-                    if shown := text.push(piece):
-                        yield GenerationChunk(text=shown)
-                generation = stream.result
-            if shown := text.finish():
-                yield GenerationChunk(text=shown)
-        yield GenerationChunk(text="", generation_info=self._info(generation))
+    def _last_chunk(self, generation: Generation) -> GenerationChunk:
+        return GenerationChunk(text="", generation_info=self._info(generation))
 
     def _info(self, generation: Generation) -> dict[str, Any]:
         return {**response_metadata(generation, self.model_name), "usage": dict(usage(generation))}
+
+
+def _piece(text: str) -> GenerationChunk:
+    return GenerationChunk(text=text)

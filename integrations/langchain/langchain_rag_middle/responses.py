@@ -2,16 +2,57 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.messages.ai import UsageMetadata
 
-if TYPE_CHECKING:
-    from rag_middle import Generation
+from rag_middle import escape
 
-__all__ = ["PROVIDER", "response_metadata", "usage"]
+if TYPE_CHECKING:
+    from rag_middle import Generation, RagMiddleModel
+
+__all__ = ["PROVIDER", "response_metadata", "streamed", "usage"]
 
 PROVIDER = "rag-middle"
+
+Chunk = TypeVar("Chunk")
+
+
+def streamed(
+    model: RagMiddleModel,
+    prompt: Any,
+    options: Mapping[str, Any],
+    piece: Callable[[str], Chunk],
+    last: Callable[[Generation], Chunk],
+) -> Generator[Chunk, None, None]:
+    """An answer in chunks, with markers that the model writes escaped.
+
+    What is known only once, such as token counts, comes with the last chunk: merging chunks would
+    put strings together.
+
+    Args:
+        model: that answers.
+        prompt: as `RagMiddleModel` takes it.
+        options: of `RagMiddleModel.generate`.
+        piece: makes a chunk of text.
+        last: makes the last chunk, which has none.
+    """
+    from rag_middle.generation import EscapedText
+
+    if options["num_beams"] > 1:  # known at the end only
+        generation = model.generate(prompt, **options)
+        yield piece(escape(generation.text))
+    else:
+        text = EscapedText()
+        with model.stream(prompt, **options) as stream:
+            for new in stream:
+                if shown := text.push(new):
+                    yield piece(shown)
+            generation = stream.result
+        if shown := text.finish():
+            yield piece(shown)
+    yield last(generation)
 
 
 def usage(generation: Generation) -> UsageMetadata:

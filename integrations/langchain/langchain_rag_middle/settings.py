@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from langchain_core.language_models.base import LangSmithParams
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from langchain_rag_middle.arguments import (
@@ -17,9 +18,9 @@ from langchain_rag_middle.arguments import (
     warn_of_unknown,
 )
 from langchain_rag_middle.documents import DocumentPrompt
-from langchain_rag_middle.notices import warn_user
+from langchain_rag_middle.responses import PROVIDER
 from langchain_rag_middle.weights import Weights
-from rag_middle import MethodConfigError, PromptError, UnsupportedGenerationError
+from rag_middle import MethodConfigError, UnsupportedGenerationError
 
 if TYPE_CHECKING:
     from rag_middle import Method, RagMiddleModel
@@ -176,6 +177,14 @@ class RagMiddleSettings(BaseModel):
             "weights": self._weights.identity,
         }
 
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+        """What LangSmith shows of a call."""
+        inherited: Any = super()  # of BaseChatModel or BaseLLM, which come after this class
+        params: LangSmithParams = inherited._get_ls_params(stop=stop, **kwargs)
+        params["ls_provider"] = PROVIDER
+        params["ls_model_name"] = str(kwargs.get("model") or self.model_name)
+        return params
+
     # -- a call's own settings ------------------------------------------------------------------
 
     def _options(self, stop: list[str] | None, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -264,27 +273,3 @@ class RagMiddleSettings(BaseModel):
                 "already. Pass them to RagMiddleModel.from_pretrained."
             )
         return Weights({}, self.model)
-
-    def _check_documents(self, found: bool, options: dict[str, Any]) -> None:
-        """Speak up where the method needs documents and the prompt has none.
-
-        Takes the policy out of the options, so that this is said once and in LangChain's terms.
-
-        Raises:
-            PromptError: there are none, and the policy is ``"error"``.
-        """
-        from rag_middle.generation import MissingDocumentsWarning
-
-        policy, options["on_missing_documents"] = options["on_missing_documents"], "ignore"
-        needy = [p.name for p in options["method"].parts if p.needs_documents and not p.is_neutral]
-        if found or policy == "ignore" or not needy:
-            return
-        message = (
-            f"{' and '.join(needy)} needs documents, and this prompt has none that it can tell: "
-            "nothing is changed. Pass document_prompt=DocumentPrompt() where the chain takes one, "
-            "or format_docs, which mark documents; on_missing_documents='ignore' says that this "
-            "is meant."
-        )
-        if policy == "error":
-            raise PromptError(message)
-        warn_user(message, MissingDocumentsWarning)
