@@ -121,7 +121,10 @@ class Sent:
 
 
 class RecordingModel(RagMiddleModel):
-    """Remembers what it is sent, in tokens, as `encode` makes them of the very same prompt."""
+    """Remembers what it is sent, in tokens, as `encode` makes them of the very same prompt.
+
+    Documents are in the order in which they were sent, whatever the method makes of it.
+    """
 
     sent: Sent
 
@@ -138,9 +141,9 @@ class RecordingModel(RagMiddleModel):
         return stream
 
     def _record(self, prompt: Any, options: Mapping[str, Any]) -> None:
-        names = ("method", "template", "system", "template_options", "allow_control_tokens")
+        names = ("template", "system", "template_options", "allow_control_tokens")
         chosen = {name: options[name] for name in names if options.get(name) is not None}
-        self.sent.prompts.append(self.encode(prompt, **chosen))
+        self.sent.prompts.append(self.encode(prompt, method="none", **chosen))
         self.sent.options.append(options)
 
 

@@ -16,6 +16,7 @@ from langchain_core.messages import (
     SystemMessage,
     ToolMessage,
 )
+from langchain_core.prompts import ChatPromptTemplate
 
 from langchain_rag_middle import ChatRagMiddle, format_docs
 from rag_middle import Document as PromptDocument
@@ -90,10 +91,25 @@ BLOCKS = {
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_blocks_are_documents_with_title_and_id(tiny: Any, kind: str) -> None:
     content: list[Any] = [*BLOCKS[kind], {"type": "text", "text": "Which?"}]
-    answer = chat(tiny, method="pine").invoke([HumanMessage(content)])
+    answer = chat(tiny, method="siw").invoke([HumanMessage(content)])
     assert tiny.sent.documents == [f"T{n}\n{text}" for n, text in enumerate(TEXTS)]
     assert answer.response_metadata["rag_middle"]["document_ids"] == ["s0", "s1"]
     assert answer.response_metadata["rag_middle"]["applied"] is True
+
+
+def test_a_tool_may_return_blocks(tiny: Any) -> None:
+    tool = ToolMessage(BLOCKS["search_result"], tool_call_id="1")
+    answer = chat(tiny).invoke([HumanMessage("Which?"), tool])
+    assert tiny.sent.documents == [f"T{n}\n{text}" for n, text in enumerate(TEXTS)]
+    assert answer.response_metadata["rag_middle"]["document_ids"] == ["s0", "s1"]
+
+
+def test_a_prompt_template_may_hold_blocks(tiny: Any) -> None:
+    block = {"type": "text", "text": "{text}"}
+    document = {"type": "search_result", "source": "s", "title": "T", "content": [block]}
+    prompt = ChatPromptTemplate.from_messages([("human", [document, "{question}"])])
+    (prompt | chat(tiny)).invoke({"text": TEXTS[0], "question": "Which?"})
+    assert tiny.sent.documents == [f"T\n{TEXTS[0]}"]
 
 
 def test_blocks_stand_together_where_the_first_one_stood(tiny: Any) -> None:
@@ -127,7 +143,7 @@ def test_what_is_no_text_is_refused(tiny: Any, block: dict[str, Any]) -> None:
 def test_an_artifact_takes_the_place_of_its_flat_text(tiny: Any) -> None:
     documents = [document.model_copy(update={"id": str(n)}) for n, document in enumerate(TWO)]
     tool = ToolMessage("\n\n".join(TEXTS), tool_call_id="1", artifact=documents)
-    answer = chat(tiny, method="pine").invoke([HumanMessage("Which?"), tool])
+    answer = chat(tiny).invoke([HumanMessage("Which?"), tool])
     assert tiny.sent.documents == TEXTS
     assert tiny.sent.text.count(TEXTS[0]) == 1
     assert answer.response_metadata["rag_middle"]["document_ids"] == ["0", "1"]

@@ -78,13 +78,12 @@ def test_options_of_a_call_are_heeded(kind: Any, tiny: Any) -> None:
 
 def test_usage_comes_with_every_answer(tiny: Any) -> None:
     model = build(ChatRagMiddle, tiny)
-    expected = {"input_tokens": 15, "output_tokens": 12, "total_tokens": 27}
     whole = None
     for chunk in model.stream("Hello"):
         whole = chunk if whole is None else whole + chunk
     answers = [model.invoke("Hello"), whole, *model.batch(["Hello"] * 2)]
-    expected = {**expected, "input_tokens": len(tiny.sent.last)}
-    expected["total_tokens"] = expected["input_tokens"] + 12
+    sent = len(tiny.sent.last)
+    expected = {"input_tokens": sent, "output_tokens": 12, "total_tokens": sent + 12}
     assert [answer.usage_metadata for answer in answers if answer is not None] == [expected] * 4
 
 
@@ -167,12 +166,12 @@ def test_a_failing_model_does_not_make_a_stream_hang(
 
 def test_a_method_that_stops_working_is_noticed(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # After an upgrade a patch may silently reach nothing.
-    from rag_middle import PINE, PatchIneffectiveError
+    from rag_middle import MsPoE, PatchIneffectiveError
     from rag_middle.attention.plan import AttentionPlan
 
-    monkeypatch.setattr(PINE, "plan", lambda *_: AttentionPlan())
+    monkeypatch.setattr(MsPoE, "plan", lambda *_: AttentionPlan())
     with pytest.raises(PatchIneffectiveError):
-        build(ChatRagMiddle, tiny, method="pine").invoke("Why?", documents=["a", "b"])
+        build(ChatRagMiddle, tiny, method="ms_poe").invoke("Why?", documents=["a", "b"])
 
 
 def test_whether_a_method_was_used_can_be_told_from_the_answer(tiny: Any) -> None:
