@@ -42,6 +42,8 @@ Each message says what was wrong, what was given, and what to do next.
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "CalibrationConfigError",
     "CalibrationError",
@@ -82,6 +84,17 @@ __all__ = [
 
 class RagMiddleError(Exception):
     """Base of every error raised on purpose by this package."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Processes hand errors to each other. By default, one that takes keyword arguments would
+        # be made again from its message alone, which fails.
+        return _made_again, (type(self), self.args), self.__dict__
+
+
+def _made_again(kind: type[RagMiddleError], arguments: tuple[Any, ...]) -> RagMiddleError:
+    error = kind.__new__(kind, *arguments)
+    error.args = arguments
+    return error
 
 
 class MarkerError(RagMiddleError, ValueError):

@@ -6,6 +6,7 @@ A job's outcome depends on nothing but the job, so it does not matter who does i
 from __future__ import annotations
 
 import multiprocessing
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -13,6 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
+from threading import Thread
 from typing import Any, Literal
 
 import torch
@@ -20,7 +22,7 @@ import torch
 from rag_middle.calibration.examples import Example
 from rag_middle.calibration.objective import Criterion, ExampleObjective, Objective, Outcome
 from rag_middle.calibration.racing import Race
-from rag_middle.errors import MissingExtraError, WorkerError
+from rag_middle.errors import MissingExtraError, RagMiddleError, WorkerError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import Method
 
@@ -173,19 +175,54 @@ class Processes(Workers):
         return self._pool
 
 
-_opened: Objective | None = None
+class _Worker:
+    """Scores in a process of its own.
+
+    The objective is made for the first job, so that an error in making it reaches the caller as
+    what it is, and not as a process that ended.
+    """
+
+    def __init__(self, opening: Opening, threads_each: int) -> None:
+        torch.set_num_threads(threads_each)
+        self._opening = opening
+        self._objective: Objective | None = None
+
+    def outcome(self, job: Job) -> Outcome:
+        if self._objective is None:
+            self._objective = self._opening()
+        return done(self._objective, job)
+
+
+_worker: _Worker | None = None  # of this process
 
 
 def _open(opening: Opening, threads_each: int) -> None:
-    global _opened
-    torch.set_num_threads(threads_each)
-    _opened = opening()
+    global _worker
+    _end_with_parent()
+    _worker = _Worker(opening, threads_each)
 
 
 def _work(job: Job) -> Outcome:
-    if _opened is None:
+    if _worker is None:
         raise RuntimeError("this process was not opened")
-    return done(_opened, job)
+    return _worker.outcome(job)
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it is gone, even if that one was killed.
+
+    The pool's queue stays open in each of its workers, so none of them would notice, and each
+    holds a model.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    Thread(target=watch, name="end with parent", daemon=True).start()
 
 
 class RayWorkers(Workers):
@@ -216,7 +253,7 @@ class RayWorkers(Workers):
         if self._started_here:
             here = {} if address else {"num_cpus": count * threads_each}
             ray.init(address=address, include_dashboard=False, log_to_driver=False, **here)
-        remote = ray.remote(num_cpus=threads_each, max_restarts=-1, max_task_retries=3)(_Actor)
+        remote = ray.remote(num_cpus=threads_each, max_restarts=-1, max_task_retries=3)(_Worker)
         self._actors = [remote.remote(opening, threads_each) for _ in range(count)]
 
     def outcomes(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
@@ -230,6 +267,10 @@ class RayWorkers(Workers):
             actor, job = running.pop(finished)
             try:
                 outcome: Outcome = self._ray.get(finished)
+            except self._ray.exceptions.RayTaskError as error:
+                if isinstance(error.cause, RagMiddleError):
+                    raise error.cause from None  # without Ray's account of where it happened
+                raise
             except self._ray.exceptions.RayActorError as error:
                 raise WorkerError(
                     f"A Ray worker ended again and again ({type(error).__name__}). Memory is the "
@@ -245,15 +286,6 @@ class RayWorkers(Workers):
             self._ray.kill(actor)
         if self._started_here:
             self._ray.shutdown()
-
-
-class _Actor:
-    def __init__(self, opening: Opening, threads_each: int) -> None:
-        torch.set_num_threads(threads_each)
-        self._objective = opening()
-
-    def outcome(self, job: Job) -> Outcome:
-        return done(self._objective, job)
 
 
 @contextmanager

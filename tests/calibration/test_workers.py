@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -23,9 +25,12 @@ from rag_middle.calibration import (
     calibrate,
 )
 from rag_middle.calibration.objective import Objective
-from rag_middle.errors import MissingExtraError, WorkerError
+from rag_middle.calibration.workers import threads
+from rag_middle.errors import ContextOverflowError, MissingExtraError, WorkerError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import LPES, Method
+
+ROOT = Path(__file__).parents[2]
 
 Examples = Callable[..., list[Example]]
 SMALL = LayerSearch(population=4, parents=2, mutants=2, crossovers=1, generations=1)
@@ -67,7 +72,8 @@ def test_processes_give_what_one_gives(model_folder: Path, examples: Examples) -
     # Weights that were never on disk lie elsewhere in memory, which can move a last digit.
     model = RagMiddleModel.from_pretrained(model_folder, device="cpu")
     here = InProcess(ExampleObjective(model, made, criterion="log_likelihood"))
-    expected = {job.key: outcome for job, outcome in here.outcomes(JOBS)}
+    with threads(1):  # as many as each worker has: with more, last digits differ
+        expected = {job.key: outcome for job, outcome in here.outcomes(JOBS)}
     with closing(Processes(opening(model_folder, made), 2, 1)) as workers:
         assert {job.key: outcome for job, outcome in workers.outcomes(JOBS)} == expected
 
@@ -94,6 +100,78 @@ def test_workers_that_die_again_and_again_are_given_up(tmp_path: Path) -> None:
         pytest.raises(WorkerError, match="3 times in a row"),
     ):
         list(workers.outcomes([Job(key="a", method=LPES(factors=1.1))]))
+
+
+@dataclass(frozen=True)
+class Failing:
+    """Cannot be opened, or opens and cannot score."""
+
+    opens: bool
+
+    def __call__(self) -> Objective:
+        def score(method: Method) -> float:
+            raise ContextOverflowError(prompt_tokens=90, max_new_tokens=20, context_window=100)
+
+        if self.opens:
+            return score
+        raise MissingExtraError("This model", package="some_package", extra="some")
+
+
+FAILING = [
+    (Failing(opens=True), ContextOverflowError, "90"),
+    (Failing(opens=False), MissingExtraError, "some_package"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_what_goes_wrong_in_a_worker_is_told_as_it_is() -> None:
+    for failing, kind, told in FAILING:
+        with closing(Processes(failing, 1, 1)) as workers, pytest.raises(kind, match=told):
+            list(workers.outcomes(JOBS))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_what_goes_wrong_in_a_ray_worker_is_told_as_it_is() -> None:
+    pytest.importorskip("ray")
+    failing, kind, told = FAILING[1]
+    with closing(RayWorkers(failing, 1, 1)) as workers, pytest.raises(kind, match=told) as caught:
+        list(workers.outcomes(JOBS))
+    assert "Traceback" not in str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    told = tmp_path / "worker"
+    parent = subprocess.Popen(
+        [sys.executable, "-m", "tests.calibration.endless_search", str(told)], cwd=ROOT
+    )
+    try:
+        _wait_until(lambda: told.exists() and told.read_text().endswith("\n"))
+    finally:
+        parent.kill()
+        parent.wait()
+    worker = int(told.read_text())
+    _wait_until(lambda: not _alive(worker))
+
+
+def _wait_until(happened: Callable[[], bool], seconds: float = 300) -> None:
+    # Long enough for a machine that is busy with other things: starting Python may take a minute.
+    until = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def _alive(process: int) -> bool:
+    try:
+        # A process that nobody waited for is dead, and still there.
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 @pytest.mark.slow

@@ -1,0 +1,31 @@
+"""Score with one worker and no end; argument: a file for the worker's process id."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rag_middle.calibration import Job, Objective, Processes
+from rag_middle.methods import Method, NoMethod
+
+
+@dataclass(frozen=True)
+class Endless:
+    """Tells who scores, and goes on."""
+
+    told: Path
+
+    def __call__(self) -> Objective:
+        def score(method: Method) -> float:
+            self.told.write_text(f"{os.getpid()}\n")
+            time.sleep(3600)
+            return 0.0
+
+        return score
+
+
+if __name__ == "__main__":
+    list(Processes(Endless(Path(sys.argv[1])), 1, 1).outcomes([Job(key="a", method=NoMethod())]))
