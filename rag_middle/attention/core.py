@@ -12,11 +12,11 @@ from rag_middle.attention.capture import skip_modules
 from rag_middle.attention.channels import ChannelScaler, Projected
 from rag_middle.attention.circle import CircleAttention
 from rag_middle.attention.document_blocks import BlockAttention, position_ids
-from rag_middle.attention.documents import DocumentAttention
 from rag_middle.attention.experts import ExpertAttention
 from rag_middle.attention.head_positions import HeadRotation
 from rag_middle.attention.initial_token import attend_and_reweight
 from rag_middle.attention.masks import last_rows_mask
+from rag_middle.attention.pine import PineAttention
 from rag_middle.attention.plan import (
     DocumentBlocks,
     DocumentCircle,
@@ -84,7 +84,7 @@ class LayerCore:
             else None
         )
         self._documents = (
-            DocumentAttention(traits) if isinstance(plan.documents, DocumentOrder) else None
+            PineAttention(traits) if isinstance(plan.documents, DocumentOrder) else None
         )
         self._circle = (
             CircleAttention(traits, plan.documents)

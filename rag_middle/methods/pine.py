@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rag_middle.attention.plan import AttentionPlan, DocumentOrder, LayerPlan
 from rag_middle.attention.traits import ModelTraits
 from rag_middle.layout import PromptLayout
 from rag_middle.methods.base import Method, MethodInfo, chosen_layers
+from rag_middle.tokens import TokenizedPrompt
+
+if TYPE_CHECKING:
+    from rag_middle.methods.runner import Runner
 
 __all__ = ["PINE"]
 
@@ -23,14 +28,19 @@ class PINE(Method):
     attention to a document's tokens, from queries and keys without position embedding, averaged
     over the document. The output then does not depend on the order of the documents.
 
+    Documents of equal importance (in the first layer: the same tokens in another order) need a
+    rule, and sums in another order round differently. So that neither brings the order of the
+    prompt back, the model reads the documents sorted by their tokens.
+
     With one document, or none, this is the unmodified model. NoPE layers have no positions to
     re-assign; only what their queries see changes. In sliding-window layers the window applies
     to the re-assigned distances.
 
     References:
         Wang et al., Eliminating Position Bias of Language Models, arXiv:2407.01100, section 3.
-        Follows the authors' code, which this reaches to rounding. Exact invariance needs
-        float32; in half precision, documents of nearly equal importance may swap by rounding.
+        Follows the authors' code, which this reaches to rounding. Differs: documents are sorted,
+        where the authors leave ties to the order of the prompt. `rag_middle.attention.applied`
+        alone sorts nothing: there, the order that is given decides ties.
 
     Raises:
         UnsupportedArchitectureError: layers without softmax attention (they read in order), an
@@ -45,6 +55,11 @@ class PINE(Method):
         cost="about 1.6 times the prefill, 1.5 times a decode step (20 documents, tiny model, CPU)",
         requires="documents marked in the prompt; softmax attention in every layer",
     )
+
+    def arrange(self, prompt: TokenizedPrompt, runner: Runner) -> Sequence[int]:
+        """By token ids: any order will do that depends on the documents alone."""
+        documents = prompt.documents_ids
+        return sorted(range(len(documents)), key=documents.__getitem__)
 
     def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
         """Document order in every layer."""

@@ -206,7 +206,7 @@ def document_shifts(importance: Tensor, lengths: Tensor) -> Tensor:
     """By how many positions each document moves away from the query.
 
     The most important document stays nearest, at shift 0; every other one moves by the length of
-    all documents ranked before it. Ties keep prompt order: the earlier document is nearer.
+    all documents ranked before it. Ties keep the order given: the earlier document is nearer.
 
     Args:
         importance: `[..., D]`.

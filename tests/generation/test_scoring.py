@@ -81,7 +81,7 @@ def test_windows_sinks_hybrids_and_alibi_are_scored_too(
 def test_logits_are_the_models_under_the_method(
     model: RagMiddleModel, prompt: ContextPrompt, method: Method
 ) -> None:
-    tokens = encode(model.tokenizer, prompt)
+    tokens = model.encode(prompt, method=method)
     with torch.no_grad(), applied(model.model, method, [tokens.layout]):
         expected = model.model(input_ids=torch.tensor([tokens.input_ids])).logits[0]
     everywhere = model.logits(prompt, method=method, all_positions=True)

@@ -14,13 +14,13 @@ from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.layout import PromptLayout
 from rag_middle.ops.pine import PineState, PineTables, ScoreRule, base_rotate, decode, prefill
 
-__all__ = ["DocumentAttention"]
+__all__ = ["PineAttention"]
 
 #: Positions made ready beyond the prompt; when generation passes them the tables grow.
 _TABLE_HEADROOM = 256
 
 
-class DocumentAttention:
+class PineAttention:
     """Position-invariant attention of one layer during one request.
 
     The cache holds keys rotated at base positions; un-rotated document keys, which rank the
