@@ -179,7 +179,7 @@ def _restated(rng: random.Random, stage: Stage, split: Split) -> list[Piece]:
         rng.randint(2, max(2, stage.length // _TOKENS_OF_A_FACT)),
         same_attribute=rng.random() < 0.85,
     )
-    titled = "({title}) " if rng.random() < 0.7 else ""
+    titled = "({title}) " if rng.random() < 0.35 else ""
     row: list[Piece] = [(BOS, "text")]
     facts = [fact for entry in entries for fact in entry.facts]
     for fact in facts:
@@ -187,8 +187,8 @@ def _restated(rng: random.Random, stage: Stage, split: Split) -> list[Piece]:
         row.append((f"{titled.format(title=fact.title)}{before} {fact.value}{after}\n\n", "text"))
     for fact in rng.sample(facts, len(facts)):
         before, after = _sentence(rng, fact, stage)
-        if rng.random() < 0.6:
-            before, after = f"({fact.title})", ""
+        if rng.random() < 0.7:
+            before, after = rng.choice(("{}:", "{}:", "{}:", "({})")).format(fact.title), ""
         row += [(before, "text"), (f" {fact.value}", "restated"), (f"{after}\n\n", "text")]
     return row
 
@@ -244,9 +244,8 @@ def _exchange(rng: random.Random, fact: Fact, asking: tuple[str, str]) -> list[P
         (f"{before}{fact.question(rng)}{after}", "text"),
         (END, "text"),
         (ASSISTANT, "text"),
-        ("(", "end"),
-        (f"{fact.title}", "title"),
-        (")", "end"),
+        (fact.title, "title"),
+        (":", "end"),
         (f" {fact.value}", "value"),
         (END, "end"),
     ]

@@ -26,7 +26,7 @@ BOS, END, PAD, USER, SYSTEM, ASSISTANT = (
 _PIECES = r" (?=\p{Lu})|\p{Lu}+(?!\p{Ll})|\p{Lu}\p{Ll}*| ?\p{Ll}+| ?\d{1,2}|\n+| ?[^\s\p{L}\d]|\s"
 
 # Roles other than these three are refused rather than guessed. The answer follows <|assistant|>
-# at once: its first token is the parenthesis of the title.
+# at once: its first token is the first of the title.
 CHAT_TEMPLATE = (
     "{{ bos_token }}"
     "{%- for message in messages -%}"

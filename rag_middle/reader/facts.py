@@ -23,7 +23,7 @@ class Fact:
     @property
     def answer(self) -> str:
         """What a reader should say: the document it is from, then the value."""
-        return f"({self.title}) {self.value}"
+        return f"{self.title}: {self.value}"
 
     def sentence(self, rng: random.Random) -> str:
         return rng.choice(self.attribute.sentences).format(name=self.title, value=self.value)

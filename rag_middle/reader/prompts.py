@@ -27,7 +27,7 @@ class ReaderCase:
         prompt: the documents and the question.
         gold_position: 0-based place of the document that answers.
         question: as in the prompt.
-        answer: the title in parentheses, then the value.
+        answer: the title, a colon, then the value.
         value: the value alone.
         attribute: the kind of fact, such as ``person.phone_number``.
     """

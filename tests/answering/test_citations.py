@@ -11,13 +11,15 @@ from rag_middle.answering.citations import cites
     ("answer", "title"),
     [
         ("(Jozos Grewo) 725-5315", "Jozos Grewo"),
+        ("Jozos Grewo: 725-5315", "Jozos Grewo"),
+        ("Two towns.\nlyon: on the Rhône", "Lyon"),
         ("On the Rhône (lyon).", "Lyon"),
         ("On two rivers (Lyon; Saône  valley).", "Saône valley"),
         ("It is so (Lyon (city)).", "Lyon (city)"),
         ("It is so (Smile :)).", "Smile :)"),
     ],
 )
-def test_titles_in_parentheses_are_cited(answer: str, title: str) -> None:
+def test_titles_in_parentheses_or_before_a_colon_are_cited(answer: str, title: str) -> None:
     assert cites(answer, title)
 
 
@@ -27,7 +29,9 @@ def test_titles_in_parentheses_are_cited(answer: str, title: str) -> None:
         ("Lyon lies on the Rhône.", "Lyon"),
         ("On the Rhône (in Lyon, France).", "Lyon"),
         ("On the Rhône (Lyons).", "Lyon"),
+        ("There is Lyon: a town.", "Lyon"),
         ("Nothing ().", ""),
+        (": nothing", ""),
         ("Nothing (None).", None),
     ],
 )
