@@ -3,7 +3,7 @@
 Every round answers the same prompts in each way in turn, so that a machine that slows down slows
 all of them; a reported ratio is the median over rounds of the ratio within a round.
 
-    python benchmarks/langchain_overhead.py
+    python benchmarks/langchain_overhead.py --output benchmarks/results/langchain_overhead_cpu
     python benchmarks/langchain_overhead.py --model Qwen/Qwen2.5-0.5B-Instruct --method none pine
     python benchmarks/langchain_overhead.py --clock cpu    # on a machine shared with others
 
@@ -219,6 +219,23 @@ def _shown(ratio: dict[str, float]) -> str:
     return f"{ratio['median']:.3f} ({ratio['least']:.2f} to {ratio['most']:.2f})"
 
 
+def report(rows: list[dict[str, Any]], facts: dict[str, Any]) -> str:
+    """The page that `--output` writes: tables, the command, and what it was run with."""
+    told = ", ".join(
+        f"{name} {facts[name]}" for name in ("langchain_core", "torch", "transformers")
+    )
+    return (
+        "# What the LangChain wrapper costs, and what a batch gains\n\n"
+        f"Seconds to answer the same {facts['prompts']} prompts, the median over {facts['rounds']} "
+        f"rounds ({facts['clock']}). `wrapper` is `ChatRagMiddle.invoke` to "
+        "`RagMiddleModel.generate`, `batch gains` is one call after the other to one batch of all: "
+        "medians of the ratios within a round, with the least and the most. `tokens` are those of "
+        f"a prompt and its answer.\n\n{table(rows)}\n\nRepeat with `{facts['command']}`. "
+        f"{facts['date']}; model: {facts['model']}; {facts['cores']} cores, {facts['threads']} "
+        f"threads; Python {facts['python']}; rag-middle {facts['rag_middle']}; {told}.\n"
+    )
+
+
 def provenance(args: argparse.Namespace) -> dict[str, Any]:
     """What the numbers were measured with."""
     return {
@@ -248,7 +265,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
-    parser.add_argument("--output", type=Path, help="write provenance and rows as JSON")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write FILE.json and FILE.md")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     transformers.utils.logging.disable_progress_bar()
@@ -263,9 +280,9 @@ def main() -> None:
     print("\n".join(f"- {name}: {value}" for name, value in facts.items()))
     if args.output:
         args.output.parent.mkdir(parents=True, exist_ok=True)
-        args.output.with_suffix(".json").write_text(
-            json.dumps({"provenance": facts, "rows": rows}, indent=2) + "\n"
-        )
+        content = json.dumps({"provenance": facts, "rows": rows}, indent=2) + "\n"
+        args.output.with_suffix(".json").write_text(content, encoding="utf-8")
+        args.output.with_suffix(".md").write_text(report(rows, facts), encoding="utf-8")
 
 
 if __name__ == "__main__":

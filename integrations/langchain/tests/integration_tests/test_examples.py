@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import sys
@@ -86,21 +87,14 @@ def test_the_benchmark_runs(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = ROOT / "benchmarks" / "langchain_overhead.py"
-    small = [
-        "--rounds",
-        "1",
-        "--max-tokens",
-        "2",
-        "--threads",
-        "1",
-        "--method",
-        "none",
-        "--documents",
-        "3",
-    ]
+    small = "--rounds 1 --max-tokens 2 --threads 1 --method none --documents 3".split()
     output = tmp_path / "overhead"
     run(monkeypatch, script, "--model", str(tiny_folder), *small, "--output", str(output))
-    assert '"wrapper"' in output.with_suffix(".json").read_text(encoding="utf-8")
+    [row] = json.loads(output.with_suffix(".json").read_text(encoding="utf-8"))["rows"]
+    assert row["wrapper"]["median"] > 0
+    page = output.with_suffix(".md").read_text(encoding="utf-8")
+    assert f"| none | 3 | {row['prompt_tokens']} + 2 |" in page
+    assert "Repeat with `python " in page
 
 
 def test_the_bundled_reader_answers_in_a_chain() -> None:
