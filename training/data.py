@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
@@ -47,6 +48,10 @@ class Stage:
         between: most constant tokens before, between and after key and value there.
         alphabet: how many different tokens those rows use. Few make recall quick to learn.
         plain: share of prompts without instructions, headings and other noise.
+        questions: how many questions follow the documents, at most.
+        judged_by: whether the stage ends by the share of values found in documents or of values
+            recalled in the other rows,
+        learnt_at: and the share at which it does.
     """
 
     length: int
@@ -61,6 +66,8 @@ class Stage:
     alphabet: int = 3000
     plain: float = 0.8
     questions: int = 6
+    judged_by: Literal["right", "recalled"] = "right"
+    learnt_at: float = 0.93
 
 
 class Rows:

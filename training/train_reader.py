@@ -27,14 +27,22 @@ BATCH_TOKENS = 6144
 WARM_UP = 60
 DECAY_SHARE = 0.3
 CHECKPOINT_EVERY = 100
-# The early stages teach to bind a value to its key, and end when that is learnt, however well the
-# documents go; the later ones end when values are found in documents. Shares, smoothed.
-RECALLED_AT, RIGHT_AT = 0.85, 0.9
 FEWEST_STEPS = 100
-RECALL_STAGES = 5
 
+# From binding alone to documents: repeats and recall first, then facts stated twice in one way, in
+# two ways, in all; prompts with more documents throughout.
 STAGES = (
-    Stage(128, (1, 1), copying=0.9, key_tokens=(1, 1), between=0, alphabet=96, questions=2),
+    Stage(
+        128,
+        (1, 1),
+        copying=0.9,
+        key_tokens=(1, 1),
+        between=0,
+        alphabet=96,
+        questions=2,
+        judged_by="recalled",
+        learnt_at=0.85,
+    ),
     Stage(
         160,
         (1, 2),
@@ -43,16 +51,16 @@ STAGES = (
         restated=0.3,
         phrasings=1,
         key_tokens=(1, 1),
-        between=2,
         alphabet=384,
         questions=2,
+        judged_by="recalled",
+        learnt_at=0.64,
     ),
     Stage(160, (1, 3), copying=0.3, repeats=0.5, restated=0.5, phrasings=1, alphabet=384),
     Stage(160, (1, 3), copying=0.15, restated=0.5, phrasings=2, key_tokens=(1, 2), alphabet=384),
     Stage(192, (2, 4), copying=0.1, restated=0.4, key_tokens=(1, 2), alphabet=1500),
-    Stage(192, (2, 4), copying=0.1, restated=0.15, between=3),
-    Stage(256, (3, 6), copying=0.05, restated=0.1, between=3),
-    Stage(320, (3, 8), facts=(1, 2), copying=0.05, restated=0.05, plain=0.6),
+    Stage(256, (3, 6), copying=0.05, restated=0.2, between=3),
+    Stage(320, (3, 8), facts=(1, 1, 2), copying=0.05, restated=0.05, plain=0.6, learnt_at=0.95),
     Stage(448, (4, 12), facts=(1, 1, 2), copying=0.05, plain=0.5),
 )
 
@@ -132,10 +140,7 @@ def train(folder: Path, steps: int, seed: int) -> None:
         progress.copied = _smoothed(progress.copied, copied, smooth)
         if progress.step % 20 == 0:
             _log(folder, progress, loss)
-        if progress.stage < RECALL_STAGES:
-            learnt = progress.recalled > RECALLED_AT
-        else:
-            learnt = progress.right > RIGHT_AT
+        learnt = getattr(progress, stage.judged_by) > stage.learnt_at
         last = progress.stage == len(STAGES) - 1
         if learnt and not last and progress.stage_step > FEWEST_STEPS:
             progress.stage, progress.stage_step = progress.stage + 1, 0

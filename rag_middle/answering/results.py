@@ -22,7 +22,8 @@ class Source:
         document: as it was found.
         position: 0-based place in the prompt as sent; None: left out because it did not fit.
         cited: whether the answer names the document's title, in parentheses or before a colon.
-            Chunks of one title are cited together. It does not say that the answer is true to the document.
+            Chunks of one title are cited together. It does not say that the answer is true to the
+            document.
     """
 
     document: Document
