@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from weakref import WeakKeyDictionary
 
 import torch
@@ -123,9 +122,9 @@ def _changes(
 def _document_lengths(method: Method) -> tuple[int, ...]:
     """Tokens of each document; as many documents as the method has numbers for."""
     for part in method.parts:
-        given = getattr(part, "alpha_per_document", None)
-        if given is not None and not isinstance(given, Mapping):
-            return tuple(_DOCUMENTS[index % len(_DOCUMENTS)] for index in range(len(given)))
+        if part.documents_expected is not None:
+            count = part.documents_expected
+            return tuple(_DOCUMENTS[index % len(_DOCUMENTS)] for index in range(count))
     return _DOCUMENTS
 
 

@@ -161,6 +161,11 @@ class Method(ABC):
         return self
 
     @property
+    def documents_expected(self) -> int | None:
+        """How many documents a prompt must have for the parameters to fit; None: any number."""
+        return None
+
+    @property
     def needs_documents(self) -> bool:
         """True where a prompt without documents is none of this method's business."""
         return False

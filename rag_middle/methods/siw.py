@@ -145,6 +145,11 @@ class SIW(Method):
         )
 
     @property
+    def documents_expected(self) -> int | None:
+        """As many as there are factors of `alpha_per_document`."""
+        return None if self.alpha_per_document is None else len(self.alpha_per_document)
+
+    @property
     def is_neutral(self) -> bool:
         """True where every factor is 1."""
         if self.alpha_per_document is not None:
