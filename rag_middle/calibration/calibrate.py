@@ -254,10 +254,10 @@ def _baseline(
     tell: Callable[[Estimate], None] | None,
 ) -> Outcome:
     """The unmodified model's score; what it took says what the search will take."""
+    candidates = search.most_candidates(model)  # refuses what does not fit the model
     begun = perf_counter()
     [before] = evaluator.outcomes([Candidate("none", NoMethod())])
     seconds = None if known else perf_counter() - begun
-    candidates = search.most_candidates(model)
     evaluator.expected = 1 + candidates
     if tell:
         examples = max(1, len(before.right))

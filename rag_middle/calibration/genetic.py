@@ -9,6 +9,7 @@ from functools import partial
 from itertools import pairwise
 from typing import get_args
 
+from rag_middle.calibration.checks import require_numbers, require_whole
 from rag_middle.calibration.objective import Outcome
 from rag_middle.calibration.racing import Race
 from rag_middle.errors import CalibrationConfigError
@@ -57,10 +58,14 @@ class CurveSearch:
     plain: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("control_points", "population", "parents", "mutants", "crossovers"):
-            if not isinstance(getattr(self, name), int):
+        for name in ("control_points", "population", "parents"):
+            require_whole(1, **{name: getattr(self, name)})
+        for name in ("mutants", "crossovers", "generations"):
+            require_whole(0, **{name: getattr(self, name)})
+        for name in ("racing", "plain"):
+            if not isinstance(getattr(self, name), bool):
                 raise CalibrationConfigError(
-                    f"{name} must be a whole number, got {getattr(self, name)!r}."
+                    f"{name} must be true or false, got {getattr(self, name)!r}."
                 )
         if self.curve not in get_args(Curve):
             raise CalibrationConfigError(
@@ -74,11 +79,17 @@ class CurveSearch:
             raise CalibrationConfigError(
                 f"parents must be 2 to population={self.population}, got {self.parents}."
             )
-        for name in ("mutants", "crossovers", "generations"):
-            if getattr(self, name) < 0:
-                raise CalibrationConfigError(f"{name} must be >= 0, got {getattr(self, name)}.")
+        require_numbers(risk=[self.risk])
         if not 0 <= self.risk < 1:
             raise CalibrationConfigError(f"risk must be from 0 to below 1, got {self.risk}.")
+
+    def require_layers(self, num_layers: int) -> None:
+        """Raise CalibrationConfigError where a model has fewer layers than control points."""
+        if self.control_points > num_layers:
+            raise CalibrationConfigError(
+                f"{self.control_points} control points need as many layers, and the model has "
+                f"{num_layers}: lower control_points."
+            )
 
     @property
     def most_curves(self) -> int:
@@ -116,11 +127,7 @@ def evolve(
     Raises:
         CalibrationConfigError: more control points than layers.
     """
-    if settings.control_points > num_layers:
-        raise CalibrationConfigError(
-            f"{settings.control_points} control points need as many layers, and the model has "
-            f"{num_layers}: lower control_points."
-        )
+    settings.require_layers(num_layers)
     return _Evolution(settings, num_layers, seed, score).run()
 
 

@@ -18,6 +18,7 @@ from threading import Thread
 from typing import Any, Literal
 
 import torch
+from transformers.utils.logging import disable_progress_bar
 
 from rag_middle.calibration.examples import Example
 from rag_middle.calibration.objective import Criterion, ExampleObjective, Objective, Outcome
@@ -199,6 +200,7 @@ _worker: _Worker | None = None  # of this process
 def _open(opening: Opening, threads_each: int) -> None:
     global _worker
     _end_with_parent()
+    disable_progress_bar()  # of loading weights: the command has one of its own
     _worker = _Worker(opening, threads_each)
 
 

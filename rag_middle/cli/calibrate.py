@@ -208,10 +208,10 @@ def calibrate(
         from rag_middle.cli.calibration_data import draw_examples
         from rag_middle.methods.profiled import as_option
 
-        search = make_search(
-            method.value,
-            {name: as_option(value) for name, value in parse(search_option or []).items()},
+        settings = parse_method_options(
+            search_option or (), flag="--search-option", example="generations=10"
         )
+        search = make_search(method.value, as_option(settings))
         asked = chosen_task(task, data, documents, bundled=model is None)
         how = {
             "dtype": dtype.value,
@@ -274,11 +274,6 @@ def calibrate(
             )
             return
         _show(found, profile, chart)
-
-
-def parse(given: Sequence[str]) -> dict[str, Any]:
-    """``NAME=VALUE``, as for options of methods."""
-    return parse_method_options(given)
 
 
 def _weights(text: str) -> list[float]:

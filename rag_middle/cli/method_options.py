@@ -1,4 +1,4 @@
-"""``--method-option NAME=VALUE``."""
+"""``NAME=VALUE``, as ``--method-option`` and its like take it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,20 @@ from rag_middle.errors import MethodConfigError
 __all__ = ["parse_method_options"]
 
 
-def parse_method_options(given: Iterable[str]) -> dict[str, Any]:
+def parse_method_options(
+    given: Iterable[str],
+    *,
+    flag: str = "--method-option",
+    example: str = "min_ratio=1.2 or layers=[10,11,12]",
+) -> dict[str, Any]:
     """Values are JSON where they can be read as JSON, and strings otherwise.
 
     Keys of objects that are whole numbers become such: layers are numbers.
+
+    Args:
+        given: entries.
+        flag: that they were given with, for messages.
+        example: of entries, for messages.
 
     Raises:
         MethodConfigError: an entry without ``=``, or a name given twice.
@@ -24,12 +34,9 @@ def parse_method_options(given: Iterable[str]) -> dict[str, Any]:
         name, separator, value = entry.partition("=")
         name = name.strip().replace("-", "_")
         if not separator or not name:
-            raise MethodConfigError(
-                f"--method-option {entry!r}: write NAME=VALUE, e.g. min_ratio=1.2 or "
-                "layers=[10,11,12]."
-            )
+            raise MethodConfigError(f"{flag} {entry!r}: write NAME=VALUE, e.g. {example}.")
         if name in options:
-            raise MethodConfigError(f"--method-option {name} was given twice.")
+            raise MethodConfigError(f"{flag} {name} was given twice.")
         options[name] = _value(value)
     return options
 

@@ -146,7 +146,7 @@ def test_more_points_than_layers_are_refused() -> None:
         ({"control_points": 6}, "2 to 5"),
         ({"parents": 1}, "parents must be 2 to"),
         ({"parents": 33}, "parents must be 2 to population=32"),
-        ({"generations": -1}, "generations must be >= 0"),
+        ({"generations": -1}, "generations must be a whole number >= 0"),
         ({"risk": 1.0}, "risk must be"),
     ],
 )

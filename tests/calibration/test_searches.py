@@ -154,11 +154,11 @@ def test_an_unknown_method_or_option_suggests_a_known_one() -> None:
 @pytest.mark.parametrize(
     ("method", "options", "told"),
     [
-        ("positional_hidden_states", {"factors": ()}, "factors must hold"),
-        ("positional_hidden_states", {"texts": 0}, "texts and top"),
-        ("siw", {"dense": ()}, "dense must hold"),
+        ("positional_hidden_states", {"factors": ()}, "factors must be a list"),
+        ("positional_hidden_states", {"texts": 0}, "texts must be"),
+        ("siw", {"dense": ()}, "dense must be a list"),
         ("siw", {"areas": 0}, "areas must be"),
-        ("ms_poe", {"ranges": ()}, "ranges must hold"),
+        ("ms_poe", {"ranges": ()}, "ranges must be a list"),
         ("ms_poe", {"head_rules": ("rand",)}, "'rank' and 'code', got 'rand'"),
     ],
 )

@@ -47,7 +47,9 @@ def questions(tmp_path: Path) -> Path:
 @pytest.fixture
 def calibrate(run: Run, model: Path, questions: Path, tmp_path: Path) -> Any:
     def invoke(method: str, *more: object, out: str = "out") -> Finished:
-        options = [each for option in SEARCHES[method] for each in ("-s", option)]
+        named = {str(each).partition("=")[0] for each in more}  # takes the place of these
+        usual = [each for each in SEARCHES[method] if each.partition("=")[0] not in named]
+        options = [each for option in usual for each in ("-s", option)]
         return run(
             *("calibrate", "--method", method, "--model", model, "--data", questions),
             *("--questions", 8, "--held-out", 4, "--workers", 1, "--out", tmp_path / out),
@@ -142,6 +144,12 @@ def test_another_search_in_the_same_folder_is_refused(calibrate: Any) -> None:
     [
         (["-s", "population=none"], "population"),
         (["-s", "speed=3"], "no option 'speed'"),
+        (["-s", "speed"], "--search-option 'speed': write NAME=VALUE, e.g. generations=10"),
+        (["-s", "seed=3", "-s", "seed=4"], "--search-option seed was given twice"),
+        (["-s", "generations=1.5"], "generations must be a whole number >= 0, got 1.5"),
+        (["-s", "risk=high"], "risk must hold numbers"),
+        (["-s", "racing=3"], "racing must be true or false"),
+        (["-s", "control_points=4"], "4 control points need as many layers"),
         (["--weights", "1,2"], "three numbers"),
         (["--weights", "a,b,c"], "--weights must be three numbers"),
         (["--task", "retrieved_qa"], "index"),
@@ -152,6 +160,32 @@ def test_what_makes_no_sense_is_refused(arguments: list[str], told: str, calibra
     refused = calibrate("lpes", *arguments)
     assert refused.status == 2
     assert told in refused.err
+
+
+@pytest.mark.parametrize(
+    ("method", "option", "told"),
+    [
+        ("positional_hidden_states", "texts=x", "texts must be a whole number >= 1, got 'x'"),
+        ("positional_hidden_states", "tokens=5", "tokens must be a whole number >= 20"),
+        ("positional_hidden_states", "factors=[]", "list of at least one value"),
+        ("siw", "dense=0.5", "dense must be a list"),
+        ("siw", "sparse=[true]", "sparse must hold numbers, got True"),
+        ("siw", "areas=0", "areas must be a whole number >= 1"),
+        ("siw", "top_share=2", "top_share"),
+        ("ms_poe", "ranges=1", "ranges must be a list"),
+        ("ms_poe", "ranges=[1]", "ranges[0] must be a list"),
+        ("ms_poe", "ranges=[[1,2,3]]", "pairs of smallest and largest"),
+        ("ms_poe", "ranges=[[2,1]]", "min_ratio <= max_ratio"),
+        ("ms_poe", "first_layers=[50]", "beyond the model's"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_before_anything_is_scored(
+    method: str, option: str, told: str, calibrate: Any
+) -> None:
+    refused = calibrate(method, "-s", option)
+    assert refused.status == 2
+    assert told in " ".join(refused.err.split())
+    assert "Cost" not in refused.err
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 
 from rag_middle.attention import model_traits
+from rag_middle.calibration.checks import require_numbers, require_whole
 from rag_middle.calibration.evaluator import Candidate, Evaluator
 from rag_middle.calibration.examples import Example
 from rag_middle.calibration.objective import Criterion
@@ -19,7 +20,6 @@ from rag_middle.calibration.searches.base import (
     layer_ranges,
     num_layers,
     ranked,
-    require_values,
 )
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.generation import RagMiddleModel
@@ -52,10 +52,10 @@ class InitialTokenSearch(Search):
     top_share: float = 0.3
 
     def __post_init__(self) -> None:
-        require_values("dense", self.dense)
-        require_values("sparse", self.sparse)
-        if self.areas < 1:
-            raise CalibrationConfigError(f"areas must be >= 1, got {self.areas}.")
+        require_numbers(dense=self.dense, sparse=self.sparse)
+        require_whole(1, areas=self.areas)
+        for dense, sparse in product(self.dense, self.sparse):  # refused now, not after an hour
+            SIW(alpha_dense=dense, alpha_sparse=sparse, top_share=self.top_share)
 
     def most_candidates(self, model: RagMiddleModel) -> int:
         neutral = 1.0 in self.dense and 1.0 in self.sparse

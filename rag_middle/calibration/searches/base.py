@@ -13,10 +13,9 @@ from rag_middle.attention import model_traits
 from rag_middle.calibration.evaluator import Candidate, Evaluator
 from rag_middle.calibration.examples import Example
 from rag_middle.calibration.objective import Criterion, Outcome
-from rag_middle.errors import CalibrationConfigError
 from rag_middle.generation import RagMiddleModel
 
-__all__ = ["Found", "Search", "layer_ranges", "num_layers", "ranked", "require_values"]
+__all__ = ["Found", "Search", "layer_ranges", "num_layers", "ranked"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +47,11 @@ class Search(ABC):
 
     @abstractmethod
     def most_candidates(self, model: RagMiddleModel) -> int:
-        """How many candidates are scored at most."""
+        """How many candidates are scored at most; asked before anything is scored.
+
+        Raises:
+            CalibrationConfigError: settings that do not fit this model.
+        """
 
     @abstractmethod
     def run(
@@ -97,9 +100,3 @@ def ranked(candidates: Sequence[Candidate], evaluator: Evaluator) -> Found:
     outcomes = evaluator.outcomes(candidates)
     pairs = list(zip(candidates, outcomes, strict=True))
     return Found(ranked=sorted(pairs, key=lambda pair: pair[1].score, reverse=True))
-
-
-def require_values(name: str, values: Sequence[Any]) -> None:
-    """Raise CalibrationConfigError where there is nothing to try."""
-    if not values:
-        raise CalibrationConfigError(f"{name} must hold at least one value.")

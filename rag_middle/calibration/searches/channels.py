@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from rag_middle.calibration.checks import require_numbers, require_whole
 from rag_middle.calibration.evaluator import Candidate, Evaluator
 from rag_middle.calibration.examples import Example
 from rag_middle.calibration.hidden_states import mean_hidden_states, random_texts
@@ -19,7 +20,6 @@ from rag_middle.calibration.searches.base import (
     layer_ranges,
     num_layers,
     ranked,
-    require_values,
 )
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.generation import RagMiddleModel
@@ -55,12 +55,9 @@ class ChannelSearch(Search):
     factors: tuple[float, ...] = (0.5, 0.0, -0.5, -1.0)
 
     def __post_init__(self) -> None:
-        require_values("factors", self.factors)
-        if min(self.texts, self.top) < 1 or self.tokens < 20:
-            raise CalibrationConfigError(
-                f"texts and top must be >= 1 and tokens >= 20, got {self.texts}, {self.top} and "
-                f"{self.tokens}."
-            )
+        require_numbers(factors=self.factors)
+        require_whole(1, texts=self.texts, top=self.top)
+        require_whole(20, tokens=self.tokens)
 
     def most_candidates(self, model: RagMiddleModel) -> int:
         return self.top * len(self.factors) * len(layer_ranges(num_layers(model)))

@@ -30,6 +30,7 @@ class LayerSearch(CurveSearch, Search):
     criterion: ClassVar[Criterion] = "exact_match"
 
     def most_candidates(self, model: RagMiddleModel) -> int:
+        self.require_layers(num_layers(model))
         return self.most_curves
 
     def run(

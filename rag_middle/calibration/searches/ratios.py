@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import ClassVar
 
+from rag_middle.calibration.checks import require_numbers, require_several
 from rag_middle.calibration.evaluator import Candidate, Evaluator
 from rag_middle.calibration.examples import Example
 from rag_middle.calibration.objective import Criterion
@@ -15,7 +16,6 @@ from rag_middle.calibration.searches.base import (
     Search,
     num_layers,
     ranked,
-    require_values,
 )
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.generation import RagMiddleModel
@@ -51,8 +51,16 @@ class RatioSearch(Search):
     head_rules: tuple[str, ...] = ("rank", "code")
 
     def __post_init__(self) -> None:
-        for name in ("ranges", "first_layers", "head_rules"):
-            require_values(name, getattr(self, name))
+        require_several(ranges=self.ranges, head_rules=self.head_rules)
+        require_numbers(first_layers=self.first_layers)
+        for index, ratios in enumerate(self.ranges):
+            require_numbers(**{f"ranges[{index}]": ratios})
+            if len(ratios) != 2:
+                raise CalibrationConfigError(
+                    f"ranges must hold pairs of smallest and largest ratio, got {list(ratios)}."
+                )
+        for (low, high), first in product(self.ranges, self.first_layers):
+            MsPoE(min_ratio=low, max_ratio=high, first_layer=first)  # refused now, not in an hour
         strange = [rule for rule in self.head_rules if rule not in ("rank", "code")]
         if strange:
             raise CalibrationConfigError(f"head_rules are 'rank' and 'code', got {strange[0]!r}.")
