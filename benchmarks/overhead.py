@@ -9,7 +9,8 @@ the plain model's time *of that round*. Peak memory is measured in a process of 
     python benchmarks/overhead.py --memory             # peak memory at 1k, 2k and 4k tokens
 
 Shape: LLaMA, hidden 512, 8 layers, 8 heads, vocabulary 1000; prompt of 1980 tokens, 40 + 20
-documents of 95 + 40; 8 decode steps.
+documents of 95 + 40; 8 decode steps. Passes that a method takes to put documents in order count as
+prefill, and so do all passes of a method that combines several.
 """
 
 from __future__ import annotations
@@ -29,27 +30,39 @@ from typing import Any
 
 import torch
 import transformers
+from torch import Tensor
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from rag_middle import __version__
-from rag_middle.attention import applied
-from rag_middle.layout import PromptLayout
+from rag_middle.attention import ModelTraits, applied, last_token_attention, model_traits
+from rag_middle.generation.branches import arranged, branched, combined
+from rag_middle.generation.scoring import next_token_logits
 from rag_middle.methods import (
     APE,
     LPES,
     PINE,
     SIW,
+    AttentionBuckets,
+    AttentionCalibration,
+    AttentionSorting,
+    AttnRank,
     Compose,
+    LongContextReorder,
     Method,
+    MoICE,
     MsPoE,
     NoInterDocumentAttention,
     NoMethod,
     ParallelContextWindows,
+    Permutation,
     PositionalHiddenStates,
     PositionInterpolation,
+    RoToR,
     SelfExtend,
     StructuredPrompting,
 )
+from rag_middle.methods.attention_buckets import PUBLISHED_BASES
+from rag_middle.tokens import TokenizedPrompt
 
 DECODE_STEPS = 8
 #: Targets (prefill, decode) of this project.
@@ -63,6 +76,9 @@ TARGETS = {
     "self_extend": (1.6, None),
     "parallel_context_windows": (1.0, None),
     "ape": (1.0, None),
+    "rotor": (1.6, None),
+    "attention_sorting": (2.0, None),  # one more prefill per iteration
+    "attention_buckets": (7.0, 7.0),  # as many as bases
 }
 METHODS: dict[str, Method] = {
     "position_interpolation": PositionInterpolation(scale=1.5),
@@ -80,6 +96,16 @@ METHODS: dict[str, Method] = {
     "parallel_context_windows": ParallelContextWindows(),
     "structured_prompting": StructuredPrompting(),
     "ape": APE(),
+    "rotor": RoToR(),
+    "attention_buckets": AttentionBuckets(),
+    # Routers add next to nothing: all experts are computed whatever they say.
+    "moice": MoICE(routers="uniform", base_factors=PUBLISHED_BASES),
+    "permutation": Permutation(orders=4),
+    "attention_sorting": AttentionSorting(iterations=1),
+    "attention_calibration": AttentionCalibration(),
+    "attention_calibration, one pass": AttentionCalibration(one_pass=True),
+    "attn_rank": AttnRank(profile=(0.3, 0.1, 0.2)),
+    "long_context_reorder": LongContextReorder(),
 }
 
 
@@ -98,12 +124,41 @@ def build_model(device: str, dtype: torch.dtype) -> LlamaForCausalLM:
     return LlamaForCausalLM(config).eval().to(device=device, dtype=dtype)
 
 
-def prompt(documents: int, device: str) -> tuple[torch.Tensor, PromptLayout]:
-    """Random tokens: 40, then `documents` of 95, then 40."""
-    spans = tuple((40 + 95 * i, 40 + 95 * (i + 1)) for i in range(documents))
-    length = 80 + 95 * documents
-    ids = torch.randint(0, 1000, (1, length), generator=torch.Generator().manual_seed(1))
-    return ids.to(device), PromptLayout(length=length, documents=spans)
+def prompt(documents: int, *, tokens: int = 95) -> TokenizedPrompt:
+    """Random tokens: 40, then `documents` of `tokens` with scores in no order, then 40."""
+    generator = torch.Generator().manual_seed(1)
+
+    def drawn(count: int) -> list[int]:
+        return torch.randint(0, 1000, (count,), generator=generator).tolist()
+
+    return TokenizedPrompt.assembled(
+        prefix=drawn(40),
+        documents=[drawn(tokens) for _ in range(documents)],
+        suffix=drawn(40),
+        document_ids=[None] * documents,
+        scores=torch.rand(documents, generator=generator).tolist(),
+    )
+
+
+class Runner:
+    """What methods may ask of a model that has no tokenizer."""
+
+    def __init__(self, model: LlamaForCausalLM, method: Method) -> None:
+        self._model, self._name = model, method.name
+
+    @property
+    def traits(self) -> ModelTraits:
+        return model_traits(self._model)
+
+    def last_token_attention(self, prompt: TokenizedPrompt) -> Tensor:
+        ids = torch.tensor([prompt.input_ids], device=self._model.device)
+        return last_token_attention(self._model, ids, self._name)
+
+    def logits(self, prompt: TokenizedPrompt, method: Method | None = None) -> Tensor:
+        return next_token_logits(self._model, prompt, method or NoMethod())
+
+    def token_ids(self, text: str) -> tuple[int, ...]:
+        return tuple(text.encode("ascii"))
 
 
 def clock(device: str) -> float:
@@ -114,16 +169,21 @@ def clock(device: str) -> float:
     return time.process_time()
 
 
+@torch.no_grad()
 def run(
-    model: LlamaForCausalLM, method: Method, ids: torch.Tensor, layout: PromptLayout, device: str
+    model: LlamaForCausalLM, method: Method, prompt: TokenizedPrompt, device: str
 ) -> tuple[float, float]:
     """Seconds of the prefill and of `DECODE_STEPS` decode steps."""
-    with torch.no_grad(), applied(model, method, [layout]):
-        start = clock(device)
+    start = clock(device)
+    runner = Runner(model, method)
+    branches = branched(arranged(prompt, method, runner), method, runner)
+    ids = torch.tensor([branch.input_ids for branch in branches], device=device)
+    with applied(model, method, [branch.layout for branch in branches]):
         out = model(input_ids=ids, past_key_values=DynamicCache(), use_cache=True, logits_to_keep=1)
         middle = clock(device)
         for _ in range(DECODE_STEPS):
-            token = out.logits[:, -1].argmax(-1, keepdim=True)
+            logits = combined(method, out.logits[:, -1:].float(), [len(branches)])[:, -1]
+            token = logits.argmax(-1, keepdim=True).expand(len(branches), 1)
             out = model(input_ids=token, past_key_values=out.past_key_values, use_cache=True)
         return middle - start, clock(device) - middle
 
@@ -131,14 +191,14 @@ def run(
 def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     """One row per method."""
     model = build_model(args.device, getattr(torch, args.dtype))
-    ids, layout = prompt(20, args.device)
+    twenty = prompt(20)
     methods = {"none": NoMethod(), **METHODS}
     if args.methods:
         methods = {name: methods[name] for name in ("none", *args.methods)}
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in methods}
     for round_number in range(args.rounds + 1):
         for name, method in methods.items():
-            seconds = run(model, method, ids, layout, args.device)
+            seconds = run(model, method, twenty, args.device)
             if round_number:  # the first round warms up
                 times[name].append(seconds)
         print(f"round {round_number}/{args.rounds}", file=sys.stderr, flush=True)
@@ -176,12 +236,10 @@ def peak_memory(method: str, documents: int, device: str, dtype: str) -> float:
 def print_peak(method: str, documents: int, device: str, dtype: str) -> None:
     """Body of the fresh process: print the peak above the loaded, probed model."""
     model = build_model(device, getattr(torch, dtype))
-    ids, layout = prompt(1, device)
     chosen = {"none": NoMethod(), **METHODS}[method]
-    run(model, chosen, ids, layout, device)
+    run(model, chosen, prompt(1), device)
     before = _peak(device)
-    ids, layout = prompt(documents, device)
-    run(model, chosen, ids, layout, device)
+    run(model, chosen, prompt(documents), device)
     print(_peak(device) - before)
 
 
@@ -275,7 +333,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--methods", nargs="*")
+    parser.add_argument("--methods", nargs="*", choices=METHODS, metavar="METHOD")
     parser.add_argument("--memory", action="store_true", help="peak memory instead of time")
     parser.add_argument("--output", type=Path, help="write provenance and rows as JSON")
     parser.add_argument(
