@@ -18,9 +18,15 @@ from collections.abc import Sequence
 import torch
 
 from rag_middle.attention import model_traits
-from rag_middle.calibration import CurveSearch, ExampleObjective, Outcome, Race, evolve
+from rag_middle.calibration import (
+    CurveSearch,
+    ExampleObjective,
+    Outcome,
+    Race,
+    draw_examples,
+    evolve,
+)
 from rag_middle.calibration.genetic import Genome
-from rag_middle.cli.calibration_data import draw_examples
 from rag_middle.evaluation import InventedDocuments
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import LPES

@@ -2,14 +2,16 @@
 
 ::
 
+    examples, held_out = draw_examples(task, questions=200, held_out=100)
     found = calibrate(model, "lpes", examples, held_out, out="my-model.json")
     print(found.verdict)
 
 The objective is any function of a method; the built-in one is the mean over `Example`s, which
-``rag-middle calibrate`` makes of the evaluation's tasks.
+`draw_examples` makes of the evaluation's tasks.
 """
 
 from rag_middle.calibration.calibrate import Calibration, Estimate, calibrate, make_search
+from rag_middle.calibration.drawing import draw_examples
 from rag_middle.calibration.evaluator import Candidate, Evaluator
 from rag_middle.calibration.examples import Example, allotted, digest
 from rag_middle.calibration.genetic import CurveSearch, evolve
@@ -57,6 +59,7 @@ __all__ = [
     "allotted",
     "calibrate",
     "digest",
+    "draw_examples",
     "evolve",
     "held_out_check",
     "make_search",

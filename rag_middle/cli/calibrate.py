@@ -204,8 +204,7 @@ def calibrate(
         ExitStack() as stack,
     ):
         from rag_middle.calibration import calibrate as run_calibration
-        from rag_middle.calibration import make_search
-        from rag_middle.cli.calibration_data import draw_examples
+        from rag_middle.calibration import draw_examples, make_search
         from rag_middle.methods.profiled import as_option
 
         settings = parse_method_options(

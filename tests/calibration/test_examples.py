@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from rag_middle.calibration import Example, allotted, digest
+from rag_middle.calibration import Example, allotted, digest, draw_examples
 from rag_middle.errors import CalibrationConfigError
+from rag_middle.evaluation import InventedDocuments
 
 
 def test_places_get_their_share() -> None:
@@ -49,3 +50,21 @@ def test_any_change_changes_the_digest(examples: Callable[..., list[Example]]) -
     assert digest(made[::-1]) != before
     assert digest([*made[:2], replace(made[2], answer="x")]) != before
     assert digest([*made[:2], replace(made[2], prompt=made[0].prompt)]) != before
+
+
+def test_examples_of_a_task_are_placed_by_weight_and_held_out_ones_everywhere() -> None:
+    task = InventedDocuments(documents=5)
+    searched, held_out = draw_examples(task, questions=10, held_out=2)
+    assert Counter(each.place for each in searched) == {0: 2, 2: 3, 4: 5}
+    assert Counter(each.place for each in held_out) == dict.fromkeys(range(5), 2)
+    assert not {each.question for each in searched} & {each.question for each in held_out}
+    assert all(each.answer.startswith(" ") for each in searched)
+    assert draw_examples(task, questions=10, held_out=2) == (searched, held_out)
+
+
+def test_tasks_without_gold_documents_give_no_examples() -> None:
+    class NoGold(InventedDocuments):
+        places = 0  # type: ignore[assignment]
+
+    with pytest.raises(CalibrationConfigError, match="cannot be calibrated on"):
+        draw_examples(NoGold(), questions=10, held_out=2)

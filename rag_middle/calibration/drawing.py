@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rag_middle.calibration import Example, allotted
+from rag_middle.calibration.examples import Example, allotted
 from rag_middle.errors import CalibrationConfigError
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ def draw_examples(
     *,
     questions: int,
     held_out: int,
-    weights: Sequence[float],
-    seed: int,
-    chat: bool,
+    weights: Sequence[float] = (0.2, 0.3, 0.5),
+    seed: int = 0,
+    chat: bool = False,
 ) -> tuple[list[Example], list[Example]]:
     """Examples of the search, and others that it never sees.
 
