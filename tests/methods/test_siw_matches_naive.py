@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from rag_middle.methods import SIW
+from rag_middle.methods import SIW, Compose, PositionalHiddenStates
 from tests.conftest import FamilyModel
 from tests.methods.against_naive import WAYS, assert_equal_to_naive
+from tests.reference.positional_hidden_states import NaivePositionalHiddenStates
 from tests.reference.siw import NaiveSIW
 
 
@@ -61,4 +63,35 @@ def test_areas_found_in_the_prompt(
         documents=_documents,
         alphas={0: None, 2: None},
         **found,
+    )
+
+
+@dataclass
+class NaiveBoth(NaivePositionalHiddenStates, NaiveSIW):
+    """Rows of documents are SIW's; the last prompt row and later ones attend with scaled channels.
+
+    The first class computes its rows from the weights of the second.
+    """
+
+
+@pytest.mark.parametrize(("name", "implementation"), WAYS)
+def test_with_positional_hidden_states(
+    name: str, implementation: str, family_model: FamilyModel
+) -> None:
+    alphas = (0.0, 3.0, 0.4)
+    method = Compose(
+        methods=(
+            SIW(alpha_per_document=alphas, layers=(0, 1, 2)),
+            PositionalHiddenStates(channels=(3, 40), factor=-1, layers=(1, 2)),
+        )
+    )
+    assert_equal_to_naive(
+        family_model(name, implementation),
+        method,
+        NaiveBoth,
+        documents=_documents,
+        alphas=dict.fromkeys((0, 1, 2), alphas),
+        channels=(3, 40),
+        factor=-1.0,
+        changed_layers=(1, 2),
     )

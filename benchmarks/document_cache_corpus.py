@@ -1,0 +1,158 @@
+"""Time to the first token over the demo corpus, with its documents read beforehand and without.
+
+Runs ``rag-middle index --precompute`` on the corpus and asks the corpus' own questions with 20
+documents each: of the unmodified model, and under each method without a cache and with the files
+that precomputing left behind, in turn.
+
+    python benchmarks/document_cache_corpus.py --model FOLDER
+    python benchmarks/document_cache_corpus.py --model FOLDER --device cuda --questions 50
+
+The first question warms up and does not count. Finding the documents is not part of the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from rag_middle import __version__
+from rag_middle.answering import Answerer
+from rag_middle.answering.states import states_folder
+from rag_middle.generation import DocumentCache, RagMiddleModel
+
+CORPUS = Path(__file__).parent.parent / "examples" / "corpus"
+METHODS = ("parallel_context_windows", "ape")
+
+
+def precomputed(arguments: argparse.Namespace, index: Path) -> dict[str, Any]:
+    """Index the corpus with the command that users have; what it says, and its seconds."""
+    command = [sys.executable, "-c", "from rag_middle.cli import main; main()"]
+    command += ["index", str(CORPUS / "pages")]
+    command += ["--out", str(index), "--precompute", str(arguments.model), "--json"]
+    if arguments.device:
+        command += ["--device", arguments.device]
+    started = time.perf_counter()
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    described: dict[str, Any] = json.loads(done.stdout)
+    files = list(states_folder(index).rglob("*.safetensors"))
+    return {
+        "chunks": described["chunks"],
+        "read": described["precomputed"],
+        "seconds": time.perf_counter() - started,
+        "bytes": sum(file.stat().st_size for file in files),
+    }
+
+
+def answerers(arguments: argparse.Namespace, index: Path) -> dict[str, tuple[Answerer, str]]:
+    """By name of the way: who answers, and under which method. All share one model's weights."""
+    plain = Answerer.over(index, model=arguments.model, device=arguments.device, top_k=20)
+    model = plain.model.model
+    tokenizer = plain.model.tokenizer
+
+    def sharing(cache: DocumentCache | None) -> Answerer:
+        own = RagMiddleModel(model, tokenizer, document_cache=cache)
+        return Answerer(own, plain.retriever, prompt_template=plain.prompt_template)
+
+    uncached = sharing(None)
+    on_disk = sharing(DocumentCache(max_bytes=0, directory=states_folder(index)))
+    in_memory = sharing(DocumentCache(directory=states_folder(index)))
+    ways = {"none": (uncached, "none")}
+    for method in METHODS:
+        ways[f"{method}, no cache"] = (uncached, method)
+        ways[f"{method}, files"] = (on_disk, method)
+        ways[f"{method}, files, then memory"] = (in_memory, method)
+    return ways
+
+
+def measure(arguments: argparse.Namespace, index: Path) -> list[dict[str, Any]]:
+    """One row per way; ratios to the unmodified model's time for the same question."""
+    ways = answerers(arguments, index)
+    lines = (CORPUS / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    tokens: list[int] = []
+    for number, line in enumerate(lines[: arguments.questions + 1]):
+        question = json.loads(line)["question"]
+        documents = ways["none"][0].retriever(question)
+        for way, (answerer, method) in ways.items():
+            asked = answerer.ask(question, documents=documents, method=method, max_new_tokens=1)
+            if number:
+                seconds[way].append(asked.generation.timings.time_to_first_token)
+        if number:
+            tokens.append(asked.generation.usage.prompt_tokens)
+        print(f"question {number}/{arguments.questions}", file=sys.stderr, flush=True)
+    rows: list[dict[str, Any]] = []
+    for way, taken in seconds.items():
+        ratios = [mine / base for mine, base in zip(taken, seconds["none"], strict=True)]
+        rows.append(
+            {
+                "way": way,
+                "first_token_ms": statistics.median(taken) * 1e3,
+                "ratio": statistics.median(ratios),
+                "ratio_range": [min(ratios), max(ratios)],
+                "prompt_tokens": statistics.median(tokens),
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    """Measure, print a table, and write the numbers where asked."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", type=Path, required=True, help="folder of a model")
+    parser.add_argument("--device", help="cpu, cuda, ...; by default a GPU if there is one")
+    parser.add_argument("--questions", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--output", type=Path, help="write provenance and rows as JSON")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        index = Path(folder) / "index"
+        read = precomputed(arguments, index)
+        rows = measure(arguments, index)
+    print("| | first token | ratio |", "| --- | ---: | ---: |", sep="\n")
+    for row in rows:
+        low, high = row["ratio_range"]
+        print(
+            f"| {row['way']} | {row['first_token_ms']:.0f} ms | {row['ratio']:.3f} "
+            f"({low:.3f} to {high:.3f}) |"
+        )
+    facts = {
+        "date": date.today().isoformat(),
+        "rag_middle": __version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+        "model": arguments.model.name,
+        "device": arguments.device or "default",
+        "threads": torch.get_num_threads(),
+        "questions": arguments.questions,
+        "prompt tokens, median": rows[0]["prompt_tokens"],
+        "chunks indexed": read["chunks"],
+        "documents and texts before them read": read["read"],
+        "seconds of indexing and reading": round(read["seconds"], 1),
+        "MiB on disk": round(read["bytes"] / 2**20, 1),
+        "clock": "wall",
+        "command": "python " + " ".join(sys.argv),
+    }
+    print("\n".join(f"- {name}: {value}" for name, value in facts.items()))
+    if arguments.output:
+        arguments.output.parent.mkdir(parents=True, exist_ok=True)
+        arguments.output.with_suffix(".json").write_text(
+            json.dumps({"provenance": facts, "rows": rows}, indent=2) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()
