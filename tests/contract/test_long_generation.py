@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rag_middle.attention import applied, documents
+from rag_middle.attention import applied, pine
 from rag_middle.methods import PINE
 from tests.conftest import FamilyModel
 from tests.contract.cases import ACTIVE, LONG, SHORT, expected_refusal
@@ -41,7 +41,7 @@ def test_pine_makes_more_tables_when_they_run_out(
     model = family_model(family)
     with applied(model, PINE(), [SHORT.layout, LONG.layout]):
         _, expected = generated(model, [SHORT, LONG], steps=8)
-    monkeypatch.setattr(documents, "_TABLE_HEADROOM", 2)
+    monkeypatch.setattr(pine, "_TABLE_HEADROOM", 2)
     with applied(model, PINE(), [SHORT.layout, LONG.layout]):
         _, logits = generated(model, [SHORT, LONG], steps=8)
     assert distance(logits, expected) < FAMILIES[family].tolerance
