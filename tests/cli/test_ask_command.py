@@ -64,7 +64,8 @@ def test_json_tells_how_the_answer_came_about(ask: Run) -> None:
     assert shown.err == ""
     answer = shown.json
     assert (answer["question"], answer["method"], answer["applied"]) == (QUESTION, "pine", True)
-    assert [source["position"] for source in answer["sources"]] == [0, 1, 2]
+    # Where PINE, which sorts documents, had the model read them.
+    assert sorted(source["position"] for source in answer["sources"]) == [0, 1, 2]
     assert answer["sources"][0]["path"] == "nantes.md"
     assert answer["usage"]["completion_tokens"] == 6
     assert answer["timings"]["total"] > answer["timings"]["retrieve"] > 0
