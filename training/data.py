@@ -49,6 +49,7 @@ class Stage:
         alphabet: how many different tokens those rows use. Few make recall quick to learn.
         plain: share of prompts without instructions, headings and other noise.
         questions: how many questions follow the documents, at most.
+        names: share of prompts that are about names and codes on purpose.
         judged_by: whether the stage ends by the share of values found in documents or of values
             recalled in the other rows,
         learnt_at: and the share at which it does.
@@ -66,6 +67,7 @@ class Stage:
     alphabet: int = 3000
     plain: float = 0.8
     questions: int = 6
+    names: float = 0.5
     judged_by: Literal["right", "recalled"] = "right"
     learnt_at: float = 0.93
 
@@ -180,12 +182,8 @@ def _weights(rng: random.Random, role: str, count: int) -> list[float]:
 
 def _restated(rng: random.Random, stage: Stage, split: Split) -> list[Piece]:
     """Facts as documents state them, then again in another order: their values count."""
-    entries = draw_entries(
-        rng,
-        split,
-        rng.randint(2, max(2, stage.length // _TOKENS_OF_A_FACT)),
-        same_attribute=rng.random() < 0.85,
-    )
+    most = max(2, stage.length // _TOKENS_OF_A_FACT)
+    entries = _entries(rng, stage, split, rng.randint(2, most), facts_each=(1,))
     titled = "({title}) " if rng.random() < 0.35 else ""
     row: list[Piece] = [(BOS, "text")]
     facts = [fact for entry in entries for fact in entry.facts]
@@ -196,8 +194,24 @@ def _restated(rng: random.Random, stage: Stage, split: Split) -> list[Piece]:
         before, after = _sentence(rng, fact, stage)
         if rng.random() < 0.7:
             before, after = rng.choice(("{}:", "{}:", "{}:", "({})")).format(fact.title), ""
-        row += [(before, "text"), (f" {fact.value}", "restated"), (f"{after}\n\n", "text")]
+        row += [(before, "text"), *_value(fact, "restated"), (f"{after}\n\n", "text")]
     return row
+
+
+def _entries(
+    rng: random.Random, stage: Stage, split: Split, count: int, *, facts_each: tuple[int, ...]
+) -> list[Entry]:
+    """Documents, more often than chance would have it with values that are names and codes.
+
+    These begin with the same token, a space, so that they are told apart one token later than
+    others, which takes longer to learn.
+    """
+    names = rng.random() < stage.names
+    while True:
+        same = rng.random() < 0.85
+        entries = draw_entries(rng, split, count, facts_each=facts_each, same_attribute=same)
+        if not names or entries[0].facts[0].value[0].isupper():
+            return entries
 
 
 def _sentence(rng: random.Random, fact: Fact, stage: Stage) -> tuple[str, str]:
@@ -210,13 +224,7 @@ def _sentence(rng: random.Random, fact: Fact, stage: Stage) -> tuple[str, str]:
 def _conversation(rng: random.Random, stage: Stage, split: Split) -> list[Piece]:
     """Documents, then several questions about them, each about another fact."""
     plain = rng.random() < stage.plain
-    entries = draw_entries(
-        rng,
-        split,
-        rng.randint(*stage.documents),
-        facts_each=stage.facts,
-        same_attribute=rng.random() < 0.85,
-    )
+    entries = _entries(rng, stage, split, rng.randint(*stage.documents), facts_each=stage.facts)
     instruction = "" if plain else rng.choice((rng.choice(INSTRUCTIONS), filler(rng, 12)))
     lead = [(instruction + rng.choice("\n ") * rng.randint(1, 2), "text")] if instruction else []
     form = PLAIN_FORM if plain else rng.choice(FORMS)
@@ -253,6 +261,13 @@ def _exchange(rng: random.Random, fact: Fact, asking: tuple[str, str]) -> list[P
         (ASSISTANT, "text"),
         (fact.title, "title"),
         (":", "end"),
-        (f" {fact.value}", "value"),
+        *_value(fact, "value"),
         (END, "end"),
     ]
+
+
+def _value(fact: Fact, role: str) -> list[Piece]:
+    """The value after a space, which is a token of its own before a capital and decides nothing."""
+    if fact.value[0].isupper():
+        return [(" ", "end"), (fact.value, role)]
+    return [(f" {fact.value}", role)]

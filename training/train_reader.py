@@ -59,7 +59,7 @@ STAGES = (
     Stage(160, (1, 3), copying=0.3, repeats=0.5, restated=0.5, phrasings=1, alphabet=384),
     Stage(160, (1, 3), copying=0.15, restated=0.5, phrasings=2, key_tokens=(1, 2), alphabet=384),
     Stage(192, (2, 4), copying=0.1, restated=0.4, key_tokens=(1, 2), alphabet=1500),
-    Stage(256, (3, 6), copying=0.05, restated=0.2, between=3),
+    Stage(256, (3, 6), copying=0.05, restated=0.25, between=3, names=0.6),
     Stage(320, (3, 8), facts=(1, 1, 2), copying=0.05, restated=0.05, plain=0.6, learnt_at=0.95),
     Stage(448, (4, 12), facts=(1, 1, 2), copying=0.05, plain=0.5),
 )

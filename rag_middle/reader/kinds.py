@@ -1,7 +1,8 @@
 """What the invented world is made of: kinds of things, what is said of them, and in which words.
 
-Every sentence names its subject before the value; a question names its subject. A model of a
-million parameters learns to find and copy under these two rules, and not without them.
+Every sentence names its subject before the value, at most a few words before it; a question names
+its subject. A model of a million parameters learns to find and copy under these rules, and not
+without them.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def _attribute(
 ) -> Attribute:
     """An attribute with the phrasings that every noun allows, and some of its own."""
     key = f"{kind}.{noun.replace(' ', '_')}"
-    general = (f"The {noun} of {{name}} is {{value}}.", f"{{name}} has the {noun} {{value}}.")
+    general = (f"The {noun} of {{name}} is {{value}}.", f"{{name}} has {{value}} as {noun}.")
     asked = (f"What is the {noun} of {{name}}?", f"Tell me the {noun} of {{name}}.")
     return Attribute(key, value, (*general, *sentences), (*asked, *questions))
 
@@ -92,7 +93,7 @@ _PERSON = (
         "person",
         "phone number",
         _phone,
-        ["To call {name}, dial {value}.", "{name} can be reached at {value}."],
+        ["To call {name}, dial {value}.", "{name} answers at {value}."],
         ["How can I call {name}?", "At which number can {name} be reached?"],
     ),
     _attribute(
@@ -113,7 +114,7 @@ _PERSON = (
         "person",
         "staff number",
         _number(10000, 100000),
-        ["{name} works under staff number {value}.", "The badge of {name} shows {value}."],
+        ["{name} works under {value}.", "The badge of {name} shows {value}."],
         ["Which number is on the badge of {name}?", "Under which staff number does {name} work?"],
     ),
     _attribute(
@@ -129,28 +130,28 @@ _TOWN = (
         "town",
         "population",
         _number(1000, 100000),
-        ["{name} counts {value} people.", "The town of {name} has a population of {value}."],
+        ["In {name} live {value} people.", "The town of {name} counts {value}."],
         ["How many people live in {name}?", "How many people does {name} count?"],
     ),
     _attribute(
         "town",
         "river",
         _word,
-        ["{name} lies on the river {value}.", "Through {name} flows the {value}."],
+        ["{name} lies on the {value}.", "Through {name} flows the {value}."],
         ["On which river does {name} lie?", "Which river flows through {name}?"],
     ),
     _attribute(
         "town",
         "mayor",
         _two_words,
-        ["{name} elected as its mayor {value}.", "In {name} the mayor is {value}."],
+        ["{name} elected {value}.", "In {name} the mayor is {value}."],
         ["Who is the mayor in {name}?", "Whom did {name} elect as its mayor?"],
     ),
     _attribute(
         "town",
         "postal code",
         _number(10000, 100000),
-        ["Letters to {name} carry the code {value}.", "{name} uses the postal code {value}."],
+        ["Letters to {name} carry {value}.", "{name} uses the code {value}."],
         ["Which code do letters to {name} carry?", "Which postal code does {name} use?"],
     ),
 )
@@ -203,7 +204,7 @@ _DEVICE = (
         "device",
         "reset code",
         _code,
-        ["To reset {name}, enter {value}.", "{name} restarts after the code {value}."],
+        ["To reset {name}, enter {value}.", "{name} restarts after {value}."],
         ["How do I reset {name}?", "Which code restarts {name}?"],
     ),
 )
@@ -219,7 +220,7 @@ _EVENT = (
         "event",
         "room",
         _number(100, 1000),
-        ["{name} is held in room {value}.", "Guests of {name} meet in room {value}."],
+        ["{name} is in room {value}.", "Guests of {name} meet in {value}."],
         ["In which room is {name} held?", "Where do guests of {name} meet?"],
     ),
     _attribute(
@@ -235,21 +236,21 @@ _RECIPE = (
         "recipe",
         "baking time",
         _number(5, 100, "{} minutes"),
-        ["{name} stays in the oven for {value}.", "Bake {name} for {value}."],
+        ["{name} bakes for {value}.", "Bake {name} for {value}."],
         ["How long should I bake {name}?", "How long does {name} stay in the oven?"],
     ),
     _attribute(
         "recipe",
         "oven heat",
         _number(100, 300, "{} degrees"),
-        ["{name} bakes at {value}.", "For {name}, heat the oven to {value}."],
+        ["{name} bakes at {value}.", "For {name}, heat to {value}."],
         ["How hot should the oven be for {name}?", "At what heat does {name} bake?"],
     ),
     _attribute(
         "recipe",
         "main ingredient",
         _one_of("oats rice beans plums pears figs corn leeks nuts beets peas squash honey barley"),
-        ["{name} is made mostly of {value}.", "For {name} you need {value}."],
+        ["{name} is made of {value}.", "For {name} you need {value}."],
         ["What is {name} made of?", "What do I need for {name}?"],
     ),
 )
@@ -258,7 +259,7 @@ _POLICY = (
         "policy",
         "notice period",
         _number(2, 100, "{} days"),
-        ["{name} asks for notice of {value}.", "Under {name}, give notice of {value}."],
+        ["{name} asks for {value}.", "Under {name}, give {value}."],
         ["How much notice does {name} ask for?", "How much notice must I give under {name}?"],
     ),
     _attribute(
