@@ -18,6 +18,7 @@ from rag_middle.attention.plan import (
     RotaryBases,
     RotaryExperts,
 )
+from rag_middle.attention.prompt_states import PromptStates, can_share_prompts, reading
 from rag_middle.attention.request import Request
 from rag_middle.attention.traits import LayerTraits, ModelTraits
 
@@ -35,12 +36,15 @@ __all__ = [
     "ModelTraits",
     "OnlineAreas",
     "PositionScale",
+    "PromptStates",
     "Request",
     "RotaryBases",
     "RotaryExperts",
     "applied",
     "can_reuse_documents",
+    "can_share_prompts",
     "last_token_attention",
     "model_lock",
     "model_traits",
+    "reading",
 ]

@@ -70,15 +70,54 @@ class ChannelScaler:
         """
         if self.ranks_one:
             return self._rank_one(arguments, plain, rows, keep, tables)
+        projected = self._projected_again(arguments, plain.key, plain.value, keep)
+        return projected._replace(query=projected.query[:, :, -rows:])
+
+    def cached(
+        self,
+        arguments: dict[str, Any],
+        key: Tensor,
+        value: Tensor,
+        keep: Tensor | None,
+        tables: WideTables | None,
+    ) -> tuple[Tensor, Tensor]:
+        """What the cache holds of tokens whose own attention is the model's: keys and values.
+
+        Args:
+            arguments: as for `apply`, like `keep` and `tables`.
+            key: the model's own, `[b, g, n, d]`.
+            value: the model's own, `[b, g, n, dv]`.
+            keep: see there.
+            tables: see there.
+        """
+        if not self.ranks_one:
+            return self._projected_again(arguments, key, value, keep)[1:]
+        if self._columns is None:
+            self._columns = self._unit_columns(arguments)
+        columns, value_columns = self._columns
+        for index, channel in enumerate(self.scaling.channels):
+            _, kept = self._steps(arguments, channel, keep)
+            column = columns[self.traits.heads :, index, None]  # [g, 1, d]
+            key = torch.addcmul(key, kept, self._placed(column, tables, key.shape[2]))
+            if self.scaling.scale_values:
+                value = torch.addcmul(value, kept, value_columns[:, index, None])
+        return key, value
+
+    def _projected_again(
+        self, arguments: dict[str, Any], key: Tensor, value: Tensor, keep: Tensor | None
+    ) -> Projected:
+        """What the module makes of scaled hidden states; its own `key`, `value` where kept."""
         hidden = scaled_hidden(arguments["hidden_states"], self.scaling)
         call = capture(self.module, arguments, hidden_states=hidden)
-        key, value = call.key, call.value
-        if keep is not None:
-            where = keep[:, None, :, None]
-            key = torch.where(where, plain.key, key)
-            value = torch.where(where, plain.value, value)
-        scaled_value = value if self.scaling.scale_values else plain.value
-        return Projected(call.query[:, :, -rows:], key, scaled_value)
+        scaled_value = call.value if self.scaling.scale_values else value
+        if keep is None:
+            return Projected(call.query, call.key, scaled_value)
+        where = keep[:, None, :, None]
+        return Projected(
+            call.query,
+            torch.where(where, key, call.key),
+            torch.where(where, value, scaled_value),
+        )
 
     @property
     def ranks_one(self) -> bool:
@@ -98,11 +137,9 @@ class ChannelScaler:
             self._columns = self._unit_columns(arguments)
         columns, value_columns = self._columns
         heads, n = self.traits.heads, plain.key.shape[2]
-        hidden: Tensor = arguments["hidden_states"]
         query, key, value = plain.query[:, :, -rows:], plain.key, plain.value
         for index, channel in enumerate(self.scaling.channels):
-            step = hidden[:, None, :, channel : channel + 1] * (self.scaling.factor - 1)
-            kept = step if keep is None else step.masked_fill(keep[:, None, :, None], 0)
+            step, kept = self._steps(arguments, channel, keep)
             column = columns[:, index, None]  # [h + g, 1, d]
             if rows == n:  # every generated token: one rotation for queries and keys
                 both = self._placed(column, tables, n)
@@ -115,6 +152,14 @@ class ChannelScaler:
             if self.scaling.scale_values:
                 value = torch.addcmul(value, kept, value_columns[:, index, None])
         return Projected(query, key, value)
+
+    def _steps(
+        self, arguments: dict[str, Any], channel: int, keep: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """``(s - 1) h_t`` of every token, `[b, 1, n, 1]`, and with zeros for those to keep."""
+        hidden: Tensor = arguments["hidden_states"]
+        step = hidden[:, None, :, channel : channel + 1] * (self.scaling.factor - 1)
+        return step, step if keep is None else step.masked_fill(keep[:, None, :, None], 0)
 
     def _placed(self, column: Tensor, tables: WideTables | None, rows: int) -> Tensor:
         """``R(p) column`` at each of the last `rows` tokens: `[b or 1, heads, rows or 1, d]`."""

@@ -12,6 +12,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from rag_middle.attention.patch import applied, model_traits
 from rag_middle.attention.plan import AttentionPlan, DocumentBlocks, LayerPlan
+from rag_middle.attention.prompt_states import can_share_prompts
 from rag_middle.attention.traits import ModelTraits
 from rag_middle.layout import PromptLayout
 
@@ -55,15 +56,7 @@ def can_reuse_documents(model: PreTrainedModel) -> bool:
     Not where a layer's window drops documents from the cache, nor where rotary frequencies depend
     on the length of the prompt.
     """
-    traits = model_traits(model)
-    rope_type = traits.rope_type or ""
-    return (
-        bool(traits.layers)
-        and not traits.mixed
-        and bool(rope_type)
-        and not any(kind in rope_type for kind in ("dynamic", "longrope"))
-        and not any(layer.sliding_window for layer in traits.layers.values())
-    )
+    return can_share_prompts(model) and bool(model_traits(model).rope_type)
 
 
 @torch.no_grad()

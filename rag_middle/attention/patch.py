@@ -81,9 +81,9 @@ def applied(
         layouts: one per prompt, in batch order. Prompts are left-padded; a prompt may take
             several rows in a row (beams). The whole prompt must come in the first forward pass.
         prefilled: columns of the prompt, documents and all before them, that the cache given to
-            the model holds already, as this method would have cached them
-            (`rag_middle.attention.document_states`). Of use for one layout, with methods whose
-            documents do not see each other.
+            the model holds already, as this method would have cached them: where documents do not
+            see each other, of one prompt (`rag_middle.attention.document_states`), and where only
+            last tokens attend differently (`rag_middle.attention.prompt_states`).
 
     Raises:
         UnsupportedArchitectureError: the model cannot take this method.

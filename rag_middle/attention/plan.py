@@ -245,6 +245,19 @@ class AttentionPlan:
         """The plan that `plan` returns for each of `layers`."""
         return cls(layers={layer: plan(layer) for layer in layers})
 
+    @property
+    def last_tokens_changed(self) -> int | None:
+        """Prompt tokens, counted from the end, that attend differently; all others as ever.
+
+        ``None`` where that is no number: other tokens attend differently too, or positions, what
+        documents see or attention weights are changed, or nothing is.
+        """
+        scaled = [plan.hidden for plan in self.layers.values()]
+        counts = [each.last_tokens for each in scaled if each is not None]
+        alone = all(plan.claims() == {"hidden"} for plan in self.layers.values())
+        known = [count for count in counts if count is not None]
+        return max(known) if alone and known and len(known) == len(counts) else None
+
     def merge(self, other: AttentionPlan) -> AttentionPlan:
         """Both plans together.
 

@@ -16,14 +16,15 @@ from rag_middle.documents import Document
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.generation import engine, scoring
 from rag_middle.generation.batching import in_groups
+from rag_middle.generation.comparing import last_tokens_changed, scores, shared_scores
 from rag_middle.generation.document_cache import DocumentCache, precompute, serves
-from rag_middle.generation.effect import acts_on, method_name
 from rag_middle.generation.engine import PreparedPrompt
 from rag_middle.generation.facts import device_of
 from rag_middle.generation.loading import load_model, load_tokenizer
 from rag_middle.generation.options import (
     EncodeKwargs,
     GenerationKwargs,
+    GenerationOptions,
     PromptKwargs,
     checked_options,
 )
@@ -362,44 +363,92 @@ class RagMiddleModel:
 
         Repeat a prompt to compare continuations of it.
         """
+        known = checked_options(options, allowed=PromptKwargs)
+        chosen = self._prepare.method(method, method_options, default=self.method)
+        ids = self._continuations(prompts, continuations)
+        prepared = self._prepare.prompts(prompts, chosen, known, [len(each) for each in ids])
+        return self._scores(prepared, ids, chosen, max_batch_size)
+
+    def score_methods(
+        self,
+        prompts: Sequence[Prompt],
+        continuations: Sequence[str | Sequence[int]],
+        methods: Sequence[MethodLike],
+        *,
+        max_batch_size: int = 8,
+        **options: Unpack[PromptKwargs],
+    ) -> list[list[Score]]:
+        """`score_batch` under each of several methods, to compare them.
+
+        Where methods change the attention of a prompt's last tokens only
+        (`positional_hidden_states`), the model reads each prompt once for all of them, and only
+        its last tokens and the continuation under every one. That is done for models whose cache
+        keeps every token (no sliding windows, no linear attention, no rotary frequencies that
+        depend on the prompt's length); else prompts are read for every method. Numbers are those
+        of `score_batch`, up to how floats are rounded, and do not depend on the other methods.
+
+        Args:
+            prompts: as for `score_batch`, like `continuations`, `max_batch_size` and `options`.
+            continuations: see there.
+            methods: names, compositions or method objects.
+            max_batch_size: see there. What is read of a batch stays in memory while the methods
+                take turns: keys and values, and the attention input of every layer.
+            options: see there.
+
+        Returns:
+            By method, in the order of the prompts.
+        """
+        known = checked_options(options, allowed=PromptKwargs)
+        chosen = [self._prepare.method(each, None, default=self.method) for each in methods]
+        ids = self._continuations(prompts, continuations)
+        room = [len(each) for each in ids]
+        tokens = [self._prepare.encode(prompt, NoMethod(), known) for prompt in prompts]
+        fit = GenerationOptions(
+            on_missing_documents=known.on_missing_documents, on_overflow=known.on_overflow
+        )
+        found: dict[int, list[Score]] = {}
+        sharing: dict[int, tuple[list[PreparedPrompt], list[int]]] = {}
+        for index, method in enumerate(chosen):
+            prepared = self._prepare.prompts(tokens, method, fit, room)
+            changed = last_tokens_changed(self.model, method, prepared)
+            if changed is None:
+                found[index] = self._scores(prepared, ids, method, max_batch_size)
+            else:
+                sharing.setdefault(changed, (prepared, []))[1].append(index)
+        for changed, (prepared, members) in sharing.items():
+            several = [chosen[index] for index in members]
+            scored = shared_scores(
+                self.model, prepared, ids, several, changed, max_batch_size=max_batch_size
+            )
+            found.update(zip(members, scored, strict=True))
+        return [found[index] for index in range(len(chosen))]
+
+    def _continuations(
+        self, prompts: Sequence[Prompt], continuations: Sequence[str | Sequence[int]]
+    ) -> list[tuple[int, ...]]:
         if len(prompts) != len(continuations):
             raise UnsupportedGenerationError(
                 f"Give one continuation per prompt: there are {len(continuations)} for "
                 f"{len(prompts)} prompts."
             )
-        known = checked_options(options, allowed=PromptKwargs)
-        chosen = self._prepare.method(method, method_options, default=self.method)
-        ids = [self._prepare.continuation(text) for text in continuations]
-        prepared = self._prepare.prompts(prompts, chosen, known, [len(each) for each in ids])
+        return [self._prepare.continuation(text) for text in continuations]
 
-        def run(group: list[int]) -> list[Score]:
-            of_group = [prepared[index] for index in group]
-            tokens = [each.tokens for each in of_group]
-            wanted = [ids[index] for index in group]
-            found = scoring.continuation_log_probabilities(
-                self.model,
-                [each.branches for each in of_group],
-                wanted,
-                chosen,
-                documents=self.document_cache,
-            )
-            return [
-                Score(
-                    token_ids=token_ids,
-                    log_probabilities=log_probabilities,
-                    is_greedy=is_greedy,
-                    prompt_tokens=len(prompt),
-                    method=method_name(chosen),
-                    applied=acts_on(chosen, prompt.layout),
-                )
-                for prompt, token_ids, (log_probabilities, is_greedy) in zip(
-                    tokens, wanted, found, strict=True
-                )
-            ]
-
-        sizes = [(len(p.tokens), len(wanted)) for p, wanted in zip(prepared, ids, strict=True)]
-        rows = self._rows(prepared, chosen, max_batch_size)
-        return in_groups(self.model, sizes, max_batch_size, run, rows)
+    def _scores(
+        self,
+        prepared: Sequence[PreparedPrompt],
+        continuations: Sequence[Sequence[int]],
+        method: Method,
+        max_batch_size: int,
+    ) -> list[Score]:
+        return scores(
+            self.model,
+            prepared,
+            continuations,
+            method,
+            max_batch_size=max_batch_size,
+            rows=self._rows(prepared, method, max_batch_size),
+            documents=self.document_cache,
+        )
 
     def logits(
         self,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rag_middle.attention import applied, model_traits
+from rag_middle.attention import applied, model_traits, reading
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.generation.branches import combined
 from rag_middle.generation.document_cache import DocumentCache, begun, held
@@ -20,7 +20,12 @@ from rag_middle.generation.turns import in_eval_mode, turn
 from rag_middle.methods import Method
 from rag_middle.tokens import TokenizedBatch, TokenizedPrompt
 
-__all__ = ["continuation_log_probabilities", "next_token_logits", "prompt_logits"]
+__all__ = [
+    "continuation_log_probabilities",
+    "next_token_logits",
+    "prompt_logits",
+    "shared_log_probabilities",
+]
 
 
 def next_token_logits(model: PreTrainedModel, prompt: TokenizedPrompt, method: Method) -> Tensor:
@@ -94,15 +99,67 @@ def continuation_log_probabilities(
     given = [ids for ids, count in zip(continuations, counts, strict=True) for _ in range(count)]
     with turn(model), in_eval_mode(model):
         known = begun(documents, model, method, batch.prompts)
-        with applied(model, method, batch.layouts, prefilled=held(known)):
-            forward = _Forward(model, batch)
-            logits, cache = forward.prefill(all_positions=False, cache=known)
-            # The last token of a continuation predicts nothing that is asked for.
-            fed = forward.feed([ids[:-1] for ids in given], cache)
-        rows = combined(method, torch.cat([logits[:, -1:], *fed], dim=1), counts)
-        rows = rows.log_softmax(dim=-1)
+        rows = combined(method, _continued(model, batch, given, method, known), counts)
+        return _told(rows, continuations)
+
+
+@torch.no_grad()
+def shared_log_probabilities(
+    model: PreTrainedModel,
+    prompts: Sequence[TokenizedPrompt],
+    continuations: Sequence[Sequence[int]],
+    methods: Sequence[Method],
+    last_tokens: int,
+) -> list[list[tuple[tuple[float, ...], bool]]]:
+    """`continuation_log_probabilities` under each of several methods, prompts read once for all.
+
+    Args:
+        model: that runs; see `can_share_prompts`.
+        prompts: of one batch, each longer than `last_tokens`.
+        continuations: of each prompt.
+        methods: that change the attention of the prompts' `last_tokens` last tokens only
+            (`AttentionPlan.last_tokens_changed`).
+        last_tokens: of each prompt, read under each method anew.
+
+    Returns:
+        By method what there is by prompt.
+    """
+    batch = TokenizedBatch(tuple(prompts))
     results = []
-    for row, ids in zip(rows, continuations, strict=True):
+    with turn(model), in_eval_mode(model):
+        forward = _Forward(model, batch)
+        with reading(model) as states:
+            forward.read_ahead(last_tokens)
+        for method in methods:
+            plan = method.plan(batch.layouts, model_traits(model))
+            known = states.cached_under(plan, batch.layouts)
+            logits = _continued(model, batch, continuations, method, known)
+            results.append(_told(logits, continuations))
+    return results
+
+
+def _continued(
+    model: PreTrainedModel,
+    batch: TokenizedBatch,
+    continuations: Sequence[Sequence[int]],
+    method: Method,
+    known: Any,
+) -> Tensor:
+    """Logits `[rows, m, v]` before each token of the continuations; `known` is a cache or None."""
+    with applied(model, method, batch.layouts, prefilled=held(known)):
+        forward = _Forward(model, batch)
+        logits, cache = forward.prefill(all_positions=False, cache=known)
+        # The last token of a continuation predicts nothing that is asked for.
+        fed = forward.feed([ids[:-1] for ids in continuations], cache)
+    return torch.cat([logits[:, -1:], *fed], dim=1)
+
+
+def _told(
+    logits: Tensor, continuations: Sequence[Sequence[int]]
+) -> list[tuple[tuple[float, ...], bool]]:
+    """Log-probability of each token of each continuation, and whether all are the likeliest."""
+    results = []
+    for row, ids in zip(logits.log_softmax(dim=-1), continuations, strict=True):
         wanted = torch.tensor(ids, device=row.device)
         seen = row[: len(ids)]
         found = seen.gather(1, wanted[:, None])[:, 0]
@@ -130,6 +187,13 @@ class _Forward:
         logits = output.logits if all_positions else output.logits[:, -1:]
         return logits.float(), output.get("past_key_values")
 
+    def read_ahead(self, rest: int) -> None:
+        """Run all columns but the last `rest`, for whoever watches."""
+        ids, mask = self._ids[:, :-rest], self._mask[:, :-rest]
+        options: dict[str, Any] = {"logits_to_keep": 1}
+        options = {name: each for name, each in options.items() if name in self._accepted}
+        self._run(ids, mask, use_cache=False, **options)
+
     def feed(self, continuations: Sequence[Sequence[int]], cache: Any) -> list[Tensor]:
         """Logits after continuation tokens, `[b, m, v]` in float32, in pieces along `m`."""
         # Shorter ones are filled up on the right, where no token of theirs looks.
@@ -151,9 +215,10 @@ class _Forward:
         return self._forward(ids, options)
 
     def _forward(self, ids: Tensor, options: dict[str, Any]) -> Any:
+        return self._run(ids, self._mask, use_cache=True, **options)
+
+    def _run(self, ids: Tensor, mask: Tensor, **options: Any) -> Any:
         if "position_ids" in self._accepted:
-            positions = (self._mask.cumsum(dim=1) - 1).clamp(min=0)
+            positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
             options["position_ids"] = positions[:, -ids.shape[1] :]
-        return self._model(
-            input_ids=ids, attention_mask=self._mask, use_cache=True, return_dict=True, **options
-        )
+        return self._model(input_ids=ids, attention_mask=mask, return_dict=True, **options)

@@ -1,0 +1,185 @@
+"""What the unmodified model makes of prompts, kept to go on from under one method after another.
+
+Where a method changes the attention of a prompt's last tokens only, all tokens before them have
+the hidden states of the unmodified model, whatever the method's parameters. Only what the cache
+holds of them differs, and that follows from hidden states that are known: nothing is read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, PreTrainedModel
+
+from rag_middle.attention.channels import ChannelScaler
+from rag_middle.attention.patch import model_lock, model_traits, modules_by_layer
+from rag_middle.attention.plan import AttentionPlan, ChannelScaling
+from rag_middle.attention.probe import config_views, rotary_modules
+from rag_middle.attention.rotary import RotaryTables
+from rag_middle.attention.seam import (
+    AttentionCall,
+    base_attention,
+    cache_argument,
+    handle_attention,
+    handler_of,
+    handlers_in_force,
+    keyword_arguments,
+)
+from rag_middle.attention.traits import LayerTraits
+from rag_middle.errors import MethodConfigError
+from rag_middle.layout import PromptLayout
+
+__all__ = ["PromptStates", "can_share_prompts", "reading"]
+
+
+def can_share_prompts(model: PreTrainedModel) -> bool:
+    """Whether what this model makes of the beginning of a prompt may be gone on from.
+
+    Not where its attention cannot be reached, nor where a layer keeps something else than every
+    token's key and value (windows, linear attention), nor where rotary frequencies depend on the
+    length of what is read.
+    """
+    traits = model_traits(model)
+    rope_type = traits.rope_type or ""
+    return (
+        bool(traits.layers)
+        and not traits.mixed
+        and not any(kind in rope_type for kind in ("dynamic", "longrope"))
+        and not any(layer.sliding_window for layer in traits.layers.values())
+    )
+
+
+class _Recorder:
+    """Lets one layer attend as it does and keeps what it attended with."""
+
+    def __init__(self, module: nn.Module, traits: LayerTraits) -> None:
+        self.module = module
+        self.traits = traits
+        self.arguments: dict[str, Any] = {}
+        self.key = torch.empty(0)
+        self.value = torch.empty(0)
+
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Forward pre-hook: keep the module's arguments, but no cache."""
+        if handler_of(module) is self:
+            self.arguments = keyword_arguments(module, args, kwargs)
+            self.arguments.pop(cache_argument(module) or "", None)
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
+        self.key, self.value = call.key, call.value
+        return base_attention(call)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptStates:
+    """What the unmodified model made of the first columns of a batch of prompts.
+
+    Memory: keys and values of these columns, and the attention input of every layer.
+    """
+
+    _layers: dict[int, _Recorder]
+    _tables: RotaryTables = field(default_factory=RotaryTables)
+
+    @property
+    def columns(self) -> int:
+        """How many columns were read, padding included."""
+        return int(self._layers[0].key.shape[2])
+
+    def cached_under(self, plan: AttentionPlan, layouts: Sequence[PromptLayout]) -> DynamicCache:
+        """A cache of these columns as the plan would have made it, to go on from under the plan.
+
+        What was read is left as it is, to be used again.
+
+        Args:
+            plan: that changes the attention of last tokens only
+                (`AttentionPlan.last_tokens_changed`), none of them among these columns.
+            layouts: one per row, of the whole prompts.
+
+        Raises:
+            MethodConfigError: another plan.
+        """
+        width = max(layout.length for layout in layouts)
+        changed = plan.last_tokens_changed
+        if changed is None or self.columns > width - changed:
+            raise MethodConfigError(
+                f"The first {self.columns} of {width} columns were read by the unmodified model, "
+                "and this plan changes their attention: run the whole prompt under it."
+            )
+        paddings = [width - layout.length for layout in layouts]
+        cache = DynamicCache()
+        for index, layer in sorted(self._layers.items()):
+            layer_plan = plan.layers.get(index)
+            key, value = layer.key, layer.value
+            if layer_plan is not None and layer_plan.hidden is not None:
+                key, value = self._scaled(layer, layer_plan.hidden, paddings)
+            cache.update(key, value, index)
+        return cache
+
+    def _scaled(
+        self, layer: _Recorder, scaling: ChannelScaling, paddings: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        keep = None
+        if scaling.skip_first:
+            first = torch.tensor(paddings, device=layer.key.device)[:, None] + scaling.skip_first
+            keep = torch.arange(self.columns, device=layer.key.device)[None, :] < first
+        scaler = ChannelScaler(layer.module, layer.traits, scaling)
+        tables = None
+        if scaler.ranks_one and layer.traits.uses_rope and layer.traits.rotary is not None:
+            call = self._tables.of(layer.traits.layer_type)
+            assert call is not None  # a layer that rotates was given tables by some module
+            device = layer.key.device
+            wide = call.wide((1.0,), layer.traits.table_format, layer.traits.rotary)
+            tables = type(wide)(*(table[0].to(device) for table in wide))
+        with config_views([layer.module]):
+            return scaler.cached(layer.arguments, layer.key, layer.value, keep, tables)
+
+
+@contextmanager
+def reading(model: PreTrainedModel) -> Iterator[PromptStates]:
+    """Keep what the unmodified model makes of the one forward pass inside the block.
+
+    Other threads wait for the model. It is left as it is found.
+
+    Args:
+        model: see `can_share_prompts`.
+
+    Yields:
+        What there is to know once the pass is over.
+
+    Raises:
+        UnsupportedArchitectureError: the attention layers cannot be reached.
+        MethodConfigError: inside a block in which this model runs under a method.
+    """
+    traits = model_traits(model)
+    traits.require_interface("sharing prompts")
+    modules = modules_by_layer(model, traits)
+    if any(handler_of(module) is not None for module in modules.values()):
+        raise MethodConfigError(
+            "This model already runs under a method in this thread: leave the applied() block "
+            "before prompts are read for several methods."
+        )
+    recorders = {
+        layer: _Recorder(module, traits.layers[layer]) for layer, module in modules.items()
+    }
+    states = PromptStates(recorders)
+    first = recorders[min(recorders)]
+
+    def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        if handler_of(first.module) is first:  # this thread's pass
+            states._tables.record(module, args, kwargs, out)
+
+    with model_lock(model), ExitStack() as stack:
+        for recorder in recorders.values():
+            hook = recorder.module.register_forward_pre_hook(recorder.before, with_kwargs=True)
+            stack.callback(hook.remove)
+        for rotary in rotary_modules(model):
+            stack.callback(rotary.register_forward_hook(record, with_kwargs=True).remove)
+        stack.enter_context(config_views([each.module for each in recorders.values()]))
+        handlers = {each.module: each for each in recorders.values()}
+        stack.enter_context(handle_attention({**handlers_in_force(), **handlers}))
+        yield states

@@ -1,0 +1,137 @@
+"""Scores under several methods, each prompt read once for as many of them as allow it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from transformers import PreTrainedModel
+
+from rag_middle.attention import can_share_prompts, model_traits
+from rag_middle.generation import scoring
+from rag_middle.generation.batching import in_groups
+from rag_middle.generation.document_cache import DocumentCache
+from rag_middle.generation.effect import acts_on, method_name
+from rag_middle.generation.engine import PreparedPrompt
+from rag_middle.generation.results import Score
+from rag_middle.methods import Method
+
+__all__ = ["last_tokens_changed", "scores", "shared_scores"]
+
+Ids = Sequence[Sequence[int]]
+
+
+def last_tokens_changed(
+    model: PreTrainedModel, method: Method, prompts: Sequence[PreparedPrompt]
+) -> int | None:
+    """How many tokens at a prompt's end attend differently under a method.
+
+    Returns:
+        None where prompts cannot be read once for this and other methods: it changes what is
+        before, or the whole of a prompt, or the model does not go on from what was read.
+    """
+    if method.arranges or method.combines or not can_share_prompts(model):
+        return None
+    layouts = tuple(each.tokens.layout for each in prompts)
+    changed = method.plan(layouts, model_traits(model)).last_tokens_changed
+    if changed is None or any(layout.length <= changed for layout in layouts):
+        return None
+    return changed
+
+
+def scores(
+    model: PreTrainedModel,
+    prompts: Sequence[PreparedPrompt],
+    continuations: Ids,
+    method: Method,
+    *,
+    max_batch_size: int,
+    rows: Sequence[int],
+    documents: DocumentCache | None = None,
+) -> list[Score]:
+    """How likely each continuation of each prompt is under a method.
+
+    Args:
+        model: that runs.
+        prompts: ready for the method.
+        continuations: token ids, of each prompt.
+        method: of the request.
+        max_batch_size: rows per forward pass.
+        rows: that each prompt takes.
+        documents: read already.
+    """
+
+    def run(group: list[int]) -> list[Score]:
+        wanted = [continuations[index] for index in group]
+        found = scoring.continuation_log_probabilities(
+            model, [prompts[index].branches for index in group], wanted, method, documents
+        )
+        return _as_scores([prompts[index] for index in group], wanted, found, method)
+
+    return in_groups(model, _sizes(prompts, continuations), max_batch_size, run, rows)
+
+
+def shared_scores(
+    model: PreTrainedModel,
+    prompts: Sequence[PreparedPrompt],
+    continuations: Ids,
+    methods: Sequence[Method],
+    last_tokens: int,
+    *,
+    max_batch_size: int,
+) -> list[list[Score]]:
+    """`scores` under each of several methods, every prompt read once for all of them.
+
+    What was read of one batch is dropped before the next. Numbers do not depend on which methods
+    are scored together.
+
+    Args:
+        model: as for `scores`, like `prompts`, `continuations` and `max_batch_size`.
+        prompts: see there.
+        continuations: see there.
+        methods: for which `last_tokens_changed` says `last_tokens`.
+        last_tokens: of a prompt, read under every method anew.
+        max_batch_size: see there.
+
+    Returns:
+        By method, in the order of the prompts.
+    """
+
+    def run(group: list[int]) -> list[list[Score]]:
+        wanted = [continuations[index] for index in group]
+        members = [prompts[index] for index in group]
+        tokens = [each.tokens for each in members]
+        found = scoring.shared_log_probabilities(model, tokens, wanted, methods, last_tokens)
+        by_method = [
+            _as_scores(members, wanted, of_method, method)
+            for of_method, method in zip(found, methods, strict=True)
+        ]
+        return [list(of_prompt) for of_prompt in zip(*by_method, strict=True)]
+
+    sizes = _sizes(prompts, continuations)
+    by_prompt = in_groups(model, sizes, max_batch_size, run, [1] * len(prompts))
+    return [[of_prompt[index] for of_prompt in by_prompt] for index in range(len(methods))]
+
+
+def _sizes(prompts: Sequence[PreparedPrompt], continuations: Ids) -> list[tuple[int, int]]:
+    return [(len(p.tokens), len(ids)) for p, ids in zip(prompts, continuations, strict=True)]
+
+
+def _as_scores(
+    prompts: Sequence[PreparedPrompt],
+    continuations: Ids,
+    found: Sequence[tuple[tuple[float, ...], bool]],
+    method: Method,
+) -> list[Score]:
+    return [
+        Score(
+            token_ids=tuple(ids),
+            log_probabilities=log_probabilities,
+            is_greedy=is_greedy,
+            prompt_tokens=len(prompt.tokens),
+            method=method_name(method),
+            applied=acts_on(method, prompt.tokens.layout),
+        )
+        for prompt, ids, (log_probabilities, is_greedy) in zip(
+            prompts, continuations, found, strict=True
+        )
+    ]
