@@ -81,8 +81,8 @@ def main() -> None:
     objective = ExampleObjective(model, examples)
     for seed in range(arguments.seeds):
         runs = {}
-        for name, change in (("plain", {"plain": True}), ("ours", {})):
-            settings = CurveSearch(generations=arguments.generations, **change)
+        for name in ("plain", "ours"):
+            settings = CurveSearch(generations=arguments.generations, plain=name == "plain")
             runs[name] = Counted(objective, settings, layers)
             evolve(settings, layers, seed, runs[name])
         goal = max(score for _, score in runs["plain"].reached)
