@@ -17,12 +17,13 @@ from rag_middle.calibration.evaluator import Candidate, Evaluator, Progress
 from rag_middle.calibration.examples import Example, digest
 from rag_middle.calibration.held_out import held_out_check
 from rag_middle.calibration.journal import open_journal
+from rag_middle.calibration.making_profile import made_profile
 from rag_middle.calibration.objective import Criterion, ExampleObjective, Objective, Outcome
 from rag_middle.calibration.searches import SEARCHES, Search
 from rag_middle.calibration.workers import InProcess, Workers, threads
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.generation import RagMiddleModel, model_facts
-from rag_middle.methods import Method, NoMethod
+from rag_middle.methods import NoMethod
 from rag_middle.profiles import Profile, write_profile
 from rag_middle.registry import suggest
 
@@ -37,6 +38,7 @@ class Estimate:
         candidates: to score.
         prompts: prompts that go through the model for them, the held-out check included.
         seconds: from the time that the unmodified model took; None where it was known already.
+            More than it takes where candidates share the model's reading of prompts.
     """
 
     candidates: int
@@ -117,7 +119,8 @@ def calibrate(
         seed: of whatever is drawn.
         threads_each: of PyTorch, here and in every worker.
         max_batch_size: prompts per forward pass.
-        state: file to continue from, written after every candidate.
+        state: file to continue from, written after every candidate, or after several that share
+            the model's reading of prompts.
         out: file for the profile.
         data: what the examples are, for the profile.
         progress: told after every candidate.
@@ -131,26 +134,9 @@ def calibrate(
         WorkerError: workers ended again and again.
     """
     chosen = make_search(search) if isinstance(search, str) else search
-    if objective is None and not examples:
-        raise CalibrationConfigError("Give examples to compare candidates on, or an objective.")
-    if objective is not None and workers is not None:
-        raise CalibrationConfigError(
-            "An objective of your own runs in this process: leave workers out, or spread the work "
-            "in the objective."
-        )
-    seen = {each.question for each in examples} & {each.question for each in held_out}
-    if seen:
-        raise CalibrationConfigError(
-            f"{len(seen)} held-out questions are among those of the search ({min(seen)!r}): the "
-            "check would say nothing. Hold out others."
-        )
+    _check(examples, held_out, objective, workers)
     by = criterion or chosen.criterion
     every = (*examples, *held_out)
-    described = {
-        "search": {"examples": len(examples), "sha256": digest(examples)},
-        "held_out": {"examples": len(held_out), "sha256": digest(held_out)},
-        **(data or {}),
-    }
     with threads(threads_each):
         facts = model_facts(model.model, model.tokenizer)
         identity = {
@@ -158,7 +144,11 @@ def calibrate(
             "criterion": by if objective is None else "custom",
             "seed": seed,
             "model": asdict(facts),
-            "data": described,
+            "data": {
+                "search": {"examples": len(examples), "sha256": digest(examples)},
+                "held_out": {"examples": len(held_out), "sha256": digest(held_out)},
+                **(data or {}),
+            },
             "software": _software(),
             "threads": threads_each,
             "batch": max_batch_size,
@@ -192,56 +182,39 @@ def calibrate(
                 )
                 best = found.ranked[0] if found.ranked else None
                 checked = None
-                verdict = "No candidate was found: nothing to recommend."
                 if best is not None and objective is None and held_out:
-                    outcomes = evaluator.held_out(
-                        {"none": NoMethod(), best[0].key: best[0].method}, len(every)
-                    )
+                    methods = {"none": NoMethod(), best[0].key: best[0].method}
+                    outcomes = evaluator.held_out(methods, len(every))
                     checked = held_out_check(held_out, *outcomes, seed=seed)
-                    verdict = checked.verdict
-                elif best is not None:
-                    verdict = "Not checked on held-out prompts: nothing is recommended."
-                if best is not None and best[1].score <= before.score:
-                    verdict = (
-                        f"No candidate beats the unmodified model on the prompts of the search "
-                        f"({before.score:.4g}). {verdict}"
-                    )
                 trace = evaluator.trace
-    best_method: Method = best[0].method if best else NoMethod()
     if best:
-        model.checked_method(best_method)  # that it reaches the model
-    profile = Profile(
-        method=best_method.name,
-        options=_options(best_method),
-        model=facts,
-        note=verdict,
-        recommended=(
-            None
-            if checked is None
-            else checked.improves and best is not None and best[1].score > before.score
-        ),
-        seed=seed,
-        software=_software(),
-        data=described,
-        search={
-            "settings": _plain(identity["search"]),
-            "criterion": identity["criterion"],
-            "threads": threads_each,
-            "max_batch_size": max_batch_size,
-            **_plain(found.details),
-            "trace": trace,
-        },
-        scores={
-            "search": {
-                "before": _told(before),
-                "after": _told(best[1]) if best else None,
-            },
-            "held_out": checked.scores if checked else None,
-        },
-    )
+        model.checked_method(best[0].method)  # that it reaches the model
+    profile = made_profile(identity, facts, before, found, checked, trace)
     if out is not None:
         write_profile(profile, out)
-    return Calibration(profile=profile, verdict=verdict, hidden=found.hidden)
+    return Calibration(profile=profile, verdict=profile.note, hidden=found.hidden)
+
+
+def _check(
+    examples: Sequence[Example],
+    held_out: Sequence[Example],
+    objective: Objective | None,
+    workers: Any,
+) -> None:
+    """Refuse what cannot be calibrated on."""
+    if objective is None and not examples:
+        raise CalibrationConfigError("Give examples to compare candidates on, or an objective.")
+    if objective is not None and workers is not None:
+        raise CalibrationConfigError(
+            "An objective of your own runs in this process: leave workers out, or spread the work "
+            "in the objective."
+        )
+    seen = {each.question for each in examples} & {each.question for each in held_out}
+    if seen:
+        raise CalibrationConfigError(
+            f"{len(seen)} held-out questions are among those of the search ({min(seen)!r}): the "
+            "check would say nothing. Hold out others."
+        )
 
 
 def _baseline(
@@ -269,29 +242,6 @@ def _baseline(
             )
         )
     return before
-
-
-def _options(method: Method) -> dict[str, Any]:
-    """Parameters that differ from the defaults, in JSON's types."""
-    return {
-        each.name: _plain(getattr(method, each.name))
-        for each in fields(method)  # type: ignore[arg-type]
-        if getattr(method, each.name) != each.default
-    }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, tuple | list) else value
-
-
-def _told(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "score": outcome.score,
-        "log_likelihood": outcome.log_likelihood,
-        "exact_match": outcome.right.count("1") / len(outcome.right) if outcome.right else None,
-    }
 
 
 def _software() -> dict[str, str]:

@@ -58,13 +58,28 @@ class Evaluator:
         self._scored: dict[str, Candidate] = {}
         self.expected = 0
 
-    def outcomes(self, candidates: Sequence[Candidate], race: Race | None = None) -> list[Outcome]:
-        """An outcome for every candidate, in order; equal ones are scored once."""
+    def outcomes(
+        self, candidates: Sequence[Candidate], race: Race | None = None, *, together: int = 1
+    ) -> list[Outcome]:
+        """An outcome for every candidate, in order; equal ones are scored once.
+
+        Args:
+            candidates: any number.
+            race: when to give a candidate up.
+            together: how many are scored at a time, where the objective has examples: of use where
+                candidates can share the model's reading of a prompt.
+        """
         for candidate in candidates:
             self._scored.setdefault(candidate.key, candidate)
         self._run(
             [
-                Job(key=each.key, method=each.method, stop=self._examples, race=race)
+                Job(
+                    key=each.key,
+                    method=each.method,
+                    stop=self._examples,
+                    race=race,
+                    together=1 if self._examples is None else together,
+                )
                 for each in candidates
             ]
         )

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from rag_middle.calibration.examples import Example
 from rag_middle.calibration.racing import Race, ended
-from rag_middle.generation import RagMiddleModel
+from rag_middle.generation import RagMiddleModel, Score
 from rag_middle.methods import Method
 
 __all__ = ["Criterion", "ExampleObjective", "Objective", "Outcome"]
@@ -89,25 +89,41 @@ class ExampleObjective:
         """
         if self._criterion != "exact_match":
             race = None  # a race is about verdicts, and says nothing about likelihoods
-        right, total = "", 0.0
+        scores: list[Score] = []
         for at in race.stages(stop - start) if race else (stop - start,):
-            chunk = slice(start + len(right), start + at)
-            scores = self._model.score_batch(
-                self._prompts[chunk],
-                self._answers[chunk],
-                method=method,
-                on_missing_documents="ignore",
-                **self._options,
-            )
-            right += "".join("1" if score.is_greedy else "0" for score in scores)
-            total += sum(score.total for score in scores)
-            if race and at < stop - start and ended(race, right):
+            scores += self._scores([method], start + len(scores), start + at)[0]
+            if race and at < stop - start and ended(race, _verdicts(scores)):
                 break
-        mean = total / len(right)
+        return self._outcome(scores, complete=len(scores) == stop - start)
+
+    def outcomes(self, methods: Sequence[Method], start: int, stop: int) -> list[Outcome]:
+        """`outcome` of several candidates, each prompt read once for as many as allow it.
+
+        Bit for bit what they get alone.
+        """
+        scored = self._scores(methods, start, stop)
+        return [self._outcome(scores, complete=True) for scores in scored]
+
+    def _scores(self, methods: Sequence[Method], start: int, stop: int) -> list[list[Score]]:
+        return self._model.score_methods(
+            self._prompts[start:stop],
+            self._answers[start:stop],
+            methods,
+            on_missing_documents="ignore",
+            **self._options,
+        )
+
+    def _outcome(self, scores: Sequence[Score], *, complete: bool) -> Outcome:
+        right = _verdicts(scores)
+        mean = sum(score.total for score in scores) / len(scores)
         share = right.count("1") / len(right)
         return Outcome(
             score=share if self._criterion == "exact_match" else mean,
-            complete=len(right) == stop - start,
+            complete=complete,
             right=right,
             log_likelihood=mean,
         )
+
+
+def _verdicts(scores: Sequence[Score]) -> str:
+    return "".join("1" if score.is_greedy else "0" for score in scores)

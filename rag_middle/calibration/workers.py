@@ -14,6 +14,8 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import groupby
+from math import ceil
 from threading import Thread
 from typing import Any, Literal
 
@@ -45,6 +47,7 @@ class Job:
         start: first example.
         stop: the one after the last; None for an objective without examples.
         race: when to give up.
+        together: how many jobs like this one a worker may do at a time, if it has examples.
     """
 
     key: str
@@ -52,6 +55,7 @@ class Job:
     start: int = 0
     stop: int | None = None
     race: Race | None = None
+    together: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +88,29 @@ class FromDisk:
         )
 
 
-def done(objective: Objective, job: Job) -> Outcome:
-    """The outcome of a job."""
-    if isinstance(objective, ExampleObjective) and job.stop is not None:
-        return objective.outcome(job.method, job.start, job.stop, job.race)
-    return Outcome(score=float(objective(job.method)))
+#: Jobs that are done at a time: one, or several on the same examples without a race.
+Group = tuple[Job, ...]
+
+
+def groups(jobs: Sequence[Job], workers: int = 1) -> list[Group]:
+    """Jobs, in order, by what is done at a time; no worker is left without for it."""
+    alike = groupby(jobs, key=lambda job: (job.start, job.stop, job.race, job.together))
+    found: list[Group] = []
+    for (_, _, race, together), each in alike:
+        members = tuple(each)
+        size = 1 if race else max(1, min(together, ceil(len(members) / workers)))
+        found += [members[at : at + size] for at in range(0, len(members), size)]
+    return found
+
+
+def done(objective: Objective, group: Group) -> list[Outcome]:
+    """The outcomes of a group."""
+    first = group[0]
+    if not isinstance(objective, ExampleObjective) or first.stop is None:
+        return [Outcome(score=float(objective(job.method))) for job in group]
+    if len(group) == 1:
+        return [objective.outcome(first.method, first.start, first.stop, first.race)]
+    return objective.outcomes([job.method for job in group], first.start, first.stop)
 
 
 class Workers(ABC):
@@ -114,8 +136,8 @@ class InProcess(Workers):
         self._objective = objective
 
     def outcomes(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
-        for job in jobs:
-            yield job, done(self._objective, job)
+        for group in groups(jobs):
+            yield from zip(group, done(self._objective, group), strict=True)
 
 
 class Processes(Workers):
@@ -140,14 +162,16 @@ class Processes(Workers):
         deaths = 0
         while left:
             try:
-                futures: dict[Future[Outcome], Job] = {
-                    self._started().submit(_work, job): job for job in left.values()
+                futures: dict[Future[list[Outcome]], Group] = {
+                    self._started().submit(_work, group): group
+                    for group in groups(list(left.values()), self._count)
                 }
                 for future in as_completed(futures):
-                    outcome = future.result()
-                    job = left.pop(futures[future].key)
+                    outcomes = future.result()
                     deaths = 0
-                    yield job, outcome
+                    for job, outcome in zip(futures[future], outcomes, strict=True):
+                        del left[job.key]
+                        yield job, outcome
             except BrokenProcessPool as error:
                 self.close()
                 deaths += 1
@@ -188,10 +212,10 @@ class _Worker:
         self._opening = opening
         self._objective: Objective | None = None
 
-    def outcome(self, job: Job) -> Outcome:
+    def outcomes(self, group: Group) -> list[Outcome]:
         if self._objective is None:
             self._objective = self._opening()
-        return done(self._objective, job)
+        return done(self._objective, group)
 
 
 _worker: _Worker | None = None  # of this process
@@ -204,10 +228,10 @@ def _open(opening: Opening, threads_each: int) -> None:
     _worker = _Worker(opening, threads_each)
 
 
-def _work(job: Job) -> Outcome:
+def _work(group: Group) -> list[Outcome]:
     if _worker is None:
         raise RuntimeError("this process was not opened")
-    return _worker.outcome(job)
+    return _worker.outcomes(group)
 
 
 def _end_with_parent() -> None:
@@ -259,16 +283,17 @@ class RayWorkers(Workers):
         self._actors = [remote.remote(opening, threads_each) for _ in range(count)]
 
     def outcomes(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
-        waiting, idle = list(reversed(jobs)), list(self._actors)
-        running: dict[Any, tuple[Any, Job]] = {}
+        waiting = groups(jobs, len(self._actors))[::-1]
+        idle = list(self._actors)
+        running: dict[Any, tuple[Any, Group]] = {}
         while waiting or running:
             while waiting and idle:
-                actor, job = idle.pop(), waiting.pop()
-                running[actor.outcome.remote(job)] = (actor, job)
+                actor, group = idle.pop(), waiting.pop()
+                running[actor.outcomes.remote(group)] = (actor, group)
             [finished], _ = self._ray.wait(list(running), num_returns=1)
-            actor, job = running.pop(finished)
+            actor, group = running.pop(finished)
             try:
-                outcome: Outcome = self._ray.get(finished)
+                outcomes: list[Outcome] = self._ray.get(finished)
             except self._ray.exceptions.RayTaskError as error:
                 if isinstance(error.cause, RagMiddleError):
                     raise error.cause from None  # without Ray's account of where it happened
@@ -280,7 +305,7 @@ class RayWorkers(Workers):
                     "when it is started again."
                 ) from error
             idle.append(actor)
-            yield job, outcome
+            yield from zip(group, outcomes, strict=True)
 
     def close(self) -> None:
         """End the actors, and the cluster if it was started for them."""

@@ -12,6 +12,7 @@ import pytest
 
 from rag_middle.calibration import (
     Calibration,
+    ChannelSearch,
     Estimate,
     Example,
     ExampleObjective,
@@ -19,6 +20,7 @@ from rag_middle.calibration import (
     Job,
     LayerSearch,
     Outcome,
+    Search,
     calibrate,
     make_search,
 )
@@ -29,6 +31,8 @@ from rag_middle.profiles import read_profile
 
 Examples = Callable[..., list[Example]]
 SMALL = LayerSearch(population=5, parents=3, mutants=3, crossovers=1, generations=2)
+#: Candidates that share the model's reading of the prompts.
+SHARING = ChannelSearch(texts=16, tokens=100, top=2, factors=(0.5, -1.0))
 EVERY: list[tuple[str, dict[str, Any]]] = [
     ("lpes", {"population": 4, "parents": 2, "mutants": 2, "crossovers": 1, "generations": 1}),
     ("positional_hidden_states", {"texts": 16, "tokens": 100, "top": 1, "factors": (-1.0,)}),
@@ -133,15 +137,16 @@ class Mortal(InProcess):
             yield each
 
 
+@pytest.mark.parametrize("search", [SMALL, SHARING], ids=["alone", "sharing"])
 def test_killed_anywhere_and_started_again_gives_the_same_profile(
-    model: RagMiddleModel, examples: Examples, tmp_path: Path
+    search: Search, model: RagMiddleModel, examples: Examples, tmp_path: Path
 ) -> None:
     made, held = examples(8), examples(6, start=50)
 
     def run(folder: Path, lives: int) -> Calibration:
         return calibrate(
             model,
-            SMALL,
+            search,
             made,
             held,
             seed=7,

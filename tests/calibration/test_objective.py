@@ -51,6 +51,17 @@ def test_a_part_of_the_examples(model: RagMiddleModel, examples: Examples) -> No
     assert objective.outcome(NoMethod(), 3, 9).right == whole[3:]
 
 
+def test_candidates_scored_together_get_what_they_get_alone(
+    model: RagMiddleModel, examples: Examples
+) -> None:
+    made = examples(9)
+    objective = ExampleObjective(model, made, criterion="log_likelihood", max_batch_size=4)
+    methods = [*METHODS, PositionalHiddenStates(channels=(7,), factor=0.5, layers=(1, 2))]
+    together = objective.outcomes(methods, 1, 9)
+    assert together == [objective.outcome(method, 1, 9) for method in methods]  # bit for bit
+    assert len({outcome.score for outcome in together}) == len(methods)
+
+
 def test_a_race_ends_early_and_says_so(model: RagMiddleModel, examples: Examples) -> None:
     objective = ExampleObjective(model, examples(16))
     lost = objective.outcome(NoMethod(), 0, 16, Race(reference="1" * 16, risk=0.0))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import ceil
 from typing import Any
 
 import pytest
 import torch
+from transformers import MistralConfig, PreTrainedTokenizerFast
 
 from rag_middle.calibration import (
     ChannelSearch,
     Evaluator,
     Example,
+    ExampleObjective,
     InitialTokenSearch,
     InProcess,
     LayerSearch,
@@ -27,6 +30,7 @@ from rag_middle.calibration.workers import Job
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import LPES, SIW, Method, MsPoE, PositionalHiddenStates
+from tests.tiny_models import build, tiny
 
 Examples = Callable[..., list[Example]]
 
@@ -89,6 +93,29 @@ def test_channels_times_factors_times_ranges(model: RagMiddleModel, examples: Ex
     assert len(tried) == len(seen) == len(channels) * 2 * len(layer_ranges(4))
     assert found.ranked[0][0].method.factor == 0.5
     assert found.hidden.shape == (4, 100, 64)
+
+
+@pytest.mark.parametrize("window", [None, 8])
+def test_channels_share_the_reading_of_prompts_where_they_can(
+    window: int | None, tokenizer: PreTrainedTokenizerFast, examples: Examples
+) -> None:
+    config = tiny(MistralConfig, vocab_size=len(tokenizer), sliding_window=window)
+    inner = build("sharing", config, "sdpa")
+    model = RagMiddleModel(inner, tokenizer)
+    made = examples(4)
+    objective = ExampleObjective(model, made, criterion="log_likelihood")
+    evaluator = Evaluator(InProcess(objective), Journal(None, {}), examples=4)
+    search = ChannelSearch(texts=8, tokens=100, top=3, factors=(0.5, -1.0))
+    widths: list[int] = []
+    inner.register_forward_pre_hook(
+        lambda _module, _args, kwargs: widths.append(kwargs["input_ids"].shape[1]),
+        with_kwargs=True,
+    )
+    found = search.run(model, made, evaluator, seed=0, max_batch_size=4)
+    prompts_read = sum(20 < width != 100 for width in widths)  # texts have 100 tokens
+    candidates = len(found.ranked)
+    assert candidates > 6
+    assert prompts_read == (ceil(candidates / 16) if window is None else candidates)
 
 
 def test_a_chart_of_the_channels(model: RagMiddleModel, examples: Examples, tmp_path: Any) -> None:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -21,19 +21,30 @@ from rag_middle.calibration import (
     Job,
     LayerSearch,
     Processes,
+    Race,
     RayWorkers,
     calibrate,
 )
 from rag_middle.calibration.objective import Objective
-from rag_middle.calibration.workers import threads
+from rag_middle.calibration.workers import groups, threads
 from rag_middle.errors import ContextOverflowError, MissingExtraError, WorkerError
 from rag_middle.generation import RagMiddleModel
-from rag_middle.methods import LPES, Method
+from rag_middle.methods import LPES, Method, PositionalHiddenStates
 
 ROOT = Path(__file__).parents[2]
 
 Examples = Callable[..., list[Example]]
 SMALL = LayerSearch(population=4, parents=2, mutants=2, crossovers=1, generations=1)
+#: Scored three at a time: positional hidden states read their prompts once.
+SHARING = [
+    Job(
+        key=str(factor),
+        method=PositionalHiddenStates(channels=(3,), factor=factor),
+        stop=6,
+        together=3,
+    )
+    for factor in (0.5, 0.0, -0.5, -1.0, -2.0)
+]
 JOBS = [Job(key=str(f), method=LPES(factors=f), stop=6) for f in (1.0, 1.1, 1.3, 1.7)]
 
 
@@ -73,9 +84,28 @@ def test_processes_give_what_one_gives(model_folder: Path, examples: Examples) -
     model = RagMiddleModel.from_pretrained(model_folder, device="cpu")
     here = InProcess(ExampleObjective(model, made, criterion="log_likelihood"))
     with threads(1):  # as many as each worker has: with more, last digits differ
-        expected = {job.key: outcome for job, outcome in here.outcomes(JOBS)}
+        expected = {job.key: outcome for job, outcome in here.outcomes([*JOBS, *SHARING])}
     with closing(Processes(opening(model_folder, made), 2, 1)) as workers:
-        assert {job.key: outcome for job, outcome in workers.outcomes(JOBS)} == expected
+        for jobs in (JOBS, SHARING, SHARING[::-1]):  # other jobs together, too
+            outcomes = {job.key: outcome for job, outcome in workers.outcomes(jobs)}
+            assert outcomes == {job.key: expected[job.key] for job in jobs}
+
+
+def test_jobs_are_grouped_where_they_may_be() -> None:
+    def keys(jobs: list[Job], workers: int = 1) -> list[str]:
+        return [" ".join(job.key for job in group) for group in groups(jobs, workers)]
+
+    assert keys(JOBS) == [job.key for job in JOBS]
+    assert keys(SHARING) == ["0.5 0.0 -0.5", "-1.0 -2.0"]
+    assert keys(SHARING, workers=3) == ["0.5 0.0", "-0.5 -1.0", "-2.0"]
+    assert keys([JOBS[0], *SHARING[:2], replace(SHARING[2], start=1), SHARING[3]]) == [
+        "1.0",
+        "0.5 0.0",
+        "-0.5",
+        "-1.0",
+    ]
+    racing = [replace(job, race=Race(reference="1")) for job in SHARING]
+    assert keys(racing) == [job.key for job in SHARING]
 
 
 @pytest.mark.slow

@@ -95,8 +95,14 @@ def layer_ranges(num_layers: int) -> list[tuple[int, ...]]:
     return list(dict.fromkeys(tuple(each) for each in ranges))
 
 
-def ranked(candidates: Sequence[Candidate], evaluator: Evaluator) -> Found:
-    """All candidates, scored, the best first; of equals, the one that was asked for first."""
-    outcomes = evaluator.outcomes(candidates)
+def ranked(candidates: Sequence[Candidate], evaluator: Evaluator, *, together: int = 1) -> Found:
+    """All candidates, scored, the best first; of equals, the one that was asked for first.
+
+    Args:
+        candidates: of the search.
+        evaluator: scores them.
+        together: see `Evaluator.outcomes`.
+    """
+    outcomes = evaluator.outcomes(candidates, together=together)
     pairs = list(zip(candidates, outcomes, strict=True))
     return Found(ranked=sorted(pairs, key=lambda pair: pair[1].score, reverse=True))

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from rag_middle.attention import can_share_prompts
 from rag_middle.calibration.checks import require_numbers, require_whole
 from rag_middle.calibration.evaluator import Candidate, Evaluator
 from rag_middle.calibration.examples import Example
@@ -28,6 +29,7 @@ from rag_middle.ops.positional_channels import PositionalChannel, rank_channels
 
 __all__ = ["ChannelSearch"]
 
+_TOGETHER = 16  # candidates that share a reading of the prompts; a kill loses no more than these
 _SHALLOW = 8  # layers; below, leaving out three of them leaves too few to find a trend in
 
 
@@ -91,7 +93,9 @@ class ChannelSearch(Search):
                 channels, self.factors, layer_ranges(num_layers(model))
             )
         ]
-        found = ranked(candidates, evaluator)
+        # Candidates differ in what the last tokens attend to: what is before is read once.
+        together = _TOGETHER if can_share_prompts(model.model) else 1
+        found = ranked(candidates, evaluator, together=together)
         return Found(
             ranked=found.ranked,
             details={"channels": [asdict(channel) for channel in channels]},
