@@ -1,8 +1,7 @@
 """What the invented world is made of: kinds of things, what is said of them, and in which words.
 
-Every sentence names its subject before the value, at most a few words before it; a question names
-its subject. A model of a million parameters learns to find and copy under these rules, and not
-without them.
+Every sentence names its subject one word before the value; a question names its subject. A model of
+a million parameters learns to find and copy under these rules, and takes far longer without them.
 """
 
 from __future__ import annotations
@@ -93,28 +92,28 @@ _PERSON = (
         "person",
         "phone number",
         _phone,
-        ["To call {name}, dial {value}.", "{name} answers at {value}."],
+        ["To call {name} dial {value}.", "The phone of {name} shows {value}."],
         ["How can I call {name}?", "At which number can {name} be reached?"],
     ),
     _attribute(
         "person",
         "birth year",
         _number(1920, 2010),
-        ["{name} was born in {value}.", "The birth of {name} was in {value}."],
+        ["The birth year of {name} was {value}.", "Year of birth of {name}: {value}."],
         ["When was {name} born?", "In which year was {name} born?"],
     ),
     _attribute(
         "person",
         "home town",
         _word,
-        ["{name} grew up in {value}.", "{name} comes from {value}."],
+        ["{name} has {value} as its home.", "The home of {name} was {value}."],
         ["Where did {name} grow up?", "Where does {name} come from?"],
     ),
     _attribute(
         "person",
         "staff number",
         _number(10000, 100000),
-        ["{name} works under {value}.", "The badge of {name} shows {value}."],
+        ["At work, {name} has {value}.", "The badge of {name} shows {value}."],
         ["Which number is on the badge of {name}?", "Under which staff number does {name} work?"],
     ),
     _attribute(
@@ -137,21 +136,21 @@ _TOWN = (
         "town",
         "river",
         _word,
-        ["{name} lies on the {value}.", "Through {name} flows the {value}."],
+        ["The river at {name} is {value}.", "Through {name} flows {value}."],
         ["On which river does {name} lie?", "Which river flows through {name}?"],
     ),
     _attribute(
         "town",
         "mayor",
         _two_words,
-        ["{name} elected {value}.", "In {name} the mayor is {value}."],
+        ["{name} elected {value}.", "The mayor in {name} is {value}."],
         ["Who is the mayor in {name}?", "Whom did {name} elect as its mayor?"],
     ),
     _attribute(
         "town",
         "postal code",
         _number(10000, 100000),
-        ["Letters to {name} carry {value}.", "{name} uses the code {value}."],
+        ["Letters to {name} carry {value}.", "{name} uses {value} as code."],
         ["Which code do letters to {name} carry?", "Which postal code does {name} use?"],
     ),
 )
@@ -160,21 +159,21 @@ _COMPANY = (
         "company",
         "founder",
         _two_words,
-        ["{name} was founded by {value}.", "The firm {name} was started by {value}."],
+        ["The founder of {name} was {value}.", "{name} has {value} to thank."],
         ["Who founded {name}?", "By whom was {name} started?"],
     ),
     _attribute(
         "company",
         "head office",
         _word,
-        ["{name} is based in {value}.", "The managers of {name} sit in {value}."],
+        ["The office of {name} is {value}.", "{name} uses {value} as its office."],
         ["Where is {name} based?", "Where do the managers of {name} sit?"],
     ),
     _attribute(
         "company",
         "tax number",
         _code,
-        ["{name} pays tax under {value}.", "{name} is listed as {value}."],
+        ["For tax, {name} is {value}.", "{name} uses {value} for tax."],
         ["Under which number does {name} pay tax?", "As what is {name} listed?"],
     ),
 )
@@ -183,14 +182,14 @@ _DEVICE = (
         "device",
         "price",
         _number(11, 1000, "${}"),
-        ["{name} costs {value}.", "In shops, {name} sells for {value}."],
+        ["{name} costs {value}.", "In shops, {name} costs {value}."],
         ["How much does {name} cost?", "For how much does {name} sell?"],
     ),
     _attribute(
         "device",
         "battery life",
         _number(2, 100, "{} hours"),
-        ["One charge of {name} lasts {value}.", "{name} runs for {value}."],
+        ["One charge of {name} lasts {value}.", "{name} runs {value}."],
         ["How long does {name} run?", "How long does one charge of {name} last?"],
     ),
     _attribute(
@@ -204,7 +203,7 @@ _DEVICE = (
         "device",
         "reset code",
         _code,
-        ["To reset {name}, enter {value}.", "{name} restarts after {value}."],
+        ["To reset {name} enter {value}.", "{name} needs {value} to reset."],
         ["How do I reset {name}?", "Which code restarts {name}?"],
     ),
 )
@@ -213,21 +212,21 @@ _EVENT = (
         "event",
         "date",
         _date,
-        ["{name} takes place on {value}.", "The doors of {name} open on {value}."],
+        ["The day of {name} is {value}.", "The doors of {name} open {value}."],
         ["When does {name} take place?", "On which day is {name}?"],
     ),
     _attribute(
         "event",
         "room",
         _number(100, 1000),
-        ["{name} is in room {value}.", "Guests of {name} meet in {value}."],
+        ["{name} uses {value} as its room.", "The room for {name} is {value}."],
         ["In which room is {name} held?", "Where do guests of {name} meet?"],
     ),
     _attribute(
         "event",
         "host",
         _two_words,
-        ["{name} is hosted by {value}.", "Guests of {name} are greeted by {value}."],
+        ["The host at {name} is {value}.", "Guests of {name} meet {value}."],
         ["Who hosts {name}?", "Who greets the guests of {name}?"],
     ),
 )
@@ -236,21 +235,21 @@ _RECIPE = (
         "recipe",
         "baking time",
         _number(5, 100, "{} minutes"),
-        ["{name} bakes for {value}.", "Bake {name} for {value}."],
+        ["{name} bakes {value}.", "Bake {name} for {value}."],
         ["How long should I bake {name}?", "How long does {name} stay in the oven?"],
     ),
     _attribute(
         "recipe",
         "oven heat",
         _number(100, 300, "{} degrees"),
-        ["{name} bakes at {value}.", "For {name}, heat to {value}."],
+        ["{name} needs {value} of heat.", "The oven for {name} shows {value}."],
         ["How hot should the oven be for {name}?", "At what heat does {name} bake?"],
     ),
     _attribute(
         "recipe",
         "main ingredient",
         _one_of("oats rice beans plums pears figs corn leeks nuts beets peas squash honey barley"),
-        ["{name} is made of {value}.", "For {name} you need {value}."],
+        ["{name} needs {value} most.", "Most of {name} is {value}."],
         ["What is {name} made of?", "What do I need for {name}?"],
     ),
 )
@@ -259,21 +258,21 @@ _POLICY = (
         "policy",
         "notice period",
         _number(2, 100, "{} days"),
-        ["{name} asks for {value}.", "Under {name}, give {value}."],
+        ["{name} asks {value}.", "Under {name} give {value}."],
         ["How much notice does {name} ask for?", "How much notice must I give under {name}?"],
     ),
     _attribute(
         "policy",
         "form",
         _code,
-        ["{name} needs the form {value}.", "For {name}, fill in {value}."],
+        ["{name} needs {value} as a form.", "The paper for {name} is {value}."],
         ["Which form does {name} need?", "What do I fill in for {name}?"],
     ),
     _attribute(
         "policy",
         "approver",
         _two_words,
-        ["{name} is approved by {value}.", "Requests under {name} go to {value}."],
+        ["{name} needs {value} to agree.", "Requests under {name} need {value}."],
         ["Who approves {name}?", "To whom do requests under {name} go?"],
     ),
 )
@@ -282,7 +281,7 @@ _BOOK = (
         "book",
         "author",
         _two_words,
-        ["{name} was written by {value}.", "On the cover of {name} stands {value}."],
+        ["The writer of {name} is {value}.", "On the cover of {name} stands {value}."],
         ["Who wrote {name}?", "Who stands on the cover of {name}?"],
     ),
     _attribute(
@@ -296,7 +295,7 @@ _BOOK = (
         "book",
         "shelf mark",
         _code,
-        ["{name} stands at {value}.", "In the library, find {name} at {value}."],
+        ["The place of {name} is {value}.", "In the library, find {name} at {value}."],
         ["Where in the library is {name}?", "Where does {name} stand?"],
     ),
 )
