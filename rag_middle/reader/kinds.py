@@ -1,7 +1,8 @@
 """What the invented world is made of: kinds of things, what is said of them, and in which words.
 
-Every sentence names its subject one word before the value; a question names its subject. A model of
-a million parameters learns to find and copy under these rules, and takes far longer without them.
+Every sentence names its subject one word before the value; a question names its subject; names are
+two invented words, so that the last one tells them apart. A model of a million parameters learns to
+find and copy under these rules, and takes far longer without them.
 """
 
 from __future__ import annotations
@@ -49,10 +50,6 @@ def _word(rng: random.Random, split: Split) -> str:
 
 def _two_words(rng: random.Random, split: Split) -> str:
     return f"{name_word(rng, split)} {name_word(rng, split)}"
-
-
-def _ending(*endings: str) -> Draw:
-    return lambda rng, split: f"{name_word(rng, split)} {rng.choice(endings)}"
 
 
 def _number(low: int, high: int, form: str = "{}") -> Draw:
@@ -303,11 +300,11 @@ _BOOK = (
 _NAMED: Mapping[str, tuple[Draw, Sequence[Attribute]]] = {
     "person": (_two_words, _PERSON),
     "town": (_two_words, _TOWN),
-    "company": (_ending("Works", "Labs", "Foods", "Bank", "Press", "Motors"), _COMPANY),
+    "company": (_two_words, _COMPANY),
     "device": (_two_words, _DEVICE),
-    "event": (_ending("Fair", "Run", "Forum", "Gala", "Summit", "Concert"), _EVENT),
-    "recipe": (_ending("Pie", "Bread", "Cake", "Stew", "Tart", "Rolls"), _RECIPE),
-    "policy": (_ending("Rule", "Plan", "Policy", "Act", "Scheme", "Code"), _POLICY),
+    "event": (_two_words, _EVENT),
+    "recipe": (_two_words, _RECIPE),
+    "policy": (_two_words, _POLICY),
     "book": (_two_words, _BOOK),
 }
 KINDS: tuple[Kind, ...] = tuple(
