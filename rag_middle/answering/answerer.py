@@ -65,7 +65,7 @@ class Answerer:
         method: MethodLike | None = None,
         method_options: Mapping[str, Any] | None = None,
         embedder: Embedder | str | Path | None = None,
-        top_k: int = 20,
+        top_k: int = 10,
         index_folder: str | Path | None = None,
         rebuild: bool = False,
         max_file_bytes: int | None = None,

@@ -62,7 +62,7 @@ def ask(
     question: Annotated[str, typer.Argument(help="What to answer.")],
     docs: DocsOption = None,
     index: IndexOption = None,
-    top_k: TopKOption = 20,
+    top_k: TopKOption = 10,
     embedder: EmbedderOption = None,
     rebuild: RebuildOption = False,
     max_file_mib: MaxFileMibOption = None,

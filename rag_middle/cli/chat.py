@@ -65,7 +65,7 @@ _PROMPT = "> "
 def chat(
     docs: DocsOption = None,
     index: IndexOption = None,
-    top_k: TopKOption = 20,
+    top_k: TopKOption = 10,
     embedder: EmbedderOption = None,
     rebuild: RebuildOption = False,
     max_file_mib: MaxFileMibOption = None,

@@ -18,7 +18,7 @@ from rag_middle.reader.kinds import KINDS
 __all__ = ["CorpusQuestion", "demo_corpus", "read_questions", "write_corpus"]
 
 PAGES_PER_KIND = 40
-QUESTIONS = 400
+QUESTIONS = 300
 PAGES = "pages"
 QUESTIONS_FILE = "questions.jsonl"
 
@@ -43,7 +43,7 @@ class CorpusQuestion:
 
 
 def demo_corpus() -> tuple[list[Entry], list[CorpusQuestion]]:
-    """320 pages, 40 of each kind, with one or two facts each; and 400 questions about them."""
+    """320 pages, 40 of each kind, with one fact each; and 300 questions about them."""
     rng = random.Random("demo corpus")
     entries: list[Entry] = []
     taken: set[str] = set()
@@ -52,7 +52,7 @@ def demo_corpus() -> tuple[list[Entry], list[CorpusQuestion]]:
             rng,
             "demo",
             2 * PAGES_PER_KIND,
-            facts_each=(1, 2),
+            facts_each=(1,),
             same_attribute=False,
             kind=kind,
             related_names=0.05,
