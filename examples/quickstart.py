@@ -26,7 +26,7 @@ def main(
     **how: Any,
 ) -> None:
     """Index `docs` (once; later only what has changed), find, read, answer."""
-    answerer = Answerer.over(docs, model=model, method=method, top_k=20, **how)
+    answerer = Answerer.over(docs, model=model, method=method, **how)
     answer = answerer.ask(question, max_new_tokens=64)
     print(f"{question}\n{answer.text}\n")
     for source in answer.sources[:3]:

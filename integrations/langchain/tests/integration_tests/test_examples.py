@@ -104,7 +104,7 @@ def test_the_bundled_reader_answers_in_a_chain() -> None:
         pytest.skip("this checkout has no bundled reader")
     model = ChatRagMiddle(model=folder, method="pine", max_tokens=24)
     documents = [
-        f"({name}) To reset {name}, enter {code}."
+        f"({name}) The reset code of {name} is {code}."
         for name, code in {"Dresh Omavi": "PR-1195", "Fanwik Torlo": "BX-6620"}.items()
     ]
     question = HumanMessage("Question: How do I reset Fanwik Torlo?\nAnswer:")
