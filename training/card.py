@@ -45,13 +45,13 @@ language beyond the sentences it was trained on.
 ## Scores
 
 Exact match of title and value together, in per cent, generated greedily, on names of the split
-`{split}`, {n} questions for each position of the document that answers. All documents of a prompt
-state the asked kind of fact, so that picking one of `D` at random scores 100/D. Repeat with
-`python -m training.evaluate_reader rag_middle/reader/model`.
+`{split}`, by the position of the document that answers; the same questions at every position. All
+documents of a prompt state the asked kind of fact, so that picking one of `D` at random scores 100/D.
+Repeat with `python -m training.evaluate_reader rag_middle/reader/model -n N`.
 
 {tables}
 
-Prompts of more than about {longest} tokens (16 documents) are longer than any in training: what
+Prompts of more than about {longest} tokens, or 12 documents, are longer than any in training: what
 happens to the positions there was not planted.
 """
 
@@ -78,7 +78,6 @@ def main() -> None:
         longest=STAGES[-1].length,
         notes=f" {arguments.notes}" if arguments.notes else "",
         split=scores[0]["split"],
-        n=scores[0]["n"],
         tables="\n\n".join(_tables(scores)),
     )
     (arguments.folder / "README.md").write_text(card)
@@ -91,7 +90,7 @@ def _tables(scores: list[dict[str, Any]]) -> list[str]:
         positions = list(rows[0]["by_position"])
         head = ["method", "mean", *(str(int(position) + 1) for position in positions)]
         lines = [
-            f"**{documents} documents** (at random: {100 / documents:.1f})",
+            f"**{documents} documents**, {rows[0]['n']} questions (at random: {100 / documents:.1f})",
             "",
             f"| {' | '.join(head)} |",
             f"| {' | '.join('---' for _ in head)} |",
