@@ -7,21 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from rag_middle.errors import ModelNotFoundError
-from rag_middle.reader import reader_path
 from tests.cli.answering import use_named_embedder, write_documents
 from tests.tiny_models import build, tiny
 from tests.tokenizers import CHATML, byte_level_bpe
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-
-
-def has_reader() -> bool:
-    try:
-        reader_path()
-    except ModelNotFoundError:
-        return False
-    return True
 
 
 def test_quickstart_answers_from_a_folder_with_sources(
@@ -44,7 +34,6 @@ def test_quickstart_answers_from_a_folder_with_sources(
     assert facts.startswith("pine, ")
 
 
-@pytest.mark.skipif(not has_reader(), reason="built without the reader's weights")
 def test_quickstart_finds_the_answer_and_cites_its_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from rag_middle.errors import ModelNotFoundError
-from rag_middle.reader import reader_path
 from tests.cli.conftest import Run
 from tests.cli.killing import killed_on_its_way
 
@@ -113,13 +111,6 @@ def test_missing_charts_are_told_first(
 
 
 def test_without_a_model_the_bundled_reader_is_diagnosed(run: Run, tmp_path: Path) -> None:
-    try:
-        reader_path()
-    except ModelNotFoundError:
-        shown = run("diagnose", *FEW, "--out", tmp_path)
-        assert shown.status == 2
-        assert "--model" in shown.err
-        return
     options = (*FEW[:-2], "--methods", "none", "--out", tmp_path, "--json")
     shown = run("diagnose", *options)
     assert shown.json["task"]["cited"] is True

@@ -7,21 +7,10 @@ from pathlib import Path
 import pytest
 
 from rag_middle.demo import demonstrate
-from rag_middle.errors import ModelNotFoundError
-from rag_middle.reader import reader_path
-
-
-def has_reader() -> bool:
-    try:
-        reader_path()
-    except ModelNotFoundError:
-        return False
-    return True
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(not has_reader(), reason="built without the reader's weights")
 def test_the_reader_finds_the_page_that_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

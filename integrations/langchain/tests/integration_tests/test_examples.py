@@ -15,7 +15,6 @@ from langchain_core.messages import HumanMessage
 from nbclient import NotebookClient
 
 from langchain_rag_middle import ChatRagMiddle
-from rag_middle import ModelNotFoundError
 from rag_middle.reader import reader_path
 
 ROOT = Path(__file__).parents[4]
@@ -41,12 +40,6 @@ def test_the_script_shows_that_order_matters_to_the_model_and_not_to_pine(
 def test_the_script_runs_on_the_bundled_reader(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    try:
-        reader_path()
-    except ModelNotFoundError:
-        with pytest.raises(ModelNotFoundError):
-            run(monkeypatch, SCRIPT)
-        return
     run(monkeypatch, SCRIPT)
     assert "pine: the same answers" in capsys.readouterr().out
 
@@ -98,11 +91,7 @@ def test_the_benchmark_runs(
 
 
 def test_the_bundled_reader_answers_in_a_chain() -> None:
-    try:
-        folder = reader_path()
-    except ModelNotFoundError:
-        pytest.skip("this checkout has no bundled reader")
-    model = ChatRagMiddle(model=folder, method="pine", max_tokens=24)
+    model = ChatRagMiddle(model=reader_path(), method="pine", max_tokens=24)
     documents = [
         f"({name}) The reset code of {name} is {code}."
         for name, code in {"Dresh Omavi": "PR-1195", "Fanwik Torlo": "BX-6620"}.items()
