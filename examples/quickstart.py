@@ -15,7 +15,7 @@ from typing import Any
 from rag_middle.answering import Answerer
 
 PAGES = Path(__file__).parent / "corpus" / "pages"
-QUESTION = "Tell me the author of Brofe Tosrun."
+QUESTION = "Tell me the author of Cefuna Vaqued."
 
 
 def main(

@@ -42,5 +42,5 @@ def test_quickstart_finds_the_answer_and_cites_its_page(
     monkeypatch.setattr("sys.argv", ["quickstart.py"])
     runpy.run_path(str(EXAMPLES / "quickstart.py"), run_name="__main__")
     shown = capsys.readouterr().out
-    assert "Brofe Tosrun: Mekin Nothvim" in shown
-    assert "brofe-tosrun.md  cited" in shown
+    assert "Cefuna Vaqued: Weme Dradlong" in shown
+    assert "cefuna-vaqued.md  cited" in shown

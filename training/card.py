@@ -47,9 +47,14 @@ language beyond the sentences it was trained on.
 Exact match of title and value together, in per cent, generated greedily, on names of the split
 `{split}`, by the position of the document that answers; the same questions at every position. All
 documents of a prompt state the asked kind of fact, so that picking one of `D` at random scores 100/D.
-Repeat with `python -m training.evaluate_reader rag_middle/reader/model -n N`.
+Repeat with `python -m training.evaluate_reader rag_middle/reader/model -n N`
+(with `--namesakes 1` for the last).
 
 {tables}
+
+The last word of a name tells the documents of a prompt apart; first words may be shared. Where another
+document is named like the one that answers, that is, where their last words are the same, the reader
+was not trained to tell them apart: that is the table with such a document.
 
 Prompts of more than about {longest} tokens, or 12 documents, are longer than any in training: what
 happens to the positions there was not planted.
@@ -85,12 +90,18 @@ def main() -> None:
 
 def _tables(scores: list[dict[str, Any]]) -> list[str]:
     tables = []
-    for documents in sorted({score["documents"] for score in scores}):
-        rows = [score for score in scores if score["documents"] == documents]
+    prompts = sorted({(score.get("namesakes", 0), score["documents"]) for score in scores})
+    for namesakes, documents in prompts:
+        rows = [
+            score
+            for score in scores
+            if (score.get("namesakes", 0), score["documents"]) == (namesakes, documents)
+        ]
+        named = f", {namesakes} of them named like the one that answers" if namesakes else ""
         positions = list(rows[0]["by_position"])
         head = ["method", "mean", *(str(int(position) + 1) for position in positions)]
         lines = [
-            f"**{documents} documents**, {rows[0]['n']} questions (at random: {100 / documents:.1f})",
+            f"**{documents} documents**{named}, {rows[0]['n']} questions (at random: {100 / documents:.1f})",
             "",
             f"| {' | '.join(head)} |",
             f"| {' | '.join('---' for _ in head)} |",

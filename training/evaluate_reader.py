@@ -26,10 +26,12 @@ def accuracy(
     position: int,
     n: int,
     facts_each: Sequence[int] = (1,),
+    namesakes: int = 0,
 ) -> float:
     """Share of ``n`` questions answered exactly, the gold document at ``position`` (0-based)."""
     cases = [
-        draw_case(seed, split, documents, position, facts_each=facts_each) for seed in range(n)
+        draw_case(seed, split, documents, position, facts_each=facts_each, namesakes=namesakes)
+        for seed in range(n)
     ]
     right = 0
     for start in range(0, n, BATCH):
@@ -56,6 +58,7 @@ def main() -> None:
     parser.add_argument("--most-positions", type=int, default=10)
     parser.add_argument("-n", type=int, default=200, help="questions for each position")
     parser.add_argument("--facts", type=int, nargs="+", default=[1], help="facts per document")
+    parser.add_argument("--namesakes", type=int, default=0, help="titles ending like the gold's")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     model = RagMiddleModel.from_pretrained(str(arguments.folder), dtype="float32")
@@ -71,6 +74,7 @@ def main() -> None:
                     position,
                     arguments.n,
                     arguments.facts,
+                    arguments.namesakes,
                 )
                 for position in positions_of(documents, arguments.most_positions)
             }
@@ -83,6 +87,7 @@ def main() -> None:
                     "method": method,
                     "n": arguments.n,
                     "facts": arguments.facts,
+                    "namesakes": arguments.namesakes,
                     "split": arguments.split,
                     "mean": mean,
                     "random_entity": 1 / documents,

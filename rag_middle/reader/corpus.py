@@ -17,8 +17,8 @@ from rag_middle.reader.kinds import KINDS
 
 __all__ = ["CorpusQuestion", "demo_corpus", "read_questions", "write_corpus"]
 
-PAGES_PER_KIND = 40
-QUESTIONS = 300
+PAGES_PER_KIND = 50
+QUESTIONS = 400
 PAGES = "pages"
 QUESTIONS_FILE = "questions.jsonl"
 
@@ -43,7 +43,7 @@ class CorpusQuestion:
 
 
 def demo_corpus() -> tuple[list[Entry], list[CorpusQuestion]]:
-    """320 pages, 40 of each kind, with one fact each; and 300 questions about them."""
+    """400 pages, 50 of each kind, with one fact each; and a question about each."""
     rng = random.Random("demo corpus")
     entries: list[Entry] = []
     taken: set[str] = set()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from rag_middle.reader.kinds import KINDS, Attribute, Kind
-from rag_middle.reader.names import Split
+from rag_middle.reader.names import Split, name_word
 
 __all__ = ["Entry", "Fact", "draw_entries"]
 
@@ -63,6 +63,7 @@ def draw_entries(
     same_attribute: bool = True,
     kind: Kind | None = None,
     related_names: float = 0.1,
+    namesakes: int = 0,
 ) -> list[Entry]:
     """Draw documents with different titles.
 
@@ -74,7 +75,9 @@ def draw_entries(
         same_attribute: let all documents be of one kind and state one attribute in common, so that
             only the name tells which of them answers a question.
         kind: of what the documents are; drawn if None.
-        related_names: how often a title takes a word of an earlier title.
+        related_names: how often a title takes the first word of an earlier title. Last words are
+            not shared, so that they tell the documents of a prompt apart,
+        namesakes: except that this many of the titles end in the word of the first one.
     """
     common = kind or rng.choice(KINDS)
     shared = rng.choice(common.attributes)
@@ -82,7 +85,10 @@ def draw_entries(
     entries = []
     for _ in range(count):
         own = common if same_attribute or kind else rng.choice(KINDS)
-        title = _title(rng, split, own, titles, related_names)
+        if 0 < len(titles) <= namesakes:
+            title = _namesake(rng, split, titles)
+        else:
+            title = _title(rng, split, own, titles, related_names)
         titles.append(title)
         wanted = min(rng.choice(tuple(facts_each)), len(own.attributes))
         others = [a for a in own.attributes if a is not shared or not same_attribute]
@@ -99,10 +105,17 @@ def _title(
     rng: random.Random, split: Split, kind: Kind, taken: Collection[str], related_names: float
 ) -> str:
     while True:
-        title = kind.title(rng, split)
+        first, last = kind.title(rng, split).split(" ", 1)
         if taken and rng.random() < related_names:
-            first, second = title.split(" ", 1)
-            other = rng.choice(tuple(taken)).split(" ", 1)
-            title = f"{other[0]} {second}" if rng.random() < 0.5 else f"{first} {other[1]}"
+            first = rng.choice(tuple(taken)).split(" ", 1)[0]
+        if all(last != other.split(" ", 1)[1] for other in taken):
+            return f"{first} {last}"
+
+
+def _namesake(rng: random.Random, split: Split, taken: Sequence[str]) -> str:
+    """A title that ends in the word of the first one."""
+    last = taken[0].split(" ", 1)[1]
+    while True:
+        title = f"{name_word(rng, split)} {last}"
         if title not in taken:
             return title

@@ -52,14 +52,16 @@ def draw_case(
     gold_position: int,
     *,
     facts_each: Collection[int] = (1,),
+    namesakes: int = 0,
 ) -> ReaderCase:
     """Draw a prompt with the answer at ``gold_position``.
 
     The same seed gives the same documents and question for every gold position, so that positions
-    are compared on the same questions: the gold document is moved among the others.
+    are compared on the same questions: the gold document is moved among the others. So many other
+    titles as ``namesakes`` says end in the same word as the gold document's.
     """
     rng = random.Random(f"{split}:{documents}:{seed}")
-    entries = draw_entries(rng, split, documents, facts_each=facts_each)
+    entries = draw_entries(rng, split, documents, facts_each=facts_each, namesakes=namesakes)
     gold = entries[0]
     fact = _shared_fact(entries)
     question = fact.question(rng)

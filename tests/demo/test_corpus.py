@@ -20,8 +20,8 @@ def test_pages_and_questions_are_written_once_and_match(tmp_path: Path) -> None:
     saved = saved_corpus()
     assert saved.pages.is_relative_to(tmp_path / "cache" / "rag-middle")
     written = {path.name: path.stat().st_mtime_ns for path in saved.pages.iterdir()}
-    assert len(written) == 320
-    assert len(saved.questions) == 300
+    assert len(written) == 400
+    assert len(saved.questions) == 400
     assert {question.source for question in saved.questions} <= set(written)
     for question in saved.questions:
         assert question.attribute in saved.stated[question.title]

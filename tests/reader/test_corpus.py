@@ -16,12 +16,12 @@ def test_the_shipped_corpus_is_the_generated_one(tmp_path):
     assert written == shipped
 
 
-def test_it_has_320_pages_and_300_questions_whose_page_holds_the_answer():
+def test_it_has_400_pages_and_400_questions_whose_page_holds_the_answer():
     entries, _ = demo_corpus()
     questions = read_questions(SHIPPED / "questions.jsonl")
-    assert len(entries) >= 300
-    assert len(questions) == 300
-    assert len({question.title for question in questions}) > 200
+    assert len(entries) == 400
+    assert len(questions) == 400
+    assert len({question.title for question in questions}) == 400
     for question in questions:
         page = (SHIPPED / question.source).read_text(encoding="utf-8")
         assert question.title in page

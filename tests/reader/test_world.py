@@ -71,6 +71,20 @@ def test_documents_of_a_prompt_can_all_state_the_asked_attribute():
     assert len({entry.title for entry in entries}) == 12
 
 
+def test_the_last_word_of_a_title_tells_the_documents_of_a_prompt_apart():
+    entries = draw_entries(random.Random(4), "test", 40, related_names=0.5)
+    firsts, lasts = zip(*(entry.title.split() for entry in entries), strict=True)
+    assert len(set(lasts)) == 40
+    assert len(set(firsts)) < 30
+
+
+def test_namesakes_share_the_last_word_of_the_first_title_alone():
+    entries = draw_entries(random.Random(4), "test", 6, namesakes=2)
+    last = [entry.title.split()[-1] for entry in entries]
+    assert [word == last[0] for word in last] == [True, True, True, False, False, False]
+    assert len({entry.title for entry in entries}) == 6
+
+
 def _endings(kind: str) -> set[str]:
     """Second words that titles of a kind share, such as "Labs"."""
     rng = random.Random(0)
