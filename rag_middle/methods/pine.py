@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 from rag_middle.attention.plan import AttentionPlan, DocumentOrder, LayerPlan
 from rag_middle.attention.traits import ModelTraits
 from rag_middle.layout import PromptLayout
-from rag_middle.methods.base import Method, MethodInfo, chosen_layers
+from rag_middle.methods.base import Method, MethodInfo
+from rag_middle.methods.order_free import order_free_layers
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
@@ -63,30 +64,7 @@ class PINE(Method):
 
     def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
         """Document order in every layer."""
-        traits.require_interface("pine")
-        if traits.mixed:
-            raise traits.unsupported(
-                f"pine cannot make {traits.num_layers - len(traits.layers)} of its "
-                f"{traits.num_layers} layers independent of document order: they have no softmax "
-                "attention and read the prompt from left to right.",
-                "Use lpes or positional_hidden_states on its attention layers, or permute the "
-                "documents.",
-            )
-        if traits.rope_type is None:
-            raise traits.unsupported(
-                "pine re-assigns rotary positions, and this model's positions come from elsewhere "
-                "(learned embeddings or ALiBi).",
-                "Use siw or positional_hidden_states, or permute the documents.",
-            )
-        layers = chosen_layers(None, traits)
-        traits.require_known_rotation("pine", layers)
-        after = [layer for layer in layers if traits.layers[layer].norms_after_rope]
-        if after:
-            raise traits.unsupported(
-                "pine rotates queries by document, and this model normalises them after the "
-                "rotation.",
-                "Use ms_poe, lpes or positional_hidden_states.",
-            )
+        layers = order_free_layers("pine", "queries", traits)
         return AttentionPlan.uniform(layers, LayerPlan(documents=DocumentOrder()))
 
     @property

@@ -14,7 +14,8 @@ from rag_middle.attention.plan import AttentionPlan, DocumentCircle, LayerPlan
 from rag_middle.attention.traits import ModelTraits
 from rag_middle.errors import MethodConfigError, PromptError
 from rag_middle.layout import PromptLayout
-from rag_middle.methods.base import Method, MethodInfo, chosen_layers, require_finite
+from rag_middle.methods.base import Method, MethodInfo, require_finite
+from rag_middle.methods.order_free import order_free_layers
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
@@ -124,29 +125,7 @@ class RoToR(Method):
 
     def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
         """A circle of documents in every layer."""
-        traits.require_interface("rotor")
-        if traits.mixed:
-            raise traits.unsupported(
-                f"rotor cannot make {traits.num_layers - len(traits.layers)} of its "
-                f"{traits.num_layers} layers independent of document order: they have no softmax "
-                "attention and read the prompt from left to right.",
-                "Use lpes or positional_hidden_states on its attention layers, or permutation.",
-            )
-        if traits.rope_type is None:
-            raise traits.unsupported(
-                "rotor re-assigns rotary positions, and this model's positions come from elsewhere "
-                "(learned embeddings or ALiBi).",
-                "Use siw, positional_hidden_states or permutation.",
-            )
-        layers = chosen_layers(None, traits)
-        traits.require_known_rotation("rotor", layers)
-        after = [layer for layer in layers if traits.layers[layer].norms_after_rope]
-        if after:
-            raise traits.unsupported(
-                "rotor rotates keys by document, and this model normalises them after the "
-                "rotation.",
-                "Use ms_poe, lpes or positional_hidden_states.",
-            )
+        layers = order_free_layers("rotor", "keys", traits)
         # Of two branches, the first is the unmodified model's.
         unchanged = tuple(index % 2 == 0 for index in range(len(layouts)))
         circle = DocumentCircle(unchanged=unchanged if self.combines else ())
