@@ -1,0 +1,75 @@
+"""Options of calls to RagMiddleLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from llama_index.core.base.llms.types import (
+    ChatMessage,
+)
+from llama_index.llms.rag_middle import RagMiddleLLM, RequestError
+from transformers import PreTrainedTokenizerFast
+
+from rag_middle import (
+    UnsupportedGenerationError,
+    mark,
+)
+
+MakeLLM = Callable[..., RagMiddleLLM]
+User = Callable[[str], list[ChatMessage]]
+MARKED = "Read.\n\n" + "\n\n".join(map(mark, ("Lyon lies on the Rhône.", "Nantes on the Loire.")))
+MARKED += "\n\nWhich river?"
+
+
+def test_call_options_override_those_of_the_llm(make_llm: MakeLLM) -> None:
+    llm = make_llm(generate_kwargs={"repetition_penalty": 5.0}, max_new_tokens=30)
+    usage = llm.complete(MARKED, max_new_tokens=3).raw["usage"]
+    assert usage["completion_tokens"] == 3
+    assert llm.complete(MARKED).text != llm.complete(MARKED, repetition_penalty=1.0).text
+
+
+def test_unknown_options_are_refused_with_a_suggestion(make_llm: MakeLLM, user: User) -> None:
+    with pytest.raises(RequestError, match="Did you mean 'max_new_tokens'"):
+        make_llm().complete("Hello", max_tokens=5)
+    with pytest.raises(RequestError, match="tools"):
+        make_llm().chat(user("Hello"), tools=[])
+    with pytest.raises(UnsupportedGenerationError, match="temperature"):
+        make_llm(generate_kwargs={"temprature": 0.5})
+
+
+def test_do_sample_means_what_it_means_in_transformers(make_llm: MakeLLM) -> None:
+    drawing = make_llm(generate_kwargs={"do_sample": True, "temperature": 5.0, "seed": 1})
+    assert drawing.complete(MARKED).text == drawing.complete(MARKED).text
+    assert drawing.complete(MARKED).text != drawing.complete(MARKED, seed=2).text
+    assert drawing.complete(MARKED, do_sample=False).text == make_llm().complete(MARKED).text
+    assert drawing.complete(MARKED, temperature=0.0).text == make_llm().complete(MARKED).text
+    assert make_llm().complete(MARKED, do_sample=True).raw["rag_middle"]["seed"] is not None
+
+
+@pytest.mark.parametrize("call", ["complete", "stream_complete"])
+def test_stop_strings_of_several_tokens_end_the_text(
+    make_llm: MakeLLM, said: Callable[..., None], call: str
+) -> None:
+    said("The Loire. Observation: it is long.")
+    answered = getattr(make_llm(max_new_tokens=40), call)("Which?", stop=["Observation:"])
+    last = list(answered)[-1] if "stream" in call else answered
+    assert last.text == "The Loire. "
+    assert last.raw["finish_reason"] == "stop"
+
+
+def test_stopping_ids_end_the_text(
+    make_llm: MakeLLM, said: Callable[..., None], tokenizer: PreTrainedTokenizerFast
+) -> None:
+    said("The Loire.<|im_end|>More")
+    control = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    llm = make_llm(max_new_tokens=40, stopping_ids=[control])
+    assert llm.complete("Which?").text == "The Loire."
+    assert llm.complete("Which?", stop="Loire").text == "The "
+    with pytest.raises(UnsupportedGenerationError, match="stopping_ids"):
+        make_llm(stopping_ids=[10**6])
+
+
+def test_the_prompt_is_not_echoed(make_llm: MakeLLM, said: Callable[..., None]) -> None:
+    said("Loire")
+    assert make_llm().complete("Which river?").text == "Loire"

@@ -1,0 +1,155 @@
+"""RagMiddleLLM with threads and the event loop, and when generating fails."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from llama_index.core.base.llms.types import (
+    ChatMessage,
+)
+from llama_index.llms.rag_middle import RagMiddleLLM
+from transformers import LlamaForCausalLM
+
+from rag_middle import (
+    mark,
+)
+
+MakeLLM = Callable[..., RagMiddleLLM]
+User = Callable[[str], list[ChatMessage]]
+MARKED = "Read.\n\n" + "\n\n".join(map(mark, ("Lyon lies on the Rhône.", "Nantes on the Loire.")))
+MARKED += "\n\nWhich river?"
+
+
+def slow(network: LlamaForCausalLM, seconds: float) -> Any:
+    import time
+
+    def wait(*_: Any) -> None:
+        time.sleep(seconds)
+
+    return network.register_forward_pre_hook(wait)
+
+
+@pytest.mark.parametrize("call", ["acomplete", "achat", "astream_complete", "astream_chat"])
+def test_the_event_loop_runs_on_while_the_model_generates(
+    llm: RagMiddleLLM, network: LlamaForCausalLM, user: User, call: str
+) -> None:
+    ticked = threading.Event()
+    heard: list[bool] = []
+
+    def listen(*_: Any) -> None:
+        """In the middle of a generation: does the loop tick?"""
+        ticked.clear()
+        heard.append(ticked.wait(timeout=5 if all(heard) else 0))
+
+    async def ask() -> None:
+        async def tick() -> None:
+            while True:
+                await asyncio.sleep(0.001)
+                ticked.set()
+
+        ticking = asyncio.create_task(tick())
+        answered = await getattr(llm, call)(user(MARKED) if "chat" in call else MARKED)
+        if "stream" in call:
+            async for _ in answered:
+                pass
+        ticking.cancel()
+
+    handle = network.register_forward_pre_hook(listen)
+    try:
+        asyncio.run(ask())
+    finally:
+        handle.remove()
+    assert heard == [True] * 8
+
+
+def test_cancelling_a_task_ends_its_generation(
+    make_llm: MakeLLM, network: LlamaForCausalLM
+) -> None:
+    llm = make_llm(max_new_tokens=2000)
+    steps = 0
+
+    def count(*_: Any) -> None:
+        nonlocal steps
+        steps += 1
+
+    async def ask() -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(llm.acomplete(MARKED), timeout=0.2)
+        async for _ in await llm.astream_complete(MARKED):
+            break
+
+    handles = [slow(network, 0.01), network.register_forward_pre_hook(count)]
+    try:
+        asyncio.run(ask())
+        assert 0 < steps < 500
+        assert llm.complete(MARKED, max_new_tokens=1).text  # the model is free again
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def test_leaving_a_stream_early_frees_the_model(make_llm: MakeLLM) -> None:
+    llm = make_llm(max_new_tokens=3000)
+    stream = llm.stream_complete(MARKED)
+    next(stream)
+    stream.close()
+    assert llm.complete("Hello", max_new_tokens=1).text
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "call", ["complete", "stream_complete", "achat", "astream_chat", "stream_chat"]
+)
+def test_what_is_raised_while_generating_reaches_the_caller(
+    llm: RagMiddleLLM, network: LlamaForCausalLM, user: User, call: str
+) -> None:
+    calls = 0
+
+    def fail(*_: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 3:
+            raise MemoryError("no memory left")
+
+    def ask() -> None:
+        answered = getattr(llm, call)(user(MARKED) if "chat" in call else MARKED)
+        if call.startswith("a"):
+            asyncio.run(follow(answered))
+        else:
+            list(answered)
+
+    async def follow(answered: Any) -> None:
+        answered = await answered
+        if "stream" in call:
+            async for _ in answered:
+                pass
+
+    handle = network.register_forward_pre_hook(fail)
+    try:
+        with pytest.raises(MemoryError, match="no memory left"):
+            ask()
+    finally:
+        handle.remove()
+    assert llm.complete("Hello").text
+
+
+def test_threads_with_different_documents_get_their_own_answers(make_llm: MakeLLM) -> None:
+    llm = make_llm(method="pine")
+    prompts = [MARKED.replace("Lyon", name) for name in ("Lyon", "Tours", "Bordeaux", "Lille")]
+    alone = [llm.complete(prompt).text for prompt in prompts]
+    together: dict[int, str] = {}
+
+    def ask(place: int) -> None:
+        together[place] = llm.complete(prompts[place]).text
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(prompts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [together[i] for i in range(len(prompts))] == alone
+    assert len(set(alone)) > 1
