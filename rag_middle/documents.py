@@ -165,13 +165,13 @@ class ContextPrompt:
         return self.with_documents(self.documents[index] for index in order)
 
 
-def _as_document(given: object, index: int) -> Document:
+def _as_document(given: object, index: int | None = None) -> Document:
     if isinstance(given, str):
         return Document(given)
     if not isinstance(given, Document):
         raise PromptError(
-            f"Document {index} must be a Document or a string, got {type(given).__name__}. Wrap "
-            "its text: Document(text, title=..., id=...)."
+            f"{'A document' if index is None else f'Document {index}'} must be a Document or a "
+            f"string, got {type(given).__name__}. Wrap its text: Document(text, title=..., id=...)."
         )
     return given
 
@@ -190,9 +190,12 @@ def unescape(text: str) -> str:
 
 
 def mark(document: Document | str) -> str:
-    """The document as it reads, escaped, between an opening and a closing marker."""
-    shown = document if isinstance(document, str) else document.render()
-    return OPEN_MARKER + escape(shown) + CLOSE_MARKER
+    """The document as it reads, escaped, between an opening and a closing marker.
+
+    Raises:
+        PromptError: neither a document nor a string.
+    """
+    return OPEN_MARKER + escape(_as_document(document).render()) + CLOSE_MARKER
 
 
 def has_markers(text: str) -> bool:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from rag_middle.documents import ContextPrompt, Document
+from rag_middle.documents import ContextPrompt, Document, mark
 from rag_middle.errors import PromptError
 
 
@@ -51,6 +51,8 @@ def test_one_string_is_not_a_list_of_documents() -> None:
 def test_something_else_is_no_document(given: object) -> None:
     with pytest.raises(PromptError, match="Document 1 must be a Document or a string"):
         ContextPrompt(documents=["a", given])  # type: ignore[list-item]
+    with pytest.raises(PromptError, match="A document must be a Document or a string"):
+        mark(given)  # type: ignore[arg-type]
 
 
 def test_with_documents_keeps_the_rest() -> None:
