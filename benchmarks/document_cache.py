@@ -14,22 +14,17 @@ tokens, as in overhead.py.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
-import sys
 import tempfile
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from overhead import build_model, clock
+from reporting import facts, first_token_table, report
 from transformers import DynamicCache
 
-from rag_middle import __version__
 from rag_middle.attention import applied
 from rag_middle.generation.document_cache import DocumentCache, begun, held
 from rag_middle.methods import APE, Method, NoMethod, ParallelContextWindows
@@ -72,8 +67,11 @@ def first_token(
     return clock(device) - start
 
 
-def measure(args: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    """One row per method and state of the cache; ratios to the unmodified model of the round."""
+def measure(args: argparse.Namespace, folder: Path) -> tuple[list[dict[str, Any]], int]:
+    """One row per method and state of the cache, and the bytes of a filled one in memory.
+
+    Ratios are to the unmodified model of the same round.
+    """
     model: Any = build_model(args.device, getattr(torch, args.dtype))
     filled = DocumentCache()
     on_disk = DocumentCache(max_bytes=0, directory=folder)
@@ -104,8 +102,7 @@ def measure(args: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
                 "ratio_range": [min(ratios), max(ratios)],
             }
         )
-    rows.append({"way": "bytes in memory", "bytes": filled.nbytes})
-    return rows
+    return rows, filled.nbytes
 
 
 def main() -> None:
@@ -119,34 +116,9 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     with tempfile.TemporaryDirectory() as folder:
-        rows = measure(args, Path(folder))
-    print("| | first token | ratio |", "| --- | ---: | ---: |", sep="\n")
-    for row in rows[:-1]:
-        low, high = row["ratio_range"]
-        print(
-            f"| {row['way']} | {row['first_token_ms']:.0f} ms | {row['ratio']:.3f} "
-            f"({low:.3f} to {high:.3f}) |"
-        )
-    print(f"Documents and prefix take {rows[-1]['bytes'] / 2**20:.1f} MiB in memory.")
-    facts = {
-        "date": date.today().isoformat(),
-        "rag_middle": __version__,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "python": platform.python_version(),
-        "device": args.device,
-        "dtype": args.dtype,
-        "threads": torch.get_num_threads(),
-        "rounds": args.rounds,
-        "clock": "wall, synchronised" if args.device == "cuda" else "CPU time of the process",
-        "command": "python " + " ".join(sys.argv),
-    }
-    print("\n".join(f"- {name}: {value}" for name, value in facts.items()))
-    if args.output:
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        args.output.with_suffix(".json").write_text(
-            json.dumps({"provenance": facts, "rows": rows}, indent=2) + "\n"
-        )
+        rows, size = measure(args, Path(folder))
+    known = facts(args.device, args.rounds, dtype=args.dtype, memory=f"{size / 2**20:.1f} MiB")
+    report(first_token_table(rows), rows, known, args.output)
 
 
 if __name__ == "__main__":

@@ -14,20 +14,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
+from reporting import facts, first_token_table, report
 
-from rag_middle import __version__
 from rag_middle.answering import Answerer
 from rag_middle.answering.states import states_folder
 from rag_middle.generation import DocumentCache, RagMiddleModel
@@ -121,37 +118,17 @@ def main() -> None:
         index = Path(folder) / "index"
         read = precomputed(arguments, index)
         rows = measure(arguments, index)
-    print("| | first token | ratio |", "| --- | ---: | ---: |", sep="\n")
-    for row in rows:
-        low, high = row["ratio_range"]
-        print(
-            f"| {row['way']} | {row['first_token_ms']:.0f} ms | {row['ratio']:.3f} "
-            f"({low:.3f} to {high:.3f}) |"
-        )
-    facts = {
-        "date": date.today().isoformat(),
-        "rag_middle": __version__,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "python": platform.python_version(),
+    more = {
         "model": arguments.model.name,
-        "device": arguments.device or "default",
-        "threads": torch.get_num_threads(),
-        "questions": arguments.questions,
+        "clock": "wall",
         "prompt tokens, median": rows[0]["prompt_tokens"],
         "chunks indexed": read["chunks"],
         "documents and texts before them read": read["read"],
         "seconds of indexing and reading": round(read["seconds"], 1),
         "MiB on disk": round(read["bytes"] / 2**20, 1),
-        "clock": "wall",
-        "command": "python " + " ".join(sys.argv),
     }
-    print("\n".join(f"- {name}: {value}" for name, value in facts.items()))
-    if arguments.output:
-        arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        arguments.output.with_suffix(".json").write_text(
-            json.dumps({"provenance": facts, "rows": rows}, indent=2) + "\n"
-        )
+    known = facts(arguments.device, arguments.questions, **more)
+    report(first_token_table(rows), rows, known, arguments.output)
 
 
 if __name__ == "__main__":

@@ -16,24 +16,20 @@ prefill, and so do all passes of a method that combines several.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import resource
 import statistics
 import subprocess
 import sys
 import time
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
+from reporting import facts, report
 from torch import Tensor
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
-from rag_middle import __version__
 from rag_middle.attention import ModelTraits, applied, last_token_attention, model_traits
 from rag_middle.generation.branches import arranged, branched, combined
 from rag_middle.generation.scoring import next_token_logits
@@ -263,35 +259,6 @@ def memory_rows(args: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
-def provenance(args: argparse.Namespace) -> dict[str, Any]:
-    """What the numbers were measured with."""
-    gpu = torch.cuda.get_device_name() if args.device == "cuda" else None
-    return {
-        "date": date.today().isoformat(),
-        "rag_middle": __version__,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "python": platform.python_version(),
-        "processor": gpu or _processor(),
-        "device": args.device,
-        "dtype": args.dtype,
-        "threads": torch.get_num_threads(),
-        "model": "LlamaForCausalLM, hidden 512, 8 layers, 8 heads, random weights, seed 0",
-        "rounds": args.rounds,
-        "clock": "wall, synchronised" if gpu else "CPU time of the process",
-        "command": "python " + " ".join(sys.argv),
-    }
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
-
-
 def timing_table(rows: list[dict[str, Any]]) -> str:
     """Markdown table of the ratios beside their targets."""
     lines = [
@@ -346,14 +313,8 @@ def main() -> None:
         return
     rows = memory_rows(args) if args.memory else measure(args)
     table = memory_table(rows) if args.memory else timing_table(rows)
-    facts = provenance(args)
-    print(table)
-    print("\n".join(f"- {name}: {value}" for name, value in facts.items()))
-    if args.output:
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        args.output.with_suffix(".json").write_text(
-            json.dumps({"provenance": facts, "rows": rows}, indent=2) + "\n"
-        )
+    model = "LlamaForCausalLM, hidden 512, 8 layers, 8 heads, random weights, seed 0"
+    report(table, rows, facts(args.device, args.rounds, dtype=args.dtype, model=model), args.output)
 
 
 if __name__ == "__main__":

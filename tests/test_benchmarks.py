@@ -17,7 +17,9 @@ FOLDER = Path(__file__).parent.parent / "benchmarks"
 @pytest.fixture(scope="module")
 def overhead() -> dict[str, Any]:
     """The names of ``benchmarks/overhead.py``."""
-    return runpy.run_path(str(FOLDER / "overhead.py"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(FOLDER))  # as when it runs as a script
+        return runpy.run_path(str(FOLDER / "overhead.py"))
 
 
 def test_every_method_has_a_row_in_the_table_of_costs(overhead: dict[str, Any]) -> None:

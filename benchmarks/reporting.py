@@ -1,0 +1,71 @@
+"""What every benchmark states beside its figures, and how it writes them."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from rag_middle import __version__
+
+Facts = dict[str, Any]
+
+
+def facts(device: str | None, rounds: int, **more: Any) -> Facts:
+    """With what it was measured: versions, machine, clock, command; and what else is given."""
+    gpu = torch.cuda.get_device_name() if device and device.startswith("cuda") else None
+    return {
+        "date": date.today().isoformat(),
+        "rag_middle": __version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+        "processor": gpu or _processor(),
+        "device": device or "default",
+        "threads": torch.get_num_threads(),
+        "rounds": rounds,
+        "clock": "wall, synchronised" if gpu else "CPU time of the process",
+        **more,
+        "command": "python " + " ".join(sys.argv),
+    }
+
+
+def first_token_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Markdown: time to the first token of each way, and its ratio to the unmodified model."""
+    lines = ["| | first token | ratio |", "| --- | ---: | ---: |"]
+    for row in rows:
+        low, high = row["ratio_range"]
+        lines.append(
+            f"| {row['way']} | {row['first_token_ms']:.1f} ms | {row['ratio']:.3f} "
+            f"({low:.3f} to {high:.3f}) |"
+        )
+    return "\n".join(lines)
+
+
+def report(
+    table: str, rows: Sequence[Mapping[str, Any]], known: Facts, output: Path | None
+) -> None:
+    """Print table and facts; write facts and rows to ``output``, ending in .json."""
+    stated = "\n".join(f"- {name}: {value}" for name, value in known.items())
+    print(table, stated, sep="\n\n")
+    if output is None:
+        return
+    output.parent.mkdir(parents=True, exist_ok=True)
+    record = json.dumps({"provenance": known, "rows": list(rows)}, indent=2)
+    output.with_suffix(".json").write_text(record + "\n")
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
