@@ -80,7 +80,9 @@ class Compose(Method):
         given = as_several("Compose", "methods", self.methods, "method objects")
         object.__setattr__(self, "methods", given)
         if not self.methods:
-            raise MethodConfigError("Compose needs at least one method.")
+            raise MethodConfigError(
+                'Compose needs at least one method: "siw+lpes", or Compose(methods=(SIW(), LPES())).'
+            )
         parts: tuple[object, ...] = self.methods
         stray = [part for part in parts if not isinstance(part, Method)]
         if stray:
