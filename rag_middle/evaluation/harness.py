@@ -6,8 +6,9 @@
         --model_args pretrained=Qwen/Qwen2.5-7B-Instruct,method=lpes,dtype=bfloat16
 
 The harness finds models by name among those it has imported and has no plug-ins; this module
-registers ``rag-middle`` and then is the harness's own command, with all its options. From Python,
-importing it is enough: ``lm_eval.simple_evaluate(model="rag-middle", ...)``.
+registers ``rag-middle`` and then is the harness's own command, with all its options. The plain
+command ``lm_eval`` finds the model where ``lm_eval.yaml`` beside this file is among its tasks. From
+Python, importing this module is enough: ``lm_eval.simple_evaluate(model="rag-middle", ...)``.
 
 Plain contexts are tokenised exactly as the harness's ``hf`` model does, so that ``method=none``
 gives its numbers; only a text that does not fit loses one token more here. Where a task marks

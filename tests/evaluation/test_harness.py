@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import warnings
+from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -91,11 +95,12 @@ def test_texts_are_generated_up_to_a_stop_string(model: RagMiddleModel) -> None:
     assert both[1] == model.generate(MARKED, template="raw", max_new_tokens=6).text
 
 
-def test_a_local_task_runs_through_the_harness(model: RagMiddleModel, tmp_path: Path) -> None:
-    data = tmp_path / "data.jsonl"
+def local_task(folder: Path) -> Path:
+    data = folder / "data.jsonl"
     lines = [{"q": "Paris is the capital of", "choices": ["France", "Lyon"], "label": 0}] * 3
     data.write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
-    (tmp_path / "local.yaml").write_text(
+    task = folder / "local.yaml"
+    task.write_text(
         "task: rag_middle_local\n"
         "dataset_path: json\n"
         f"dataset_kwargs:\n  data_files:\n    test: {data}\n"
@@ -107,6 +112,11 @@ def test_a_local_task_runs_through_the_harness(model: RagMiddleModel, tmp_path: 
         "metric_list:\n  - metric: acc\n",
         encoding="utf-8",
     )
+    return task
+
+
+def test_a_local_task_runs_through_the_harness(model: RagMiddleModel, tmp_path: Path) -> None:
+    local_task(tmp_path)
     manager = TaskManager(include_path=str(tmp_path), include_defaults=False)
     results = lm_eval.simple_evaluate(
         model=RagMiddleLM(model, method="lpes", method_factors=1.2),
@@ -123,6 +133,30 @@ def test_a_local_task_runs_through_the_harness(model: RagMiddleModel, tmp_path: 
     found = results["results"]["rag_middle_local"]["acc,none"]
     assert found == float(scores[0] > scores[1])
     assert results["results"]["rag_middle_local"]["alias"] == "rag_middle_local"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_plain_command_finds_the_model(model: RagMiddleModel, tmp_path: Path) -> None:
+    model.model.save_pretrained(tmp_path / "model")
+    model.tokenizer.save_pretrained(tmp_path / "model")
+    plugin = files("rag_middle.evaluation") / "lm_eval.yaml"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "lm_eval", "run", "--model", "rag-middle", "--device", "cpu"),
+            *("--model_args", f"pretrained={tmp_path / 'model'},method=lpes,method_factors=1.2"),
+            *("--tasks", f"{plugin},{local_task(tmp_path)}", "--output_path", tmp_path / "out"),
+        ],
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    [written] = (tmp_path / "out").rglob("results_*.json")
+    results = json.loads(written.read_text(encoding="utf-8"))
+    assert results["config"]["model"] == "rag-middle"
+    assert results["results"]["rag_middle_local"]["acc,none"] in (0.0, 1.0)
 
 
 def test_the_model_is_found_by_name() -> None:
