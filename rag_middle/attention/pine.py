@@ -13,6 +13,12 @@ from rag_middle.attention.traits import LayerTraits
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.layout import PromptLayout
 from rag_middle.ops.pine import PineState, PineTables, ScoreRule, base_rotate, decode, prefill
+from rag_middle.ops.pine_batch import (
+    BatchColumns,
+    decode_batch,
+    rotate_generated,
+    worth_batching,
+)
 
 __all__ = ["PineAttention"]
 
@@ -33,6 +39,8 @@ class PineAttention:
     def __init__(self, traits: LayerTraits) -> None:
         self._traits = traits
         self._states: dict[tuple[int, ...], PineState] = {}
+        #: Un-rotated document keys of all rows, in place of the states, where all decode together.
+        self._together: Tensor | None = None
         #: The prompt's keys and values where the model's cache drops what leaves the window.
         self._prompt: tuple[Tensor, Tensor] | None = None
 
@@ -48,6 +56,8 @@ class PineAttention:
         rule = self._rule(start + call.query.shape[2])
         if start == 0:
             output = self._prefill(call, tap, rotary, request, rule)
+        elif self._together is not None:
+            output = self._decode_together(call, tap, rotary, request, rule, start)
         else:
             output = self._decode(call, tap, rotary, request, rule, start)
         return output.transpose(1, 2), None
@@ -92,10 +102,60 @@ class PineAttention:
             outputs.append(_with_sinks(filled.out, filled.lse, sinks))
             keys.append(filled.rotated_keys)
         rotated = join_rows(request.groups, keys)
+        self._together = None
+        if tap.cache is not None and self._batches(call, request):
+            self._together = self._columns(request, call.key.device).documents_of(call.key)
+            self._states.clear()
         tap.store(rotated, call.value)
         if self._traits.sliding_window is not None and tap.cache is not None:
             self._prompt = (rotated, call.value)
         return join_rows(request.groups, outputs)
+
+    def _batches(self, call: AttentionCall, request: Request) -> bool:
+        """Whether generated tokens of all groups go together."""
+        if len(request.groups) == 1:
+            return False
+        layouts = [layout for _, layout in request.row_layouts()]
+        return worth_batching(layouts, call.query.shape[1], request.width, call.query.device)
+
+    def _columns(self, request: Request, device: torch.device) -> BatchColumns:
+        def make() -> BatchColumns:
+            paddings, layouts = zip(*request.row_layouts(), strict=True)
+            return BatchColumns(layouts, paddings, device)
+
+        return request.shared(("pine columns", device), make)
+
+    def _decode_together(
+        self,
+        call: AttentionCall,
+        tap: CacheTap,
+        rotary: RotaryCall | None,
+        request: Request,
+        rule: ScoreRule,
+        start: int,
+    ) -> Tensor:
+        assert self._together is not None
+        stop = start + call.query.shape[2]
+        sinks: Tensor | None = call.options.get("s_aux")
+        columns = self._columns(request, call.query.device)
+        reach = -(-stop // _TABLE_HEADROOM) * _TABLE_HEADROOM  # the same tables for many tokens
+        tables = self._tables(PromptLayout(reach), rotary, request, call.query.device)
+        positions = columns.generated_positions(start, stop)
+        keys, values = tap.store(rotate_generated(call.key, tables, positions), call.value)
+        if self._prompt is not None:
+            keys = restored_columns(self._prompt[0], keys, stop)
+            values = restored_columns(self._prompt[1], values, stop)
+        out, lse = decode_batch(
+            call.query,
+            keys[:, :, :stop],
+            values[:, :, :stop],
+            self._together,
+            tables,
+            columns,
+            rule,
+            need_lse=sinks is not None,
+        )
+        return _with_sinks(out, lse, sinks)
 
     def _decode(
         self,

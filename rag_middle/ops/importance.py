@@ -210,12 +210,13 @@ def document_shifts(importance: Tensor, lengths: Tensor) -> Tensor:
 
     Args:
         importance: `[..., D]`.
-        lengths: `[D]` integer tokens of each document, on the same device.
+        lengths: `[D]`, or `[..., D]` where prompts differ, integer tokens of each document, on the
+            same device.
 
     Returns:
         `[..., D]` integer shifts, in prompt order of the documents.
     """
     order = importance.argsort(dim=-1, descending=True, stable=True)
-    ranked = lengths[order]
+    ranked = lengths.expand_as(order).gather(-1, order)
     before = ranked.cumsum(dim=-1) - ranked
     return torch.empty_like(before).scatter_(-1, order, before)
