@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from rag_middle.documents import ContextPrompt, has_markers, parse, unmark
@@ -313,7 +314,8 @@ def _absent_characters(count: int, *texts: str) -> list[str]:
     """Private-use characters that occur in none of the texts."""
     taken = set().union(*texts)
     # The basic plane's area: transformers keeps sentinels of its own at U+F0000 and U+F0001.
-    free = [chr(code) for code in range(0xE000, 0xF900) if chr(code) not in taken]
+    area = map(chr, range(0xE000, 0xF900))
+    free = list(islice((character for character in area if character not in taken), count))
     if len(free) < count:
         raise PromptError("The messages use every private-use character. Remove some of them.")
-    return free[:count]
+    return free
