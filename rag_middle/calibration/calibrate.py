@@ -8,17 +8,18 @@ from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
 import rag_middle
+from rag_middle.calibration.estimating import Estimate, estimate, timed
 from rag_middle.calibration.evaluator import Candidate, Evaluator, Progress
 from rag_middle.calibration.examples import Example, digest
 from rag_middle.calibration.held_out import held_out_check
 from rag_middle.calibration.journal import open_journal
 from rag_middle.calibration.making_profile import made_profile
-from rag_middle.calibration.objective import Criterion, ExampleObjective, Objective, Outcome
+from rag_middle.calibration.objective import Criterion, ExampleObjective, Objective
 from rag_middle.calibration.searches import SEARCHES, Search
 from rag_middle.calibration.workers import InProcess, Workers, threads
 from rag_middle.errors import CalibrationConfigError
@@ -28,22 +29,6 @@ from rag_middle.profiles import Profile, write_profile
 from rag_middle.registry import suggest
 
 __all__ = ["Calibration", "Estimate", "calibrate", "make_search"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """What a search will take at most.
-
-    Attributes:
-        candidates: to score.
-        prompts: prompts that go through the model for them, the held-out check included.
-        seconds: from the time that the unmodified model took; None where it was known already.
-            More than it takes where candidates share the model's reading of prompts.
-    """
-
-    candidates: int
-    prompts: int
-    seconds: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +80,7 @@ def calibrate(
     seed: int = 0,
     threads_each: int = 1,
     max_batch_size: int = 8,
+    template: Literal["auto", "chat", "raw"] = "auto",
     state: str | Path | None = None,
     out: str | Path | None = None,
     data: Mapping[str, Any] | None = None,
@@ -119,6 +105,7 @@ def calibrate(
         seed: of whatever is drawn.
         threads_each: of PyTorch, here and in every worker.
         max_batch_size: prompts per forward pass.
+        template: as in generation; workers are made with the same one.
         state: file to continue from, written after every candidate, or after several that share
             the model's reading of prompts.
         out: file for the profile.
@@ -137,6 +124,7 @@ def calibrate(
     _check(examples, held_out, objective, workers)
     by = criterion or chosen.criterion
     every = (*examples, *held_out)
+    how: dict[str, Any] = {"max_batch_size": max_batch_size, "template": template}
     with threads(threads_each):
         facts = model_facts(model.model, model.tokenizer)
         identity = {
@@ -152,6 +140,7 @@ def calibrate(
             "software": _software(),
             "threads": threads_each,
             "batch": max_batch_size,
+            "template": template,
         }
         with open_journal(None if state is None else Path(state), identity) as journal:
             if objective is not None:
@@ -159,9 +148,7 @@ def calibrate(
             elif workers is not None:
                 team = workers(every, by)
             else:
-                team = InProcess(
-                    ExampleObjective(model, every, criterion=by, max_batch_size=max_batch_size)
-                )
+                team = InProcess(ExampleObjective(model, every, criterion=by, **how))
             with closing(team):
                 evaluator = Evaluator(
                     team,
@@ -169,14 +156,19 @@ def calibrate(
                     examples=len(examples) if objective is None else None,
                     progress=progress,
                 )
-                before = _baseline(
-                    model,
-                    chosen,
-                    evaluator,
-                    len(every),
-                    known="none" in journal,
-                    tell=estimated,
-                )
+                evaluator.expected = 1 + chosen.most_candidates(model)  # refuses what does not fit
+                known = "none" in journal
+                if estimated and objective is None:
+                    pace = None if known else timed(model, chosen, examples, by, **how)
+                    estimated(
+                        estimate(model, chosen, len(examples), len(held_out), team.count, pace)
+                    )
+                begun = perf_counter()
+                [before] = evaluator.outcomes([Candidate("none", NoMethod())])
+                if estimated and objective is not None:
+                    count = evaluator.expected - 1
+                    seconds = None if known else count * (perf_counter() - begun)
+                    estimated(Estimate(candidates=count, prompts=0, seconds=seconds))
                 found = chosen.run(
                     model, examples, evaluator, seed=seed, max_batch_size=max_batch_size
                 )
@@ -215,33 +207,6 @@ def _check(
             f"{len(seen)} held-out questions are among those of the search ({min(seen)!r}): the "
             "check would say nothing. Hold out others."
         )
-
-
-def _baseline(
-    model: RagMiddleModel,
-    search: Search,
-    evaluator: Evaluator,
-    everything: int,
-    *,
-    known: bool,
-    tell: Callable[[Estimate], None] | None,
-) -> Outcome:
-    """The unmodified model's score; what it took says what the search will take."""
-    candidates = search.most_candidates(model)  # refuses what does not fit the model
-    begun = perf_counter()
-    [before] = evaluator.outcomes([Candidate("none", NoMethod())])
-    seconds = None if known else perf_counter() - begun
-    evaluator.expected = 1 + candidates
-    if tell:
-        examples = max(1, len(before.right))
-        tell(
-            Estimate(
-                candidates=candidates,
-                prompts=candidates * examples + 2 * max(0, everything - examples),
-                seconds=None if seconds is None else seconds * candidates,
-            )
-        )
-    return before
 
 
 def _software() -> dict[str, str]:

@@ -50,6 +50,7 @@ def made_profile(
             "criterion": identity["criterion"],
             "threads": identity["threads"],
             "max_batch_size": identity["batch"],
+            "template": identity["template"],
             **_plain(found.details),
             "trace": trace,
         },

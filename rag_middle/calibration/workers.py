@@ -114,7 +114,13 @@ def done(objective: Objective, group: Group) -> list[Outcome]:
 
 
 class Workers(ABC):
-    """Scores jobs."""
+    """Scores jobs.
+
+    Attributes:
+        count: jobs, or groups of them, that are done at the same time.
+    """
+
+    count: int = 1
 
     @abstractmethod
     def outcomes(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
@@ -153,7 +159,7 @@ class Processes(Workers):
 
     def __init__(self, opening: Opening, count: int, threads_each: int) -> None:
         self._opening = opening
-        self._count = count
+        self.count = count
         self._threads = threads_each
         self._pool: ProcessPoolExecutor | None = None
 
@@ -164,7 +170,7 @@ class Processes(Workers):
             try:
                 futures: dict[Future[list[Outcome]], Group] = {
                     self._started().submit(_work, group): group
-                    for group in groups(list(left.values()), self._count)
+                    for group in groups(list(left.values()), self.count)
                 }
                 for future in as_completed(futures):
                     outcomes = future.result()
@@ -191,7 +197,7 @@ class Processes(Workers):
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
             self._pool = ProcessPoolExecutor(
-                self._count,
+                self.count,
                 # A forked process would inherit locks of threads that it does not have.
                 mp_context=multiprocessing.get_context("spawn"),
                 initializer=_open,
@@ -275,6 +281,7 @@ class RayWorkers(Workers):
         except ImportError as error:
             raise MissingExtraError("backend='ray'", package="ray", extra="ray") from error
         self._ray = ray
+        self.count = count
         self._started_here = not ray.is_initialized()
         if self._started_here:
             here = {} if address else {"num_cpus": count * threads_each}
@@ -283,7 +290,7 @@ class RayWorkers(Workers):
         self._actors = [remote.remote(opening, threads_each) for _ in range(count)]
 
     def outcomes(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
-        waiting = groups(jobs, len(self._actors))[::-1]
+        waiting = groups(jobs, self.count)[::-1]
         idle = list(self._actors)
         running: dict[Any, tuple[Any, Group]] = {}
         while waiting or running:

@@ -197,7 +197,6 @@ def test_the_cost_is_told_before_and_progress_on_the_way(
     assert cost.candidates == SMALL.most_candidates(model) == 5 + 2 * (3 + 2)
     assert cost.prompts == cost.candidates * 4 + 2 * 3
     assert cost.seconds is not None
-    assert cost.seconds > 0
     steps = [each for each in told[told.index(cost) :] if isinstance(each, tuple)]
     assert all(done <= total for done, total in steps)
     assert steps[-1][0] > steps[0][0]

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,19 +14,23 @@ from pathlib import Path
 import pytest
 
 from rag_middle.calibration import (
+    ChannelSearch,
     Example,
     ExampleObjective,
     FromDisk,
     InProcess,
     Job,
     LayerSearch,
+    Outcome,
     Processes,
     Race,
     RayWorkers,
+    Search,
+    Workers,
     calibrate,
 )
 from rag_middle.calibration.objective import Objective
-from rag_middle.calibration.workers import groups, threads
+from rag_middle.calibration.workers import Opening, groups, threads
 from rag_middle.errors import ContextOverflowError, MissingExtraError, WorkerError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import LPES, Method, PositionalHiddenStates
@@ -35,6 +39,7 @@ ROOT = Path(__file__).parents[2]
 
 Examples = Callable[..., list[Example]]
 SMALL = LayerSearch(population=4, parents=2, mutants=2, crossovers=1, generations=1)
+CHANNELS = ChannelSearch(texts=8, tokens=100, top=2, factors=(0.5, -1.0))
 #: Scored three at a time: positional hidden states read their prompts once.
 SHARING = [
     Job(
@@ -76,19 +81,53 @@ class Dying:
         return score
 
 
+@dataclass(frozen=True)
+class DyingOnce:
+    """Opens from disk, and ends its process in the middle of the first group that it scores."""
+
+    opening: FromDisk
+    spared: Path
+
+    def __call__(self) -> ExampleObjective:
+        objective = self.opening()
+        score = objective.outcomes
+
+        def outcomes(methods: Sequence[Method], start: int, stop: int) -> list[Outcome]:
+            found = score(methods, start, stop)
+            if not self.spared.exists():
+                self.spared.touch()
+                os._exit(1)
+            return found
+
+        objective.outcomes = outcomes  # type: ignore[method-assign]
+        return objective
+
+
+def started(kind: str, opening: Opening, count: int) -> Workers:
+    if kind == "processes":
+        return Processes(opening, count, 1)
+    pytest.importorskip("ray", reason="needs Ray (extra ray)")
+    return RayWorkers(opening, count, 1)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_processes_give_what_one_gives(model_folder: Path, examples: Examples) -> None:
+@pytest.mark.parametrize("kind", ["processes", "ray"])
+def test_several_give_what_one_gives_even_where_one_of_them_dies(
+    kind: str, model_folder: Path, examples: Examples, tmp_path: Path
+) -> None:
     made = examples(6)
     # Weights that were never on disk lie elsewhere in memory, which can move a last digit.
     model = RagMiddleModel.from_pretrained(model_folder, device="cpu")
     here = InProcess(ExampleObjective(model, made, criterion="log_likelihood"))
     with threads(1):  # as many as each worker has: with more, last digits differ
         expected = {job.key: outcome for job, outcome in here.outcomes([*JOBS, *SHARING])}
-    with closing(Processes(opening(model_folder, made), 2, 1)) as workers:
+    dying = DyingOnce(opening(model_folder, made), tmp_path / "spared")
+    with closing(started(kind, dying, 2)) as workers:
         for jobs in (JOBS, SHARING, SHARING[::-1]):  # other jobs together, too
             outcomes = {job.key: outcome for job, outcome in workers.outcomes(jobs)}
             assert outcomes == {job.key: expected[job.key] for job in jobs}
+    assert dying.spared.exists()
 
 
 def test_jobs_are_grouped_where_they_may_be() -> None:
@@ -164,7 +203,7 @@ def test_what_goes_wrong_in_a_worker_is_told_as_it_is() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_what_goes_wrong_in_a_ray_worker_is_told_as_it_is() -> None:
-    pytest.importorskip("ray")
+    pytest.importorskip("ray", reason="needs Ray (extra ray)")
     failing, kind, told = FAILING[1]
     with closing(RayWorkers(failing, 1, 1)) as workers, pytest.raises(kind, match=told) as caught:
         list(workers.outcomes(JOBS))
@@ -206,19 +245,20 @@ def _alive(process: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("search", [SMALL, CHANNELS], ids=["lpes", "channels"])
 def test_ray_workers_give_the_profile_of_one(
-    model_folder: Path, examples: Examples, tmp_path: Path
+    search: Search, model_folder: Path, examples: Examples, tmp_path: Path
 ) -> None:
-    pytest.importorskip("ray")
+    pytest.importorskip("ray", reason="needs Ray (extra ray)")
     made, held = examples(6), examples(3, start=50)
     # The same files: the profile tells the model that it was made for.
     model = RagMiddleModel.from_pretrained(model_folder, device="cpu")
     alone = calibrate(
-        model, SMALL, made, held, criterion="log_likelihood", out=tmp_path / "alone.json"
+        model, search, made, held, criterion="log_likelihood", out=tmp_path / "alone.json"
     )
     calibrate(
         model,
-        SMALL,
+        search,
         made,
         held,
         criterion="log_likelihood",

@@ -25,7 +25,7 @@ from rag_middle.errors import CalibrationConfigError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.generation.runner import ModelRunner
 from rag_middle.generation.tokenizing import LockedTokenizer
-from rag_middle.methods import SIW
+from rag_middle.methods import SIW, Method
 from rag_middle.ops.areas import document_density
 
 __all__ = ["InitialTokenSearch"]
@@ -61,6 +61,9 @@ class InitialTokenSearch(Search):
         neutral = 1.0 in self.dense and 1.0 in self.sparse
         alphas = len(self.dense) * len(self.sparse) - neutral
         return alphas * len(layer_ranges(num_layers(model)))
+
+    def like_candidates(self, model: RagMiddleModel) -> Sequence[Method]:
+        return [SIW()]
 
     def run(
         self,

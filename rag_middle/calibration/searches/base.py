@@ -14,6 +14,7 @@ from rag_middle.calibration.evaluator import Candidate, Evaluator
 from rag_middle.calibration.examples import Example
 from rag_middle.calibration.objective import Criterion, Outcome
 from rag_middle.generation import RagMiddleModel
+from rag_middle.methods import Method
 
 __all__ = ["Found", "Search", "layer_ranges", "num_layers", "ranked"]
 
@@ -52,6 +53,18 @@ class Search(ABC):
         Raises:
             CalibrationConfigError: settings that do not fit this model.
         """
+
+    def like_candidates(self, model: RagMiddleModel) -> Sequence[Method]:
+        """Methods that take as long as those that are tried, as many as are scored at a time.
+
+        They are timed for the estimate. None where candidates take as long as the unmodified
+        model.
+        """
+        return ()
+
+    def tokens_read(self, model: RagMiddleModel) -> int:
+        """Tokens that the model reads before candidates are known, beside the examples."""
+        return 0
 
     @abstractmethod
     def run(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import product
+from itertools import islice, product
 from typing import ClassVar
 
 from torch import Tensor
 
-from rag_middle.attention import can_share_prompts
+from rag_middle.attention import can_share_prompts, model_traits
 from rag_middle.calibration.checks import require_numbers, require_whole
 from rag_middle.calibration.evaluator import Candidate, Evaluator
 from rag_middle.calibration.examples import Example
@@ -24,7 +24,7 @@ from rag_middle.calibration.searches.base import (
 )
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.generation import RagMiddleModel
-from rag_middle.methods import PositionalHiddenStates
+from rag_middle.methods import Method, PositionalHiddenStates
 from rag_middle.ops.positional_channels import PositionalChannel, rank_channels
 
 __all__ = ["ChannelSearch"]
@@ -64,6 +64,18 @@ class ChannelSearch(Search):
     def most_candidates(self, model: RagMiddleModel) -> int:
         return self.top * len(self.factors) * len(layer_ranges(num_layers(model)))
 
+    def like_candidates(self, model: RagMiddleModel) -> Sequence[Method]:
+        together = _together(model)
+        width = model_traits(model.model).hidden_size
+        tried = product(range(min(self.top, width)), layer_ranges(num_layers(model)), self.factors)
+        return [
+            PositionalHiddenStates(channels=(channel,), factor=factor, layers=layers)
+            for channel, layers, factor in islice(tried, together)
+        ]
+
+    def tokens_read(self, model: RagMiddleModel) -> int:
+        return self.texts * self._tokens(model)
+
     def run(
         self,
         model: RagMiddleModel,
@@ -78,8 +90,9 @@ class ChannelSearch(Search):
                 "The channel search reads the documents of examples: give some beside the "
                 "objective."
             )
-        tokens = min(self.tokens, model.context_window or self.tokens)
-        texts = random_texts(model, examples, count=self.texts, tokens=tokens, seed=seed)
+        texts = random_texts(
+            model, examples, count=self.texts, tokens=self._tokens(model), seed=seed
+        )
         hidden = mean_hidden_states(model, texts, max_batch_size=max_batch_size)
         channels = self.channels(hidden)
         if not channels:
@@ -93,14 +106,15 @@ class ChannelSearch(Search):
                 channels, self.factors, layer_ranges(num_layers(model))
             )
         ]
-        # Candidates differ in what the last tokens attend to: what is before is read once.
-        together = _TOGETHER if can_share_prompts(model.model) else 1
-        found = ranked(candidates, evaluator, together=together)
+        found = ranked(candidates, evaluator, together=_together(model))
         return Found(
             ranked=found.ranked,
             details={"channels": [asdict(channel) for channel in channels]},
             hidden=hidden,
         )
+
+    def _tokens(self, model: RagMiddleModel) -> int:
+        return min(self.tokens, model.context_window or self.tokens)
 
     def channels(self, hidden: Tensor) -> tuple[PositionalChannel, ...]:
         """The candidates among the channels of mean hidden states `[layers, n, hidden]`."""
@@ -108,3 +122,11 @@ class ChannelSearch(Search):
         layers = range(hidden.shape[0]) if hidden.shape[0] < _SHALLOW else None
         found = rank_channels(hidden, skip_trend=skip, skip_smoothness=skip, layers=layers)
         return found[: self.top]
+
+
+def _together(model: RagMiddleModel) -> int:
+    """Candidates that are scored at a time.
+
+    They differ in what the last tokens attend to: what is before is read once, where it can be.
+    """
+    return _TOGETHER if can_share_prompts(model.model) else 1

@@ -13,7 +13,7 @@ from rag_middle.calibration.objective import Criterion, Outcome
 from rag_middle.calibration.racing import Race
 from rag_middle.calibration.searches.base import Found, Search, num_layers
 from rag_middle.generation import RagMiddleModel
-from rag_middle.methods import LPES
+from rag_middle.methods import LPES, Method
 
 __all__ = ["LayerSearch"]
 
@@ -32,6 +32,9 @@ class LayerSearch(CurveSearch, Search):
     def most_candidates(self, model: RagMiddleModel) -> int:
         self.require_layers(num_layers(model))
         return self.most_curves
+
+    def like_candidates(self, model: RagMiddleModel) -> Sequence[Method]:
+        return [LPES(factors=1.5)]
 
     def run(
         self,

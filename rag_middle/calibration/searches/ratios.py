@@ -19,7 +19,7 @@ from rag_middle.calibration.searches.base import (
 )
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.generation import RagMiddleModel
-from rag_middle.methods import MsPoE
+from rag_middle.methods import Method, MsPoE
 
 __all__ = ["RatioSearch"]
 
@@ -67,6 +67,10 @@ class RatioSearch(Search):
 
     def most_candidates(self, model: RagMiddleModel) -> int:
         return len(self.ranges) * len(self._firsts(model)) * len(self.head_rules)
+
+    def like_candidates(self, model: RagMiddleModel) -> Sequence[Method]:
+        [(low, high), *_], first = self.ranges, min(self._firsts(model))
+        return [MsPoE(min_ratio=low, max_ratio=high, first_layer=first)]
 
     def run(
         self,

@@ -1,0 +1,139 @@
+"""What is said about a search before it begins, against what it takes.
+
+The clock of these tests is the tokens that go through the model's first layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from transformers import LlamaConfig, MistralConfig, PreTrainedTokenizerFast
+
+from rag_middle.calibration import (
+    ChannelSearch,
+    Estimate,
+    Example,
+    InProcess,
+    LayerSearch,
+    RatioSearch,
+    Search,
+    calibrate,
+    estimating,
+)
+from rag_middle.generation import RagMiddleModel
+from tests.tiny_models import build, tiny
+
+Examples = Callable[..., list[Example]]
+
+
+@dataclass
+class Clock:
+    tokens: int = 0
+    handle: Any = None
+
+    def watch(self, model: Any) -> None:
+        def count(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            hidden = args[0] if args else kwargs["hidden_states"]
+            self.tokens += hidden.shape[0] * hidden.shape[1]
+
+        self.handle = model.model.layers[0].register_forward_pre_hook(count, with_kwargs=True)
+
+    def __call__(self) -> float:
+        return float(self.tokens)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+    made = Clock()
+    monkeypatch.setattr(estimating, "perf_counter", made)
+    yield made
+    made.handle.remove()
+
+
+CHANNELS = ChannelSearch(texts=16, tokens=100, top=2, factors=(0.5, -1.0))
+
+
+def estimated(
+    search: Search, model: RagMiddleModel, clock: Clock, examples: Examples
+) -> tuple[Estimate, int]:
+    """What is said, and the tokens that are read from then on."""
+    told: list[tuple[Estimate, int]] = []
+    calibrate(
+        model,
+        search,
+        examples(8),
+        examples(6, start=50),
+        estimated=lambda cost: told.append((cost, clock.tokens)),
+    )
+    [(cost, then)] = told
+    return cost, clock.tokens - then
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        CHANNELS,
+        RatioSearch(ranges=((1.0, 1.5), (1.0, 2.0)), first_layers=(0,)),
+        LayerSearch(population=5, parents=3, mutants=3, crossovers=0, generations=2, racing=False),
+    ],
+    ids=lambda search: search.method,
+)
+def test_a_search_takes_what_was_said(
+    search: Search, model: RagMiddleModel, clock: Clock, examples: Examples
+) -> None:
+    clock.watch(model.model)
+    cost, took = estimated(search, model, clock, examples)
+    assert cost.seconds is not None
+    # Prompts differ in length, and the baseline is not counted: it is one of many candidates.
+    assert cost.seconds == pytest.approx(took, rel=0.25)
+
+
+def test_candidates_that_share_prompts_are_not_counted_as_if_they_did_not(
+    tokenizer: PreTrainedTokenizerFast, clock: Clock, examples: Examples
+) -> None:
+    seconds = {}
+    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
+        "sharing": (LlamaConfig, {}),
+        "alone": (MistralConfig, {"sliding_window": 8}),
+    }
+    for name, (kind, options) in kinds.items():
+        inner = build(name, tiny(kind, vocab_size=len(tokenizer), **options), "sdpa")
+        model = RagMiddleModel(inner, tokenizer)
+        clock.watch(inner)
+        pace = estimating.timed(model, CHANNELS, examples(8), "log_likelihood")
+        clock.handle.remove()
+        seconds[name] = pace.candidate / pace.alone
+    assert seconds["alone"] == pytest.approx(1.0)
+    assert seconds["sharing"] < 0.4
+
+
+def test_workers_share_candidates_and_not_the_texts(
+    model: RagMiddleModel, examples: Examples
+) -> None:
+    pace = estimating.Pace(alone=2.0, candidate=1.0, token=0.01)
+
+    def seconds(workers: int) -> float | None:
+        return estimating.estimate(model, CHANNELS, 10, 5, workers, pace).seconds
+
+    texts, candidates, check = 16 * 100 * 0.01, CHANNELS.most_candidates(model) * 10, 2 * 5 * 2.0
+    assert seconds(1) == pytest.approx(texts + candidates + check)
+    assert seconds(4) == pytest.approx(texts + candidates / 4 + check / 2)
+    assert InProcess(lambda method: 0.0).count == 1
+
+
+def test_of_a_search_that_is_known_in_part_no_time_is_said(
+    model: RagMiddleModel, examples: Examples, tmp_path: Any
+) -> None:
+    told: list[Estimate] = []
+    for _ in range(2):
+        calibrate(
+            model,
+            CHANNELS,
+            examples(4),
+            state=tmp_path / "s.state",
+            estimated=told.append,
+        )
+    assert [each.seconds is None for each in told] == [False, True]
