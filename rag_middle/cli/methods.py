@@ -51,9 +51,10 @@ def methods(
 
 def _described(name: str, kind: type[Method]) -> dict[str, Any]:
     from rag_middle.methods import preset
-    from rag_middle.profiles import published_profiles
+    from rag_middle.profiles import measured_profiles, published_profiles
 
-    info = kind.info
+    info, name_here = kind.info, kind.registered_name
+    presets = (*published_profiles(name_here), *measured_profiles(name_here))
     return {
         "name": name,
         "title": info.title,
@@ -65,10 +66,7 @@ def _described(name: str, kind: type[Method]) -> dict[str, Any]:
             {"name": each.name, "type": _type(each), "default": _default(each)}
             for each in fields(kind)  # type: ignore[arg-type]
         ],
-        "presets": {
-            each: _settings(preset(kind.registered_name, each).method)
-            for each in published_profiles(kind.registered_name)
-        },
+        "presets": {each: _settings(preset(name_here, each).method) for each in presets},
     }
 
 

@@ -21,18 +21,19 @@ from rag_middle.errors import (
     MethodConfigError,
     UnsupportedArchitectureError,
 )
-from rag_middle.evaluation import Item, Measurement, Results, run
+from rag_middle.evaluation import Item, Measurement, Results, fitted_presets, run
 from rag_middle.evaluation.conditions import spread_positions
 from rag_middle.evaluation.measurement import BASELINE, MethodSpec, labelled_methods
 from rag_middle.evaluation.provenance import software
 from rag_middle.evaluation.runner import Progress
 from rag_middle.generation import MethodLike
 from rag_middle.methods import resolve_method
+from rag_middle.reader import READER_NAME
 from rag_middle.retrieval import Built
 
 __all__ = ["COMPARED", "READER", "Demo", "check_demo", "demonstrate"]
 
-READER = "the bundled reader"
+READER = READER_NAME
 COMPARED = ("pine", "ms_poe")
 """Methods that are measured beside the chosen one: one that reorders, one that rescales RoPE."""
 
@@ -47,7 +48,8 @@ class Demo:
 
     Args:
         model: a directory or a name on the hub; by default the bundled reader.
-        method: what to compare with the unmodified model, besides `COMPARED`.
+        method: what to compare with the unmodified model, besides `COMPARED` and what
+            `fitted_presets` has for the model.
         method_options: its parameters, where it is a name.
         questions: to measure with, at every place.
         documents: in a prompt.
@@ -87,7 +89,9 @@ class Demo:
         self.answerer = Answerer.over(
             self.corpus.pages, model=model, top_k=documents, on_index=on_index, **how
         )
-        self.specs, self.left_out = self._takeable(_compared(method, method_options))
+        able, self.left_out = self._takeable(_compared(method, method_options))
+        fitted = fitted_presets(self.answerer.model)
+        self.specs = [*able, *(each for each in fitted if each != method)]
         index = self.answerer.retriever.index
         found = asked_questions(
             index, self.corpus.questions, documents=documents, count=EXAMPLES + questions

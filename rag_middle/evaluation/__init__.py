@@ -15,6 +15,7 @@ answers, as curves with bootstrap intervals. ``diagnose``: what they mean. Chart
 
 from rag_middle.evaluation.by_position import accuracy_by_position
 from rag_middle.evaluation.diagnosis import Diagnosis, diagnose
+from rag_middle.evaluation.fitted import fitted_presets
 from rag_middle.evaluation.items import Item
 from rag_middle.evaluation.measurement import LabelledMethod, Measurement
 from rag_middle.evaluation.plots import plot_cost, plot_gaps, plot_position_curves
@@ -68,6 +69,7 @@ __all__ = [
     "TimelineOrder",
     "accuracy_by_position",
     "diagnose",
+    "fitted_presets",
     "make_task",
     "plot_cost",
     "plot_gaps",

@@ -11,6 +11,7 @@ from typing import Any
 from rag_middle.errors import EvaluationConfigError, MethodConfigError, UnsupportedArchitectureError
 from rag_middle.evaluation.conditions import position
 from rag_middle.evaluation.cost import measure_costs
+from rag_middle.evaluation.fitted import fitted_presets
 from rag_middle.evaluation.measurement import (
     BASELINE,
     Measurement,
@@ -140,7 +141,8 @@ def diagnose(
     Args:
         model: what to look at.
         task: one with gold documents.
-        methods: what to try; by default those of `UNCALIBRATED` that the model can take.
+        methods: what to try; by default those of `UNCALIBRATED` that the model can take, and what
+            `fitted_presets` has for it.
         measurement: how; by default 100 questions, five places, three shuffled orders, controls.
         records: a file to keep answers in, and to continue from.
         progress: told how many answers there are and will be.
@@ -154,7 +156,8 @@ def diagnose(
     how = measurement or Measurement(orders=3, controls=True)
     left_out: dict[str, str] = {}
     if methods is None:
-        methods, left_out = methods_to_try(model)
+        able, left_out = methods_to_try(model)
+        methods = [*able, *fitted_presets(model)]
     results = run(model, task, methods, how, records=records, progress=progress)
     costs = None
     if cost:

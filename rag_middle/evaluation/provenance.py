@@ -11,6 +11,7 @@ import torch
 
 import rag_middle
 from rag_middle.generation import RagMiddleModel
+from rag_middle.reader import READER_NAME, is_reader
 
 __all__ = ["model_identity", "software"]
 
@@ -32,8 +33,9 @@ def model_identity(model: RagMiddleModel) -> dict[str, Any]:
             every = max(1, len(values) // _SAMPLED)
             sample = values[::every][:_SAMPLED].to("cpu", torch.float32)
             digest.update(sample.numpy().tobytes())
+    name = str(inner.config._name_or_path or type(inner).__name__)
     return {
-        "name": str(inner.config._name_or_path or type(inner).__name__),
+        "name": READER_NAME if is_reader(name) else name,
         "revision": getattr(inner.config, "_commit_hash", None),
         "type": inner.config.model_type,
         "dtype": str(inner.dtype).removeprefix("torch."),

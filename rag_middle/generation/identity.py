@@ -17,6 +17,7 @@ from rag_middle.attention import model_traits
 from rag_middle.generation.notices import ProfileWarning, warn_caller
 from rag_middle.methods import Compose, FromProfile, Method
 from rag_middle.profiles import ModelFacts
+from rag_middle.reader import READER_NAME, is_reader
 
 __all__ = ["check_profiles", "model_facts"]
 
@@ -42,10 +43,8 @@ def model_facts(
     config: Any = model.config
     traits = model_traits(model)
     first = next(iter(traits.layers.values()), None)
-    where = Path(str(config._name_or_path or type(model).__name__))
     return ModelFacts(
-        # A folder by its name: where it lies on this machine is nobody's business.
-        id=where.name if where.is_absolute() or where.is_dir() else str(where),
+        id=_told_name(Path(str(config._name_or_path or type(model).__name__))),
         revision=getattr(config, "_commit_hash", None),
         model_type=traits.model_type,
         layers=traits.num_layers,
@@ -56,6 +55,13 @@ def model_facts(
         weights_sample=_sample(model),
         tokenizer_sha256=_tokenizer(tokenizer),
     )
+
+
+def _told_name(where: Path) -> str:
+    if is_reader(where):
+        return READER_NAME
+    # A folder by its name: where it lies on this machine is nobody's business.
+    return where.name if where.is_absolute() or where.is_dir() else str(where)
 
 
 def check_profiles(

@@ -12,7 +12,13 @@ from rag_middle.attention.traits import ModelTraits
 from rag_middle.errors import MethodConfigError, ProfileMismatchError, UnknownNameError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods.base import Method, MethodInfo
-from rag_middle.profiles import ModelFacts, Profile, published_profiles, read_profile
+from rag_middle.profiles import (
+    ModelFacts,
+    Profile,
+    measured_profiles,
+    published_profiles,
+    read_profile,
+)
 from rag_middle.registry import suggest
 from rag_middle.tokens import TokenizedPrompt
 
@@ -119,13 +125,13 @@ def method_from_file(path: str | Path) -> FromProfile:
 
 
 def preset(method: str, name: str) -> FromProfile:
-    """Settings that a method's paper states for a model.
+    """Settings that a method's paper states for a model, or that were fitted to the bundled reader.
 
     Raises:
         MethodConfigError: the method has no presets.
         UnknownNameError: it has others.
     """
-    known = published_profiles(method)
+    known = {**published_profiles(method), **measured_profiles(method)}
     if not known:
         raise MethodConfigError(f"{method} has no presets; write '{method}' and pass options.")
     if name not in known:

@@ -4,13 +4,19 @@
 accepted. Reading one runs no code and loads no model.
 """
 
-from rag_middle.profiles.files import published_profiles, read_profile, write_profile
+from rag_middle.profiles.files import (
+    measured_profiles,
+    published_profiles,
+    read_profile,
+    write_profile,
+)
 from rag_middle.profiles.profile import FORMAT_VERSION, ModelFacts, Profile
 
 __all__ = [
     "FORMAT_VERSION",
     "ModelFacts",
     "Profile",
+    "measured_profiles",
     "published_profiles",
     "read_profile",
     "write_profile",

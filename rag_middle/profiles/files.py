@@ -11,9 +11,10 @@ from pathlib import Path
 from rag_middle.errors import ProfileFormatError
 from rag_middle.profiles.profile import Profile
 
-__all__ = ["published_profiles", "read_profile", "write_profile"]
+__all__ = ["measured_profiles", "published_profiles", "read_profile", "write_profile"]
 
 _PUBLISHED = Path(__file__).parent / "published"
+_MEASURED = Path(__file__).parent / "measured"
 
 
 def read_profile(path: str | Path) -> Profile:
@@ -57,7 +58,17 @@ def write_profile(profile: Profile, path: str | Path) -> None:
 @cache
 def published_profiles(method: str) -> dict[str, Profile]:
     """Settings that papers state for models, by preset name; none for most methods."""
-    folder = _PUBLISHED / method
+    return _presets(_PUBLISHED, method)
+
+
+@cache
+def measured_profiles(method: str) -> dict[str, Profile]:
+    """Settings that `rag-middle calibrate` found for the bundled reader, by preset name."""
+    return _presets(_MEASURED, method)
+
+
+def _presets(shipped: Path, method: str) -> dict[str, Profile]:
+    folder = shipped / method
     if not method.isidentifier() or not folder.is_dir():
         return {}
     return {path.stem: read_profile(path) for path in sorted(folder.glob("*.json"))}

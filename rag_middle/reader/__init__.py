@@ -11,7 +11,10 @@ from pathlib import Path
 
 from rag_middle.errors import ModelNotFoundError
 
-__all__ = ["reader_path"]
+__all__ = ["READER_NAME", "is_reader", "reader_path"]
+
+READER_NAME = "the bundled reader"
+"""What it is called where a path would say nothing."""
 
 
 def reader_path() -> Path:
@@ -20,7 +23,7 @@ def reader_path() -> Path:
     Raises:
         ModelNotFoundError: this installation was built without the weights.
     """
-    folder = Path(__file__).parent / "model"
+    folder = _folder()
     if not (folder / "model.safetensors").is_file():
         raise ModelNotFoundError(
             f"The bundled reader is not in this installation ({folder}). Install the released "
@@ -28,3 +31,12 @@ def reader_path() -> Path:
             "--model."
         )
     return folder
+
+
+def is_reader(name: str | Path) -> bool:
+    """Whether a model's name, or its folder, is that of the bundled reader."""
+    return Path(name).absolute() == _folder().absolute()
+
+
+def _folder() -> Path:
+    return Path(__file__).parent / "model"

@@ -16,8 +16,11 @@ from rag_middle.errors import (
     ModelNotFoundError,
     UnknownNameError,
 )
+from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.methods import MsPoE
+from rag_middle.profiles import Profile
 from tests.retrieval.embedding import HashingEmbedder
+from tests.shipped_profiles import shipping
 
 pytest.importorskip("faiss")
 pytest.importorskip("langchain_text_splitters")
@@ -135,3 +138,27 @@ def test_the_bundled_reader_is_the_default(
     monkeypatch.setattr("rag_middle.reader.reader_path", missing)
     with pytest.raises(ModelNotFoundError):
         Demo(**given)
+
+
+def test_settings_fitted_to_the_model_are_shown_as_another_curve(
+    model_folder: Path, given: dict[str, Any], tmp_path: Path
+) -> None:
+    model = RagMiddleModel.from_pretrained(model_folder, device="cpu")
+    profile = Profile(
+        method="positional_hidden_states",
+        options={"channels": [3], "factor": -1.0, "layers": [0, 1]},
+        model=model_facts(model.model, model.tokenizer),
+        recommended=True,
+    )
+    with shipping(tmp_path / "shipped", {"reader": profile}):
+        shown = demonstrate(model_folder, **given)
+        fitted = "positional_hidden_states:reader"
+        assert shown.labels == ("none", "pine", "ms_poe", fitted)
+        assert shown.curves[fitted].estimates
+        # Named as the method, it is there once.
+        assert Demo(model_folder, method=fitted, **given).labels == (
+            "none",
+            fitted,
+            "pine",
+            "ms_poe",
+        )

@@ -1,0 +1,76 @@
+"""Which of the shipped settings are for the model at hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rag_middle.evaluation import InventedDocuments, Measurement, diagnose, fitted_presets
+from rag_middle.generation import RagMiddleModel, model_facts
+from rag_middle.methods import resolve_method
+from rag_middle.profiles import Profile, measured_profiles
+from rag_middle.reader import reader_path
+from tests.evaluation.fake_models import fake_reader
+from tests.shipped_profiles import shipping
+
+TASK = InventedDocuments(documents=4)
+
+
+def profile_for(model: RagMiddleModel) -> Profile:
+    return Profile(
+        method="lpes",
+        options={"factors": 1.2},
+        model=model_facts(model.model, model.tokenizer),
+        recommended=True,
+    )
+
+
+def test_settings_fitted_to_this_model_are_found_and_work(
+    model: RagMiddleModel, tmp_path: Path
+) -> None:
+    assert fitted_presets(model) == ()
+    with shipping(tmp_path, {"reader": profile_for(model)}):
+        assert fitted_presets(model) == ("lpes:reader",)
+        assert resolve_method("lpes:reader").method.factors == 1.2  # type: ignore[attr-defined]
+
+
+def test_settings_of_another_training_or_that_did_not_help_are_not(
+    model: RagMiddleModel, tmp_path: Path
+) -> None:
+    mine = profile_for(model)
+    others = {
+        "retrained": replace(mine, model=replace(mine.model, weights_sample="0" * 64)),
+        "unknown": replace(mine, model=replace(mine.model, weights_sample=None)),
+        "larger": replace(mine, model=replace(mine.model, layers=99)),
+        "useless": replace(mine, recommended=False),
+        "unchecked": replace(mine, recommended=None),
+    }
+    with shipping(tmp_path, others):
+        assert fitted_presets(model) == ()
+
+
+def test_a_diagnosis_tries_them_by_itself(model: RagMiddleModel, tmp_path: Path) -> None:
+    fake = fake_reader(model, TASK, lambda method, at, documents: 0.5)
+    with shipping(tmp_path, {"reader": profile_for(model)}):
+        found = diagnose(fake, TASK, None, Measurement(limit=2), cost=False)
+    assert "lpes:reader" in [each.label for each in found.summary.methods]
+    assert "calibrate --method lpes" not in " ".join(found.next_steps)
+
+
+def test_what_is_shipped_for_the_reader_was_fitted_to_its_weights() -> None:
+    every = {
+        f"{method}:{name}": profile
+        for method in ("positional_hidden_states", "lpes", "siw", "ms_poe")
+        for name, profile in measured_profiles(method).items()
+    }
+    if not every:
+        pytest.skip("no settings are shipped for the bundled reader")
+    reader = RagMiddleModel.from_pretrained(reader_path(), device="cpu")
+    here = model_facts(reader.model, reader.tokenizer)
+    for name, profile in every.items():
+        assert profile.model.version_differences(here) == [], f"calibrate again for {name}"
+        assert profile.model.weights_sample == here.weights_sample
+        assert profile.scores["held_out"], name
+        assert profile.note, name
