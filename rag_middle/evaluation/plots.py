@@ -29,6 +29,7 @@ _MARKERS = "osD^vP*X"
 # Inches: narrow enough to be read when a phone shows it 360 pixels wide.
 WIDTH, HEIGHT = 4.8, 3.9
 _GRID = "#DDDDDD"
+_APART = 0.013  # of the width, between two methods at one place
 
 
 def new_figure(panels: int = 1, height: float = HEIGHT) -> tuple[Figure, list[Any]]:
@@ -54,7 +55,7 @@ def new_figure(panels: int = 1, height: float = HEIGHT) -> tuple[Figure, list[An
 
 
 def plot_position_curves(curves: PositionCurves, *, title: str | None = None) -> Figure:
-    """A line per method over the gold document's place, with bands for the intervals.
+    """A line per method over the gold document's place, with bars for the intervals.
 
     Args:
         curves: from `accuracy_by_position`, or `Results.curves`.
@@ -116,23 +117,24 @@ def draw_position_curves(axes: Any, curves: PositionCurves, *, title: str | None
     """`plot_position_curves`, into given axes."""
     scale = _scale(curves)
     places = [at + 1 for at in curves.places]
+    apart = _APART * (places[-1] - places[0])
+    middle = (len(curves.curves) - 1) / 2
     for index, curve in enumerate(curves.curves):
-        style = style_of(index)
-        axes.fill_between(
-            places,
-            [scale * each.low for each in curve.estimates],
-            [scale * each.high for each in curve.estimates],
-            color=style["color"],
-            alpha=0.12,
-            linewidth=0,
-        )
-        axes.plot(
-            places,
+        errors = [
+            [scale * (each.value - each.low) for each in curve.estimates],
+            [scale * (each.high - each.value) for each in curve.estimates],
+        ]
+        axes.errorbar(
+            # Beside each other: methods may have the same scores, and none must hide another.
+            [place + (index - middle) * apart for place in places],
             [scale * each.value for each in curve.estimates],
+            yerr=errors,
+            label=curve.label,
             markersize=4.5,
             linewidth=1.6,
-            label=curve.label,
-            **style,
+            elinewidth=0.9,
+            capsize=2,
+            **style_of(index),
         )
     axes.grid(axis="y", color=_GRID, linewidth=0.6)
     axes.set_xticks(places)
@@ -141,7 +143,9 @@ def draw_position_curves(axes: Any, curves: PositionCurves, *, title: str | None
     if curves.metric.share:
         axes.set_ylim(-2, 102)
     axes.set_title(
-        title or f"{curves.questions} questions, {curves.documents} documents", fontsize=10
+        title
+        or f"{curves.questions} questions, {curves.documents} documents; bars: 95 % intervals",
+        fontsize=10,
     )
     axes.legend(
         loc="upper center",

@@ -51,8 +51,12 @@ def test_the_chart_has_a_line_per_method_and_says_what_it_shows(
     curves = accuracy_by_position(fake, task, ["pine"], limit=20)
     figure = plot_position_curves(curves)
     [axes] = figure.axes
-    assert [line.get_label() for line in axes.lines] == ["none", "pine"]
-    assert list(axes.lines[0].get_xdata()) == [1, 2, 4, 6, 8]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["none", "pine"]
+    assert list(axes.get_xticks()) == [1, 2, 4, 6, 8]
+    places = [list(bars.lines[0].get_xdata()) for bars in axes.containers]
+    # Beside each other, none of them nearer to another place than to its own.
+    assert not set(places[0]) & set(places[1])
+    assert all([round(at) for at in drawn] == [1, 2, 4, 6, 8] for drawn in places)
     assert "of 8" in axes.get_xlabel()
     assert "%" in axes.get_ylabel()
     figure.savefig(tmp_path / "curves.png")
