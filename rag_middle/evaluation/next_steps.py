@@ -86,6 +86,6 @@ def _calibrate(methods: tuple[str, ...]) -> tuple[str, ...]:
     return (
         f"Settings fitted to this model may do better. `rag-middle calibrate --method {first}`"
         f"{or_else} with the same --model and --data searches for them and checks them on other "
-        "questions; then run this again with --methods "
-        f"profile:rag-middle-calibration/{first}.json.",
+        "questions; then run this again with "
+        f"`--methods profile:rag-middle-calibration/{first}.json`.",
     )

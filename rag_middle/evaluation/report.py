@@ -87,6 +87,7 @@ def html_report(found: Diagnosis, *, command: str = "") -> str:
     page.filters["signed"] = lambda each: _signed(each, share=found.curves.metric.share)
     page.filters["percent"] = lambda each: _amount(each, share=True)
     page.filters["cell"] = _cell
+    page.filters["coded"] = _coded
     page.filters["shape"] = lambda each: IN_WORDS[each]
     return page.from_string(source).render(
         found=found,
@@ -103,6 +104,15 @@ def _as_data_uri(drawn: Figure) -> str:
     # No date: the same results give the same page.
     drawn.savefig(target, format="svg", metadata={"Date": None})
     return "data:image/svg+xml;base64," + base64.b64encode(target.getvalue()).decode("ascii")
+
+
+def _coded(text: str) -> Markup:
+    """What is between backticks as code; everything is escaped."""
+    told = [
+        Markup("<code>{}</code>" if at % 2 else "{}").format(part)
+        for at, part in enumerate(text.split("`"))
+    ]
+    return Markup("").join(told)
 
 
 def _cell(text: str) -> Markup:

@@ -24,6 +24,7 @@ _SEVERAL = "*"
 
 def show_diagnosis(out: Console, found: Diagnosis) -> None:
     """Print plot, table, shape, recommendation, notes and next steps."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
@@ -32,10 +33,12 @@ def show_diagnosis(out: Console, found: Diagnosis) -> None:
     if found.recommendation.label != BASELINE:
         shown.append(found.recommendation.label)
     out.print(Text(character_plot(curves, shown)), soft_wrap=True)
-    table = Table("method")
-    headings = [f"place {at + 1}" for at in curves.places]
+    # Narrow: it has to fit beside the longest name of a method on a terminal of 100 characters.
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    table.add_column("method", overflow="fold")
+    headings = [f"at {at + 1}" for at in curves.places]
     for heading in (*headings, "mean", "gap [95 %]", "flips", "time"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for each in found.summary.methods:
         curve, ratio = curves[each.label], found.answer_ratio(each.label)
         table.add_row(
@@ -49,8 +52,8 @@ def show_diagnosis(out: Console, found: Diagnosis) -> None:
     out.print(table)
     unit = ", %" if share else ""
     out.print(
-        f"{curves.metric.title}{unit}; {curves.questions} questions, {curves.documents} documents; "
-        f"time of an answer next to {BASELINE}.",
+        f"{curves.metric.title}{unit}, with the answer's document at some places of "
+        f"{curves.documents}; {curves.questions} questions; time of an answer next to {BASELINE}.",
         soft_wrap=True,
     )
     for control in found.summary.controls:

@@ -1,0 +1,53 @@
+"""A diagnosis as people see it: on a terminal, and as a page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from rag_middle.evaluation import Diagnosis, InventedDocuments, Measurement, diagnose
+from rag_middle.evaluation.provenance import model_identity
+from rag_middle.evaluation.report import html_report
+from rag_middle.evaluation.terminal import show_diagnosis
+from rag_middle.generation import RagMiddleModel
+from rag_middle.reader import READER_NAME, is_reader, reader_path
+from tests.evaluation.fake_models import fake_reader
+
+TASK = InventedDocuments(documents=20)
+METHODS = ("pine", "ms_poe", "siw", "position_interpolation")
+
+
+@pytest.fixture(scope="module")
+def found(model: RagMiddleModel) -> Diagnosis:
+    fake = fake_reader(model, TASK, lambda m, at, d: 0.3 if at == 0 and m != "pine" else 1.0)
+    return diagnose(fake, TASK, METHODS, Measurement(limit=40, orders=3, controls=True))
+
+
+def test_the_table_fits_a_terminal_and_cuts_no_name(found: Diagnosis) -> None:
+    shown = StringIO()
+    show_diagnosis(Console(file=shown, width=100), found)
+    lines = shown.getvalue().splitlines()
+    names = ("method", "none", *METHODS)
+    rows = {name: line for line in lines for name in names if line.startswith(f"{name} ")}
+    assert set(rows) == set(names)
+    assert all(len(line) <= 100 for line in rows.values())
+    assert "at 20" in rows["method"]
+    # Every row has its interval and its time on the same line.
+    assert all("[" in rows[label] and "×" in rows[label] for label in ("none", *METHODS))
+
+
+def test_commands_are_code_on_the_page_and_nothing_escapes(found: Diagnosis) -> None:
+    page = html_report(replace(found, notes=("Try `a <b>`, not <i>.",)))
+    assert "<li>Try <code>a &lt;b&gt;</code>, not &lt;i&gt;.</li>" in page
+    assert "<code>rag-middle calibrate --method positional_hidden_states</code>" in page
+    assert "`" not in page
+
+
+def test_the_bundled_reader_is_called_so_and_no_path_is_told() -> None:
+    assert is_reader(reader_path())
+    assert not is_reader("meta-llama/Llama-2-7b-chat-hf")
+    reader = RagMiddleModel.from_pretrained(reader_path(), device="cpu")
+    assert model_identity(reader)["name"] == READER_NAME
