@@ -8,9 +8,13 @@ all of them; a reported ratio is the median over rounds of the ratio within a ro
     python benchmarks/langchain_overhead.py --clock cpu    # on a machine shared with others
 
 By default the reader that comes with rag-middle answers; ``--model random`` makes a model of its
-size with random weights. ``ChatHuggingFace`` over ``HuggingFacePipeline`` runs the same weights
-where langchain-huggingface is installed. Its release 1.2 asks for an older huggingface-hub than
-transformers 5 brings; ``pip install --no-deps langchain-huggingface`` does for local models.
+size with random weights. ``ChatHuggingFace`` over ``HuggingFacePipeline`` runs the same weights on
+the same prompts where langchain-huggingface is installed, next to the model's own ``generate``.
+Nothing else here needs it. Its release 1.2 asks for an older huggingface-hub than transformers 5
+brings, so it goes beside the environment, not into it::
+
+    pip install --no-deps --target /tmp/peer langchain-huggingface
+    PYTHONPATH=/tmp/peer python benchmarks/langchain_overhead.py
 """
 
 from __future__ import annotations
@@ -98,24 +102,55 @@ def peer_ways(folder: str, texts: list[str], max_tokens: int) -> Ways:
     try:
         from langchain_huggingface import ChatHuggingFace, HuggingFacePipeline
     except ImportError as error:
-        print(f"ChatHuggingFace is left out: {error}", file=sys.stderr)
+        print(
+            f"ChatHuggingFace is left out ({error}). To have it: pip install --no-deps --target "
+            "/tmp/peer langchain-huggingface, and PYTHONPATH=/tmp/peer.",
+            file=sys.stderr,
+        )
         return {}
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(folder)
     pipe: Any = transformers.pipeline(
         "text-generation",
         model=model,
         tokenizer=tokenizer,
+        batch_size=PROMPTS,
         max_new_tokens=max_tokens,
         do_sample=False,
         return_full_text=False,
     )
-    chat: Any = ChatHuggingFace(llm=HuggingFacePipeline(pipeline=pipe), tokenizer=tokenizer)
+    llm: Any = HuggingFacePipeline(pipeline=pipe, batch_size=PROMPTS)
+    chat: Any = ChatHuggingFace(llm=llm, tokenizer=tokenizer)
     messages = [[HumanMessage(unmark(text))] for text in texts]
-    return {
+    rendered = [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": unmark(text)}], tokenize=False, add_generation_prompt=True
+        )
+        for text in texts
+    ]
+
+    def alone() -> list[str]:
+        answers = []
+        for text in rendered:
+            ids = tokenizer(text, return_tensors="pt")
+            output = model.generate(**ids, max_new_tokens=max_tokens, do_sample=False)
+            new = output[0, ids["input_ids"].shape[1] :]
+            answers.append(str(tokenizer.decode(new, skip_special_tokens=True)))
+        return answers
+
+    all_ways: Ways = {
+        "model.generate, one by one": alone,
         "ChatHuggingFace.invoke, one by one": lambda: [chat.invoke(each) for each in messages],
         f"ChatHuggingFace.batch of {PROMPTS}": lambda: chat.batch(messages),
+        "HuggingFacePipeline.invoke, one by one": lambda: [llm.invoke(each) for each in rendered],
+        f"HuggingFacePipeline.batch of {PROMPTS}": lambda: llm.batch(rendered),
     }
+    expected = alone()
+    for name, way in all_ways.items():
+        answers: Any = way()
+        if [getattr(answer, "content", answer) for answer in answers] != expected:
+            print(f"{name}: other answers than model.generate", file=sys.stderr)
+    return all_ways
 
 
 def measure(args: argparse.Namespace, folder: str, method: str, documents: int) -> dict[str, Any]:
@@ -123,8 +158,7 @@ def measure(args: argparse.Namespace, folder: str, method: str, documents: int) 
     clock = time.process_time if args.clock == "cpu" else time.perf_counter
     texts = prompts(documents)
     all_ways, usage = ways(folder, method, texts, args.max_tokens)
-    if method == "none":
-        all_ways |= peer_ways(folder, texts, args.max_tokens)
+    all_ways |= peer_ways(folder, texts, args.max_tokens)
     seconds: dict[str, list[float]] = {name: [] for name in all_ways}
     for number in range(args.rounds + 1):
         for name, way in all_ways.items():
@@ -137,7 +171,13 @@ def measure(args: argparse.Namespace, folder: str, method: str, documents: int) 
             file=sys.stderr,
             flush=True,
         )
-    alone, invoked, batched, *_ = seconds.values()
+    alone, invoked, batched, *peers = seconds.values()
+    ratios = {"wrapper": _ratios(invoked, alone), "batch": _ratios(invoked, batched)}
+    if peers:
+        alone, invoked, batched, one_by_one, together = peers
+        ratios["peer_wrapper"] = _ratios(invoked, alone)
+        ratios["peer_batch"] = _ratios(invoked, batched)
+        ratios["peer_pipeline_batch"] = _ratios(one_by_one, together)
     return {
         "method": method,
         "documents": documents,
@@ -145,8 +185,7 @@ def measure(args: argparse.Namespace, folder: str, method: str, documents: int) 
         "new_tokens": usage.completion_tokens,
         "median_s": {name: statistics.median(values) for name, values in seconds.items()},
         "seconds": seconds,
-        "wrapper": _ratios(invoked, alone),
-        "batch": _ratios(invoked, batched),
+        **ratios,
     }
 
 
@@ -203,19 +242,31 @@ def table(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         for name, seconds in row["median_s"].items():
             lines.append(f"| {row['method']} | {row['documents']} | {name} | {seconds:.3f} |")
-    lines += ["", "| method | documents | tokens | wrapper | target | batch gains | target |"]
-    lines.append("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    names = ["wrapper", "target", "ChatHuggingFace", "batch gains", "target", "ChatHuggingFace"]
+    names.append("HuggingFacePipeline")
+    lines += ["", "| method | documents | tokens | " + " | ".join(names) + " |"]
+    lines.append("| --- | ---: | ---: |" + " ---: |" * len(names))
     for row in rows:
-        wrapper, batch = (_shown(row[name]) for name in ("wrapper", "batch"))
+        cells = [
+            _shown(row, "wrapper"),
+            f"at most {TARGETS['wrapper']}",
+            _shown(row, "peer_wrapper"),
+            _shown(row, "batch"),
+            f"at least {TARGETS['batch']}",
+            _shown(row, "peer_batch"),
+            _shown(row, "peer_pipeline_batch"),
+        ]
         lines.append(
             f"| {row['method']} | {row['documents']} | "
-            f"{row['prompt_tokens']} + {row['new_tokens']} | {wrapper} | "
-            f"at most {TARGETS['wrapper']} | {batch} | at least {TARGETS['batch']} |"
+            f"{row['prompt_tokens']} + {row['new_tokens']} | {' | '.join(cells)} |"
         )
     return "\n".join(lines)
 
 
-def _shown(ratio: dict[str, float]) -> str:
+def _shown(row: dict[str, Any], name: str) -> str:
+    ratio = row.get(name)
+    if ratio is None:
+        return "not installed"
     return f"{ratio['median']:.3f} ({ratio['least']:.2f} to {ratio['most']:.2f})"
 
 
@@ -229,8 +280,12 @@ def report(rows: list[dict[str, Any]], facts: dict[str, Any]) -> str:
         f"Seconds to answer the same {facts['prompts']} prompts, the median over {facts['rounds']} "
         f"rounds ({facts['clock']}). `wrapper` is `ChatRagMiddle.invoke` to "
         "`RagMiddleModel.generate`, `batch gains` is one call after the other to one batch of all: "
-        "medians of the ratios within a round, with the least and the most. `tokens` are those of "
-        f"a prompt and its answer.\n\n{table(rows)}\n\nRepeat with `{facts['command']}`. "
+        "medians of the ratios within a round, with the least and the most. The columns of "
+        "`ChatHuggingFace` are the same of it: `invoke` to the model's own `generate`, and one "
+        "call after the other to one batch; it knows no methods, so it answers the same under "
+        "all. `HuggingFacePipeline` below it is the one that batches, given `batch_size`. `tokens` "
+        f"are those of the first prompt and its answer.\n\n{table(rows)}\n\n"
+        f"Repeat with `{facts['command']}`. "
         f"{facts['date']}; model: {facts['model']}; {facts['cores']} cores, {facts['threads']} "
         f"threads; Python {facts['python']}; rag-middle {facts['rag_middle']}; {told}.\n"
     )
