@@ -50,7 +50,7 @@ class Fitted(StrEnum):
 
 #: Of a search, where none are given: on the bundled reader it ends in a quarter of an hour then, on
 #: two CPU cores.
-_QUESTIONS = dict.fromkeys(Fitted, 200) | {Fitted.lpes: 100}
+_QUESTIONS = dict.fromkeys(Fitted, 200) | {Fitted.lpes: 80}
 
 
 class CompareBy(StrEnum):
@@ -112,7 +112,7 @@ def calibrate(
         int | None,
         typer.Option(
             min=1,
-            help="Questions of the search. Default: 100 for lpes, which tries more, else 200.",
+            help="Questions of the search. Default: 80 for lpes, which tries more, else 200.",
             show_default=False,
             rich_help_panel=QUESTIONS_PANEL,
         ),

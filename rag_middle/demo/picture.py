@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rag_middle.demo.demonstration import Demonstration
 from rag_middle.demo.wording import in_percent
-from rag_middle.evaluation.plots import new_figure, style_of
+from rag_middle.evaluation.plots import legend_columns, new_figure, style_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,7 +68,7 @@ def draw_curves(shown: Demonstration) -> Figure:
         [*labels[1:], labels[0]],
         loc="upper center",
         bbox_to_anchor=(0.5, -0.17),
-        ncols=2,
+        ncols=legend_columns([*labels[1:], labels[0]], 2),
         fontsize=8.5,
         frameon=False,
     )

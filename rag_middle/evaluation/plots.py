@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from rag_middle.errors import MissingExtraError
@@ -15,6 +16,7 @@ __all__ = [
     "draw_cost",
     "draw_gaps",
     "draw_position_curves",
+    "legend_columns",
     "new_figure",
     "plot_cost",
     "plot_gaps",
@@ -29,6 +31,7 @@ _MARKERS = "osD^vP*X"
 # Inches: narrow enough to be read when a phone shows it 360 pixels wide.
 WIDTH, HEIGHT = 4.8, 3.9
 _GRID = "#DDDDDD"
+_LEGEND, _HANDLE = 60, 6  # characters: of all columns, and of a line's sample
 _APART = 0.013  # of the width, between two methods at one place
 
 
@@ -150,7 +153,7 @@ def draw_position_curves(axes: Any, curves: PositionCurves, *, title: str | None
     axes.legend(
         loc="upper center",
         bbox_to_anchor=(0.5, -0.2),
-        ncols=min(3, len(curves.curves)),
+        ncols=legend_columns([curve.label for curve in curves.curves], 3),
         fontsize=8.5,
         frameon=False,
     )
@@ -211,10 +214,20 @@ def draw_cost(axes: Any, curves: PositionCurves, ratios: Mapping[str, float | No
     axes.legend(
         loc="upper center",
         bbox_to_anchor=(0.5, -0.2),
-        ncols=min(3, len(curves.curves)),
+        ncols=legend_columns([curve.label for curve in curves.curves], 3),
         fontsize=8.5,
         frameon=False,
     )
+
+
+def legend_columns(labels: Sequence[str], most: int) -> int:
+    """Columns of a legend that is no wider than the chart, which would become narrow beside it."""
+    for columns in range(min(most, len(labels)), 1, -1):
+        rows = ceil(len(labels) / columns)
+        longest = [max(map(len, labels[at : at + rows])) for at in range(0, len(labels), rows)]
+        if sum(longest) + _HANDLE * len(longest) <= _LEGEND:
+            return columns
+    return 1
 
 
 def style_of(index: int) -> dict[str, Any]:

@@ -6,9 +6,10 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from transformers import PreTrainedModel
 
 from rag_middle.calibration import (
     Calibration,
@@ -26,8 +27,9 @@ from rag_middle.calibration import (
 )
 from rag_middle.errors import CalibrationConfigError, CalibrationStateError
 from rag_middle.generation import RagMiddleModel, model_facts
-from rag_middle.methods import LPES, Method, resolve_method
+from rag_middle.methods import LPES, Method, NoMethod, resolve_method
 from rag_middle.profiles import read_profile
+from tests.tokenizers import CHATML, byte_level_bpe
 
 Examples = Callable[..., list[Example]]
 SMALL = LayerSearch(population=5, parents=3, mutants=3, crossovers=1, generations=2)
@@ -200,6 +202,22 @@ def test_the_cost_is_told_before_and_progress_on_the_way(
     steps = [each for each in told[told.index(cost) :] if isinstance(each, tuple)]
     assert all(done <= total for done, total in steps)
     assert steps[-1][0] > steps[0][0]
+
+
+def test_prompts_are_written_as_they_are_asked_for(
+    llama: PreTrainedModel, examples: Examples
+) -> None:
+    chatting = RagMiddleModel(llama, byte_level_bpe(bos=True, chat_template=CHATML))
+    made = examples(4)
+    scores = {}
+    templates: tuple[Literal["auto", "raw"], ...] = ("auto", "raw")
+    for template in templates:
+        found = calibrate(chatting, SMALL, made, criterion="log_likelihood", template=template)
+        scores[template] = found.profile.scores["search"]["before"]["score"]
+        objective = ExampleObjective(chatting, made, criterion="log_likelihood", template=template)
+        assert scores[template] == objective(NoMethod())
+        assert found.profile.search["template"] == template
+    assert scores["auto"] != scores["raw"]
 
 
 def test_the_profile_has_no_time_and_no_path_of_this_machine(

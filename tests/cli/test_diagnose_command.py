@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from rag_middle.cli.diagnose import chosen_task
+from rag_middle.evaluation import InventedDocuments
 from tests.cli.conftest import Run
 from tests.cli.killing import killed_on_its_way
 
@@ -99,6 +101,17 @@ def test_what_cannot_be_done_is_told_before_a_model_is_loaded(
     shown = run("diagnose", "-m", tmp_path / "no model", *options)
     assert shown.status == 2
     assert message in shown.err
+
+
+def test_the_bundled_reader_gets_as_many_documents_as_show_its_bias() -> None:
+    def documents(given: int | None, *, bundled: bool) -> int:
+        task = chosen_task(None, None, given, bundled=bundled)
+        assert isinstance(task, InventedDocuments)
+        return task.documents
+
+    assert documents(None, bundled=True) == 20
+    assert documents(7, bundled=True) == 7
+    assert documents(None, bundled=False) == InventedDocuments().documents
 
 
 def test_missing_charts_are_told_first(

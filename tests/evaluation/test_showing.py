@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from rag_middle.evaluation import Diagnosis, InventedDocuments, Measurement, diagnose
+from rag_middle.evaluation.plots import legend_columns, plot_position_curves
 from rag_middle.evaluation.provenance import model_identity
 from rag_middle.evaluation.report import html_report
 from rag_middle.evaluation.terminal import show_diagnosis
@@ -44,6 +45,23 @@ def test_commands_are_code_on_the_page_and_nothing_escapes(found: Diagnosis) -> 
     assert "<li>Try <code>a &lt;b&gt;</code>, not &lt;i&gt;.</li>" in page
     assert "<code>rag-middle calibrate --method positional_hidden_states</code>" in page
     assert "`" not in page
+
+
+def test_a_legend_is_no_wider_than_its_chart(found: Diagnosis) -> None:
+    assert legend_columns(["none", *METHODS], 3) == 3
+    assert legend_columns(["none: mean 58 %", "positional_hidden_states:reader: mean 40 %"], 2) == 1
+    curves = replace(
+        found.curves,
+        curves=tuple(
+            replace(each, label=each.label.ljust(34, "x")) for each in found.curves.curves
+        ),
+    )
+    figure = plot_position_curves(curves)
+    figure.draw_without_rendering()
+    [axes] = figure.axes
+    legend, drawn = axes.get_legend().get_window_extent(), axes.get_window_extent()
+    assert legend.width <= drawn.width
+    assert drawn.width >= 0.75 * figure.bbox.width
 
 
 def test_the_bundled_reader_is_called_so_and_no_path_is_told() -> None:
