@@ -191,7 +191,7 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         limits how many share a pass, besides ``max_batch_size``.
         """
         results: list[Any] = []
-        for gathering, window, configs in self._windows(inputs, config):
+        for gathering, window, configs in self._windows(inputs, config, served=True):
 
             def call(
                 each: LanguageModelInput, its: RunnableConfig, gathering: Gathering = gathering
@@ -204,7 +204,9 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
 
             with ContextThreadPoolExecutor(max_workers=len(window)) as executor:
                 try:
-                    results.extend(executor.map(call, window, configs))
+                    answers = executor.map(call, window, configs)
+                    gathering.serve()
+                    results.extend(answers)
                 except BaseException:
                     gathering.cancel.set()
                     raise
@@ -242,6 +244,8 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         self,
         inputs: Sequence[LanguageModelInput],
         config: RunnableConfig | list[RunnableConfig] | None,
+        *,
+        served: bool = False,
     ) -> Iterator[tuple[Gathering, Sequence[LanguageModelInput], list[RunnableConfig]]]:
         if not inputs:
             return
@@ -257,7 +261,8 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
 
         for start in range(0, len(inputs), size):
             window = inputs[start : start + size]
-            yield Gathering(len(window), run, self), window, configs[start : start + size]
+            gathering = Gathering(len(window), run, self, served=served)
+            yield gathering, window, configs[start : start + size]
 
 
 def _piece(text: str) -> ChatGenerationChunk:

@@ -48,15 +48,36 @@ class Gathering:
         calls: that will be made inside `call`, at the same time.
         run: generates for several prompts.
         owner: the model whose calls these are.
+        served: `serve` will be called; a thread of its own generates otherwise.
     """
 
-    def __init__(self, calls: int, run: Run, owner: object) -> None:
+    def __init__(self, calls: int, run: Run, owner: object, *, served: bool = False) -> None:
         self._run = run
         self.owner = owner
         self._missing = calls
+        self._served = served
         self._waiting: list[_Waiting] = []
         self._lock = threading.Lock()
+        self._complete = threading.Event()
         self.cancel = threading.Event()
+
+    def serve(self) -> None:
+        """Wait for every call, then generate in this thread.
+
+        A second thread that computes on the CPU brings a second set of helpers (OpenMP), and both
+        sets are slow from then on.
+        """
+        try:
+            self._complete.wait()
+            self._run_all()
+        except BaseException:  # an interrupt: nobody may wait for what will not come
+            with self._lock:
+                self.cancel.set()
+                waiting = list(self._waiting)
+            for each in waiting:
+                if not each.future.done():
+                    each.future.set_exception(CancelledError())
+            raise
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -82,14 +103,19 @@ class Gathering:
         with self._lock:
             if waiting is not None:
                 self._waiting.append(waiting)
+                if self.cancel.is_set() and self._served:
+                    waiting.future.set_exception(CancelledError())
             self._missing -= 1
-            complete = self._missing == 0 and bool(self._waiting)
-        if complete:
+            if self._missing:
+                return
+            self._complete.set()
+        if self._waiting and not self._served:
             threading.Thread(target=self._run_all, name="rag-middle-batch", daemon=True).start()
 
     def _run_all(self) -> None:
         # A call may have been cancelled while it waited; from here on none can be.
-        rest = [w for w in self._waiting if w.future.set_running_or_notify_cancel()]
+        waiting = [w for w in self._waiting if not w.future.done()]
+        rest = [w for w in waiting if w.future.set_running_or_notify_cancel()]
         # One batch, unless calls differ in their options (as copies of the model may).
         while rest:
             options = rest[0].request.options

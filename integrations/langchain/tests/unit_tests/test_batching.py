@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.tracers import BaseTracer
 
 from langchain_rag_middle import ChatRagMiddle
+from langchain_rag_middle.gathering import Gathering, Request
 from rag_middle import ContextOverflowError, MarkerError
 
 INPUTS = ["a", "b b", "c c c", "d d d d", "e"]
@@ -37,6 +39,49 @@ def test_prompts_go_through_the_model_together(tiny: Any, batch: Any) -> None:
     assert [answer.content for answer in answers] == [answer.content for answer in alone]
     counts = [answer.usage_metadata["input_tokens"] for answer in answers]
     assert counts == [answer.usage_metadata["input_tokens"] for answer in alone]
+
+
+def test_a_batch_is_computed_in_the_thread_that_asked(tiny: Any) -> None:
+    # Another thread would bring another set of OpenMP helpers, and slow both down.
+    threads = set()
+    handle = tiny.model.register_forward_pre_hook(
+        lambda *_: threads.add(threading.current_thread())
+    )
+    try:
+        chat(tiny).batch(INPUTS)
+    finally:
+        handle.remove()
+    assert threads == {threading.current_thread()}
+
+
+@pytest.mark.timeout(20)
+def test_an_interrupt_leaves_no_call_waiting(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = threading.active_count()
+
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(tiny), "batch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            chat(tiny).batch(INPUTS)
+    assert threading.active_count() == before
+    assert len(chat(tiny).batch(INPUTS)) == 5
+
+
+def test_calls_that_come_after_an_interrupt_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    gathering = Gathering(1, lambda *_: [], "model", served=True)
+    monkeypatch.setattr(gathering._complete, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        gathering.serve()
+    with gathering.call():
+        future = Gathering.submit("model", Request("late", {}))
+    assert future is not None
+    with pytest.raises(CancelledError):
+        future.result(timeout=0)
 
 
 def test_documents_of_each_input_stay_its_own(tiny: Any, batch: Any) -> None:
