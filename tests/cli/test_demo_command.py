@@ -48,7 +48,7 @@ def demo(run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_answers_curves_findings_and_paths_are_shown(demo: Run, tmp_path: Path) -> None:
     shown = demo()
     assert shown.status == 0
-    assert "Index: 320 chunks of 320 files: 320 added" in shown.out
+    assert "Index: 400 chunks of 400 files: 400 added" in shown.out
     assert shown.out.count("  right: ") == 5
     assert "place of the page" in shown.out
     assert "too few questions to say more" in shown.out
