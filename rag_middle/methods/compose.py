@@ -81,7 +81,8 @@ class Compose(Method):
         object.__setattr__(self, "methods", given)
         if not self.methods:
             raise MethodConfigError(
-                'Compose needs at least one method: "siw+lpes", or Compose(methods=(SIW(), LPES())).'
+                "Compose needs at least one method: 'siw+lpes', or "
+                "Compose(methods=(SIW(), LPES()))."
             )
         parts: tuple[object, ...] = self.methods
         stray = [part for part in parts if not isinstance(part, Method)]
