@@ -78,8 +78,8 @@ def demo(
 
     Indexes pages about invented things, answers a few questions from what retrieval finds, with
     the pages in several orders, and measures accuracy by the place of the answering page: for the
-    unmodified model, for the method, for pine and for ms_poe. The bundled reader needs no network
-    and no GPU.
+    unmodified model, for the method, for pine, for ms_poe and for what was fitted to the model, as
+    lpes:reader was to the bundled reader, which needs no network and no GPU.
     """
     named = {"documents": "--top-k"}
     with reporting(as_json=as_json, debug=debug, flags=flags_of(demo, **named)):

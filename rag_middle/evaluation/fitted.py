@@ -16,7 +16,7 @@ def fitted_presets(model: RagMiddleModel) -> tuple[str, ...]:
         model: whose weights they must have been fitted to: after another training they say nothing.
 
     Returns:
-        Names for `resolve_method`, such as ``"positional_hidden_states:reader"``.
+        Names for `resolve_method`, such as ``"lpes:reader"``.
     """
     found = [
         (f"{method}:{name}", profile)

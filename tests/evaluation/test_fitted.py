@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from rag_middle.evaluation import InventedDocuments, Measurement, diagnose, fitted_presets
+from rag_middle.evaluation.next_steps import FITTED_BY_CALIBRATION
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.methods import resolve_method
 from rag_middle.profiles import Profile, measured_profiles
@@ -62,11 +61,10 @@ def test_a_diagnosis_tries_them_by_itself(model: RagMiddleModel, tmp_path: Path)
 def test_what_is_shipped_for_the_reader_was_fitted_to_its_weights() -> None:
     every = {
         f"{method}:{name}": profile
-        for method in ("positional_hidden_states", "lpes", "siw", "ms_poe")
+        for method in FITTED_BY_CALIBRATION
         for name, profile in measured_profiles(method).items()
     }
-    if not every:
-        pytest.skip("no settings are shipped for the bundled reader")
+    assert set(every) == {"lpes:reader"}
     reader = RagMiddleModel.from_pretrained(reader_path(), device="cpu")
     here = model_facts(reader.model, reader.tokenizer)
     for name, profile in every.items():
