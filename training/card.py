@@ -48,13 +48,13 @@ Exact match of title and value together, in per cent, generated greedily, on nam
 `{split}`, by the position of the document that answers; the same questions at every position. All
 documents of a prompt state the asked kind of fact, so that picking one of `D` at random scores 100/D.
 Repeat with `python -m training.evaluate_reader rag_middle/reader/model -n N`
-(with `--namesakes 1` for the last).
+(with `--namesakes 1` for the tables with a namesake).
 
 {tables}
 
 The last word of a name tells the documents of a prompt apart; first words may be shared. Where another
 document is named like the one that answers, that is, where their last words are the same, the reader
-was not trained to tell them apart: that is the table with such a document.
+was not trained to tell them apart: the tables with such a document show it.
 
 Prompts of more than about {longest} tokens, or 12 documents, are longer than any in training: what
 happens to the positions there was not planted.
