@@ -1,4 +1,4 @@
-"""What every benchmark states beside its figures, and how it writes them."""
+"""What benchmarks of one model's time state beside their figures, and how they write them."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class PineAttention:
 
     def _batches(self, call: AttentionCall, request: Request) -> bool:
         """Whether generated tokens of all groups go together."""
-        if len(request.groups) == 1:
+        if len(request.groups) == 1:  # rows of one layout go together anyway
             return False
         layouts = [layout for _, layout in request.row_layouts()]
         return worth_batching(layouts, call.query.shape[1], request.width, call.query.device)

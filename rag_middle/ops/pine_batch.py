@@ -55,6 +55,7 @@ class BatchColumns:
         device: where the layers compute.
 
     Attributes:
+        spans: columns from the first to behind the last document token, by row.
         paddings: `[b]`.
         lengths: `[b, D]` tokens of the documents, 0 beyond a row's last.
         means: `[b, T, D]`, `document_means` of every row.

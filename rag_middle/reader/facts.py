@@ -76,8 +76,8 @@ def draw_entries(
             only the name tells which of them answers a question.
         kind: of what the documents are; drawn if None.
         related_names: how often a title takes the first word of an earlier title. Last words are
-            not shared, so that they tell the documents of a prompt apart,
-        namesakes: except that this many of the titles end in the word of the first one.
+            not shared, so that they tell the documents of a prompt apart.
+        namesakes: titles after the first that end in its last word all the same.
     """
     common = kind or rng.choice(KINDS)
     shared = rng.choice(common.attributes)
