@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -110,9 +111,7 @@ def test_candidates_that_share_prompts_are_not_counted_as_if_they_did_not(
     assert seconds["sharing"] < 0.4
 
 
-def test_workers_share_candidates_and_not_the_texts(
-    model: RagMiddleModel, examples: Examples
-) -> None:
+def test_workers_share_candidates_and_not_the_texts(model: RagMiddleModel) -> None:
     pace = estimating.Pace(alone=2.0, candidate=1.0, token=0.01)
 
     def seconds(workers: int) -> float | None:
@@ -125,7 +124,7 @@ def test_workers_share_candidates_and_not_the_texts(
 
 
 def test_of_a_search_that_is_known_in_part_no_time_is_said(
-    model: RagMiddleModel, examples: Examples, tmp_path: Any
+    model: RagMiddleModel, examples: Examples, tmp_path: Path
 ) -> None:
     told: list[Estimate] = []
     for _ in range(2):

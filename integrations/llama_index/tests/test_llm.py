@@ -10,10 +10,7 @@ from typing import Any
 import pytest
 import torch
 from llama_index.core.base.llms.base import BaseLLM
-from llama_index.core.base.llms.types import (
-    ChatMessage,
-    MessageRole,
-)
+from llama_index.core.base.llms.types import ChatMessage, MessageRole
 from llama_index.llms.rag_middle import RagMiddleLLM
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 

@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from llama_index.core.base.llms.types import (
-    ChatMessage,
-)
+from llama_index.core.base.llms.types import ChatMessage
 from llama_index.llms.rag_middle import RagMiddleLLM, RequestError
 from transformers import PreTrainedTokenizerFast
 
-from rag_middle import (
-    UnsupportedGenerationError,
-    mark,
-)
+from rag_middle import UnsupportedGenerationError, mark
 
 MakeLLM = Callable[..., RagMiddleLLM]
 User = Callable[[str], list[ChatMessage]]

@@ -8,15 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from llama_index.core.base.llms.types import (
-    ChatMessage,
-)
+from llama_index.core.base.llms.types import ChatMessage
 from llama_index.llms.rag_middle import RagMiddleLLM
 from transformers import LlamaForCausalLM
 
-from rag_middle import (
-    mark,
-)
+from rag_middle import mark
 
 MakeLLM = Callable[..., RagMiddleLLM]
 User = Callable[[str], list[ChatMessage]]
