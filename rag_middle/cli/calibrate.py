@@ -214,8 +214,8 @@ def calibrate(
         reporting(as_json=as_json, debug=debug, flags=flags_of(calibrate, **named)),
         ExitStack() as stack,
     ):
+        from rag_middle.calibration import LayerSearch, draw_examples, make_search
         from rag_middle.calibration import calibrate as run_calibration
-        from rag_middle.calibration import draw_examples, make_search
         from rag_middle.methods.profiled import as_option
 
         settings = parse_method_options(
@@ -250,6 +250,7 @@ def calibrate(
                 max_batch_size=batch_size,
                 template=template.value,
             )
+        races = isinstance(search, LayerSearch) and search.racing and not search.plain
         progress = stack.enter_context(progress_bar("scoring", hidden=as_json))
         profile = out / f"{method.value}.json"
         found = run_calibration(
@@ -267,7 +268,7 @@ def calibrate(
             out=profile,
             data={"task": asked.to_dict(), "weights": weights},
             progress=progress,
-            estimated=lambda cost: _tell_cost(cost, count, races=method is Fitted.lpes),
+            estimated=lambda cost: _tell_cost(cost, count, races=races),
         )
         chart = _chart(found, out)
         stack.close()

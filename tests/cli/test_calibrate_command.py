@@ -89,6 +89,15 @@ def test_people_are_told_places_verdict_and_cost(calibrate: Any, tmp_path: Path)
     assert shown.out.splitlines()[-1] == str(tmp_path / "out" / "ms_poe.json")
 
 
+def test_losers_are_said_to_be_dropped_where_the_search_drops_them(calibrate: Any) -> None:
+    def told(*more: object, out: str) -> bool:
+        return "dropped early" in " ".join(calibrate("lpes", *more, out=out).err.split())
+
+    assert told(out="racing")
+    assert not told("-s", "racing=false", out="whole")
+    assert not told("-s", "plain=true", out="plain")
+
+
 def test_the_found_channels_are_drawn(calibrate: Any) -> None:
     chart = calibrate("positional_hidden_states", "--json").json["chart"]
     assert Path(chart).read_bytes().startswith(b"\x89PNG")
