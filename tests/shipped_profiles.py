@@ -18,8 +18,10 @@ def shipping(folder: Path, profiles: Mapping[str, Profile]) -> Iterator[None]:
     """Inside, the package ships `profiles`, by preset name, and no others that were measured."""
     for name, profile in profiles.items():
         write_profile(profile, folder / profile.method / f"{name}.json")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "_MEASURED", folder)
-        measured_profiles.cache_clear()
-        yield
-    measured_profiles.cache_clear()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(files, "_MEASURED", folder)
+            measured_profiles.cache_clear()
+            yield
+    finally:
+        measured_profiles.cache_clear()  # after a failing test too, or others see its profiles
