@@ -117,7 +117,9 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     with tempfile.TemporaryDirectory() as folder:
         rows, size = measure(args, Path(folder))
-    known = facts(args.device, args.rounds, dtype=args.dtype, memory=f"{size / 2**20:.1f} MiB")
+    known = facts(
+        args.device, rounds=args.rounds, dtype=args.dtype, memory=f"{size / 2**20:.1f} MiB"
+    )
     report(first_token_table(rows), rows, known, args.output)
 
 

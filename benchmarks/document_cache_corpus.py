@@ -120,6 +120,7 @@ def main() -> None:
         rows = measure(arguments, index)
     more = {
         "model": arguments.model.name,
+        "questions": arguments.questions,
         "clock": "wall",
         "prompt tokens, median": rows[0]["prompt_tokens"],
         "chunks indexed": read["chunks"],
@@ -127,7 +128,7 @@ def main() -> None:
         "seconds of indexing and reading": round(read["seconds"], 1),
         "MiB on disk": round(read["bytes"] / 2**20, 1),
     }
-    known = facts(arguments.device, arguments.questions, **more)
+    known = facts(arguments.device, **more)
     report(first_token_table(rows), rows, known, arguments.output)
 
 

@@ -314,7 +314,12 @@ def main() -> None:
     rows = memory_rows(args) if args.memory else measure(args)
     table = memory_table(rows) if args.memory else timing_table(rows)
     model = "LlamaForCausalLM, hidden 512, 8 layers, 8 heads, random weights, seed 0"
-    report(table, rows, facts(args.device, args.rounds, dtype=args.dtype, model=model), args.output)
+    report(
+        table,
+        rows,
+        facts(args.device, rounds=args.rounds, dtype=args.dtype, model=model),
+        args.output,
+    )
 
 
 if __name__ == "__main__":

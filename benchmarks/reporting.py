@@ -18,7 +18,7 @@ from rag_middle import __version__
 Facts = dict[str, Any]
 
 
-def facts(device: str | None, rounds: int, **more: Any) -> Facts:
+def facts(device: str | None, **more: Any) -> Facts:
     """With what it was measured: versions, machine, clock, command; and what else is given."""
     gpu = torch.cuda.get_device_name() if device and device.startswith("cuda") else None
     return {
@@ -30,7 +30,6 @@ def facts(device: str | None, rounds: int, **more: Any) -> Facts:
         "processor": gpu or _processor(),
         "device": device or "default",
         "threads": torch.get_num_threads(),
-        "rounds": rounds,
         "clock": "wall, synchronised" if gpu else "CPU time of the process",
         **more,
         "command": "python " + " ".join(sys.argv),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 from pathlib import Path
 from typing import Any
@@ -41,3 +42,19 @@ def test_every_row_can_be_measured(overhead: dict[str, Any]) -> None:
     for name, method in overhead["METHODS"].items():
         prefill, decode = overhead["run"](model, method, prompt, "cpu")
         assert min(prefill, decode) > 0, name
+
+
+def test_a_report_states_rows_and_what_they_were_measured_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    reporting = runpy.run_path(str(FOLDER / "reporting.py"))
+    rows = [{"way": "ape", "first_token_ms": 12.0, "ratio": 0.5, "ratio_range": [0.4, 0.6]}]
+    table = reporting["first_token_table"](rows)
+    known = reporting["facts"]("cpu", rounds=3)
+    reporting["report"](table, rows, known, tmp_path / "new" / "result")
+    shown = capsys.readouterr().out
+    assert "| ape | 12.0 ms | 0.500 (0.400 to 0.600) |" in shown
+    assert "- rounds: 3" in shown
+    written = json.loads((tmp_path / "new" / "result.json").read_text())
+    assert written == {"provenance": known, "rows": rows}

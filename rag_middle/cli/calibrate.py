@@ -48,8 +48,7 @@ class Fitted(StrEnum):
     ms_poe = "ms_poe"
 
 
-#: Of a search, where none are given: on the bundled reader it ends in a quarter of an hour then, on
-#: two CPU cores.
+#: Of a search, where none are given: on the bundled reader it then ends in minutes, on two cores.
 _QUESTIONS = dict.fromkeys(Fitted, 200) | {Fitted.lpes: 80}
 
 
