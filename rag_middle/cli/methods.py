@@ -141,9 +141,10 @@ def _presets_table(described: dict[str, Any]) -> Table:
 
 
 def _short(value: Any) -> str:
-    """Consecutive numbers as ``10–25``."""
+    """Consecutive whole numbers as ``10–25``."""
     if not isinstance(value, tuple):
         return str(value)
-    if len(value) > 2 and value == tuple(range(value[0], value[-1] + 1)):
+    whole = all(isinstance(each, int) for each in value)
+    if whole and len(value) > 2 and value == tuple(range(value[0], value[-1] + 1)):
         return f"{value[0]}–{value[-1]}"
     return ", ".join(map(str, value))

@@ -40,6 +40,10 @@ def test_presets_are_shown_with_what_they_set(run: Run) -> None:
     assert [cell.strip() for cell in row.strip("│").split("│")][1:] == ["213", "0", "10–25"]
 
 
+def test_fractions_of_a_preset_are_shown_as_they_are(run: Run) -> None:
+    assert "1.1, 1.47037, 1.52963, 1.5" in run("methods", "lpes").out
+
+
 def test_presets_as_json(run: Run) -> None:
     presets = run("methods", "positional_hidden_states", "--json").json["presets"]
     assert presets["llama-2-7b-chat"]["channels"] == [2393]
