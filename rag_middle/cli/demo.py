@@ -143,11 +143,18 @@ def _show_index(built: Built) -> None:
 
 
 def _show_start(started: Demo) -> None:
+    from rag_middle.reader import READER_NAME, TRAINED_DOCUMENTS
+
     labels = ", ".join(started.labels)
     print_text(f"Pages: {started.corpus.pages}\n")
     print_text(
         f"Model: {started.name}. Methods: {labels}. {started.documents} pages in a prompt.\n"
     )
+    if started.name == READER_NAME and started.documents > TRAINED_DOCUMENTS:
+        print_text(
+            f"It was trained on up to {TRAINED_DOCUMENTS}; more show what prompts longer than those "
+            "of its training do to a model.\n"
+        )
     for label, reason in started.left_out.items():
         print_text(f"Left out: {label}: {reason}\n")
 

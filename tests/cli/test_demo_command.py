@@ -50,6 +50,7 @@ def test_answers_curves_findings_and_paths_are_shown(demo: Run, tmp_path: Path) 
     assert shown.status == 0
     assert "Index: 400 chunks of 400 files: 400 added" in shown.out
     assert shown.out.count("  right: ") == 5
+    assert "trained on up to" not in shown.out  # that is said of the bundled reader alone
     assert "place of the page" in shown.out
     assert "too few questions to say more" in shown.out
     *_, png, html = shown.out.strip().splitlines()
