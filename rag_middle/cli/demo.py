@@ -152,8 +152,8 @@ def _show_start(started: Demo) -> None:
     )
     if started.name == READER_NAME and started.documents > TRAINED_DOCUMENTS:
         print_text(
-            f"It was trained on up to {TRAINED_DOCUMENTS}; more show what prompts longer than those "
-            "of its training do to a model.\n"
+            f"It was trained on up to {TRAINED_DOCUMENTS}: more show what prompts longer than in "
+            "training do to a model.\n"
         )
     for label, reason in started.left_out.items():
         print_text(f"Left out: {label}: {reason}\n")
