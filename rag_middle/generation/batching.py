@@ -8,9 +8,12 @@ from typing import Any, TypeVar
 from transformers import PreTrainedModel
 
 from rag_middle.attention import model_traits
+from rag_middle.generation.document_cache import DocumentCache, serves
+from rag_middle.generation.engine import PreparedPrompt
 from rag_middle.generation.options import check_whole
+from rag_middle.methods import Method
 
-__all__ = ["in_groups"]
+__all__ = ["in_groups", "rows_of"]
 
 T = TypeVar("T")
 
@@ -43,6 +46,19 @@ def in_groups(
     for group in _groups(sizes, rows, max_batch_size, limit):
         results.update(zip(group, run(group), strict=True))
     return [results[index] for index in range(len(sizes))]
+
+
+def rows_of(
+    prompts: Sequence[PreparedPrompt],
+    model: PreTrainedModel,
+    method: Method,
+    documents: DocumentCache | None,
+    max_batch_size: int,
+) -> list[int]:
+    """How many rows of a batch each prompt takes under a method: all, where it has to go alone."""
+    if serves(documents, model, method):
+        return [max_batch_size] * len(prompts)  # caches of known documents differ in length
+    return [len(each.branches) for each in prompts]
 
 
 def _groups(
