@@ -127,7 +127,7 @@ class Answer:
 
     @property
     def method(self) -> str:
-        """Name of the method that the model ran under."""
+        """The method that the model ran under, by the name that chooses it."""
         return self.generation.method
 
     @property

@@ -7,6 +7,7 @@
 """
 
 from rag_middle.generation.document_cache import DocumentCache
+from rag_middle.generation.effect import method_name
 from rag_middle.generation.escaping import EscapedText
 from rag_middle.generation.identity import model_facts
 from rag_middle.generation.model import RagMiddleModel
@@ -53,5 +54,6 @@ __all__ = [
     "Score",
     "Timings",
     "Usage",
+    "method_name",
     "model_facts",
 ]

@@ -14,7 +14,7 @@ from rag_middle.generation.facts import device_of, vocabulary_size
 from rag_middle.generation.notices import MissingDocumentsWarning, warn_caller
 from rag_middle.generation.turns import in_eval_mode, turn
 from rag_middle.layout import PromptLayout
-from rag_middle.methods import Method, NoMethod
+from rag_middle.methods import Compose, FromProfile, Method, NoMethod
 
 __all__ = ["acts_on", "check_documents", "check_effect", "method_name"]
 
@@ -28,8 +28,13 @@ _effective: WeakKeyDictionary[PreTrainedModel, tuple[Method, ...]] = WeakKeyDict
 
 
 def method_name(method: Method) -> str:
-    """The registered name; the names of its parts for a composition (``lpes+siw``)."""
-    return "+".join(part.name for part in method.parts)
+    """The name that chooses it: ``lpes``, ``lpes:reader``, ``profile:PATH``, ``lpes+siw``.
+
+    It does not tell options that were set by hand.
+    """
+    if isinstance(method, Compose):
+        return "+".join(method_name(part) for part in method.methods)
+    return method.source if isinstance(method, FromProfile) else method.name
 
 
 def acts_on(method: Method, layout: PromptLayout) -> bool:

@@ -82,7 +82,8 @@ class Generation:
         stop: the stop string that ended it, if one did.
         usage: token counts.
         timings: seconds.
-        method: name of the method the request ran under.
+        method: of the request, by the name that chooses it: ``pine``, a preset (``lpes:reader``),
+            ``profile:PATH``, a composition (``lpes+siw``).
         applied: whether the method could act on this prompt: false for neutral parameters, and
             where a method that needs documents found none.
         documents: documents in the prompt as sent.
@@ -133,7 +134,7 @@ class Score:
         log_probabilities: natural logarithm, one per token, each given all tokens before it.
         is_greedy: greedy decoding of the prompt would begin with exactly these tokens.
         prompt_tokens: of the prompt, special tokens included.
-        method: name of the method the request ran under.
+        method: as in `Generation`.
         applied: as in `Generation`.
     """
 

@@ -34,10 +34,10 @@ __all__ = ["FromProfile", "as_option", "method_from_file", "preset"]
 class FromProfile(Method):
     """A method with the settings of a profile, refused on models of another shape.
 
-    In results it goes by the name of its method.
+    In results it goes by its source: with other settings the method is another one.
 
     Attributes:
-        source: where the profile comes from, for messages: ``profile:PATH`` or a preset's name.
+        source: by which it is chosen: ``profile:PATH``, or a preset such as ``lpes:reader``.
         method: what the profile sets.
         profile: the profile.
     """

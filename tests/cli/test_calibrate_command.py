@@ -77,7 +77,7 @@ def test_the_profile_can_be_used(
         *("--prompt", prompt_file, "--max-new-tokens", 2, "--json"),
     )
     assert used.status == 0, used.err
-    assert used.json["method"] == method
+    assert used.json["method"] == f"profile:{told['profile']}"
     assert "did not beat the unmodified model" in used.err
 
 

@@ -58,3 +58,19 @@ def test_llama_index(model: RagMiddleModel, profile: str) -> None:
             max_new_tokens=4,
         ).text
     )
+
+
+def test_what_integrations_tell_names_the_profile(model: RagMiddleModel, profile: str) -> None:
+    langchain = pytest.importorskip("langchain_rag_middle")
+    chain = langchain.RagMiddleLLM(model=model, method=profile, max_tokens=2)
+    [[answered]] = chain.generate(
+        ["[[rm:doc]]Lyon lies on a river.[[/rm:doc]] Which river?"]
+    ).generations
+    assert answered.generation_info["rag_middle"]["method"] == profile
+    llama_index = pytest.importorskip("llama_index.llms.rag_middle")
+    llm = llama_index.RagMiddleLLM(
+        model=model.model, tokenizer=model.tokenizer, method=profile, max_new_tokens=2
+    )
+    assert llm.to_payload()["method"] == profile
+    answer = llm.complete("[[rm:doc]]Lyon lies on a river.[[/rm:doc]] Which river?")
+    assert answer.raw["rag_middle"]["method"] == profile

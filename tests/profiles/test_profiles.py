@@ -23,6 +23,7 @@ from rag_middle.profiles import (
     read_profile,
     write_profile,
 )
+from tests.shipped_profiles import shipping
 from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe
 
@@ -91,12 +92,28 @@ def test_layers_are_numbers_again(profile: Profile, tmp_path: Path) -> None:
     assert method.method == SIW(dense_areas={1: (True, False), 2: (False, True)})
 
 
-def test_results_name_the_method_not_the_profile(
+@pytest.mark.parametrize("more", ["", "+siw"])
+def test_results_name_what_can_be_chosen_again(
+    more: str,
+    profile: Profile,
+    llama: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    tmp_path: Path,
+) -> None:
+    chosen = f"profile:{saved(profile, tmp_path)}{more}"
+    model = RagMiddleModel(llama, tokenizer, method=chosen)
+    answer = model.generate(PROMPT, max_new_tokens=2)
+    assert (answer.method, answer.applied) == (chosen, True)
+    assert resolve_method(answer.method) == model.method
+
+
+def test_results_name_a_preset_and_not_its_method_alone(
     profile: Profile, llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
-    model = RagMiddleModel(llama, tokenizer, method=f"profile:{saved(profile, tmp_path)}")
-    answer = model.generate(PROMPT, max_new_tokens=2)
-    assert (answer.method, answer.applied) == ("lpes", True)
+    with shipping(tmp_path, {"tiny": profile}):
+        model = RagMiddleModel(llama, tokenizer, method="lpes:tiny")
+        assert model.generate(PROMPT, max_new_tokens=2).method == "lpes:tiny"
+        assert model.score(PROMPT, " Lyon").method == "lpes:tiny"
 
 
 def test_a_profile_may_be_part_of_a_composition(profile: Profile, tmp_path: Path) -> None:

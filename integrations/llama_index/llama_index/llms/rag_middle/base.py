@@ -33,7 +33,7 @@ from llama_index.llms.rag_middle.responses import as_chat
 from llama_index.llms.rag_middle.running import complete, stream
 
 from rag_middle import RagMiddleModel
-from rag_middle.generation import MethodLike
+from rag_middle.generation import MethodLike, method_name
 
 __all__ = ["RagMiddleLLM"]
 
@@ -219,7 +219,7 @@ class RagMiddleLLM(CustomLLM):
 
     def to_payload(self) -> dict[str, Any]:
         """What events and traces say about this LLM: the metadata and the method."""
-        method = "+".join(part.name for part in self._model.method.parts)
+        method = method_name(self._model.method)
         return {**super().to_payload(), "method": method, "profile": self.profile}
 
     def install_tokenizer(self) -> None:
