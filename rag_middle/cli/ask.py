@@ -154,7 +154,7 @@ def ask(
                 tokens = _tokens(answerer, pieces.prompt, shape)
                 show_text(console(stderr=True), answerer.model.tokenizer, tokens)
             answer = stream_text(pieces)
-        print("\nSources, by their place in the prompt:" if answer.sources else "\nNo sources.")
+        print("\nSources, best first:" if answer.sources else "\nNo sources.")
         show_sources(answer.sources)
         show_answer(answer)
 

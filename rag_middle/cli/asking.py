@@ -203,12 +203,17 @@ def show_answer(answer: Answer) -> None:
 
 
 def show_sources(sources: Iterable[Source]) -> None:
-    """A line for each source, on standard output: place in the prompt, score, file and title."""
-    for source in sources:
+    """A line for each source, on standard output, under a line that names what stands there.
+
+    The place is the one in the prompt, where the method put the document, from 1.
+    """
+    for at, source in enumerate(sources):
+        if at == 0:
+            print_text(f"{'place':>5}  {'score':>6}  file\n")
         place = "-" if source.position is None else str(source.position + 1)
         score = "" if source.score is None else f"{source.score:.3f}"
         facts = [source.path or source.document.id or "", *_within(source), source.title or ""]
-        line = "  ".join([f"{place:>3}", f"{score:>6}", *(fact for fact in facts if fact)])
+        line = "  ".join([f"{place:>5}", f"{score:>6}", *(fact for fact in facts if fact)])
         notes = ["left out, it did not fit"] * (source.position is None) + ["cited"] * source.cited
         print_text(line + "".join(f"  [{note}]" for note in notes) + "\n")
 

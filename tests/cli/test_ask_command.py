@@ -49,11 +49,15 @@ def test_the_answer_and_its_sources_go_to_standard_output(ask: Run) -> None:
     shown = ask("--method", "pine")
     described = ask("--method", "pine", "--json").json
     assert shown.status == 0
-    text, _, sources = shown.out.partition("\n\nSources, by their place in the prompt:\n")
+    text, _, sources = shown.out.partition("\n\nSources, best first:\n")
     assert text == described["text"]
-    first, *others = sources.splitlines()
-    assert first.split() == ["1", f"{described['sources'][0]['score']:.3f}", "nantes.md", "Nantes"]
-    assert len(others) == 2
+    header, *rows = sources.splitlines()
+    assert header.split() == ["place", "score", "file"]
+    assert [row.split() for row in rows] == [
+        [str(each["position"] + 1), f"{each['score']:.3f}", each["path"], each["title"]]
+        for each in described["sources"]
+    ]
+    assert rows[0].split()[2] == "nantes.md"
     assert shown.err.startswith("pine · ")
     assert f"{described['usage']['prompt_tokens']} prompt tokens in 3 documents" in shown.err
     assert "6 generated (length) · found in 0." in shown.err
@@ -123,7 +127,7 @@ def test_documents_that_do_not_fit_are_told(ask: Run) -> None:
     fits = ask("--json").json["usage"]
     tokens = 512 - fits["prompt_tokens"] + 1  # one more than there is room for
     shown = ask("--max-new-tokens", tokens, "--stop", " ")
-    assert "  -   " in shown.out
+    assert "\n    -   " in shown.out
     assert "[left out, it did not fit]" in shown.out
     assert "1 documents dropped" in shown.err
     dropped = ask("--max-new-tokens", tokens, "--stop", " ", "--json").json["dropped"]
