@@ -10,8 +10,9 @@ The objective is any function of a method; the built-in one is the mean over `Ex
 `draw_examples` makes of the evaluation's tasks.
 """
 
-from rag_middle.calibration.calibrate import Calibration, Estimate, calibrate, make_search
+from rag_middle.calibration.calibrate import Calibration, calibrate, make_search
 from rag_middle.calibration.drawing import draw_examples
+from rag_middle.calibration.estimating import Estimate
 from rag_middle.calibration.evaluator import Candidate, Evaluator
 from rag_middle.calibration.examples import Example, allotted, digest
 from rag_middle.calibration.genetic import CurveSearch, evolve

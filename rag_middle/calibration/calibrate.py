@@ -28,7 +28,7 @@ from rag_middle.methods import NoMethod
 from rag_middle.profiles import Profile, write_profile
 from rag_middle.registry import suggest
 
-__all__ = ["Calibration", "Estimate", "calibrate", "make_search"]
+__all__ = ["Calibration", "calibrate", "make_search"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
