@@ -89,6 +89,8 @@ def demo(
         from rag_middle.demo import Demo, findings, write_demonstration
 
         quiet_progress_bars()
+        step = _Steps(hidden=as_json or sys.stderr.isatty())
+        step("indexing the pages, loading the model")
         started = Demo(
             model,
             method=method,
@@ -104,13 +106,17 @@ def demo(
             revision=revision,
             trust_remote_code=trust_remote_code,
         )
-        examples = started.examples()
         if not as_json:
             _show_start(started)
+        step("answering a few questions, their pages in several orders")
+        examples = started.examples()
+        if not as_json:
             for example in examples:
                 _show_example(example)
+        step("measuring by the place of the answering page")
         with progress_bar("measuring", hidden=as_json) as progress:
-            results = started.measure(progress)
+            results = started.measure(step.share if step.shown else progress)
+        step("writing the page and the picture")
         shown = started.finished(examples, results)
         files = write_demonstration(shown, out, command=_command())
         if as_json:
@@ -134,6 +140,36 @@ def _check(method: str, options: dict[str, Any], questions: int, documents: int,
     check_demo(method, options, questions, documents)
     new_figure()  # without matplotlib there is no picture
     check_output_folder(out)
+
+
+class _Steps:
+    """A line on standard error for each step, where no terminal shows bars.
+
+    Args:
+        hidden: write nothing.
+    """
+
+    _ALL = 4
+
+    def __init__(self, *, hidden: bool) -> None:
+        self.shown = not hidden
+        self._step = self._quarters = 0
+
+    def __call__(self, what: str) -> None:
+        """The next step begins."""
+        self._step += 1
+        self._tell(f"Step {self._step} of {self._ALL}: {what}")
+
+    def share(self, done: int, total: int) -> None:
+        """Of the present step so many answers are there; told at each quarter."""
+        quarters = 4 * done // total
+        if quarters > self._quarters:
+            self._quarters = quarters
+            self._tell(f"  {done} of {total} answers")
+
+    def _tell(self, line: str) -> None:
+        if self.shown:
+            print(line, file=sys.stderr, flush=True)
 
 
 def _show_index(built: Built) -> None:

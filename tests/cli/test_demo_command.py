@@ -59,6 +59,15 @@ def test_answers_curves_findings_and_paths_are_shown(demo: Run, tmp_path: Path) 
     assert "<h1>" in Path(html).read_text()
 
 
+def test_steps_are_told_line_by_line_where_no_terminal_shows_bars(demo: Run) -> None:
+    lines = demo("--method", "siw").err.splitlines()
+    steps = [line for line in lines if line.startswith("Step ")]
+    assert [step.partition(":")[0] for step in steps] == [f"Step {at} of 4" for at in (1, 2, 3, 4)]
+    how_far = lines[lines.index(steps[2]) + 1 : lines.index(steps[3])]
+    # Two questions at two places under four methods; at each quarter.
+    assert how_far == [f"  {done} of 16 answers" for done in (4, 8, 12, 16)]
+
+
 def test_json_holds_everything_and_nothing_else_is_written(demo: Run, tmp_path: Path) -> None:
     shown = demo("--json", "--method", "siw")
     assert shown.err == ""
