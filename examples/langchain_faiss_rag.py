@@ -1,6 +1,6 @@
 """LangChain over FAISS: the same question under different orders of the same documents.
 
-    pip install 'langchain-rag-middle[faiss]' langchain-classic
+    pip install -c constraints.txt -e '.[demo]' -e integrations/langchain langchain-classic
     python examples/langchain_faiss_rag.py
     python examples/langchain_faiss_rag.py --model Qwen/Qwen2.5-1.5B-Instruct --method pine
 

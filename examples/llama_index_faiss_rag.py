@@ -1,6 +1,7 @@
 """LlamaIndex over FAISS: the same question under different orders of the same documents.
 
-    pip install llama-index-llms-rag-middle llama-index-vector-stores-faiss 'rag-middle[demo]'
+    pip install -c constraints.txt -e '.[demo]' -e integrations/llama_index \\
+        llama-index-vector-stores-faiss
     python examples/llama_index_faiss_rag.py
     python examples/llama_index_faiss_rag.py --model Qwen/Qwen2.5-1.5B-Instruct --method pine
 
