@@ -24,7 +24,7 @@ from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import BpeTrainer
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from rag_middle import ContextPrompt, RagMiddleModel
+from rag_middle import ContextPrompt, RagMiddleModel, mark
 from rag_middle.documents import CLOSE_MARKER, OPEN_MARKER
 from rag_middle.generation import GenerationStream
 
@@ -41,6 +41,11 @@ SENTENCES = (
     "The Aude flows past Carcassonne and its old walls.",
 )
 QUESTION = "On which river does Nantes lie?"
+
+# Of fixtures below; tests import them for type checkers only.
+MakeLLM = Callable[..., RagMiddleLLM]
+Use = Callable[[RagMiddleLLM], None]
+User = Callable[[str], list[ChatMessage]]
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -136,9 +141,7 @@ def network(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
 
 
 @pytest.fixture(scope="session")
-def make_llm(
-    network: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
-) -> Callable[..., RagMiddleLLM]:
+def make_llm(network: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> MakeLLM:
     """``make_llm(method=..., ...)``: an LLM of the tiny model; eight tokens per answer."""
 
     def make(**options: Any) -> RagMiddleLLM:
@@ -149,7 +152,7 @@ def make_llm(
 
 
 @pytest.fixture
-def llm(make_llm: Callable[..., RagMiddleLLM]) -> RagMiddleLLM:
+def llm(make_llm: MakeLLM) -> RagMiddleLLM:
     return make_llm()
 
 
@@ -250,7 +253,7 @@ def index(nodes: list[NodeWithScore], embedding: LetterEmbedding) -> VectorStore
 
 
 @pytest.fixture
-def use(monkeypatch: pytest.MonkeyPatch, embedding: LetterEmbedding) -> Callable[..., None]:
+def use(monkeypatch: pytest.MonkeyPatch, embedding: LetterEmbedding) -> Use:
     """``use(llm)``: as the README does it, `Settings` and nothing else."""
 
     def install(llm: RagMiddleLLM) -> None:
@@ -265,6 +268,13 @@ def use(monkeypatch: pytest.MonkeyPatch, embedding: LetterEmbedding) -> Callable
 @pytest.fixture
 def question() -> str:
     return QUESTION
+
+
+@pytest.fixture(scope="session")
+def marked() -> str:
+    """A prompt with two marked documents."""
+    documents = map(mark, ("Lyon lies on the Rhône.", "Nantes on the Loire."))
+    return "\n\n".join(["Read.", *documents, "Which river?"])
 
 
 @pytest.fixture
@@ -300,6 +310,6 @@ def said(network: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> Itera
 
 
 @pytest.fixture
-def user() -> Callable[[str], list[ChatMessage]]:
+def user() -> User:
     """``user("...")``: a conversation of one message."""
     return lambda text: [ChatMessage(role="user", content=text)]

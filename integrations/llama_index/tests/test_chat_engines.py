@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from llama_index.core import Settings, VectorStoreIndex
@@ -13,10 +13,11 @@ from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.chat_engine.types import BaseChatEngine
 from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.tools import QueryEngineTool
-from llama_index.llms.rag_middle import MarkDocuments, RagMiddleLLM
+from llama_index.llms.rag_middle import MarkDocuments
 
-MakeLLM = Callable[..., RagMiddleLLM]
-Use = Callable[[RagMiddleLLM], None]
+if TYPE_CHECKING:
+    from conftest import MakeLLM, Use
+
 
 MODES = ("context", "condense_plus_context", "condense_question", "best")
 ORDERS = ([0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0], [3, 5, 0, 2, 4, 1])

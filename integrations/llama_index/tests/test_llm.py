@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from llama_index.core.base.llms.base import BaseLLM
-from llama_index.core.base.llms.types import ChatMessage, MessageRole
+from llama_index.core.base.llms.types import MessageRole
 from llama_index.llms.rag_middle import RagMiddleLLM
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -22,26 +21,25 @@ from rag_middle import (
     RagMiddleModel,
     UnknownNameError,
     UnsupportedGenerationError,
-    mark,
 )
 from rag_middle.generation import model_facts
 from rag_middle.profiles import Profile, write_profile
 
-MakeLLM = Callable[..., RagMiddleLLM]
-User = Callable[[str], list[ChatMessage]]
-MARKED = "Read.\n\n" + "\n\n".join(map(mark, ("Lyon lies on the Rhône.", "Nantes on the Loire.")))
-MARKED += "\n\nWhich river?"
+if TYPE_CHECKING:
+    from conftest import MakeLLM, User
 
 
 def test_is_an_llm_of_llama_index() -> None:
     assert BaseLLM.__name__ in [base.__name__ for base in RagMiddleLLM.__mro__]
 
 
-def test_completing_chatting_and_streaming_agree(llm: RagMiddleLLM, user: User) -> None:
-    whole = llm.complete(MARKED)
-    streamed = list(llm.stream_complete(MARKED))
-    chatted = llm.chat(user(MARKED))
-    chat_streamed = list(llm.stream_chat(user(MARKED)))
+def test_completing_chatting_and_streaming_agree(
+    llm: RagMiddleLLM, user: User, marked: str
+) -> None:
+    whole = llm.complete(marked)
+    streamed = list(llm.stream_complete(marked))
+    chatted = llm.chat(user(marked))
+    chat_streamed = list(llm.stream_chat(user(marked)))
 
     assert whole.text
     assert "".join(r.delta for r in streamed) == streamed[-1].text == whole.text
@@ -52,13 +50,13 @@ def test_completing_chatting_and_streaming_agree(llm: RagMiddleLLM, user: User) 
 
 
 def test_asynchronous_forms_give_what_the_synchronous_ones_give(
-    llm: RagMiddleLLM, user: User
+    llm: RagMiddleLLM, user: User, marked: str
 ) -> None:
     async def ask() -> list[str]:
-        completed = await llm.acomplete(MARKED)
-        chatted = await llm.achat(user(MARKED))
-        streamed = [r async for r in await llm.astream_complete(MARKED)]
-        chat_streamed = [r async for r in await llm.astream_chat(user(MARKED))]
+        completed = await llm.acomplete(marked)
+        chatted = await llm.achat(user(marked))
+        streamed = [r async for r in await llm.astream_complete(marked)]
+        chat_streamed = [r async for r in await llm.astream_chat(user(marked))]
         return [
             completed.text,
             chatted.message.content or "",
@@ -66,15 +64,17 @@ def test_asynchronous_forms_give_what_the_synchronous_ones_give(
             "".join(r.delta for r in chat_streamed),
         ]
 
-    assert set(asyncio.run(ask())) == {llm.complete(MARKED).text}
+    assert set(asyncio.run(ask())) == {llm.complete(marked).text}
 
 
 @pytest.mark.parametrize("call", ["complete", "stream_complete", "chat", "stream_chat"])
-def test_usage_and_finish_reason_are_in_raw(llm: RagMiddleLLM, user: User, call: str) -> None:
-    prompt: Any = user(MARKED) if "chat" in call else MARKED
+def test_usage_and_finish_reason_are_in_raw(
+    llm: RagMiddleLLM, user: User, call: str, marked: str
+) -> None:
+    prompt: Any = user(marked) if "chat" in call else marked
     answered = getattr(llm, call)(prompt)
     raw = (list(answered)[-1] if "stream" in call else answered).raw
-    sent = llm.rag_middle_model.encode(user_dicts(MARKED))
+    sent = llm.rag_middle_model.encode(user_dicts(marked))
     assert raw["usage"] == {
         "prompt_tokens": len(sent),
         "completion_tokens": 8,
@@ -99,7 +99,7 @@ def test_metadata_is_that_of_the_model(make_llm: MakeLLM) -> None:
 
 
 def test_an_llm_is_loaded_from_a_folder_and_from_its_own_description(
-    network: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+    network: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, tmp_path: Path, marked: str
 ) -> None:
     network.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
@@ -112,7 +112,7 @@ def test_an_llm_is_loaded_from_a_folder_and_from_its_own_description(
     assert llm.metadata.model_name == str(tmp_path)
     assert llm.rag_middle_model.model.config._attn_implementation == "eager"
     again = RagMiddleLLM.from_dict(llm.to_dict())
-    assert again.complete(MARKED).text == llm.complete(MARKED).text
+    assert again.complete(marked).text == llm.complete(marked).text
 
 
 def test_a_missing_model_says_so() -> None:
@@ -150,6 +150,7 @@ def test_a_profile_is_a_method_and_excludes_another(
     network: LlamaForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
     tmp_path: Path,
+    marked: str,
 ) -> None:
     file = tmp_path / "mine.json"
     facts = model_facts(network, tokenizer)
@@ -157,8 +158,8 @@ def test_a_profile_is_a_method_and_excludes_another(
     write_profile(Profile(**settings, recommended=True), file)
     by_profile = make_llm(profile=file)
     by_hand = make_llm(method="lpes", method_options={"factors": [1.5, 3.0]})
-    assert by_profile.complete(MARKED).raw["rag_middle"]["applied"]
-    assert by_profile.complete(MARKED).text == by_hand.complete(MARKED).text
+    assert by_profile.complete(marked).raw["rag_middle"]["applied"]
+    assert by_profile.complete(marked).text == by_hand.complete(marked).text
     with pytest.raises(ProfileFormatError, match="cannot be read"):
         make_llm(profile=tmp_path / "there-is-none.json")
     with pytest.raises(MethodConfigError, match="Pass one of them"):
@@ -173,7 +174,7 @@ def test_method_parameters_and_objects_are_taken(make_llm: MakeLLM) -> None:
         make_llm(method="pin")
 
 
-def test_a_call_may_choose_another_method(make_llm: MakeLLM) -> None:
+def test_a_call_may_choose_another_method(make_llm: MakeLLM, marked: str) -> None:
     llm = make_llm(method="pine")
-    assert llm.complete(MARKED).raw["rag_middle"]["method"] == "pine"
-    assert llm.complete(MARKED, method="none").raw["rag_middle"]["method"] == "none"
+    assert llm.complete(marked).raw["rag_middle"]["method"] == "pine"
+    assert llm.complete(marked, method="none").raw["rag_middle"]["method"] == "none"

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
-from llama_index.core.base.llms.types import ChatMessage
-from llama_index.llms.rag_middle import RagMiddleLLM, RequestError
+from llama_index.llms.rag_middle import RequestError
 from transformers import PreTrainedTokenizerFast
 
-from rag_middle import UnsupportedGenerationError, mark
+from rag_middle import UnsupportedGenerationError
 
-MakeLLM = Callable[..., RagMiddleLLM]
-User = Callable[[str], list[ChatMessage]]
-MARKED = "Read.\n\n" + "\n\n".join(map(mark, ("Lyon lies on the Rhône.", "Nantes on the Loire.")))
-MARKED += "\n\nWhich river?"
+if TYPE_CHECKING:
+    from conftest import MakeLLM, User
 
 
-def test_call_options_override_those_of_the_llm(make_llm: MakeLLM) -> None:
+def test_call_options_override_those_of_the_llm(make_llm: MakeLLM, marked: str) -> None:
     llm = make_llm(generate_kwargs={"repetition_penalty": 5.0}, max_new_tokens=30)
-    usage = llm.complete(MARKED, max_new_tokens=3).raw["usage"]
+    usage = llm.complete(marked, max_new_tokens=3).raw["usage"]
     assert usage["completion_tokens"] == 3
-    assert llm.complete(MARKED).text != llm.complete(MARKED, repetition_penalty=1.0).text
+    assert llm.complete(marked).text != llm.complete(marked, repetition_penalty=1.0).text
 
 
 def test_unknown_options_are_refused_with_a_suggestion(make_llm: MakeLLM, user: User) -> None:
@@ -33,13 +31,13 @@ def test_unknown_options_are_refused_with_a_suggestion(make_llm: MakeLLM, user: 
         make_llm(generate_kwargs={"temprature": 0.5})
 
 
-def test_do_sample_means_what_it_means_in_transformers(make_llm: MakeLLM) -> None:
+def test_do_sample_means_what_it_means_in_transformers(make_llm: MakeLLM, marked: str) -> None:
     drawing = make_llm(generate_kwargs={"do_sample": True, "temperature": 5.0, "seed": 1})
-    assert drawing.complete(MARKED).text == drawing.complete(MARKED).text
-    assert drawing.complete(MARKED).text != drawing.complete(MARKED, seed=2).text
-    assert drawing.complete(MARKED, do_sample=False).text == make_llm().complete(MARKED).text
-    assert drawing.complete(MARKED, temperature=0.0).text == make_llm().complete(MARKED).text
-    assert make_llm().complete(MARKED, do_sample=True).raw["rag_middle"]["seed"] is not None
+    assert drawing.complete(marked).text == drawing.complete(marked).text
+    assert drawing.complete(marked).text != drawing.complete(marked, seed=2).text
+    assert drawing.complete(marked, do_sample=False).text == make_llm().complete(marked).text
+    assert drawing.complete(marked, temperature=0.0).text == make_llm().complete(marked).text
+    assert make_llm().complete(marked, do_sample=True).raw["rag_middle"]["seed"] is not None
 
 
 @pytest.mark.parametrize("call", ["complete", "stream_complete"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from llama_index.core import Settings
@@ -28,10 +28,8 @@ from rag_middle import (
 )
 from rag_middle.generation import MissingDocumentsWarning
 
-MakeLLM = Callable[..., RagMiddleLLM]
-User = Callable[[str], list[ChatMessage]]
-MARKED = "Read.\n\n" + "\n\n".join(map(mark, ("Lyon lies on the Rhône.", "Nantes on the Loire.")))
-MARKED += "\n\nWhich river?"
+if TYPE_CHECKING:
+    from conftest import MakeLLM, User
 
 
 def test_prompts_have_one_bos_and_go_through_the_chat_template(
@@ -58,11 +56,15 @@ def test_system_prompt_and_query_wrapper_reach_the_model(make_llm: MakeLLM, call
 
 
 def test_a_model_without_a_chat_template_reads_plain_text(
-    make_llm: MakeLLM, plain_tokenizer: PreTrainedTokenizerFast, calls: list, user: User
+    make_llm: MakeLLM,
+    plain_tokenizer: PreTrainedTokenizerFast,
+    calls: list,
+    user: User,
+    marked: str,
 ) -> None:
     llm = make_llm(tokenizer=plain_tokenizer)
     assert not llm.metadata.is_chat_model
-    history = [*user(MARKED), ChatMessage(role="assistant", content="Both."), *user(MARKED)]
+    history = [*user(marked), ChatMessage(role="assistant", content="Both."), *user(marked)]
     raw = llm.chat(history).raw
     assert raw["rag_middle"]["documents"] == 2
     assert calls[0].text.startswith("user: Read.")
@@ -143,25 +145,25 @@ def test_a_model_cannot_be_made_to_write_documents(
 
 
 def test_answers_read_the_same_when_they_come_back(
-    make_llm: MakeLLM, said: Callable[..., None], calls: list, user: User
+    make_llm: MakeLLM, said: Callable[..., None], calls: list, user: User, marked: str
 ) -> None:
     said("See [[rm:doc]].")
     llm = make_llm(max_new_tokens=20)
     answer = llm.chat(user(mark(Document("Lyon.")) + "\n\nWhich?")).message
     foreign = ChatMessage(role="assistant", content=mark("Forged."))
-    raw = llm.chat([*user(MARKED), answer, foreign, *user("And now?")]).raw
+    raw = llm.chat([*user(marked), answer, foreign, *user("And now?")]).raw
     assert raw["rag_middle"]["documents"] == 2  # those of the user's message, not the forged one
     assert calls[-1].opened == calls[-1].closed == 2
 
 
 @pytest.mark.parametrize("call", ["complete", "stream_complete", "acomplete", "astream_complete"])
 def test_prompts_that_do_not_fit_are_refused_with_their_numbers(
-    make_llm: MakeLLM, call: str
+    make_llm: MakeLLM, call: str, marked: str
 ) -> None:
     llm = make_llm(context_window=40)
 
     def ask() -> None:
-        answered = getattr(llm, call)(MARKED)
+        answered = getattr(llm, call)(marked)
         if call.startswith("a"):
             answered = asyncio.run(answered)
         if "stream" in call:
@@ -171,15 +173,15 @@ def test_prompts_that_do_not_fit_are_refused_with_their_numbers(
         ask()
     assert raised.value.context_window == 40
     assert raised.value.max_new_tokens == 8
-    assert raised.value.prompt_tokens == llm.count_prompt_tokens([ChatMessage(content=MARKED)])
+    assert raised.value.prompt_tokens == llm.count_prompt_tokens([ChatMessage(content=marked)])
     assert isinstance(raised.value.__cause__, ContextOverflowError)
     assert not isinstance(raised.value, ValueError)  # refine would swallow it
 
 
-def test_documents_may_be_dropped_instead(make_llm: MakeLLM) -> None:
-    needed = make_llm().count_prompt_tokens([ChatMessage(content=MARKED)]) + 8
+def test_documents_may_be_dropped_instead(make_llm: MakeLLM, marked: str) -> None:
+    needed = make_llm().count_prompt_tokens([ChatMessage(content=marked)]) + 8
     llm = make_llm(context_window=needed - 1, generate_kwargs={"on_overflow": "drop_documents"})
-    made = llm.complete(MARKED).raw["rag_middle"]
+    made = llm.complete(marked).raw["rag_middle"]
     assert (made["documents"], len(made["dropped_documents"])) == (1, 1)
 
 

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from llama_index.core.base.llms.types import ChatMessage
 from llama_index.llms.rag_middle import RagMiddleLLM
 from transformers import LlamaForCausalLM
 
-from rag_middle import mark
-
-MakeLLM = Callable[..., RagMiddleLLM]
-User = Callable[[str], list[ChatMessage]]
-MARKED = "Read.\n\n" + "\n\n".join(map(mark, ("Lyon lies on the Rhône.", "Nantes on the Loire.")))
-MARKED += "\n\nWhich river?"
+if TYPE_CHECKING:
+    from conftest import MakeLLM, User
 
 
 def slow(network: LlamaForCausalLM, seconds: float) -> Any:
@@ -31,7 +25,7 @@ def slow(network: LlamaForCausalLM, seconds: float) -> Any:
 
 @pytest.mark.parametrize("call", ["acomplete", "achat", "astream_complete", "astream_chat"])
 def test_the_event_loop_runs_on_while_the_model_generates(
-    llm: RagMiddleLLM, network: LlamaForCausalLM, user: User, call: str
+    llm: RagMiddleLLM, network: LlamaForCausalLM, user: User, call: str, marked: str
 ) -> None:
     ticked = threading.Event()
     heard: list[bool] = []
@@ -48,7 +42,7 @@ def test_the_event_loop_runs_on_while_the_model_generates(
                 ticked.set()
 
         ticking = asyncio.create_task(tick())
-        answered = await getattr(llm, call)(user(MARKED) if "chat" in call else MARKED)
+        answered = await getattr(llm, call)(user(marked) if "chat" in call else marked)
         if "stream" in call:
             async for _ in answered:
                 pass
@@ -63,7 +57,7 @@ def test_the_event_loop_runs_on_while_the_model_generates(
 
 
 def test_cancelling_a_task_ends_its_generation(
-    make_llm: MakeLLM, network: LlamaForCausalLM
+    make_llm: MakeLLM, network: LlamaForCausalLM, marked: str
 ) -> None:
     llm = make_llm(max_new_tokens=2000)
     steps = 0
@@ -74,23 +68,23 @@ def test_cancelling_a_task_ends_its_generation(
 
     async def ask() -> None:
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(llm.acomplete(MARKED), timeout=0.2)
-        async for _ in await llm.astream_complete(MARKED):
+            await asyncio.wait_for(llm.acomplete(marked), timeout=0.2)
+        async for _ in await llm.astream_complete(marked):
             break
 
     handles = [slow(network, 0.01), network.register_forward_pre_hook(count)]
     try:
         asyncio.run(ask())
         assert 0 < steps < 500
-        assert llm.complete(MARKED, max_new_tokens=1).text  # the model is free again
+        assert llm.complete(marked, max_new_tokens=1).text  # the model is free again
     finally:
         for handle in handles:
             handle.remove()
 
 
-def test_leaving_a_stream_early_frees_the_model(make_llm: MakeLLM) -> None:
+def test_leaving_a_stream_early_frees_the_model(make_llm: MakeLLM, marked: str) -> None:
     llm = make_llm(max_new_tokens=3000)
-    stream = llm.stream_complete(MARKED)
+    stream = llm.stream_complete(marked)
     next(stream)
     stream.close()
     assert llm.complete("Hello", max_new_tokens=1).text
@@ -101,7 +95,7 @@ def test_leaving_a_stream_early_frees_the_model(make_llm: MakeLLM) -> None:
     "call", ["complete", "stream_complete", "achat", "astream_chat", "stream_chat"]
 )
 def test_what_is_raised_while_generating_reaches_the_caller(
-    llm: RagMiddleLLM, network: LlamaForCausalLM, user: User, call: str
+    llm: RagMiddleLLM, network: LlamaForCausalLM, user: User, call: str, marked: str
 ) -> None:
     calls = 0
 
@@ -112,7 +106,7 @@ def test_what_is_raised_while_generating_reaches_the_caller(
             raise MemoryError("no memory left")
 
     def ask() -> None:
-        answered = getattr(llm, call)(user(MARKED) if "chat" in call else MARKED)
+        answered = getattr(llm, call)(user(marked) if "chat" in call else marked)
         if call.startswith("a"):
             asyncio.run(follow(answered))
         else:
@@ -133,9 +127,11 @@ def test_what_is_raised_while_generating_reaches_the_caller(
     assert llm.complete("Hello").text
 
 
-def test_threads_with_different_documents_get_their_own_answers(make_llm: MakeLLM) -> None:
+def test_threads_with_different_documents_get_their_own_answers(
+    make_llm: MakeLLM, marked: str
+) -> None:
     llm = make_llm(method="pine")
-    prompts = [MARKED.replace("Lyon", name) for name in ("Lyon", "Tours", "Bordeaux", "Lille")]
+    prompts = [marked.replace("Lyon", name) for name in ("Lyon", "Tours", "Bordeaux", "Lille")]
     alone = [llm.complete(prompt).text for prompt in prompts]
     together: dict[int, str] = {}
 

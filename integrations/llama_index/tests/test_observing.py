@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from llama_index.core import Settings, VectorStoreIndex
@@ -21,7 +21,8 @@ from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events.base import BaseEvent
 from llama_index.llms.rag_middle import MarkDocuments, RagMiddleLLM
 
-MakeLLM = Callable[..., RagMiddleLLM]
+if TYPE_CHECKING:
+    from conftest import MakeLLM
 
 
 class Recorder(BaseEventHandler):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 from llama_index.core.indices.prompt_helper import PromptHelper
@@ -19,7 +19,9 @@ from llama_index.llms.rag_middle import (
 
 from rag_middle import MarkerError, mark, parse
 
-MakeLLM = Callable[..., RagMiddleLLM]
+if TYPE_CHECKING:
+    from conftest import MakeLLM
+
 PROMPT = PromptTemplate("Documents:\n{context_str}\nQuestion: Which river?\nAnswer: ")
 LENGTHS = (4, 30, 9, 1, 17, 40, 5)
 DOCUMENTS = [" ".join(f"w{i}x{j}" for j in range(n)) for i, n in enumerate(LENGTHS)]

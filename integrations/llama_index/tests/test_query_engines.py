@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from llama_index.core import Settings, VectorStoreIndex, get_response_synthesizer
@@ -31,7 +31,6 @@ from llama_index.llms.rag_middle import (
     MarkDocuments,
     MarkedCitationQueryEngine,
     MarkedSynthesizer,
-    RagMiddleLLM,
     RequestError,
     SimpleDocuments,
 )
@@ -39,8 +38,9 @@ from llama_index.llms.rag_middle import (
 from rag_middle import escape, parse
 from rag_middle.generation import MissingDocumentsWarning
 
-MakeLLM = Callable[..., RagMiddleLLM]
-Use = Callable[[RagMiddleLLM], None]
+if TYPE_CHECKING:
+    from conftest import MakeLLM, Use
+
 Shuffled = Callable[..., MarkDocuments]
 
 ORDERS = ([0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0], [3, 5, 0, 2, 4, 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 from llama_index.core import VectorStoreIndex
@@ -13,7 +14,8 @@ from llama_index.core.prompts import PromptTemplate
 from llama_index.core.types import PydanticProgramMode
 from llama_index.llms.rag_middle import MarkDocuments, RagMiddleLLM
 
-MakeLLM = Callable[..., RagMiddleLLM]
+if TYPE_CHECKING:
+    from conftest import MakeLLM
 
 
 class River(BaseModel):
