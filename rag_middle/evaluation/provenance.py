@@ -11,7 +11,7 @@ import torch
 
 import rag_middle
 from rag_middle.generation import RagMiddleModel
-from rag_middle.reader import READER_NAME, is_reader
+from rag_middle.generation.identity import told_name
 
 __all__ = ["model_identity", "software"]
 
@@ -21,8 +21,9 @@ _SAMPLED = 16  # values of a parameter that go into the digest
 def model_identity(model: RagMiddleModel) -> dict[str, Any]:
     """What tells this model from others: name, revision, number format, a digest of its weights.
 
-    The digest takes a few values of every parameter, so that another training of a model under
-    the same name is noticed; it is no checksum of the whole.
+    A model from a folder goes by the folder's name, without the way there. The digest takes a few
+    values of every parameter, so that another training of a model under the same name is noticed;
+    it is no checksum of the whole.
     """
     inner: Any = model.model
     digest = hashlib.sha256()
@@ -33,9 +34,8 @@ def model_identity(model: RagMiddleModel) -> dict[str, Any]:
             every = max(1, len(values) // _SAMPLED)
             sample = values[::every][:_SAMPLED].to("cpu", torch.float32)
             digest.update(sample.numpy().tobytes())
-    name = str(inner.config._name_or_path or type(inner).__name__)
     return {
-        "name": READER_NAME if is_reader(name) else name,
+        "name": told_name(str(inner.config._name_or_path or type(inner).__name__)),
         "revision": getattr(inner.config, "_commit_hash", None),
         "type": inner.config.model_type,
         "dtype": str(inner.dtype).removeprefix("torch."),

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 from filelock import FileLock, Timeout
 
 from rag_middle.errors import EvaluationRecordsError
+from rag_middle.generation.identity import told_name
 
 __all__ = ["FORMAT", "Key", "Record", "Records", "open_records"]
 
@@ -174,6 +175,7 @@ def _load(records: Records, file: BinaryIO, path: Path, identity: dict[str, Any]
 
 
 def _check_header(header: dict[str, Any], identity: dict[str, Any], path: Path) -> None:
+    header = _without_path(header)
     wanted = {"kind": "header", "format": FORMAT, **identity}
     differing = [name for name in {**wanted, **header} if header.get(name) != wanted.get(name)]
     if differing:
@@ -183,3 +185,14 @@ def _check_header(header: dict[str, Any], identity: dict[str, Any], path: Path) 
             f"The records in {str(path)!r} belong to another measurement: they have {was}, this "
             f"run {now}. Write to another file, or remove that one to begin anew."
         )
+
+
+def _without_path(header: dict[str, Any]) -> dict[str, Any]:
+    """A header whose model goes by its folder's name, also where earlier versions kept the path.
+
+    Another model of that name still differs, by the digest of its weights.
+    """
+    model = header.get("model")
+    if not isinstance(model, dict) or not isinstance(model.get("name"), str):
+        return header
+    return {**header, "model": {**model, "name": told_name(model["name"])}}

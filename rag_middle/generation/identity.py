@@ -19,7 +19,7 @@ from rag_middle.methods import Compose, FromProfile, Method
 from rag_middle.profiles import ModelFacts
 from rag_middle.reader import READER_NAME, is_reader
 
-__all__ = ["check_profiles", "model_facts"]
+__all__ = ["check_profiles", "model_facts", "told_name"]
 
 _SAMPLED = 64  # values of every parameter
 _REMEMBERED = 64
@@ -44,7 +44,7 @@ def model_facts(
     traits = model_traits(model)
     first = next(iter(traits.layers.values()), None)
     return ModelFacts(
-        id=_told_name(Path(str(config._name_or_path or type(model).__name__))),
+        id=told_name(str(config._name_or_path or type(model).__name__)),
         revision=getattr(config, "_commit_hash", None),
         model_type=traits.model_type,
         layers=traits.num_layers,
@@ -57,11 +57,15 @@ def model_facts(
     )
 
 
-def _told_name(where: Path) -> str:
+def told_name(name: str) -> str:
+    """What profiles and results call a model: a name on the hub as it is, a folder by its own name.
+
+    Where the folder lies on this machine is nobody's business.
+    """
+    where = Path(name)
     if is_reader(where):
         return READER_NAME
-    # A folder by its name: where it lies on this machine is nobody's business.
-    return where.name if where.is_absolute() or where.is_dir() else str(where)
+    return where.name if where.is_absolute() or where.is_dir() else name
 
 
 def check_profiles(

@@ -113,6 +113,35 @@ def test_records_of_another_measurement_are_refused(model: RagMiddleModel, tmp_p
             run(fake, task, [], how, records=path)
 
 
+def test_records_that_name_the_models_whole_path_can_be_continued(
+    model: RagMiddleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, path = tmp_path / "tiny-llama", tmp_path / "records.jsonl"
+    monkeypatch.setattr(model.model.config, "_name_or_path", str(folder))
+    fake = fake_reader(model, TASK, u_shape)
+    how = Measurement(limit=2)
+    first = run(fake, TASK, [], how, records=path)
+    assert first.model["name"] == "tiny-llama"
+    header, *others = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    assert str(tmp_path) not in header
+
+    def written_before(**differs: str) -> None:
+        told = json.loads(header)
+        told["model"] |= {"name": str(folder), **differs}
+        path.write_text(json.dumps(told) + "\n" + "".join(others), encoding="utf-8")
+
+    written_before()
+    asked = fake.asked
+    assert run(fake, TASK, [], how, records=path).records == first.records
+    assert fake.asked == asked
+    written_before(weights="0123456789abcdef")  # another model, in a folder of that name
+    with pytest.raises(EvaluationRecordsError, match="another measurement"):
+        run(fake, TASK, [], how, records=path)
+    written_before(name="/elsewhere/another-llama")
+    with pytest.raises(EvaluationRecordsError, match="another-llama"):
+        run(fake, TASK, [], how, records=path)
+
+
 def test_a_label_cannot_change_its_meaning(model: RagMiddleModel, tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     fake = fake_reader(model, TASK, u_shape)
