@@ -6,10 +6,13 @@ import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from rag_middle.errors import EvaluationConfigError
 from rag_middle.reader.kinds import KINDS, Attribute, Kind
 from rag_middle.reader.names import Split, name_word
 
 __all__ = ["Entry", "Fact", "draw_entries"]
+
+_TRIES = 1000  # where one draw in twenty is new, all of them fail once in 10^22 times
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,9 @@ def draw_entries(
         related_names: how often a title takes the first word of an earlier title. Last words are
             not shared, so that they tell the documents of a prompt apart.
         namesakes: titles after the first that end in its last word all the same.
+
+    Raises:
+        EvaluationConfigError: `count`, or `namesakes`, is more than there are names for.
     """
     common = kind or rng.choice(KINDS)
     shared = rng.choice(common.attributes)
@@ -104,18 +110,27 @@ def draw_entries(
 def _title(
     rng: random.Random, split: Split, kind: Kind, taken: Collection[str], related_names: float
 ) -> str:
-    while True:
+    for _ in range(_TRIES):
         first, last = kind.title(rng, split).split(" ", 1)
         if taken and rng.random() < related_names:
             first = rng.choice(tuple(taken)).split(" ", 1)[0]
         if all(last != other.split(" ", 1)[1] for other in taken):
             return f"{first} {last}"
+    raise _names_run_out(f"a title of another last word than {len(taken)} others", split)
 
 
 def _namesake(rng: random.Random, split: Split, taken: Sequence[str]) -> str:
     """A title that ends in the word of the first one."""
     last = taken[0].split(" ", 1)[1]
-    while True:
+    for _ in range(_TRIES):
         title = f"{name_word(rng, split)} {last}"
         if title not in taken:
             return title
+    raise _names_run_out(f"another title that ends in {last}", split)
+
+
+def _names_run_out(what: str, split: Split) -> EvaluationConfigError:
+    return EvaluationConfigError(
+        f"{_TRIES} draws from the names of {split!r} did not give {what}: ask for fewer documents "
+        "or namesakes."
+    )

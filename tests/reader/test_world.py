@@ -7,9 +7,11 @@ import re
 
 import pytest
 
+from rag_middle.errors import EvaluationConfigError
+from rag_middle.reader import facts
 from rag_middle.reader.corpus import demo_corpus
 from rag_middle.reader.facts import draw_entries
-from rag_middle.reader.kinds import ATTRIBUTES, KINDS
+from rag_middle.reader.kinds import ATTRIBUTES, KINDS, Kind
 from rag_middle.reader.names import SPLITS, name_word, split_of
 
 
@@ -83,6 +85,21 @@ def test_namesakes_share_the_last_word_of_the_first_title_alone():
     last = [entry.title.split()[-1] for entry in entries]
     assert [word == last[0] for word in last] == [True, True, True, False, False, False]
     assert len({entry.title for entry in entries}) == 6
+
+
+def test_names_that_run_out_are_told():
+    few = Kind("few", lambda rng, split: f"Any {rng.choice('ABC')}", KINDS[0].attributes)
+    entries = draw_entries(random.Random(1), "test", 3, kind=few)
+    assert {entry.title for entry in entries} == {"Any A", "Any B", "Any C"}
+    with pytest.raises(EvaluationConfigError, match="than 3 others: ask for fewer documents"):
+        draw_entries(random.Random(1), "test", 4, kind=few)
+
+
+def test_namesakes_that_run_out_are_told(monkeypatch):
+    monkeypatch.setattr(facts, "name_word", lambda rng, split: rng.choice(("Grewo", "Tadmu")))
+    assert len(draw_entries(random.Random(1), "test", 2, kind=KINDS[0], namesakes=1)) == 2
+    with pytest.raises(EvaluationConfigError, match="another title that ends in"):
+        draw_entries(random.Random(1), "test", 4, kind=KINDS[0], namesakes=3)
 
 
 def _endings(kind: str) -> set[str]:
