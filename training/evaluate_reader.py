@@ -28,7 +28,30 @@ def accuracy(
     facts_each: Sequence[int] = (1,),
     namesakes: int = 0,
 ) -> float:
-    """Share of ``n`` questions answered exactly, the gold document at ``position`` (0-based)."""
+    """Share of questions answered exactly, with the gold document at one place.
+
+    Exact is title and value together and nothing else, generated greedily. All places have the
+    same questions: numbers 0 to ``n - 1``.
+
+    Args:
+        model: the reader.
+        method: its name, preset or profile.
+        split: whose names the documents have.
+        documents: in a prompt.
+        position: 0-based, of the gold document among them.
+        n: how many questions, at least 1.
+        facts_each: how many facts a document may state.
+        namesakes: other titles of a prompt that end in the gold title's last word.
+
+    Returns:
+        From 0 to 1; a document picked at random scores one in `documents`.
+
+    Raises:
+        UnknownNameError, MethodConfigError: no such method, or none that fits the model.
+        UnsupportedArchitectureError: the model cannot take it.
+        ContextOverflowError: a prompt and its answer have more tokens than the model holds.
+        EvaluationConfigError: more documents or namesakes than there are names for.
+    """
     cases = [
         draw_case(seed, split, documents, position, facts_each=facts_each, namesakes=namesakes)
         for seed in range(n)
