@@ -32,6 +32,7 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from rag_middle.attention import ModelTraits, applied, last_token_attention, model_traits
 from rag_middle.generation.branches import arranged, branched, combined
+from rag_middle.generation.prefill import begun, held
 from rag_middle.generation.scoring import next_token_logits
 from rag_middle.methods import (
     APE,
@@ -58,7 +59,7 @@ from rag_middle.methods import (
     StructuredPrompting,
 )
 from rag_middle.methods.attention_buckets import PUBLISHED_BASES
-from rag_middle.tokens import TokenizedPrompt
+from rag_middle.tokens import TokenizedBatch, TokenizedPrompt
 
 DECODE_STEPS = 8
 #: Targets (prefill, decode) of this project.
@@ -173,9 +174,13 @@ def run(
     start = clock(device)
     runner = Runner(model, method)
     branches = branched(arranged(prompt, method, runner), method, runner)
-    ids = torch.tensor([branch.input_ids for branch in branches], device=device)
-    with applied(model, method, [branch.layout for branch in branches]):
-        out = model(input_ids=ids, past_key_values=DynamicCache(), use_cache=True, logits_to_keep=1)
+    batch = TokenizedBatch(branches)
+    ids, _ = batch.padded(0, device=torch.device(device))  # all of the same length
+    cache = begun(model, method, batch)
+    rest = ids[:, held(cache) :]
+    with applied(model, method, batch.layouts, prefilled=held(cache)):
+        cache = cache or DynamicCache()
+        out = model(input_ids=rest, past_key_values=cache, use_cache=True, logits_to_keep=1)
         middle = clock(device)
         for _ in range(DECODE_STEPS):
             logits = combined(method, out.logits[:, -1:].float(), [len(branches)])[:, -1]

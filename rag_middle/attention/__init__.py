@@ -20,6 +20,7 @@ from rag_middle.attention.plan import (
 )
 from rag_middle.attention.prompt_states import PromptStates, can_share_prompts, reading
 from rag_middle.attention.request import Request
+from rag_middle.attention.row_states import can_read_row_by_row, read_row_by_row
 from rag_middle.attention.traits import LayerTraits, ModelTraits
 
 __all__ = [
@@ -41,10 +42,12 @@ __all__ = [
     "RotaryBases",
     "RotaryExperts",
     "applied",
+    "can_read_row_by_row",
     "can_reuse_documents",
     "can_share_prompts",
     "last_token_attention",
     "model_lock",
     "model_traits",
+    "read_row_by_row",
     "reading",
 ]

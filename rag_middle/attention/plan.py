@@ -258,6 +258,39 @@ class AttentionPlan:
         known = [count for count in counts if count is not None]
         return max(known) if alone and known and len(known) == len(counts) else None
 
+    @property
+    def rotates_only(self) -> bool:
+        """True where no layer does more than turn queries and keys by other rotary tables.
+
+        A prompt then leaves its keys and values behind and nothing else.
+        """
+        by_table = (PositionScale, RotaryBases)
+        return all(
+            plan == LayerPlan(positions=plan.positions) and isinstance(plan.positions, by_table)
+            for plan in self.layers.values()
+        )
+
+    def of_prompt(self, index: int) -> AttentionPlan:
+        """What is asked for one prompt of the batch, read alone.
+
+        Args:
+            index: of the prompt, 0-based.
+
+        Raises:
+            MethodConfigError: layers do more than turn queries and keys (see `rotates_only`).
+        """
+        if not self.rotates_only:
+            raise MethodConfigError(
+                "This plan changes more than rotary positions: run all of its prompts together."
+            )
+        layers = {}
+        for layer, plan in self.layers.items():
+            bases = plan.positions
+            if isinstance(bases, RotaryBases):
+                bases = RotaryBases(factors=(bases.factors[index],))
+            layers[layer] = LayerPlan(positions=bases)
+        return AttentionPlan(layers=layers)
+
     def merge(self, other: AttentionPlan) -> AttentionPlan:
         """Both plans together.
 

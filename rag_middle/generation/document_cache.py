@@ -37,7 +37,7 @@ from rag_middle.generation.turns import in_eval_mode, turn
 from rag_middle.methods import Method
 from rag_middle.tokens import TokenizedPrompt
 
-__all__ = ["DocumentCache", "begun", "held", "precompute", "serves"]
+__all__ = ["DocumentCache", "precompute", "serves", "with_documents"]
 
 _FORMAT = "rag-middle document states 1"
 _SAMPLES = 32  # numbers of each parameter that tell models apart
@@ -137,7 +137,7 @@ def serves(cache: DocumentCache | None, model: PreTrainedModel, method: Method) 
     return cache is not None and method.reads_documents_apart and can_reuse_documents(model)
 
 
-def begun(
+def with_documents(
     cache: DocumentCache | None,
     model: PreTrainedModel,
     method: Method,
@@ -167,11 +167,6 @@ def begun(
         return None
     pieces = _pieces(cache, model, prompt.prefix_ids, prompt.documents_ids)
     return filled_cache(pieces, rows)
-
-
-def held(cache: DynamicCache | None) -> int:
-    """Columns that a model's cache holds."""
-    return 0 if cache is None else int(cache.get_seq_length())
 
 
 def precompute(cache: DocumentCache, model: PreTrainedModel, prompt: TokenizedPrompt) -> int:

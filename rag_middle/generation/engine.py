@@ -18,10 +18,11 @@ from transformers.generation.configuration_utils import ALL_STATIC_CACHE_IMPLEME
 
 from rag_middle.attention import applied
 from rag_middle.generation.branches import Combined, FirstBranches, first_rows
-from rag_middle.generation.document_cache import DocumentCache, begun, held
+from rag_middle.generation.document_cache import DocumentCache
 from rag_middle.generation.effect import acts_on, method_name
 from rag_middle.generation.facts import device_of, end_tokens, pad_token_id
 from rag_middle.generation.options import GenerationOptions
+from rag_middle.generation.prefill import begun, held
 from rag_middle.generation.results import DroppedDocument, Generation, Timings, Usage
 from rag_middle.generation.sampling import Sampler
 from rag_middle.generation.stopping import BeamStops, Progress
@@ -185,7 +186,7 @@ def _run(
     config = _generation_config(model, options, width, pad, ends)
     generate_tokens: Any = model.generate  # typed as a tensor: a module's attribute
     with in_eval_mode(model):
-        cache = begun(documents, model, method, batch.prompts, rows=options.num_beams)
+        cache = begun(model, method, batch, documents=documents, beams=options.num_beams)
         given = {} if cache is None else {"past_key_values": cache}
         with applied(model, method, batch.layouts, prefilled=held(cache)):
             output = generate_tokens(

@@ -14,8 +14,9 @@ from transformers import PreTrainedModel
 from rag_middle.attention import applied, model_traits, reading
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.generation.branches import combined
-from rag_middle.generation.document_cache import DocumentCache, begun, held
+from rag_middle.generation.document_cache import DocumentCache
 from rag_middle.generation.facts import device_of
+from rag_middle.generation.prefill import begun, held
 from rag_middle.generation.turns import in_eval_mode, turn
 from rag_middle.methods import Method
 from rag_middle.tokens import TokenizedBatch, TokenizedPrompt
@@ -58,8 +59,7 @@ def prompt_logits(
             f"{method.name} combines several forward passes, whose prompts differ: only the logits "
             "after the whole prompt exist. Leave all_positions out."
         )
-    known = None if all_positions else documents
-    logits = _prefilled(model, branches, method, all_positions=all_positions, documents=known)
+    logits = _prefilled(model, branches, method, all_positions=all_positions, documents=documents)
     return logits[0] if all_positions else combined(method, logits, [len(branches)])[0, -1]
 
 
@@ -75,7 +75,7 @@ def _prefilled(
     """Logits `[rows, n or 1, v]` of one pass over the prompts."""
     batch = TokenizedBatch(tuple(prompts))
     with turn(model), in_eval_mode(model):
-        cache = begun(documents, model, method, batch.prompts)
+        cache = None if all_positions else begun(model, method, batch, documents=documents)
         with applied(model, method, batch.layouts, prefilled=held(cache)):
             logits, _ = _Forward(model, batch).prefill(all_positions=all_positions, cache=cache)
     return logits
@@ -98,7 +98,7 @@ def continuation_log_probabilities(
     counts = [len(branches) for branches in prompts]
     given = [ids for ids, count in zip(continuations, counts, strict=True) for _ in range(count)]
     with turn(model), in_eval_mode(model):
-        known = begun(documents, model, method, batch.prompts)
+        known = begun(model, method, batch, documents=documents)
         rows = combined(method, _continued(model, batch, given, method, known), counts)
         return _told(rows, continuations)
 

@@ -1,0 +1,125 @@
+"""Rows of a batch read one after the other, into the cache that they would have left together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from transformers import Cache, DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+
+from rag_middle.attention.patch import applied, model_traits
+from rag_middle.attention.plan import AttentionPlan
+from rag_middle.attention.prompt_states import can_share_prompts
+from rag_middle.attention.traits import ModelTraits
+from rag_middle.layout import PromptLayout
+
+__all__ = ["can_read_row_by_row", "read_row_by_row"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A plan that was made already."""
+
+    made: AttentionPlan
+
+    def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
+        return self.made
+
+
+@dataclass(slots=True)
+class _WholeLayer:
+    """Keys and values of all rows of one layer.
+
+    Attributes:
+        rows: of the batch.
+        columns: of the cache.
+        keys: `[b, g, n, d]`, zero in the padding; made by the first row that comes.
+        values: `[b, g, n, dv]`.
+    """
+
+    rows: int
+    columns: int
+    keys: Tensor = field(default_factory=lambda: torch.empty(0))
+    values: Tensor = field(default_factory=lambda: torch.empty(0))
+
+    def put(self, rows: slice, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Store a prompt `[1, g, m, d]` at the end of some rows; returns it as it lies there."""
+        if not self.keys.numel():
+            self.keys = key.new_zeros(self.rows, key.shape[1], self.columns, key.shape[3])
+            self.values = value.new_zeros(self.rows, value.shape[1], self.columns, value.shape[3])
+        padding = self.columns - key.shape[2]
+        self.keys[rows, :, padding:] = key
+        self.values[rows, :, padding:] = value
+        first = slice(rows.start, rows.start + 1)
+        return self.keys[first, :, padding:], self.values[first, :, padding:]
+
+
+class _RowLayer(DynamicLayer):
+    """What the model sees of a `_WholeLayer` while it reads one prompt: an empty cache layer."""
+
+    def __init__(self, whole: _WholeLayer, rows: slice) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._whole = whole
+        self._rows = rows
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        self.lazy_initialization(key_states, value_states)
+        self.keys, self.values = self._whole.put(self._rows, key_states, value_states)
+        return self.keys, self.values
+
+
+def can_read_row_by_row(model: PreTrainedModel, plan: AttentionPlan) -> bool:
+    """Whether rows read alone leave the same cache, and a request may go on from it.
+
+    So it is where the plan changes rotary tables alone, or nothing: everything else keeps more of
+    a prompt than its keys and values, or looks at how its last tokens attend. The model's own
+    cache must keep every token (see `can_share_prompts`).
+    """
+    return plan.rotates_only and can_share_prompts(model)
+
+
+@torch.no_grad()
+def read_row_by_row(
+    model: PreTrainedModel,
+    plan: AttentionPlan,
+    prompts: Sequence[Sequence[int]],
+    device: torch.device,
+    repeats: int = 1,
+) -> DynamicCache:
+    """A cache of a left-padded batch without its last column.
+
+    Memory beyond the cache is that of one prompt. A prompt that is long enough keeps a processor
+    busy by itself; others beside it only push its numbers out of the processor's own caches.
+
+    Args:
+        model: see `can_read_row_by_row`.
+        plan: of the batch.
+        prompts: token ids, two or more each.
+        device: where token ids go in.
+        repeats: rows that each prompt takes (beams).
+    """
+    columns = max(map(len, prompts)) - 1
+    layers = range(model_traits(model).num_layers)
+    wholes = [_WholeLayer(len(prompts) * repeats, columns) for _ in layers]
+    for index, ids in enumerate(prompts):
+        rows = slice(index * repeats, (index + 1) * repeats)
+        layout = PromptLayout(length=len(ids) - 1)  # documents make no difference to rotations
+        with applied(model, _Planned(plan.of_prompt(index)), [layout]):
+            # The base model: only the last token's logits are wanted, and it is not read here.
+            model.base_model(
+                input_ids=torch.tensor([ids[:-1]], device=device),
+                past_key_values=Cache(layers=[_RowLayer(whole, rows) for whole in wholes]),
+                use_cache=True,
+            )
+    cache = DynamicCache()
+    for whole in wholes:
+        layer = DynamicLayer()
+        layer.lazy_initialization(whole.keys, whole.values)
+        layer.keys, layer.values = whole.keys, whole.values  # `update` would copy them
+        cache.layers.append(layer)
+    return cache

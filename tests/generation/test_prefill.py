@@ -1,0 +1,175 @@
+"""Branches of long prompts are read one after the other, and nothing but time tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rag_middle import ContextPrompt
+from rag_middle.attention import can_read_row_by_row, model_traits, read_row_by_row
+from rag_middle.errors import MethodConfigError
+from rag_middle.generation import RagMiddleModel, prefill
+from rag_middle.generation.scoring import prompt_logits
+from rag_middle.methods import SIW, AttentionBuckets, Compose, Method, Permutation, RoToR
+from rag_middle.tokens import TokenizedBatch, TokenizedPrompt
+from tests.conftest import FamilyModel
+from tests.contract.running import distance
+from tests.families import FAMILIES, SUPPORTED
+
+BUCKETS = AttentionBuckets(base_factors=(1.0, 2.0, 4.0))
+#: A row alone goes through other kernels than rows together, in float32.
+CLOSE = 1e-5
+
+
+@pytest.fixture
+def rows_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Prompts of any length count as long; gets the number of rows of each reading by rows."""
+    counts: list[int] = []
+
+    def counted(model: PreTrainedModel, *args: object) -> object:
+        cache = read_row_by_row(model, *args)  # type: ignore[arg-type]
+        layer: Any = cache.layers[0]
+        counts.append(len(layer.keys))
+        return cache
+
+    monkeypatch.setattr(prefill, "_LONG", 2)
+    monkeypatch.setattr(prefill, "read_row_by_row", counted)
+    return counts
+
+
+def assembled(*lengths: int) -> TokenizedPrompt:
+    generator = torch.Generator().manual_seed(sum(lengths))
+
+    def drawn(count: int) -> list[int]:
+        return torch.randint(3, 60, (count,), generator=generator).tolist()
+
+    return TokenizedPrompt.assembled(
+        prefix=drawn(4),
+        documents=[drawn(length) for length in lengths],
+        suffix=drawn(5),
+        document_ids=[None] * len(lengths),
+        scores=None,
+    )
+
+
+def branches_of(prompt: TokenizedPrompt, orders: int) -> tuple[TokenizedPrompt, ...]:
+    count = len(prompt.layout.documents)
+    return tuple(prompt.select([*range(first, count), *range(first)]) for first in range(orders))
+
+
+@pytest.mark.parametrize("name", SUPPORTED)
+def test_reading_by_rows_changes_no_logits_of_any_family(
+    name: str, family_model: FamilyModel, monkeypatch: pytest.MonkeyPatch, rows_read: list[int]
+) -> None:
+    model = family_model(name)
+    prompt = assembled(6, 9, 4)
+    methods: list[tuple[Method, tuple[TokenizedPrompt, ...]]] = [
+        (Permutation(orders=3), branches_of(prompt, 3))
+    ]
+    if FAMILIES[name].traits.positions == "rope":
+        methods.append((BUCKETS, (prompt,) * 3))
+    for method, branches in methods:
+        apart = prompt_logits(model, branches, method, all_positions=False)
+        layouts = tuple(branch.layout for branch in branches)
+        able = can_read_row_by_row(model, method.plan(layouts, model_traits(model)))
+        assert rows_read == ([3] if able else [])
+        rows_read.clear()
+        with monkeypatch.context() as long:
+            long.setattr(prefill, "_LONG", 10_000)
+            together = prompt_logits(model, branches, method, all_positions=False)
+        assert distance(apart.softmax(-1), together.softmax(-1)) < CLOSE
+
+
+def generated(
+    model: RagMiddleModel, prompts: list[ContextPrompt], method: Method, beams: int
+) -> list[tuple[int, ...]]:
+    options = {"max_new_tokens": 5, "num_beams": beams}
+    found = model.batch(prompts, method=method, max_batch_size=32, **options)  # type: ignore[arg-type]
+    return [each.token_ids for each in found]
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+@pytest.mark.parametrize(("method", "branches"), [(BUCKETS, 12), (Permutation(orders=2), 7)])
+def test_batches_of_unequal_prompts_and_beams_go_on_from_it(
+    beams: int,
+    method: Method,
+    branches: int,  # one document has one order
+    model: RagMiddleModel,
+    prompts: list[ContextPrompt],
+    rows_read: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lengths = {len(model.encode(prompt)) for prompt in prompts}
+    assert len(lengths) > 1  # some are padded
+    apart = generated(model, prompts, method, beams)
+    assert sum(rows_read) == branches * beams
+    monkeypatch.setattr(prefill, "_LONG", 10_000)
+    assert generated(model, prompts, method, beams) == apart
+
+
+def test_continuations_are_scored_from_it(
+    model: RagMiddleModel,
+    prompts: list[ContextPrompt],
+    rows_read: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def scored() -> Tensor:
+        scores = model.score_batch(prompts, [" Lyon"] * len(prompts), method=BUCKETS)
+        return torch.tensor([score.total for score in scores])
+
+    apart = scored()
+    assert rows_read
+    monkeypatch.setattr(prefill, "_LONG", 10_000)
+    assert distance(apart, scored()) < CLOSE * len(" Lyon")  # a sum over its tokens
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        Compose(methods=(BUCKETS, SIW())),  # reweights the attention of the prompt's tokens
+        RoToR(routing=0.0),  # documents in a circle
+    ],
+    ids=["siw", "rotor"],
+)
+def test_methods_that_keep_more_of_a_prompt_read_rows_together(
+    method: Method, model: RagMiddleModel, prompt: ContextPrompt, rows_read: list[int]
+) -> None:
+    model.generate(prompt, method=method, max_new_tokens=2)
+    assert rows_read == []
+
+
+def test_a_plan_that_does_more_than_rotate_cannot_be_taken_apart(model: RagMiddleModel) -> None:
+    method = Compose(methods=(BUCKETS, SIW()))
+    layouts = (assembled(6, 9, 4).layout,) * 3
+    with pytest.raises(MethodConfigError, match="run all of its prompts together"):
+        method.plan(layouts, model_traits(model.model)).of_prompt(0)
+
+
+def test_a_model_is_left_as_it_was_when_reading_a_row_fails(
+    llama: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = assembled(6, 9)
+    ids, _ = TokenizedBatch((prompt,)).padded(0)
+    before = llama(input_ids=ids).logits
+    layer = llama.model.layers[-1].mlp
+    forward: Callable[[Tensor], Tensor] = layer.forward
+    calls = 0
+
+    def fails(hidden: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise MemoryError("no room")
+        return forward(hidden)
+
+    plan = BUCKETS.plan((prompt.layout,) * 3, model_traits(llama))
+    with monkeypatch.context() as broken:
+        broken.setattr(layer, "forward", fails)
+        with pytest.raises(MemoryError, match="no room"):
+            read_row_by_row(llama, plan, [prompt.input_ids] * 3, torch.device("cpu"))
+    assert torch.equal(llama(input_ids=ids).logits, before)
