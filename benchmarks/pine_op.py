@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import random
 import resource
 import statistics
@@ -19,8 +18,10 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
+from reporting import facts
 from torch.nn.functional import scaled_dot_product_attention
 
 from rag_middle.layout import PromptLayout
@@ -113,46 +114,40 @@ def main() -> None:
     if args.one_peak:
         print(peak_growth(args.one_peak, args.heads, args.groups))
         return
-    where = {"torch": torch.__version__, "machine": platform.machine(), "threads": 1}
     if args.memory:
-        for documents in (10, 20, 41):
-            command = [
-                sys.executable,
-                __file__,
-                "--one-peak",
-                str(documents),
-                "--heads",
-                str(args.heads),
-                "--groups",
-                str(args.groups),
-            ]
-            grown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            tokens = make_layout(documents, 95, unequal=True).length
-            print(
-                json.dumps({"tokens": tokens, "peak_growth_mib": round(float(grown), 1), **where})
-            )
-        return
+        rows = [memory_row(documents, args) for documents in (10, 20, 41)]
+        known = facts("cpu", timed=False)
+    else:
+        rows = [timing_row(args)]
+        known = facts("cpu", clock="wall", rounds=args.rounds)
+    print(json.dumps({"provenance": known, "rows": rows}, indent=1))
+
+
+def memory_row(documents: int, args: argparse.Namespace) -> dict[str, Any]:
+    """Peak memory of one prefill, in a fresh process."""
+    shape = ["--heads", str(args.heads), "--groups", str(args.groups)]
+    command = [sys.executable, __file__, "--one-peak", str(documents), *shape]
+    grown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    tokens = make_layout(documents, 95, unequal=True).length
+    return {"tokens": tokens, "peak_growth_mib": round(float(grown), 1)}
+
+
+def timing_row(args: argparse.Namespace) -> dict[str, Any]:
+    """Median times of all candidates, and PINE's to the causal call's."""
     layout = make_layout(args.documents, args.mean_length, args.lengths == "unequal")
     calls = candidates(layout, args.heads, args.groups, dtype=getattr(torch, args.dtype))
     medians = milliseconds(calls, args.rounds)
-    print(
-        json.dumps(
-            {
-                "tokens": layout.length,
-                "documents": args.documents,
-                "lengths": args.lengths,
-                "heads": args.heads,
-                "groups": args.groups,
-                "dtype": args.dtype,
-                "rounds": args.rounds,
-                "median_ms": {name: round(value, 3) for name, value in medians.items()},
-                "prefill_ratio": round(medians["pine"] / medians["causal"], 2),
-                "prefill_ratio_with_lse": round(medians["pine with lse"] / medians["causal"], 2),
-                **where,
-            },
-            indent=1,
-        )
-    )
+    return {
+        "tokens": layout.length,
+        "documents": args.documents,
+        "lengths": args.lengths,
+        "heads": args.heads,
+        "groups": args.groups,
+        "dtype": args.dtype,
+        "median_ms": {name: round(value, 3) for name, value in medians.items()},
+        "prefill_ratio": round(medians["pine"] / medians["causal"], 2),
+        "prefill_ratio_with_lse": round(medians["pine with lse"] / medians["causal"], 2),
+    }
 
 
 if __name__ == "__main__":

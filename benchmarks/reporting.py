@@ -1,4 +1,4 @@
-"""What benchmarks of one model's time state beside their figures, and how they write them."""
+"""What benchmarks state beside their figures, and how they write them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,17 @@ from rag_middle import __version__
 Facts = dict[str, Any]
 
 
-def facts(device: str | None, **more: Any) -> Facts:
-    """With what it was measured: versions, machine, clock, command; and what else is given."""
+def facts(
+    device: str | None, *, timed: bool = True, command: str | None = None, **more: Any
+) -> Facts:
+    """With what it was measured: versions, machine, clock, command; and what else is given.
+
+    Args:
+        device: of the model; None for the default one.
+        timed: whether the figures are times, which have a clock.
+        command: what repeats the figures; by default as this run was called.
+        more: what one benchmark states besides, or in another way.
+    """
     gpu = torch.cuda.get_device_name() if device and device.startswith("cuda") else None
     return {
         "date": date.today().isoformat(),
@@ -30,9 +39,9 @@ def facts(device: str | None, **more: Any) -> Facts:
         "processor": gpu or _processor(),
         "device": device or "default",
         "threads": torch.get_num_threads(),
-        "clock": "wall, synchronised" if gpu else "CPU time of the process",
+        **({"clock": "wall, synchronised" if gpu else "CPU time of the process"} if timed else {}),
         **more,
-        "command": "python " + " ".join(sys.argv),
+        "command": command or "python " + " ".join(sys.argv),
     }
 
 

@@ -17,19 +17,17 @@ import gzip
 import hashlib
 import json
 import os
-import platform
 import shutil
 import tempfile
 from collections.abc import Sequence
-from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from reporting import Facts, facts, report
 
-from rag_middle import __version__
 from rag_middle.retrieval import (
     Embedder,
     FaissIndex,
@@ -41,7 +39,7 @@ from rag_middle.retrieval import (
 
 CUTOFFS = (1, 5, 10, 20)
 WHOLE = Splitter(chunk_size=100_000, overlap=0)  # a few passages are longer than the model reads
-PACKAGES = ("faiss-cpu", "langchain-text-splitters", "sentence-transformers", "torch")
+PACKAGES = ("faiss-cpu", "langchain-text-splitters", "sentence-transformers")
 
 
 def main() -> None:
@@ -51,7 +49,7 @@ def main() -> None:
         opener = gzip.open if arguments.file.suffix == ".gz" else open
         with opener(arguments.file, "rb") as source, passages.open("wb") as target:
             shutil.copyfileobj(source, target)
-        lines = [json.loads(line) for line in passages.open(encoding="utf-8")]
+        lines = [json.loads(line) for line in passages.read_bytes().splitlines()]
         model = SentenceTransformerEmbedder(arguments.embedder, device=arguments.device)
         embedder = _Remembering(model)
         rows = [
@@ -62,14 +60,23 @@ def main() -> None:
                 ("default chunks", default_splitter(model), "flat"),
             )
         ]
-    report = {"rows": rows, "provenance": _provenance(arguments.file, lines, model)}
-    text = _table(report)
-    print(text)
-    if arguments.out is not None:
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        content = json.dumps(report, indent=2) + "\n"
-        (arguments.out / "retrieval_recall.json").write_text(content, encoding="utf-8")
-        (arguments.out / "retrieval_recall.md").write_text(text, encoding="utf-8")
+    known = facts(
+        arguments.device,
+        timed=False,
+        cores=os.cpu_count(),
+        packages={name: version(name) for name in PACKAGES},
+        embedder=model.name,
+        embedder_reads_tokens=model.max_tokens,
+        file=arguments.file.name,
+        file_sha256=hashlib.sha256(arguments.file.read_bytes()).hexdigest(),
+        questions=len(lines),
+        randomness="none",
+        command=f"python benchmarks/retrieval_recall.py {arguments.file.name}",
+    )
+    output = None if arguments.out is None else arguments.out / "retrieval_recall"
+    report(_table(rows), rows, known, output)
+    if output is not None:
+        output.with_suffix(".md").write_text(_page(rows, known), encoding="utf-8")
 
 
 class _Remembering:
@@ -121,40 +128,24 @@ def _ranks(index: FaissIndex, lines: list[dict[str, Any]]) -> list[float]:
     return ranks
 
 
-def _provenance(
-    file: Path, lines: list[dict[str, Any]], embedder: SentenceTransformerEmbedder
-) -> dict[str, Any]:
-    return {
-        "command": f"python benchmarks/retrieval_recall.py {file.name}",
-        "file": file.name,
-        "file_sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
-        "questions": len(lines),
-        "embedder": embedder.name,
-        "embedder_reads_tokens": embedder.max_tokens,
-        "randomness": "none",
-        "rag_middle": __version__,
-        "packages": {name: version(name) for name in PACKAGES},
-        "python": platform.python_version(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "date": date.today().isoformat(),
-    }
-
-
-def _table(report: dict[str, Any]) -> str:
-    source = report["provenance"]
+def _table(rows: list[dict[str, Any]]) -> str:
     header = ["split", "index", "chunks", *(f"recall@{k}" for k in CUTOFFS)]
-    rows = [header, ["---"] * len(header)]
-    for row in report["rows"]:
+    cells = [header, ["---"] * len(header)]
+    for row in rows:
         recall = [f"{row['recall'][str(k)]:.3f}" for k in CUTOFFS]
-        rows.append([row["split"], row["index"], str(row["chunks"]), *recall])
-    table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
-    packages = ", ".join(f"{name} {number}" for name, number in source["packages"].items())
+        cells.append([row["split"], row["index"], str(row["chunks"]), *recall])
+    return "\n".join("| " + " | ".join(row) + " |" for row in cells)
+
+
+def _page(rows: list[dict[str, Any]], known: Facts) -> str:
+    packages = ", ".join(f"{name} {number}" for name, number in known["packages"].items())
     return (
-        f"# Retrieval recall\n\n{source['questions']} questions of `{source['file']}` (sha256 "
-        f"`{source['file_sha256'][:16]}...`), embedder `{source['embedder']}`.\n\n{table}\n\n"
-        f"Repeat with `{source['command']}`. {source['date']}; {source['machine']}; Python "
-        f"{source['python']}; rag-middle {source['rag_middle']}; {packages}. Nothing is "
-        "random. Passages that answer several questions are indexed once.\n"
+        f"# Retrieval recall\n\n{known['questions']} questions of `{known['file']}` (sha256 "
+        f"`{known['file_sha256'][:16]}...`), embedder `{known['embedder']}`.\n\n{_table(rows)}\n\n"
+        f"Repeat with `{known['command']}`. {known['date']}; {known['processor']}, "
+        f"{known['cores']} cores; Python {known['python']}; rag-middle {known['rag_middle']}; "
+        f"{packages}, torch {known['torch']}. Nothing is random. Passages that answer several "
+        "questions are indexed once.\n"
     )
 
 

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rag_middle.methods import METHODS, Method
+from tests.retrieval.embedding import HashingEmbedder
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 
@@ -58,3 +60,81 @@ def test_a_report_states_rows_and_what_they_were_measured_with(
     assert "- rounds: 3" in shown
     written = json.loads((tmp_path / "new" / "result.json").read_text())
     assert written == {"provenance": known, "rows": rows}
+
+
+def test_figures_that_are_no_times_have_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    reporting = runpy.run_path(str(FOLDER / "reporting.py"))
+    known = reporting["facts"](None, timed=False, questions=5, command="python benchmarks/x.py")
+    assert "clock" not in known
+    assert (known["questions"], known["command"]) == (5, "python benchmarks/x.py")
+
+
+def test_missed_targets_of_the_langchain_wrapper_are_in_bold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("langchain_rag_middle")
+    monkeypatch.syspath_prepend(str(FOLDER))
+    script = runpy.run_path(str(FOLDER / "langchain_overhead.py"))
+
+    def row(wrapper: float, batch: float) -> dict[str, Any]:
+        ratios = {"wrapper": wrapper, "batch": batch}
+        spread = {name: {"median": m, "least": 0.9, "most": 4.0} for name, m in ratios.items()}
+        counts = {"documents": 4, "prompt_tokens": 130, "new_tokens": 13}
+        return {"method": "none", **counts, "median_s": {}, **spread}
+
+    *_, met, missed = script["table"]([row(1.03, 2.5), row(1.031, 2.499)]).splitlines()
+    assert "**" not in met
+    assert "| **1.031** (0.90 to 4.00) | at most 1.03 |" in missed
+    assert "| **2.499** (0.90 to 4.00) | at least 2.5 |" in missed
+
+
+class CountingEmbedder(HashingEmbedder):
+    """Stands for a sentence-transformers model, which takes seconds to load."""
+
+    max_tokens = 256
+
+
+def test_retrieval_is_measured_and_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for needed in ("faiss", "filelock", "langchain_text_splitters", "markdown_it"):
+        pytest.importorskip(needed)
+    monkeypatch.syspath_prepend(str(FOLDER))
+    towns = {"Lyon": "Rhône", "Nantes": "Loire", "Rome": "Tiber"}
+    lines = [
+        {"question": f"What lies on the {river}?", "title": town, "text": f"{town}: {river}."}
+        for town, river in towns.items()
+    ]
+    file, out = tmp_path / "towns.jsonl", tmp_path / "out"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    script = runpy.run_path(str(FOLDER / "retrieval_recall.py"))
+    names = script["main"].__globals__
+    names["SentenceTransformerEmbedder"] = lambda name, device: CountingEmbedder()
+    names["default_splitter"] = lambda embedder: names["WHOLE"]
+    names["CUTOFFS"] = (1, 3)
+    names["PACKAGES"] = ("faiss-cpu",)
+    monkeypatch.setattr("sys.argv", ["retrieval_recall.py", str(file), "--out", str(out)])
+    script["main"]()
+    written = json.loads((out / "retrieval_recall.json").read_text())
+    assert [row["recall"]["3"] for row in written["rows"]] == [1.0, 1.0, 1.0]
+    known = written["provenance"]
+    assert (known["questions"], known["file"]) == (3, "towns.jsonl")
+    assert str(tmp_path) not in json.dumps(known)
+    assert "Repeat with `python benchmarks/retrieval_recall.py towns.jsonl`" in (
+        out / "retrieval_recall.md"
+    ).read_text(encoding="utf-8")
+
+
+def test_the_operator_of_pine_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    small = "--documents 2 --mean-length 5 --heads 2 --groups 2 --rounds 1".split()
+    monkeypatch.setattr("sys.argv", ["pine_op.py", *small])
+    threads = torch.get_num_threads()
+    runpy.run_path(str(FOLDER / "pine_op.py"), run_name="__main__")
+    torch.set_num_threads(threads)
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["rows"][0]["tokens"] == 90
+    assert shown["rows"][0]["median_ms"]["pine"] > 0
+    assert (shown["provenance"]["clock"], shown["provenance"]["threads"]) == ("wall", 1)

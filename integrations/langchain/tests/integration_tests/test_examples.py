@@ -82,8 +82,11 @@ def test_the_benchmark_runs(
     script = ROOT / "benchmarks" / "langchain_overhead.py"
     small = "--rounds 1 --max-tokens 2 --threads 1 --method none --documents 3".split()
     output = tmp_path / "overhead"
+    monkeypatch.syspath_prepend(str(script.parent))  # as when it runs as a script
     run(monkeypatch, script, "--model", str(tiny_folder), *small, "--output", str(output))
-    [row] = json.loads(output.with_suffix(".json").read_text(encoding="utf-8"))["rows"]
+    written = json.loads(output.with_suffix(".json").read_text(encoding="utf-8"))
+    [row], known = written["rows"], written["provenance"]
+    assert (known["threads"], known["rounds"], known["clock"]) == (1, 1, "wall")
     assert row["wrapper"]["median"] > 0
     page = output.with_suffix(".md").read_text(encoding="utf-8")
     assert f"| none | 3 | {row['prompt_tokens']} + 2 |" in page
