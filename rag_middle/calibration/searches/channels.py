@@ -113,15 +113,15 @@ class ChannelSearch(Search):
             hidden=hidden,
         )
 
-    def _tokens(self, model: RagMiddleModel) -> int:
-        return min(self.tokens, model.context_window or self.tokens)
-
     def channels(self, hidden: Tensor) -> tuple[PositionalChannel, ...]:
         """The candidates among the channels of mean hidden states `[layers, n, hidden]`."""
         skip = min(100, hidden.shape[1] // 10)
         layers = range(hidden.shape[0]) if hidden.shape[0] < _SHALLOW else None
         found = rank_channels(hidden, skip_trend=skip, skip_smoothness=skip, layers=layers)
         return found[: self.top]
+
+    def _tokens(self, model: RagMiddleModel) -> int:
+        return min(self.tokens, model.context_window or self.tokens)
 
 
 def _together(model: RagMiddleModel) -> int:
