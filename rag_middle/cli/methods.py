@@ -51,10 +51,10 @@ def methods(
 
 def _described(name: str, kind: type[Method]) -> dict[str, Any]:
     from rag_middle.methods import preset
-    from rag_middle.profiles import measured_profiles, published_profiles
+    from rag_middle.profiles import shipped_profiles
 
     info, name_here = kind.info, kind.registered_name
-    presets = (*published_profiles(name_here), *measured_profiles(name_here))
+    presets = shipped_profiles(name_here)
     return {
         "name": name,
         "title": info.title,

@@ -15,9 +15,8 @@ from rag_middle.methods.base import Method, MethodInfo
 from rag_middle.profiles import (
     ModelFacts,
     Profile,
-    measured_profiles,
-    published_profiles,
     read_profile,
+    shipped_profiles,
 )
 from rag_middle.registry import suggest
 from rag_middle.tokens import TokenizedPrompt
@@ -130,8 +129,9 @@ def preset(method: str, name: str) -> FromProfile:
     Raises:
         MethodConfigError: the method has no presets.
         UnknownNameError: it has others.
+        RegistrationError: two of them have the same name.
     """
-    known = {**published_profiles(method), **measured_profiles(method)}
+    known = shipped_profiles(method)
     if not known:
         raise MethodConfigError(f"{method} has no presets; write '{method}' and pass options.")
     if name not in known:

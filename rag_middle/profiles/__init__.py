@@ -8,6 +8,7 @@ from rag_middle.profiles.files import (
     measured_profiles,
     published_profiles,
     read_profile,
+    shipped_profiles,
     write_profile,
 )
 from rag_middle.profiles.profile import FORMAT_VERSION, ModelFacts, Profile
@@ -19,5 +20,6 @@ __all__ = [
     "measured_profiles",
     "published_profiles",
     "read_profile",
+    "shipped_profiles",
     "write_profile",
 ]

@@ -8,10 +8,16 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from rag_middle.errors import ProfileFormatError
+from rag_middle.errors import ProfileFormatError, RegistrationError
 from rag_middle.profiles.profile import Profile
 
-__all__ = ["measured_profiles", "published_profiles", "read_profile", "write_profile"]
+__all__ = [
+    "measured_profiles",
+    "published_profiles",
+    "read_profile",
+    "shipped_profiles",
+    "write_profile",
+]
 
 _PUBLISHED = Path(__file__).parent / "published"
 _MEASURED = Path(__file__).parent / "measured"
@@ -65,6 +71,22 @@ def published_profiles(method: str) -> dict[str, Profile]:
 def measured_profiles(method: str) -> dict[str, Profile]:
     """Settings that `rag-middle calibrate` found for the bundled reader, by preset name."""
     return _presets(_MEASURED, method)
+
+
+def shipped_profiles(method: str) -> dict[str, Profile]:
+    """All of them by preset name, the published ones first.
+
+    Raises:
+        RegistrationError: a published and a measured one have the same name.
+    """
+    published, measured = published_profiles(method), measured_profiles(method)
+    twice = sorted(published.keys() & measured.keys())
+    if twice:
+        raise RegistrationError(
+            f"{method} has two presets called {' and '.join(map(repr, twice))}, one published and "
+            "one measured: rename the file of the measured one."
+        )
+    return {**published, **measured}
 
 
 def _presets(shipped: Path, method: str) -> dict[str, Profile]:

@@ -13,12 +13,18 @@ import torch
 from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle.documents import ContextPrompt
-from rag_middle.errors import MethodConfigError, ProfileFormatError, ProfileMismatchError
+from rag_middle.errors import (
+    MethodConfigError,
+    ProfileFormatError,
+    ProfileMismatchError,
+    RegistrationError,
+)
 from rag_middle.generation import ProfileWarning, RagMiddleModel, model_facts
-from rag_middle.methods import LPES, SIW, Compose, FromProfile, resolve_method
+from rag_middle.methods import LPES, METHODS, SIW, Compose, FromProfile, resolve_method
 from rag_middle.profiles import (
     ModelFacts,
     Profile,
+    measured_profiles,
     published_profiles,
     read_profile,
     write_profile,
@@ -312,3 +318,19 @@ def test_what_is_unknown_is_not_compared() -> None:
     known = ModelFacts(id="a", model_type="llama", layers=2, hidden_size=8, heads=2, revision="1")
     unknown = ModelFacts(id="b", model_type="llama", layers=2, hidden_size=8)
     assert known.shape_differences(unknown) == known.version_differences(unknown) == []
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_preset_has_the_name_of_another(method: str) -> None:
+    assert not published_profiles(method).keys() & measured_profiles(method).keys()
+
+
+def test_a_measured_preset_does_not_replace_a_published_one(
+    profile: Profile, tmp_path: Path
+) -> None:
+    taken = replace(profile, method="positional_hidden_states")
+    with (
+        shipping(tmp_path, {"llama-2-7b-chat": taken}),
+        pytest.raises(RegistrationError, match="two presets called 'llama-2-7b-chat'"),
+    ):
+        resolve_method("positional_hidden_states:llama-2-7b-chat")
