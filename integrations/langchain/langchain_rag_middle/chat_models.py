@@ -13,9 +13,10 @@ from langchain_core.language_models.model_profile import ModelProfile
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import RunnableConfig
-from langchain_core.runnables.config import ContextThreadPoolExecutor, get_config_list
+from langchain_core.runnables.config import get_config_list
 
 from langchain_rag_middle.asynchronous import in_thread, pieces_in_thread
+from langchain_rag_middle.call_threads import CallThreads
 from langchain_rag_middle.gathering import Gathering, Request
 from langchain_rag_middle.messages import as_prompt_documents, has_documents, prompt_messages
 from langchain_rag_middle.notices import IgnoredArgumentWarning, check_documents, warn_user
@@ -188,8 +189,16 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         """`invoke` for several inputs, whose prompts share forward passes.
 
         Each input has its own run, cache look-up and callbacks. ``max_concurrency`` of the config
-        limits how many share a pass, besides ``max_batch_size``.
+        limits how many share a pass, besides ``max_batch_size``. Inputs for which the system has no
+        thread left are answered one by one.
         """
+
+        def alone(each: LanguageModelInput, its: RunnableConfig) -> Any:
+            try:
+                return self.invoke(each, its, **kwargs)
+            except Exception as error:
+                return _wanted(error, return_exceptions)
+
         results: list[Any] = []
         for gathering, window, configs in self._windows(inputs, config, served=True):
 
@@ -197,19 +206,25 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
                 each: LanguageModelInput, its: RunnableConfig, gathering: Gathering = gathering
             ) -> Any:
                 with gathering.call():
-                    try:
-                        return self.invoke(each, its, **kwargs)
-                    except Exception as error:
-                        return _wanted(error, return_exceptions)
+                    return alone(each, its)
 
-            with ContextThreadPoolExecutor(max_workers=len(window)) as executor:
-                try:
-                    answers = executor.map(call, window, configs)
-                    gathering.serve()
-                    results.extend(answers)
-                except BaseException:
-                    gathering.cancel.set()
-                    raise
+            threads = CallThreads()
+            try:
+                for each, its in zip(window, configs, strict=True):
+                    if not threads.start(call, each, its):
+                        break
+                begun = len(threads.results)
+                gathering.withdraw(len(window) - begun)
+                gathering.serve()
+                results.extend(answer.result() for answer in threads.results)
+                for each, its in zip(window[begun:], configs[begun:], strict=True):
+                    with Gathering.apart():
+                        results.append(alone(each, its))
+            except BaseException:
+                gathering.abandon()
+                raise
+            finally:
+                threads.join()
         return cast("list[AIMessage]", results)
 
     async def abatch(

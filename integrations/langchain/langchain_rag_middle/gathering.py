@@ -70,14 +70,23 @@ class Gathering:
         try:
             self._complete.wait()
             self._run_all()
-        except BaseException:  # an interrupt: nobody may wait for what will not come
-            with self._lock:
-                self.cancel.set()
-                waiting = list(self._waiting)
-            for each in waiting:
-                if not each.future.done():
-                    each.future.set_exception(CancelledError())
+        except BaseException:  # an interrupt, say
+            self.abandon()
             raise
+
+    def withdraw(self, calls: int) -> None:
+        """So many of the calls will not be made after all: nobody need wait for them."""
+        if calls:
+            self._arrived(None, calls)
+
+    def abandon(self) -> None:
+        """Cancel the calls that wait and those that come: nobody may wait for what will not come.
+
+        For one that is served.
+        """
+        with self._lock:
+            self.cancel.set()
+        self._refuse(CancelledError())
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -91,6 +100,16 @@ class Gathering:
             place.leave()
 
     @staticmethod
+    @contextmanager
+    def apart() -> Iterator[None]:
+        """What the block calls waits for no other call."""
+        token = _place.set(None)
+        try:
+            yield
+        finally:
+            _place.reset(token)
+
+    @staticmethod
     def submit(owner: object, request: Request) -> Future[Generation] | None:
         """Wait with the other calls of this batch; None where this call is in no batch."""
         place = _place.get()
@@ -99,18 +118,29 @@ class Gathering:
         assert place.waiting is not None
         return place.waiting.future
 
-    def _arrived(self, waiting: _Waiting | None) -> None:
+    def _arrived(self, waiting: _Waiting | None, calls: int = 1) -> None:
         with self._lock:
             if waiting is not None:
                 self._waiting.append(waiting)
                 if self.cancel.is_set() and self._served:
                     waiting.future.set_exception(CancelledError())
-            self._missing -= 1
+            self._missing -= calls
             if self._missing:
                 return
             self._complete.set()
-        if self._waiting and not self._served:
+        if not self._waiting or self._served:
+            return
+        try:
             threading.Thread(target=self._run_all, name="rag-middle-batch", daemon=True).start()
+        except RuntimeError as error:  # the system has no thread left
+            self._refuse(error)
+
+    def _refuse(self, error: BaseException) -> None:
+        with self._lock:
+            waiting = list(self._waiting)
+        for each in waiting:
+            if not each.future.done():
+                each.future.set_exception(error)
 
     def _run_all(self) -> None:
         # A call may have been cancelled while it waited; from here on none can be.

@@ -69,6 +69,68 @@ def test_an_interrupt_leaves_no_call_waiting(tiny: Any, monkeypatch: pytest.Monk
     assert len(chat(tiny).batch(INPUTS)) == 5
 
 
+@pytest.fixture
+def few_threads(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """``few_threads(2)``: a system in which no third thread starts from here on."""
+
+    def limit(most: int, error: type[BaseException] = RuntimeError) -> None:
+        start, begun = threading.Thread.start, []
+
+        def limited(thread: threading.Thread) -> None:
+            if len(begun) == most:
+                raise error("can't start new thread")
+            begun.append(thread)
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", limited)
+
+    return limit
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("most", [0, 1, 3])
+def test_inputs_without_a_thread_are_answered_one_by_one(
+    most: int, tiny: Any, few_threads: Any
+) -> None:
+    expected = [chat(tiny).invoke(each).content for each in INPUTS]
+    tiny.sent.batch_sizes.clear()
+    few_threads(most)
+    answers = chat(tiny).batch(INPUTS)
+    assert [answer.content for answer in answers] == expected
+    assert tiny.sent.batch_sizes == [most] * bool(most) + [1] * (5 - most)
+    with pytest.raises(MarkerError):
+        chat(tiny).batch([*INPUTS, "[[rm:doc]]open"])
+    *_, refused = chat(tiny).batch([*INPUTS, "[[rm:doc]]open"], return_exceptions=True)
+    assert isinstance(refused, MarkerError)
+
+
+@pytest.mark.timeout(20)
+def test_an_interrupt_while_calls_are_started_leaves_none_waiting(
+    tiny: Any, few_threads: Any
+) -> None:
+    before = threading.active_count()
+    few_threads(3, KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        chat(tiny).batch(INPUTS)
+    assert threading.active_count() == before
+    assert tiny.sent.batch_sizes == []
+
+
+@pytest.mark.timeout(20)
+def test_without_a_thread_to_compute_in_no_asynchronous_call_waits_forever(
+    few_threads: Any,
+) -> None:
+    gathering = Gathering(2, lambda *_: [], "model")
+    few_threads(0)
+    futures = []
+    for each in "ab":
+        with gathering.call():
+            futures.append(Gathering.submit("model", Request(each, {})))
+    for future in futures:
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            future.result(timeout=0)
+
+
 def test_calls_that_come_after_an_interrupt_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
