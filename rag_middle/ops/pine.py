@@ -85,7 +85,10 @@ def prefill(
     document_keys = k[:, :, first:last].clone(memory_format=torch.contiguous_format)
     state = PineState(tables, document_keys)
     call = _Call(q, rotated_keys, v.contiguous(), state, rule, need_lse)
-    for heads in call.head_blocks(0, last, at_once=max(layout.document_lengths, default=1)):
+    longest = max(layout.document_lengths, default=1)
+    # A document moves all keys for itself, `d` numbers each. Where documents are shorter than that,
+    # moved keys outnumber scores, and fill a CPU's cache first.
+    for heads in call.head_blocks(0, last, at_once=longest + k.shape[-1]):
         heads.prefix()
         heads.documents()
     for heads in call.head_blocks(last, layout.length, at_once=layout.length - last):
@@ -145,7 +148,8 @@ class _Call:
         Args:
             start: first query token.
             end: after the last query token; keys behind it are left out.
-            at_once: query tokens that are worth scoring together.
+            at_once: query tokens that are worth scoring together, and what else there is of numbers
+                per key and query head meanwhile.
         """
         if start == end:
             return

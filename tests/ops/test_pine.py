@@ -11,9 +11,10 @@ from torch import Tensor
 
 from rag_middle.errors import PromptError
 from rag_middle.layout import PromptLayout
-from rag_middle.ops import importance
+from rag_middle.ops import importance, pine, pine_heads
 from rag_middle.ops.importance import ScoreRule, document_importance, document_shifts
 from rag_middle.ops.pine import PineTables, base_rotate, decode, prefill
+from rag_middle.ops.pine_tables import MovingKeys
 from rag_middle.ops.rope import RotaryStyle
 from tests.reference.pine import naive_pine, rotary_place
 
@@ -145,6 +146,22 @@ def test_bounded_chunks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatc
     whole = run(case, *case.qkv())
     monkeypatch.setattr(importance, "_SCORES_PER_CPU_THREAD", 100)
     torch.testing.assert_close(run(case, *case.qkv()), whole, atol=1e-5, rtol=1e-5)
+
+
+def test_moved_keys_of_short_documents_count_as_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, alive = Case((1, 1, 1, 1), groups=4), 120  # all heads have 28 scores and 224 numbers
+    sizes: list[int] = []
+
+    class Recorded(MovingKeys):
+        def __init__(self, base: Tensor, heads: int, tables: PineTables) -> None:
+            super().__init__(base, heads, tables)
+            sizes.append(self.keys.numel())
+
+    monkeypatch.setattr(pine_heads, "MovingKeys", Recorded)
+    monkeypatch.setattr(pine, "scores_at_once", lambda _: alive)
+    run(case, *case.qkv())
+    assert sizes
+    assert max(sizes) <= alive
 
 
 @pytest.mark.parametrize("softcap", [None, 2.0])
