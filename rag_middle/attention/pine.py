@@ -29,6 +29,9 @@ _TABLE_HEADROOM = 256
 class PineAttention:
     """Position-invariant attention of one layer during one request.
 
+    A batch is read prompt by prompt, and continued together where that pays. Reading is scores and
+    softmax, which are not cheaper for several prompts at a time, but for very short ones.
+
     The cache holds keys rotated at base positions; un-rotated document keys, which rank the
     documents at every generated token, are kept here.
 
