@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -57,19 +58,26 @@ class _WholeLayer:
         return self.keys[first, :, padding:], self.values[first, :, padding:]
 
 
+class _AllStoredError(Exception):
+    """The last layer's keys and values are stored: nothing else of the pass is wanted."""
+
+
 class _RowLayer(DynamicLayer):
     """What the model sees of a `_WholeLayer` while it reads one prompt: an empty cache layer."""
 
-    def __init__(self, whole: _WholeLayer, rows: slice) -> None:
+    def __init__(self, whole: _WholeLayer, rows: slice, *, last: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._whole = whole
         self._rows = rows
+        self._last = last
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         self.lazy_initialization(key_states, value_states)
         self.keys, self.values = self._whole.put(self._rows, key_states, value_states)
+        if self._last:
+            raise _AllStoredError
         return self.keys, self.values
 
 
@@ -109,17 +117,18 @@ def read_row_by_row(
     for index, ids in enumerate(prompts):
         rows = slice(index * repeats, (index + 1) * repeats)
         layout = PromptLayout(length=len(ids) - 1)  # documents make no difference to rotations
-        with applied(model, _Planned(plan.of_prompt(index)), [layout]):
+        cache = Cache(layers=[_RowLayer(each, rows, last=each is wholes[-1]) for each in wholes])
+        with suppress(_AllStoredError), applied(model, _Planned(plan.of_prompt(index)), [layout]):
             # The base model: only the last token's logits are wanted, and it is not read here.
             model.base_model(
                 input_ids=torch.tensor([ids[:-1]], device=device),
-                past_key_values=Cache(layers=[_RowLayer(whole, rows) for whole in wholes]),
+                past_key_values=cache,
                 use_cache=True,
             )
-    cache = DynamicCache()
+    filled = DynamicCache()
     for whole in wholes:
         layer = DynamicLayer()
         layer.lazy_initialization(whole.keys, whole.values)
         layer.keys, layer.values = whole.keys, whole.values  # `update` would copy them
-        cache.layers.append(layer)
-    return cache
+        filled.layers.append(layer)
+    return filled

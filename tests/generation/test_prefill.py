@@ -156,7 +156,7 @@ def test_a_model_is_left_as_it_was_when_reading_a_row_fails(
     prompt = assembled(6, 9)
     ids, _ = TokenizedBatch((prompt,)).padded(0)
     before = llama(input_ids=ids).logits
-    layer = llama.model.layers[-1].mlp
+    layer = llama.model.layers[0].mlp
     forward: Callable[[Tensor], Tensor] = layer.forward
     calls = 0
 
