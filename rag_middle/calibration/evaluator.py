@@ -108,7 +108,7 @@ class Evaluator:
                     "candidate": key,
                     **candidate.details,
                     "score": outcome.score,
-                    "examples": len(outcome.right) or None,
+                    "examples": outcome.examples or None,
                     "complete": outcome.complete,
                 }
             )

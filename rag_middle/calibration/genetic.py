@@ -12,6 +12,7 @@ from typing import get_args
 from rag_middle.calibration.checks import require_numbers, require_whole
 from rag_middle.calibration.objective import Outcome
 from rag_middle.calibration.racing import Race
+from rag_middle.calibration.screening import expected_ranks
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.ops.curves import Curve, curve_factors
 
@@ -26,6 +27,7 @@ Scoring = Callable[[Sequence[Genome], Race | None], list[Outcome]]
 _LOW, _HIGH, _START = 10, 20, 15  # tenths
 _REACH_X, _REACH_Y = 2, 2  # layers, tenths
 _TRIES = 4
+_KNOWN = 3  # times as many curves as parents say what children may be expected to answer
 _REDRAWS = 8
 
 
@@ -43,7 +45,10 @@ class CurveSearch:
         generations: after the first.
         racing: give up on children that are clearly worse than the worst parent.
         risk: most that the chance may be of giving up on one that is as good; see `Race`.
-        plain: as the paper does it: the same curve may be scored again, and nothing is given up.
+        screening: children drawn for each one that is scored: those most like good curves are.
+            1 to score them all.
+        plain: as the paper does it: every child is scored on everything, curves that were scored
+            before too.
     """
 
     curve: Curve = "bezier"
@@ -55,10 +60,11 @@ class CurveSearch:
     generations: int = 20
     racing: bool = True
     risk: float = 0.05
+    screening: int = 4
     plain: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("control_points", "population", "parents"):
+        for name in ("control_points", "population", "parents", "screening"):
             require_whole(1, **{name: getattr(self, name)})
         for name in ("mutants", "crossovers", "generations"):
             require_whole(0, **{name: getattr(self, name)})
@@ -106,11 +112,12 @@ class CurveSearch:
 class _Scored:
     genome: Genome
     outcome: Outcome
+    fitness: float  # what is expected of it, where it was dropped
 
     @property
     def rank(self) -> tuple[float, float]:
         """By fitness; the likelihood of the answers decides between equals."""
-        return self.outcome.score, self.outcome.log_likelihood or 0.0
+        return self.fitness, self.outcome.log_likelihood or 0.0
 
 
 def evolve(
@@ -138,6 +145,7 @@ class _Evolution:
         self._rng = random.Random(f"lpes {seed}")
         self._score = score
         self._curves: dict[tuple[float, ...], _Scored] = {}
+        self._drawn: dict[Genome, tuple[float, ...]] = {}
 
     def run(self) -> list[tuple[Genome, Outcome]]:
         settings = self._settings
@@ -152,15 +160,35 @@ class _Evolution:
         self._add(first[settings.parents :])
         for _ in range(settings.generations):
             parents = self._best()[: settings.parents]
-            children: list[Genome] = []
-            for _ in range(settings.mutants):
-                children.append(self._new(partial(self._child, parents), children))
-            for _ in range(settings.crossovers):
-                # The better child is kept by selection: the worse one has no advantage from
-                # having been scored.
-                children.extend(self._crossed(parents))
-            self._add(children)
+            self._add(self._children(parents))
         return [(each.genome, each.outcome) for each in self._best()]
+
+    def _children(self, parents: Sequence[_Scored]) -> list[Genome]:
+        settings = self._settings
+        drawn = 1 if settings.plain else settings.screening
+        children: list[Genome] = []
+        for _ in range(drawn * settings.mutants):
+            children.append(self._new(partial(self._child, parents), children))
+        for _ in range(drawn * settings.crossovers):
+            # The better child is kept by selection: the worse one has no advantage from having
+            # been scored.
+            children.extend(self._crossed(parents))
+        return self._screened(children) if drawn > 1 else children
+
+    def _screened(self, children: Sequence[Genome]) -> list[Genome]:
+        """Of children whose curves were not scored yet, as many as a generation has."""
+        settings = self._settings
+        new = self._unscored(children)
+        known = sorted(self._curves, key=lambda curve: self._curves[curve].rank)
+        ranks = expected_ranks([self._curve(each) for each in new], known)
+        best_first = sorted(zip(ranks, new, strict=True), key=lambda pair: -pair[0])  # stable
+        return [each for _, each in best_first[: settings.mutants + 2 * settings.crossovers]]
+
+    def _curve(self, genome: Genome) -> tuple[float, ...]:
+        """The factors of a genome, worked out once."""
+        if genome not in self._drawn:
+            self._drawn[genome] = self._settings.factors(genome, self._layers)
+        return self._drawn[genome]
 
     def _best(self) -> list[_Scored]:
         complete = [each for each in self._curves.values() if each.outcome.complete]
@@ -172,18 +200,27 @@ class _Evolution:
             genomes = self._unscored(genomes)
         if not genomes:
             return
-        worst = self._best()[: settings.parents][-1:] if settings.racing else []
-        races = bool(worst) and not settings.plain and bool(worst[0].outcome.right)
-        enough = len(self._best()) >= settings.parents
-        race = Race(reference=worst[0].outcome.right, risk=settings.risk) if races else None
-        outcomes = self._score(genomes, race if enough else None)
+        race = self._race() if settings.racing and not settings.plain else None
+        outcomes = self._score(genomes, race)
         for genome, outcome in zip(genomes, outcomes, strict=True):
-            curve = settings.factors(genome, self._layers)
-            self._curves.setdefault(curve, _Scored(genome, outcome))
+            curve = self._curve(genome)
+            dropped = race if not outcome.complete else None
+            fitness = dropped.expected(outcome.right) if dropped else outcome.score
+            self._curves.setdefault(curve, _Scored(genome, outcome, fitness))
+
+    def _race(self) -> Race | None:
+        """Against the worst parent; none before there are enough."""
+        best = [each.outcome.right for each in self._best()]
+        if len(best) < self._settings.parents or not best[0]:
+            return None
+        worst = best[self._settings.parents - 1]
+        # Only good ones tell what good children will do.
+        known = tuple(best[: _KNOWN * self._settings.parents])
+        return Race(reference=worst, known=known, risk=self._settings.risk)
 
     def _unscored(self, genomes: Sequence[Genome]) -> list[Genome]:
         """One genome of each curve that was not scored yet."""
-        of_curve = {self._settings.factors(each, self._layers): each for each in reversed(genomes)}
+        of_curve = {self._curve(each): each for each in reversed(genomes)}
         new = [genome for curve, genome in of_curve.items() if curve not in self._curves]
         return new[::-1]
 
@@ -192,9 +229,9 @@ class _Evolution:
         genome = draw()
         if self._settings.plain:
             return genome
-        waiting = {self._settings.factors(each, self._layers) for each in others}
+        waiting = {self._curve(each) for each in others}
         for _ in range(_REDRAWS):
-            curve = self._settings.factors(genome, self._layers)
+            curve = self._curve(genome)
             if curve not in self._curves and curve not in waiting:
                 break
             genome = draw()

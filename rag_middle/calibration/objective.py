@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from rag_middle.calibration.examples import Example
-from rag_middle.calibration.racing import Race, ended
+from rag_middle.calibration.racing import UNSCORED, Race
 from rag_middle.generation import RagMiddleModel, Score
 from rag_middle.methods import Method
 
@@ -28,8 +28,8 @@ class Outcome:
     Attributes:
         score: the objective, over the examples that were scored.
         complete: false where the candidate was dropped before all examples were scored.
-        right: for each scored example ``"1"`` where greedy decoding writes the answer, else
-            ``"0"``; empty where the objective has no examples.
+        right: for each example ``"1"`` where greedy decoding writes the answer, ``"0"`` where it
+            does not, ``"-"`` where that was not tried; empty where the objective has no examples.
         log_likelihood: mean over scored examples, in nats per answer.
     """
 
@@ -37,6 +37,11 @@ class Outcome:
     complete: bool = True
     right: str = ""
     log_likelihood: float | None = None
+
+    @property
+    def examples(self) -> int:
+        """How many examples were scored."""
+        return len(self.right) - self.right.count(UNSCORED)
 
 
 class ExampleObjective:
@@ -71,7 +76,7 @@ class ExampleObjective:
         self._prompts = [self._model.encode(e.prompt, template=template) for e in self.examples]
         self._answers = [self._model.token_ids(e.answer) for e in self.examples]
         self._criterion = criterion
-        self._options: dict[str, Any] = {"max_batch_size": max_batch_size}
+        self._batch = max_batch_size
 
     def __call__(self, method: Method) -> float:
         """The mean over all examples."""
@@ -84,46 +89,53 @@ class ExampleObjective:
             method: a candidate.
             start: first example.
             stop: the one after the last.
-            race: whether and when to give up; none for never, and without effect where verdicts
-                are not what is compared.
+            race: over these examples: in which order they are tried, a batch at a time, and when
+                to give up; none for never, and without effect where verdicts are not compared.
         """
-        if self._criterion != "exact_match":
-            race = None  # a race is about verdicts, and says nothing about likelihoods
-        scores: list[Score] = []
-        for at in race.stages(stop - start) if race else (stop - start,):
-            scores += self._scores([method], start + len(scores), start + at)[0]
-            if race and at < stop - start and ended(race, _verdicts(scores)):
+        if race is None or self._criterion != "exact_match":
+            # A race is about verdicts, and says nothing about likelihoods.
+            return self._outcome(self._scores([method], range(start, stop))[0])
+        scores: list[Score | None] = [None] * (stop - start)
+        order = race.order
+        for batch in range(0, len(order), self._batch):
+            members = order[batch : batch + self._batch]
+            found = self._scores([method], [start + member for member in members])[0]
+            for member, score in zip(members, found, strict=True):
+                scores[member] = score
+            if None in scores and race.lost(_verdicts(scores)):
                 break
-        return self._outcome(scores, complete=len(scores) == stop - start)
+        return self._outcome(scores)
 
     def outcomes(self, methods: Sequence[Method], start: int, stop: int) -> list[Outcome]:
         """`outcome` of several candidates, each prompt read once for as many as allow it.
 
         Bit for bit what they get alone.
         """
-        scored = self._scores(methods, start, stop)
-        return [self._outcome(scores, complete=True) for scores in scored]
+        return [self._outcome(scores) for scores in self._scores(methods, range(start, stop))]
 
-    def _scores(self, methods: Sequence[Method], start: int, stop: int) -> list[list[Score]]:
+    def _scores(self, methods: Sequence[Method], members: Sequence[int]) -> list[list[Score]]:
         return self._model.score_methods(
-            self._prompts[start:stop],
-            self._answers[start:stop],
+            [self._prompts[member] for member in members],
+            [self._answers[member] for member in members],
             methods,
+            max_batch_size=self._batch,
             on_missing_documents="ignore",
-            **self._options,
         )
 
-    def _outcome(self, scores: Sequence[Score], *, complete: bool) -> Outcome:
+    def _outcome(self, scores: Sequence[Score | None]) -> Outcome:
         right = _verdicts(scores)
-        mean = sum(score.total for score in scores) / len(scores)
-        share = right.count("1") / len(right)
+        known = [score for score in scores if score is not None]
+        mean = sum(score.total for score in known) / len(known)
+        share = right.count("1") / len(known)
         return Outcome(
             score=share if self._criterion == "exact_match" else mean,
-            complete=complete,
+            complete=len(known) == len(scores),
             right=right,
             log_likelihood=mean,
         )
 
 
-def _verdicts(scores: Sequence[Score]) -> str:
-    return "".join("1" if score.is_greedy else "0" for score in scores)
+def _verdicts(scores: Sequence[Score | None]) -> str:
+    return "".join(
+        UNSCORED if score is None else "1" if score.is_greedy else "0" for score in scores
+    )

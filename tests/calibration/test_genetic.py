@@ -104,7 +104,13 @@ def test_children_race_against_the_worst_parent() -> None:
     race = landscape.asked[4][1]
     assert race is not None
     assert race.reference.count("1") == round(100 * first[0])
+    assert len(race.known) == 4
     assert all(race is not None for _, race in landscape.asked[4:])
+    last = landscape.asked[-1][1]
+    assert last is not None
+    assert len(last.known) == 3 * settings.parents  # the best ones
+    assert last.reference in last.known
+    assert min(each.count("1") for each in last.known[:4]) == last.reference.count("1")
 
 
 @pytest.mark.parametrize("change", [{"racing": False}, {"plain": True}])
@@ -115,6 +121,29 @@ def test_without_racing_everything_is_scored(change: dict[str, bool]) -> None:
     assert {race for _, race in landscape.asked} == {None}
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_screening_finds_good_curves_with_less_scoring(seed: int) -> None:
+    def curves_until(fitness: float, screening: int) -> int:
+        settings = CurveSearch(screening=screening, racing=False)
+        landscape = Landscape(settings)
+        evolve(settings, LAYERS, seed, landscape)
+        scores = [landscape.outcome(genome).score for genome, _ in landscape.asked]
+        return next(i for i, score in enumerate(scores) if score >= fitness)
+
+    assert curves_until(0.95, screening=4) < curves_until(0.95, screening=1)
+
+
+def test_the_plain_algorithm_scores_every_child() -> None:
+    settings = CurveSearch(plain=True, generations=2, screening=4, **SMALL)
+    one = CurveSearch(plain=True, generations=2, screening=1, **SMALL)
+    asked = []
+    for each in (settings, one):
+        landscape = Landscape(each)
+        evolve(each, LAYERS, 0, landscape)
+        asked.append(landscape.asked)
+    assert asked[0] == asked[1]
+
+
 def test_what_was_dropped_is_no_parent() -> None:
     settings = CurveSearch(generations=2, **SMALL)
     landscape = Landscape(settings)
@@ -123,7 +152,8 @@ def test_what_was_dropped_is_no_parent() -> None:
         outcomes = landscape(genomes, race)
         if race is None:
             return outcomes
-        return [Outcome(score=1.0, right="1", complete=False) for _ in outcomes]
+        lost = "1" + "-" * 99
+        return [Outcome(score=1.0, right=lost, complete=False) for _ in outcomes]
 
     ranked = evolve(settings, LAYERS, 0, score)
     assert [genome for genome, _ in ranked] == [
@@ -148,6 +178,7 @@ def test_more_points_than_layers_are_refused() -> None:
         ({"parents": 33}, "parents must be 2 to population=32"),
         ({"generations": -1}, "generations must be a whole number >= 0"),
         ({"risk": 1.0}, "risk must be"),
+        ({"screening": 0}, "screening must be a whole number >= 1"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], told: str) -> None:

@@ -63,14 +63,30 @@ def test_candidates_scored_together_get_what_they_get_alone(
 
 
 def test_a_race_ends_early_and_says_so(model: RagMiddleModel, examples: Examples) -> None:
-    objective = ExampleObjective(model, examples(16))
-    lost = objective.outcome(NoMethod(), 0, 16, Race(reference="1" * 16, risk=0.0))
-    assert not lost.complete
-    assert len(lost.right) < 16
-    assert lost.score == lost.right.count("1") / len(lost.right)
+    objective = ExampleObjective(model, examples(16), max_batch_size=4)
     whole = objective.outcome(NoMethod(), 0, 16)
-    assert objective.outcome(NoMethod(), 0, 16, Race(reference="0" * 16)).right == whole.right
-    assert whole.right.startswith(lost.right)
+    # The last examples are those on which candidates differ: they are tried first.
+    reference = whole.right.replace("0", "1")
+    known = ("1" * 12 + "0" * 4, "1" * 16)
+    race = Race(reference=reference, known=known, risk=0.0)
+    lost = objective.outcome(NoMethod(), 0, 16, race)
+    assert "0" in whole.right
+    assert not lost.complete
+    assert lost.examples < 16
+    assert set(lost.right[12:]) <= {"0", "1"}
+    assert all(mine in (theirs, "-") for mine, theirs in zip(lost.right, whole.right, strict=True))
+    assert lost.score == lost.right.count("1") / lost.examples
+
+
+def test_a_race_that_is_not_lost_tells_what_there_is_without_one(
+    model: RagMiddleModel, examples: Examples
+) -> None:
+    objective = ExampleObjective(model, examples(16), max_batch_size=4)
+    whole = objective.outcome(NoMethod(), 2, 16)
+    raced = objective.outcome(NoMethod(), 2, 16, Race(reference="0" * 14, known=("10" * 7,)))
+    assert raced.complete
+    assert raced.right == whole.right
+    assert raced.log_likelihood == pytest.approx(whole.log_likelihood, abs=1e-4)  # other batches
 
 
 def test_likelihoods_do_not_race(model: RagMiddleModel, examples: Examples) -> None:
