@@ -1,21 +1,35 @@
-"""Prompts that the LPES search needs to reach what the paper's plain algorithm reaches.
+"""What the LPES search needs to reach what the paper's plain algorithm reaches.
 
-    python benchmarks/lpes_search.py [--model FOLDER] [--seeds 3]
+    python benchmarks/lpes_search.py [--model FOLDER] [--seeds 0 1 2] [--state FOLDER]
 
-The plain algorithm scores every individual on every prompt, curves that it has seen before too.
-Ours scores no curve twice and drops clear losers. Counted are prompts that go through the model
-until the fitness is reached with which the plain algorithm ends. Decoding is not counted for the
-plain algorithm, to its favour. ``ratio`` is to what it needs to get there, ``ratio_of_all`` to all
-that it runs.
+The plain algorithm scores every child on every prompt, curves that it has scored before too. Ours
+scores no curve twice, scores the most promising of several children, and drops clear losers. Both
+are given the same questions, those of `rag-middle calibrate --method lpes`, and are counted until
+they reach the fitness with which the plain algorithm ends:
+
+prompts
+    that go through the model. ``of all``: ours until it is there, to all of the plain algorithm's,
+    which is what it costs to get that result from it. ``of needed``: to the plain algorithm's until
+    it was first there, which nobody knows before it has ended.
+passes
+    of the model for one prompt. Ours takes two, one for the prompt and one for the answer. The
+    paper decodes: the prompt and then each token of the answer but the first, which is what is
+    counted; it would decode on to the end of the text.
+
+Traces of a seed are kept in ``--state`` and not computed again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
+from reporting import facts, report
 
 from rag_middle.attention import model_traits
 from rag_middle.calibration import (
@@ -32,6 +46,9 @@ from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import LPES
 from rag_middle.reader import reader_path
 
+#: Prompts so far, and the fitness of the curve that was then scored completely.
+Trace = list[tuple[int, float]]
+
 
 class Counted:
     """Scores curves, and remembers after how many prompts which fitness was reached."""
@@ -40,7 +57,8 @@ class Counted:
         self.objective, self.settings, self.layers = objective, settings, layers
         self.known: dict[tuple[float, ...], Outcome] = {}
         self.prompts = 0
-        self.reached: list[tuple[int, float]] = []
+        self.dropped = 0
+        self.trace: Trace = []
 
     def __call__(self, genomes: Sequence[Genome], race: Race | None) -> list[Outcome]:
         outcomes = []
@@ -50,54 +68,128 @@ class Counted:
                 count = len(self.objective.examples)
                 self.known[factors] = self.objective.outcome(LPES(factors=factors), 0, count, race)
             outcome = self.known[factors]  # asked again, it is not computed again, but counted
-            self.prompts += len(outcome.right)
+            self.prompts += outcome.examples
+            self.dropped += not outcome.complete
             if outcome.complete:
-                self.reached.append((self.prompts, outcome.score))
+                self.trace.append((self.prompts, outcome.score))
             outcomes.append(outcome)
         return outcomes
 
-    def prompts_until(self, fitness: float) -> int | None:
-        return next((after for after, score in self.reached if score >= fitness), None)
+
+def searched(
+    objective: ExampleObjective, layers: int, seed: int, generations: int, *, plain: bool
+) -> dict[str, Any]:
+    """One search, as it goes into the state."""
+    settings = CurveSearch(generations=generations, plain=plain)
+    counted = Counted(objective, settings, layers)
+    evolve(settings, layers, seed, counted)
+    return {"trace": counted.trace, "prompts": counted.prompts, "dropped": counted.dropped}
+
+
+def prompts_until(fitness: float, trace: Trace) -> int | None:
+    """Prompts after which a fitness was reached; None where it never was."""
+    return next((after for after, score in trace if score >= fitness), None)
+
+
+def compared(
+    seed: int, ours: dict[str, Any], plain: dict[str, Any], answer_tokens: float
+) -> dict[str, Any]:
+    """One row of the table."""
+    goal = max(score for _, score in plain["trace"])
+    until = prompts_until(goal, ours["trace"])
+    needed = prompts_until(goal, plain["trace"])
+    assert needed is not None
+
+    def ratio(part: float | None, whole: float) -> float | None:
+        return None if part is None else round(part / whole, 3)
+
+    return {
+        "seed": seed,
+        "fitness": goal,
+        "ours_best": max(score for _, score in ours["trace"]),
+        "plain_all": plain["prompts"],
+        "plain_needed": needed,
+        "ours_until": until,
+        "ours_all": ours["prompts"],
+        "ours_dropped": ours["dropped"],
+        "of_all": ratio(until, plain["prompts"]),
+        "of_needed": ratio(until, needed),
+        "passes_of_all": ratio(until and until * 2, plain["prompts"] * answer_tokens),
+    }
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Markdown table with the medians of the ratios below."""
+    lines = [
+        "| seed | fitness | plain, in all | plain, needed | ours, until there | ours, in all | "
+        "of all | of needed | passes of all |",
+        "| ---: |" + " ---: |" * 8,
+    ]
+    ratios = ("of_all", "of_needed", "passes_of_all")
+    for row in rows:
+        counts = [
+            "never" if row[name] is None else f"{row[name]:,}"
+            for name in ("plain_all", "plain_needed", "ours_until", "ours_all")
+        ]
+        shown = ["" if row[name] is None else f"{row[name]:.2f}" for name in ratios]
+        cells = [str(row["seed"]), f"{row['fitness']:.4f}", *counts, *shown]
+        lines.append("| " + " | ".join(cells) + " |")
+    # Where it is never reached, the ratio is above all others.
+    medians = [
+        statistics.median(float("inf") if row[name] is None else row[name] for row in rows)
+        for name in ratios
+    ]
+    cells = ["median", *[""] * 5, *(f"{median:.2f}" for median in medians)]
+    lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", help="default: the bundled reader")
-    parser.add_argument("--questions", type=int, default=200)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--questions", type=int, default=80)
+    parser.add_argument("--documents", type=int, default=20)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--generations", type=int, default=20)
+    parser.add_argument("--state", type=Path, help="folder for traces of searches that ended")
+    parser.add_argument("--output", type=Path, help="write provenance and rows as JSON")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     model = RagMiddleModel.from_pretrained(arguments.model or reader_path())
     layers = model_traits(model.model).num_layers
     examples, _ = draw_examples(
-        InventedDocuments(cited=arguments.model is None),
+        InventedDocuments(cited=arguments.model is None, documents=arguments.documents),
         questions=arguments.questions,
-        held_out=2,
+        held_out=100,
         weights=(0.2, 0.3, 0.5),
         seed=0,
         chat=bool(model.tokenizer.chat_template),
     )
     objective = ExampleObjective(model, examples)
-    for seed in range(arguments.seeds):
-        runs = {}
-        for name in ("plain", "ours"):
-            settings = CurveSearch(generations=arguments.generations, plain=name == "plain")
-            runs[name] = Counted(objective, settings, layers)
-            evolve(settings, layers, seed, runs[name])
-        goal = max(score for _, score in runs["plain"].reached)
-        ours = runs["ours"].prompts_until(goal)
-        told = {
-            "seed": seed,
-            "fitness": goal,
-            "plain_in_all": runs["plain"].prompts,
-            "plain_until_reached": runs["plain"].prompts_until(goal),
-            "ours_until_reached": ours,
-            "ours_in_all": runs["ours"].prompts,
-            "ratio": ours and round(ours / (runs["plain"].prompts_until(goal) or 1), 3),
-            "ratio_of_all": ours and round(ours / runs["plain"].prompts, 3),
-        }
-        print(json.dumps(told), flush=True)
+    answers = [len(model.token_ids(example.answer)) for example in examples]
+    rows = []
+    for seed in arguments.seeds:
+        found: dict[str, dict[str, Any]] = {}
+        for name in ("ours", "plain"):
+            kept = arguments.state and arguments.state / f"{name}-{seed}.json"
+            if kept and kept.exists():
+                found[name] = json.loads(kept.read_text())
+                continue
+            found[name] = searched(
+                objective, layers, seed, arguments.generations, plain=name == "plain"
+            )
+            if kept:
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                kept.write_text(json.dumps(found[name]))
+        rows.append(compared(seed, **found, answer_tokens=statistics.mean(answers)))
+        print(json.dumps(rows[-1]), flush=True)
+    told = {
+        "questions": arguments.questions,
+        "documents": arguments.documents,
+        "generations": arguments.generations,
+        "tokens per answer": round(statistics.mean(answers), 2),
+    }
+    report(table(rows), rows, facts("cpu", timed=False, **told), arguments.output)
 
 
 if __name__ == "__main__":
