@@ -22,8 +22,9 @@ __all__ = ["LayerSearch"]
 class LayerSearch(CurveSearch, Search):
     """LPES: a genetic search for the curve of factors; settings are those of `CurveSearch`.
 
-    Differs from the paper: no curve is scored twice, clear losers are dropped before they are
-    scored on every example, and the likelihood of the answers decides between equal scores.
+    Differs from the paper: no curve is scored twice, only the most promising of several children
+    are scored, clear losers are dropped before they are scored on every example, and the likelihood
+    of the answers decides between equal scores.
     """
 
     method: ClassVar[str] = "lpes"
