@@ -9,8 +9,8 @@ from transformers import PreTrainedModel
 
 from rag_middle.attention import model_traits
 from rag_middle.generation.document_cache import DocumentCache, serves
-from rag_middle.generation.engine import PreparedPrompt
 from rag_middle.generation.options import check_whole
+from rag_middle.generation.preparing import PreparedPrompt
 from rag_middle.methods import Method
 
 __all__ = ["in_groups", "rows_of"]

@@ -11,7 +11,7 @@ from rag_middle.generation import scoring
 from rag_middle.generation.batching import in_groups, rows_of
 from rag_middle.generation.document_cache import DocumentCache
 from rag_middle.generation.effect import acts_on, method_name
-from rag_middle.generation.engine import PreparedPrompt
+from rag_middle.generation.preparing import PreparedPrompt
 from rag_middle.generation.results import Score
 from rag_middle.methods import Method
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -23,33 +23,17 @@ from rag_middle.generation.effect import acts_on, method_name
 from rag_middle.generation.facts import device_of, end_tokens, pad_token_id
 from rag_middle.generation.options import GenerationOptions
 from rag_middle.generation.prefill import begun, held
-from rag_middle.generation.results import DroppedDocument, Generation, Timings, Usage
+from rag_middle.generation.preparing import PreparedPrompt
+from rag_middle.generation.results import Generation, Timings, Usage
 from rag_middle.generation.sampling import Sampler
 from rag_middle.generation.stopping import BeamStops, Progress
 from rag_middle.generation.text import Completion
 from rag_middle.generation.tokenizing import LockedTokenizer
 from rag_middle.generation.turns import in_eval_mode, turn
 from rag_middle.methods import Method
-from rag_middle.tokens import TokenizedBatch, TokenizedPrompt
+from rag_middle.tokens import TokenizedBatch
 
-__all__ = ["PreparedPrompt", "generate"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedPrompt:
-    """A prompt ready to be sent.
-
-    Attributes:
-        tokens: that fit the context window, documents in the method's order.
-        branches: what the forward passes read; `tokens` alone for most methods.
-        dropped: documents left out for that.
-        seconds: spent on it, a method's look at the model included.
-    """
-
-    tokens: TokenizedPrompt
-    branches: tuple[TokenizedPrompt, ...]
-    dropped: tuple[DroppedDocument, ...]
-    seconds: float
+__all__ = ["generate"]
 
 
 def generate(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -11,19 +12,36 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rag_middle.errors import MethodConfigError, PromptError, UnsupportedGenerationError
 from rag_middle.generation.branches import arranged, branched
 from rag_middle.generation.effect import check_documents, check_effect, method_name
-from rag_middle.generation.engine import PreparedPrompt
 from rag_middle.generation.facts import vocabulary_size
 from rag_middle.generation.identity import check_profiles
 from rag_middle.generation.options import GenerationOptions
 from rag_middle.generation.overflow import fitted
+from rag_middle.generation.results import DroppedDocument
 from rag_middle.generation.runner import ModelRunner
 from rag_middle.generation.tokenizing import LockedTokenizer, Prompt, check_prompt
 from rag_middle.methods import Method, resolve_method
 from rag_middle.tokens import TokenizedPrompt
 
-__all__ = ["MethodLike", "Preparer"]
+__all__ = ["MethodLike", "PreparedPrompt", "Preparer"]
 
 MethodLike = str | Method | Sequence[str | Method]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedPrompt:
+    """A prompt ready to be sent.
+
+    Attributes:
+        tokens: that fit the context window, documents in the method's order.
+        branches: what the forward passes read; `tokens` alone for most methods.
+        dropped: documents left out for that.
+        seconds: spent on it, a method's look at the model included.
+    """
+
+    tokens: TokenizedPrompt
+    branches: tuple[TokenizedPrompt, ...]
+    dropped: tuple[DroppedDocument, ...]
+    seconds: float
 
 
 class Preparer:
