@@ -7,14 +7,13 @@ scores no curve twice, scores the most promising of several children, and drops 
 are given the same questions, those of `rag-middle calibrate --method lpes`, and are counted until
 they reach the fitness with which the plain algorithm ends:
 
-prompts
-    that go through the model. ``of all``: ours until it is there, to all of the plain algorithm's,
-    which is what it costs to get that result from it. ``of needed``: to the plain algorithm's until
-    it was first there, which nobody knows before it has ended.
-passes
-    of the model for one prompt. Ours takes two, one for the prompt and one for the answer. The
-    paper decodes: the prompt and then each token of the answer but the first, which is what is
-    counted; it would decode on to the end of the text.
+of all
+    Prompts that go through the model: ours until it is there, to all of the plain algorithm's,
+    which is what it costs to get that result from it.
+of needed
+    To the plain algorithm's until it was first there, which nobody knows before it has ended.
+
+The paper decodes answers where ours reads them in one pass. That is not counted.
 
 Traces of a seed are kept in ``--state`` and not computed again.
 """
@@ -25,6 +24,7 @@ import argparse
 import json
 import statistics
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,10 @@ from rag_middle.calibration import (
     draw_examples,
     evolve,
 )
+from rag_middle.calibration.examples import digest
 from rag_middle.calibration.genetic import Genome
 from rag_middle.evaluation import InventedDocuments
-from rag_middle.generation import RagMiddleModel
+from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.methods import LPES
 from rag_middle.reader import reader_path
 
@@ -77,10 +78,9 @@ class Counted:
 
 
 def searched(
-    objective: ExampleObjective, layers: int, seed: int, generations: int, *, plain: bool
+    objective: ExampleObjective, layers: int, seed: int, settings: CurveSearch
 ) -> dict[str, Any]:
     """One search, as it goes into the state."""
-    settings = CurveSearch(generations=generations, plain=plain)
     counted = Counted(objective, settings, layers)
     evolve(settings, layers, seed, counted)
     return {"trace": counted.trace, "prompts": counted.prompts, "dropped": counted.dropped}
@@ -91,9 +91,7 @@ def prompts_until(fitness: float, trace: Trace) -> int | None:
     return next((after for after, score in trace if score >= fitness), None)
 
 
-def compared(
-    seed: int, ours: dict[str, Any], plain: dict[str, Any], answer_tokens: float
-) -> dict[str, Any]:
+def compared(seed: int, ours: dict[str, Any], plain: dict[str, Any]) -> dict[str, Any]:
     """One row of the table."""
     goal = max(score for _, score in plain["trace"])
     until = prompts_until(goal, ours["trace"])
@@ -114,7 +112,6 @@ def compared(
         "ours_dropped": ours["dropped"],
         "of_all": ratio(until, plain["prompts"]),
         "of_needed": ratio(until, needed),
-        "passes_of_all": ratio(until and until * 2, plain["prompts"] * answer_tokens),
     }
 
 
@@ -122,10 +119,10 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     """Markdown table with the medians of the ratios below."""
     lines = [
         "| seed | fitness | plain, in all | plain, needed | ours, until there | ours, in all | "
-        "of all | of needed | passes of all |",
-        "| ---: |" + " ---: |" * 8,
+        "of all | of needed |",
+        "| ---: |" + " ---: |" * 7,
     ]
-    ratios = ("of_all", "of_needed", "passes_of_all")
+    ratios = ("of_all", "of_needed")
     for row in rows:
         counts = [
             "never" if row[name] is None else f"{row[name]:,}"
@@ -166,28 +163,29 @@ def main() -> None:
         chat=bool(model.tokenizer.chat_template),
     )
     objective = ExampleObjective(model, examples)
-    answers = [len(model.token_ids(example.answer)) for example in examples]
+    known = model_facts(model.model, model.tokenizer)
     rows = []
     for seed in arguments.seeds:
         found: dict[str, dict[str, Any]] = {}
         for name in ("ours", "plain"):
+            settings = CurveSearch(generations=arguments.generations, plain=name == "plain")
+            of = {"model": asdict(known), "data": digest(examples), "search": asdict(settings)}
             kept = arguments.state and arguments.state / f"{name}-{seed}.json"
             if kept and kept.exists():
                 found[name] = json.loads(kept.read_text())
+                if found[name]["of"] != of:
+                    parser.error(f"{kept} is of another search: {found[name]['of']}")
                 continue
-            found[name] = searched(
-                objective, layers, seed, arguments.generations, plain=name == "plain"
-            )
+            found[name] = searched(objective, layers, seed, settings)
             if kept:
                 kept.parent.mkdir(parents=True, exist_ok=True)
-                kept.write_text(json.dumps(found[name]))
-        rows.append(compared(seed, **found, answer_tokens=statistics.mean(answers)))
+                kept.write_text(json.dumps({"of": of} | found[name]))
+        rows.append(compared(seed, found["ours"], found["plain"]))
         print(json.dumps(rows[-1]), flush=True)
     told = {
         "questions": arguments.questions,
         "documents": arguments.documents,
         "generations": arguments.generations,
-        "tokens per answer": round(statistics.mean(answers), 2),
     }
     report(table(rows), rows, facts("cpu", timed=False, **told), arguments.output)
 

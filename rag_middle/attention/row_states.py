@@ -119,12 +119,8 @@ def read_row_by_row(
         layout = PromptLayout(length=len(ids) - 1)  # documents make no difference to rotations
         cache = Cache(layers=[_RowLayer(each, rows, last=each is wholes[-1]) for each in wholes])
         with suppress(_AllStoredError), applied(model, _Planned(plan.of_prompt(index)), [layout]):
-            # The base model: only the last token's logits are wanted, and it is not read here.
-            model.base_model(
-                input_ids=torch.tensor([ids[:-1]], device=device),
-                past_key_values=cache,
-                use_cache=True,
-            )
+            known = torch.tensor([ids[:-1]], device=device)
+            model(input_ids=known, past_key_values=cache, use_cache=True)
     filled = DynamicCache()
     for whole in wholes:
         layer = DynamicLayer()

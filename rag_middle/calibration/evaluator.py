@@ -98,7 +98,9 @@ class Evaluator:
     def trace(self) -> list[dict[str, Any]]:
         """Every candidate with its score, in the order in which the search asked for them.
 
-        The same whoever scored them when: what is in it comes from seed and scores alone.
+        The same whoever scored them when: what is in it comes from seed and scores alone. The
+        score of a candidate that was dropped is over the examples that it was tried on, which are
+        the hardest to tell.
         """
         found = []
         for key, candidate in self._scored.items():

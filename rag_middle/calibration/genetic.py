@@ -27,13 +27,13 @@ Scoring = Callable[[Sequence[Genome], Race | None], list[Outcome]]
 _LOW, _HIGH, _START = 10, 20, 15  # tenths
 _REACH_X, _REACH_Y = 2, 2  # layers, tenths
 _TRIES = 4
-_KNOWN = 3  # times as many curves as parents say what children may be expected to answer
+_KNOWN = 3  # this many times `parents` of the best curves tell what children will answer
 _REDRAWS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class CurveSearch:
-    """Settings of the genetic search; the defaults are the paper's.
+    """Settings of the genetic search; defaults are the paper's, but for what makes it cheaper.
 
     Attributes:
         curve: how factors lie between control points.
@@ -43,10 +43,11 @@ class CurveSearch:
         mutants: children by mutation in each generation.
         crossovers: children of two parents in each generation.
         generations: after the first.
-        racing: give up on children that are clearly worse than the worst parent.
-        risk: most that the chance may be of giving up on one that is as good; see `Race`.
+        racing: give up on children that are clearly worse than the worst parent; not the paper's.
+        risk: most that the chance may be of giving up on one that is as good, as estimated from
+            the best curves so far; see `Race`.
         screening: children drawn for each one that is scored: those most like good curves are.
-            1 to score them all.
+            1, as in the paper, to score them all.
         plain: as the paper does it: every child is scored on everything, curves that were scored
             before too.
     """
@@ -179,7 +180,7 @@ class _Evolution:
         """Of children whose curves were not scored yet, as many as a generation has."""
         settings = self._settings
         new = self._unscored(children)
-        known = sorted(self._curves, key=lambda curve: self._curves[curve].rank)
+        known = {curve: scored.rank for curve, scored in self._curves.items()}
         ranks = expected_ranks([self._curve(each) for each in new], known)
         best_first = sorted(zip(ranks, new, strict=True), key=lambda pair: -pair[0])  # stable
         return [each for _, each in best_first[: settings.mutants + 2 * settings.crossovers]]
@@ -214,7 +215,7 @@ class _Evolution:
         if len(best) < self._settings.parents or not best[0]:
             return None
         worst = best[self._settings.parents - 1]
-        # Only good ones tell what good children will do.
+        # Children are like their parents, not like what the search began with.
         known = tuple(best[: _KNOWN * self._settings.parents])
         return Race(reference=worst, known=known, risk=self._settings.risk)
 

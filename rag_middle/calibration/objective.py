@@ -8,7 +8,9 @@ from typing import Literal
 
 from rag_middle.calibration.examples import Example
 from rag_middle.calibration.racing import UNSCORED, Race
+from rag_middle.errors import CalibrationConfigError
 from rag_middle.generation import RagMiddleModel, Score
+from rag_middle.generation.options import check_whole
 from rag_middle.methods import Method
 
 __all__ = ["Criterion", "ExampleObjective", "Objective", "Outcome"]
@@ -56,6 +58,9 @@ class ExampleObjective:
         criterion: what the score is.
         max_batch_size: prompts per forward pass.
         template: as in generation.
+
+    Raises:
+        UnsupportedGenerationError: `max_batch_size` is no whole number from 1 on.
     """
 
     def __init__(
@@ -76,6 +81,7 @@ class ExampleObjective:
         self._prompts = [self._model.encode(e.prompt, template=template) for e in self.examples]
         self._answers = [self._model.token_ids(e.answer) for e in self.examples]
         self._criterion = criterion
+        check_whole("max_batch_size", max_batch_size, least=1)
         self._batch = max_batch_size
 
     def __call__(self, method: Method) -> float:
@@ -91,10 +97,17 @@ class ExampleObjective:
             stop: the one after the last.
             race: over these examples: in which order they are tried, a batch at a time, and when
                 to give up; none for never, and without effect where verdicts are not compared.
+
+        Raises:
+            CalibrationConfigError: a race over another number of examples.
         """
         if race is None or self._criterion != "exact_match":
             # A race is about verdicts, and says nothing about likelihoods.
             return self._outcome(self._scores([method], range(start, stop))[0])
+        if len(race.reference) != stop - start:
+            raise CalibrationConfigError(
+                f"The race is over {len(race.reference)} examples, and {stop - start} are scored."
+            )
         scores: list[Score | None] = [None] * (stop - start)
         order = race.order
         for batch in range(0, len(order), self._batch):

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from rag_middle.errors import CalibrationConfigError
+
 __all__ = ["UNSCORED", "Race", "chance_of"]
 
 #: Stands in `Outcome.right` for an example that was not scored.
@@ -32,11 +34,22 @@ class Race:
             drop. None are needed.
         risk: most that this chance may be where a candidate is dropped. With 0, only who cannot
             be as good whatever comes is.
+
+    Raises:
+        CalibrationConfigError: verdicts on different numbers of examples.
     """
 
     reference: str
     known: tuple[str, ...] = ()
     risk: float = 0.05
+
+    def __post_init__(self) -> None:
+        for verdicts in self.known:
+            if len(verdicts) != len(self.reference):
+                raise CalibrationConfigError(
+                    f"A race compares verdicts on the same examples: the reference has "
+                    f"{len(self.reference)}, a known candidate {len(verdicts)}."
+                )
 
     @property
     def chances(self) -> tuple[float, ...]:
@@ -77,7 +90,9 @@ class Race:
             for chance, theirs, ours in zip(self.chances, self.reference, right, strict=True)
             if ours == UNSCORED and theirs == "0"
         ]
-        return chance_of(behind, gains) <= self.risk
+        if behind > len(gains):
+            return True
+        return self.risk > 0 and chance_of(behind, gains) <= self.risk  # tiny chances round to 0
 
     @property
     def _examples(self) -> range:
@@ -85,9 +100,9 @@ class Race:
 
 
 @lru_cache(maxsize=8)  # asked for at every look of every candidate of a generation
-def _rights(known: tuple[str, ...], examples: int) -> list[int]:
+def _rights(known: tuple[str, ...], examples: int) -> tuple[int, ...]:
     """How many of the known candidates answer each example rightly."""
-    return [sum(verdicts[i] == "1" for verdicts in known) for i in range(examples)]
+    return tuple(sum(verdicts[i] == "1" for verdicts in known) for i in range(examples))
 
 
 def chance_of(wanted: int, chances: Sequence[float]) -> float:

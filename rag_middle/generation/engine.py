@@ -170,7 +170,9 @@ def _run(
     config = _generation_config(model, options, width, pad, ends)
     generate_tokens: Any = model.generate  # typed as a tensor: a module's attribute
     with in_eval_mode(model):
-        cache = begun(model, method, batch, documents=documents, beams=options.num_beams)
+        cache = None
+        if model.generation_config.cache_implementation is None:  # else transformers makes its own
+            cache = begun(model, method, batch, documents=documents, beams=options.num_beams)
         given = {} if cache is None else {"past_key_values": cache}
         with applied(model, method, batch.layouts, prefilled=held(cache)):
             output = generate_tokens(

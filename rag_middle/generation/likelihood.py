@@ -35,7 +35,7 @@ class LikelihoodScoring(BoundModel):
         """How likely the model finds `continuation` after the prompt.
 
         Args:
-            prompt: see the class.
+            prompt: see `RagMiddleModel`.
             continuation: text (give the space it begins with, if any) or token ids.
             method: as for `generate`, like `method_options`.
             method_options: see there.

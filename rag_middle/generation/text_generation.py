@@ -34,7 +34,7 @@ class TextGeneration(BoundModel):
         """Generate text for one prompt.
 
         Args:
-            prompt: see the class.
+            prompt: see `RagMiddleModel`.
             method: for this call, instead of the model's.
             method_options: its parameters.
             options: fields of `GenerationOptions`: ``max_new_tokens``, ``temperature``, ``top_p``,

@@ -59,7 +59,7 @@ class AttentionBuckets(Method):
         title="Attention Buckets",
         paper="arXiv:2312.04455",
         idea="The prompt is read with several rotary bases; the surest reading counts most.",
-        cost="as many forward passes and caches as bases, run as rows of a batch",
+        cost="as many forward passes and caches as bases",
         requires="rotary position embedding (RoPE)",
     )
 

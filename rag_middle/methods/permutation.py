@@ -51,7 +51,7 @@ class Permutation(Method):
         title="Permutation",
         paper="",
         idea="Several orders of the documents are read side by side; their distributions are one.",
-        cost="as many forward passes and caches as orders, run as rows of a batch",
+        cost="as many forward passes and caches as orders",
         requires="documents marked in the prompt; any model",
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rag_middle.calibration import Example, ExampleObjective, Race
+from rag_middle.errors import CalibrationConfigError, UnsupportedGenerationError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import LPES, SIW, Method, MsPoE, NoMethod, PositionalHiddenStates
 
@@ -87,6 +88,17 @@ def test_a_race_that_is_not_lost_tells_what_there_is_without_one(
     assert raced.complete
     assert raced.right == whole.right
     assert raced.log_likelihood == pytest.approx(whole.log_likelihood, abs=1e-4)  # other batches
+
+
+def test_a_race_over_other_examples_is_refused(model: RagMiddleModel, examples: Examples) -> None:
+    objective = ExampleObjective(model, examples(4))
+    with pytest.raises(CalibrationConfigError, match="over 3 examples, and 4 are scored"):
+        objective.outcome(NoMethod(), 0, 4, Race(reference="111"))
+
+
+def test_a_batch_of_no_prompts_is_refused(model: RagMiddleModel, examples: Examples) -> None:
+    with pytest.raises(UnsupportedGenerationError, match="max_batch_size"):
+        ExampleObjective(model, examples(2), max_batch_size=0)
 
 
 def test_likelihoods_do_not_race(model: RagMiddleModel, examples: Examples) -> None:

@@ -9,6 +9,7 @@ from math import comb, prod
 import pytest
 
 from rag_middle.calibration.racing import UNSCORED, Race, chance_of
+from rag_middle.errors import CalibrationConfigError
 
 
 def tried(verdicts: str, count: int, order: tuple[int, ...] | None = None) -> str:
@@ -39,6 +40,18 @@ def test_who_cannot_catch_up_is_dropped_whatever_the_risk() -> None:
     race = Race(reference="1" * 8 + "00", risk=0.0)
     assert race.lost(tried("0" * 10, 3))  # three behind, and two left to gain
     assert not race.lost(tried("0" * 10, 2))
+
+
+def test_without_risk_a_chance_too_small_for_a_float_still_counts() -> None:
+    reference = "1" * 290 + "0" * 300
+    race = Race(reference=reference, known=(reference,) * 36, risk=0.0)
+    assert chance_of(290, [1 / 38] * 300) == 0.0
+    assert not race.lost(tried("0" * 590, 290))
+
+
+def test_verdicts_on_other_examples_are_refused() -> None:
+    with pytest.raises(CalibrationConfigError, match="the reference has 3, a known candidate 2"):
+        Race(reference="101", known=("111", "10"))
 
 
 def test_equals_and_better_ones_go_on() -> None:

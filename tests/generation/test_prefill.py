@@ -11,17 +11,23 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rag_middle import ContextPrompt
-from rag_middle.attention import can_read_row_by_row, model_traits, read_row_by_row
+from rag_middle.attention import model_traits, read_row_by_row
 from rag_middle.errors import MethodConfigError
 from rag_middle.generation import RagMiddleModel, prefill
 from rag_middle.generation.scoring import prompt_logits
 from rag_middle.methods import SIW, AttentionBuckets, Compose, Method, Permutation, RoToR
-from rag_middle.tokens import TokenizedBatch, TokenizedPrompt
+from rag_middle.tokens import TokenizedPrompt
 from tests.conftest import FamilyModel
 from tests.contract.running import distance
+from tests.contract.snapshot import snapshot
 from tests.families import FAMILIES, SUPPORTED
 
 BUCKETS = AttentionBuckets(base_factors=(1.0, 2.0, 4.0))
+#: Sliding windows, frequencies that depend on the length, linear attention.
+READ_TOGETHER = {
+    *("mistral_sliding", "qwen2_sliding", "gemma2", "gemma3_text", "olmo3", "gpt_oss", "cohere2"),
+    *("exaone4", "llama_dynamic", "llama_longrope", "qwen3_next"),
+}
 #: A row alone goes through other kernels than rows together, in float32.
 CLOSE = 1e-5
 
@@ -75,9 +81,7 @@ def test_reading_by_rows_changes_no_logits_of_any_family(
         methods.append((BUCKETS, (prompt,) * 3))
     for method, branches in methods:
         apart = prompt_logits(model, branches, method, all_positions=False)
-        layouts = tuple(branch.layout for branch in branches)
-        able = can_read_row_by_row(model, method.plan(layouts, model_traits(model)))
-        assert rows_read == ([3] if able else [])
+        assert rows_read == ([] if name in READ_TOGETHER else [3])
         rows_read.clear()
         with monkeypatch.context() as long:
             long.setattr(prefill, "_LONG", 10_000)
@@ -154,8 +158,7 @@ def test_a_model_is_left_as_it_was_when_reading_a_row_fails(
     llama: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompt = assembled(6, 9)
-    ids, _ = TokenizedBatch((prompt,)).padded(0)
-    before = llama(input_ids=ids).logits
+    before = snapshot(llama)
     layer = llama.model.layers[0].mlp
     forward: Callable[[Tensor], Tensor] = layer.forward
     calls = 0
@@ -172,4 +175,29 @@ def test_a_model_is_left_as_it_was_when_reading_a_row_fails(
         broken.setattr(layer, "forward", fails)
         with pytest.raises(MemoryError, match="no room"):
             read_row_by_row(llama, plan, [prompt.input_ids] * 3, torch.device("cpu"))
-    assert torch.equal(llama(input_ids=ids).logits, before)
+    assert snapshot(llama) == before
+
+
+def test_a_model_is_left_as_it_was_after_reading(llama: PreTrainedModel) -> None:
+    prompt = assembled(6, 9)
+    before = snapshot(llama)
+    plan = BUCKETS.plan((prompt.layout,) * 3, model_traits(llama))
+    read_row_by_row(llama, plan, [prompt.input_ids] * 3, torch.device("cpu"))
+    assert snapshot(llama) == before
+
+
+@pytest.mark.parametrize("implementation", ["static", "dynamic"])
+def test_a_cache_that_the_models_own_config_asks_for_is_not_begun(
+    implementation: str,
+    llama: PreTrainedModel,
+    model: RagMiddleModel,
+    prompt: ContextPrompt,
+    rows_read: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = model.generate(prompt, method=BUCKETS, max_new_tokens=4).token_ids
+    assert rows_read == [3]
+    monkeypatch.setattr(llama.generation_config, "cache_implementation", implementation)
+    found = model.generate(prompt, method=BUCKETS, max_new_tokens=4)
+    assert found.token_ids == expected
+    assert rows_read == [3]
