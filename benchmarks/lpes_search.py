@@ -182,12 +182,13 @@ def main() -> None:
                 kept.write_text(json.dumps({"of": of} | found[name]))
         rows.append(compared(seed, found["ours"], found["plain"]))
         print(json.dumps(rows[-1]), flush=True)
-    told = {
-        "questions": arguments.questions,
-        "documents": arguments.documents,
-        "generations": arguments.generations,
-    }
-    report(table(rows), rows, facts("cpu", timed=False, **told), arguments.output)
+    asked = {name: getattr(arguments, name) for name in ("questions", "documents", "generations")}
+    if arguments.model:
+        asked = {"model": arguments.model} | asked
+    options = " ".join(f"--{name} {value}" for name, value in asked.items())
+    seeds = " ".join(map(str, arguments.seeds))
+    command = f"python benchmarks/lpes_search.py {options} --seeds {seeds}"  # without the state
+    report(table(rows), rows, facts("cpu", timed=False, command=command, **asked), arguments.output)
 
 
 if __name__ == "__main__":

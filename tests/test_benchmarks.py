@@ -138,3 +138,49 @@ def test_the_operator_of_pine_is_measured(
     assert shown["rows"][0]["tokens"] == 90
     assert shown["rows"][0]["median_ms"]["pine"] > 0
     assert (shown["provenance"]["clock"], shown["provenance"]["threads"]) == ("wall", 1)
+
+
+def test_the_lpes_search_is_compared_with_the_plain_algorithm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    script = runpy.run_path(str(FOLDER / "lpes_search.py"))
+    state, output = tmp_path / "state", tmp_path / "result.json"
+
+    def run(*options: str) -> dict[str, Any]:
+        small = "--questions 4 --documents 3 --generations 0 --seeds 1".split()
+        files = ["--state", str(state), "--output", str(output)]
+        monkeypatch.setattr("sys.argv", ["lpes_search.py", *small, *files, *options])
+        script["main"]()
+        written: dict[str, Any] = json.loads(output.read_text())
+        return written
+
+    first = run()
+    [row] = first["rows"]
+    assert row["plain_all"] == 32 * 4  # everybody on every question
+    assert 0 < row["ours_until"] <= row["ours_all"] <= row["plain_all"]
+    assert str(tmp_path) not in json.dumps(first)
+
+    trace = json.loads((state / "ours-1.json").read_text())
+    trace["prompts"] = 7  # to be seen again: nothing is computed twice
+    (state / "ours-1.json").write_text(json.dumps(trace))
+    assert run()["rows"][0]["ours_all"] == 7
+    with pytest.raises(SystemExit):
+        run("--questions", "5")
+    assert "is of another search" in capfd.readouterr().err
+
+
+def test_a_fitness_that_is_never_reached_counts_as_more_than_any_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    script = runpy.run_path(str(FOLDER / "lpes_search.py"))
+    plain = {"trace": [(80, 0.5), (160, 0.7), (240, 0.6)], "prompts": 240, "dropped": 0}
+    ours = {"trace": [(80, 0.5), (120, 0.7)], "prompts": 150, "dropped": 2}
+    never = {"trace": [(80, 0.5)], "prompts": 150, "dropped": 2}
+    rows = [script["compared"](seed, each, plain) for seed, each in enumerate([ours, never, never])]
+    assert (rows[0]["of_all"], rows[0]["of_needed"]) == (0.5, 0.75)
+    *_, reached, missed, _, median = script["table"](rows).splitlines()
+    assert reached == "| 0 | 0.7000 | 240 | 160 | 120 | 150 | 0.50 | 0.75 |"
+    assert missed == "| 1 | 0.7000 | 240 | 160 | never | 150 |  |  |"
+    assert median.endswith("| inf | inf |")
