@@ -84,7 +84,7 @@ class CurveSearch:
             )
         if not 2 <= self.parents <= self.population:
             raise CalibrationConfigError(
-                f"parents must be 2 to population={self.population}, got {self.parents}."
+                f"parents must be 2 to population={self.population}, got {self.parents}: set both."
             )
         require_numbers(risk=[self.risk])
         if not 0 <= self.risk < 1:

@@ -38,9 +38,14 @@ class HeldOut:
         told = f"{gain['value']:+.1%} (95 % interval {gain['low']:+.1%} to {gain['high']:+.1%})"
         if self.improves:
             return f"The worst place is answered better on held-out prompts: {told}."
+        if gain["high"] < 0:
+            return (
+                f"On held-out prompts this is worse than the unmodified model: worst place {told}. "
+                "It is not recommended."
+            )
         return (
-            f"On held-out prompts this does not beat the unmodified model: worst place {told}. "
-            "It is not recommended."
+            "On held-out prompts this does not beat the unmodified model beyond chance: worst "
+            f"place {told}. It is not recommended; more held-out questions narrow the interval."
         )
 
 

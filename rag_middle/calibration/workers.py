@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import groupby
 from math import ceil
-from threading import Thread
+from threading import Thread, current_thread, main_thread
 from typing import Any, Literal
 
 import torch
@@ -168,10 +169,11 @@ class Processes(Workers):
         deaths = 0
         while left:
             try:
-                futures: dict[Future[list[Outcome]], Group] = {
-                    self._started().submit(_work, group): group
-                    for group in groups(list(left.values()), self.count)
-                }
+                with _deaf_children():
+                    futures: dict[Future[list[Outcome]], Group] = {
+                        self._started().submit(_work, group): group
+                        for group in groups(list(left.values()), self.count)
+                    }
                 for future in as_completed(futures):
                     outcomes = future.result()
                     deaths = 0
@@ -227,8 +229,26 @@ class _Worker:
 _worker: _Worker | None = None  # of this process
 
 
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Processes started here do not hear Ctrl-C: who imports PyTorch would answer with a traceback.
+
+    They hear it from `_open` on. Only the main thread may change what a signal does.
+    """
+    if current_thread() is not main_thread():
+        yield
+        return
+    ours = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, ours)
+
+
 def _open(opening: Opening, threads_each: int) -> None:
     global _worker
+    # A terminal sends Ctrl-C to every process of the command; the first one says what happened.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(1))
     _end_with_parent()
     disable_progress_bar()  # of loading weights: the command has one of its own
     _worker = _Worker(opening, threads_each)

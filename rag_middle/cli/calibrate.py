@@ -252,23 +252,29 @@ def calibrate(
         races = isinstance(search, LayerSearch) and search.racing and not search.plain
         progress = stack.enter_context(progress_bar("scoring", hidden=as_json))
         profile = out / f"{method.value}.json"
-        found = run_calibration(
-            loaded,
-            search,
-            searched,
-            held,
-            criterion=compare_by.value if compare_by else None,
-            workers=team,
-            seed=seed,
-            threads_each=threads,
-            max_batch_size=batch_size,
-            template=template.value,
-            state=out / f"{method.value}.state",
-            out=profile,
-            data={"task": asked.to_dict(), "weights": weights},
-            progress=progress,
-            estimated=lambda cost: _tell_cost(cost, count, races=races),
-        )
+        state = out / f"{method.value}.state"
+        try:
+            found = run_calibration(
+                loaded,
+                search,
+                searched,
+                held,
+                criterion=compare_by.value if compare_by else None,
+                workers=team,
+                seed=seed,
+                threads_each=threads,
+                max_batch_size=batch_size,
+                template=template.value,
+                state=state,
+                out=profile,
+                data={"task": asked.to_dict(), "weights": weights},
+                progress=progress,
+                estimated=lambda cost: _tell_cost(cost, count, races=races),
+            )
+        except KeyboardInterrupt:
+            stack.close()  # the bar, which would stay behind the message
+            tell("Stopped", "yellow", f"the same command continues from {state}.")
+            raise
         chart = _chart(found, out)
         stack.close()
         if as_json:
@@ -350,6 +356,8 @@ def _tell_cost(cost: Estimate, workers: int, *, races: bool) -> None:
         minutes = cost.seconds / 60
         took = f": about {minutes:.0f} minutes" if minutes >= 1.5 else ": a minute or less"
         took += f" with {workers} worker{'s' if workers > 1 else ''}"
+    else:
+        took = "; what was scored before the stop is not scored again"
     tell(
         "Cost",
         "dim",
@@ -389,6 +397,8 @@ def _show(found: Calibration, profile: Path, chart: Path | None) -> None:
                 f"{gain['value']:+.1%} ({gain['low']:+.1%} to {gain['high']:+.1%})",
             )
         out.print(table)
+    settings = ", ".join(f"{name}={value}" for name, value in found.profile.options.items())
+    out.print(f"Best found: {found.profile.method} {settings}", markup=False)
     out.print(found.verdict, markup=False)
     if chart is not None:
         out.print(str(chart), markup=False)

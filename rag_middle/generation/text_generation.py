@@ -64,7 +64,9 @@ class TextGeneration(BoundModel):
     ) -> list[Generation]:
         """Generate for several prompts, several at a time in each forward pass.
 
-        Prompts of similar length go together; results come in the order of the prompts.
+        Prompts of similar length go together; results come in the order of the prompts. They are
+        what each prompt gets alone, up to how floats are rounded: in half precision, a row beside
+        longer ones may fall otherwise where two tokens are nearly as likely.
 
         Args:
             prompts: any number.

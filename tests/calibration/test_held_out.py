@@ -33,13 +33,20 @@ def test_no_change_is_none() -> None:
     found = check(["101", "011"] * 20, ["101", "011"] * 20)
     assert found.scores["gain_of_worst_place"] == {"value": 0.0, "low": 0.0, "high": 0.0}
     assert not found.improves
-    assert "does not beat the unmodified model" in found.verdict
+    assert "does not beat the unmodified model beyond chance" in found.verdict
 
 
 def test_a_gain_that_chance_explains_is_none() -> None:
     found = check(["0"] * 19 + ["1"], ["0"] * 18 + ["1"] * 2)
     assert found.scores["gain_of_worst_place"]["value"] == pytest.approx(0.05)
     assert not found.improves
+    assert "more held-out questions" in found.verdict
+
+
+def test_a_loss_beyond_chance_is_called_one() -> None:
+    found = check(["1"] * 100, ["0"] * 30 + ["1"] * 70)
+    assert not found.improves
+    assert "is worse than the unmodified model: worst place -30.0%" in found.verdict
 
 
 def test_a_gain_elsewhere_does_not_count() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Finished, Run
-from tests.cli.killing import killed_on_its_way
+from tests.cli.killing import interrupted_on_its_way, killed_on_its_way
 
 SEARCHES: dict[str, list[str]] = {
     "lpes": [
@@ -113,6 +113,24 @@ def test_started_again_it_gives_the_same_profile(calibrate: Any, tmp_path: Path)
     assert profile.read_bytes() == first
     assert calibrate("lpes", out="elsewhere").status == 0
     assert (tmp_path / "elsewhere" / "lpes.json").read_bytes() == first
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("lines", [1, 3])  # while the workers begin, and while they score
+def test_interrupted_it_says_how_to_go_on_and_nothing_else(
+    lines: int, model: Path, questions: Path, tmp_path: Path
+) -> None:
+    state = tmp_path / "out" / "ms_poe.state"
+    arguments = [
+        *("calibrate", "--method", "ms_poe", "--model", model, "--data", questions),
+        *("--questions", 8, "--held-out", 4, "--workers", 2, "--out", tmp_path / "out"),
+        *("-s", "first_layers=[0,1,2]"),
+    ]
+    told = interrupted_on_its_way(arguments, state, lines)
+    assert f"Stopped: the same command continues from {state}." in told
+    assert "Traceback" not in told
+    assert "KeyboardInterrupt" not in told
 
 
 @pytest.mark.slow
