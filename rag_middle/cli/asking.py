@@ -11,7 +11,7 @@ import typer
 
 from rag_middle.cli.answers import show_facts
 from rag_middle.cli.checks import check_generation, check_method
-from rag_middle.cli.console import console, print_text, printable, quiet_progress_bars
+from rag_middle.cli.console import console, print_text, printable, quiet_progress_bars, tell
 from rag_middle.cli.index import report_skipped, summary
 from rag_middle.cli.options import MODEL_PANEL, PROMPT_PANEL
 from rag_middle.errors import IndexFormatError, RetrievalConfigError
@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 RETRIEVAL_PANEL = "Retrieval"
+_READS = "which reads nothing but documents like those of the demonstration"
 OTHER_NAMES = {"--out": "--index"}
 """What `rag-middle index` calls otherwise."""
 
@@ -101,8 +102,7 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         "-m",
-        help="Directory or hub name. Default: the bundled reader, which reads nothing but "
-        "documents like those of the demonstration.",
+        help=f"Directory or hub name. Default: the bundled reader, {_READS}.",
         show_default=False,
         rich_help_panel=MODEL_PANEL,
     ),
@@ -182,6 +182,8 @@ def open_answerer(
         device_map=device if device == "auto" else None,
         **how,
     )
+    if model is None and not quiet:
+        tell("Note", "dim", f"answers come from the bundled reader, {_READS}; see --model.")
     return answerer, done[0] if done else None
 
 

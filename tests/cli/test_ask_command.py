@@ -224,3 +224,14 @@ def test_the_installed_script_with_the_real_embedder(
     assert answer["sources"][0]["path"] == "nantes.md"
     assert answer["usage"]["completion_tokens"] == 6
     assert finished.stderr == b""
+
+
+def test_whoever_names_no_model_is_told_what_the_bundled_one_reads(
+    run: Run, tmp_path: Path
+) -> None:
+    page = tmp_path / "own.txt"
+    page.write_text("The harbour is silver.\n", encoding="utf-8")
+    shown = run("ask", "Which colour?", "--docs", page, "--max-new-tokens", 2)
+    assert shown.status == 0, shown.err
+    assert "the bundled reader, which reads nothing but documents like" in shown.err
+    assert shown.err.count("Note:") == 1
