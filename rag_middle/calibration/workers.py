@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import groupby
 from math import ceil
-from threading import Thread, current_thread, main_thread
+from multiprocessing import resource_tracker
+from threading import Thread
 from typing import Any, Literal
 
 import torch
@@ -169,7 +170,7 @@ class Processes(Workers):
         deaths = 0
         while left:
             try:
-                with _deaf_children():
+                with _interrupts_held():
                     futures: dict[Future[list[Outcome]], Group] = {
                         self._started().submit(_work, group): group
                         for group in groups(list(left.values()), self.count)
@@ -230,25 +231,28 @@ _worker: _Worker | None = None  # of this process
 
 
 @contextmanager
-def _deaf_children() -> Iterator[None]:
-    """Processes started here do not hear Ctrl-C: who imports PyTorch would answer with a traceback.
+def _interrupts_held() -> Iterator[None]:
+    """Ctrl-C waits until the end of the block, and in processes started here until `_open`.
 
-    They hear it from `_open` on. Only the main thread may change what a signal does.
+    Who imports PyTorch would answer it with a traceback.
     """
-    if current_thread() is not main_thread():
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    ours = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource_tracker.ensure_running()  # which, started in the block, would let Ctrl-C through
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, ours)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _open(opening: Opening, threads_each: int) -> None:
     global _worker
     # A terminal sends Ctrl-C to every process of the command; the first one says what happened.
     signal.signal(signal.SIGINT, lambda *_: os._exit(1))
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     _end_with_parent()
     disable_progress_bar()  # of loading weights: the command has one of its own
     _worker = _Worker(opening, threads_each)

@@ -117,7 +117,7 @@ def test_started_again_it_gives_the_same_profile(calibrate: Any, tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("lines", [1, 3])  # while the workers begin, and while they score
+@pytest.mark.parametrize("lines", [2, 30])  # while the second worker begins, and while both score
 def test_interrupted_it_says_how_to_go_on_and_nothing_else(
     lines: int, model: Path, questions: Path, tmp_path: Path
 ) -> None:
