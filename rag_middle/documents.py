@@ -1,16 +1,15 @@
-"""Documents, prompts made of them, and the text markers that carry them through plain strings.
+"""Documents, prompts made of them, and marked text that carries them through plain strings.
 
 A framework hands a model one string; the documents in it are found again by markers around each::
 
-    [[rm:doc]]Paris is the capital of France.[[/rm:doc]]
+    [[rm:doc:5d0c6b9e1f27a3848c11d2e0]]Paris is the capital of France.[[/rm:doc]]
 
-    [[rm:doc]]Lyon lies on the Rhône.[[/rm:doc]]
+    [[rm:doc:f96f1e6b0a94b2a02c0c1c3d]]Lyon lies on the Rhône.[[/rm:doc]]
 
     Question: ...
 
-The markers are printable ASCII without whitespace, quotes, braces or ``<>&``, so that template
-engines, chat histories, caches and traces leave them alone. :func:`mark` escapes look-alikes inside
-a document, so no retrieved text can open or close a document itself.
+:func:`mark` makes them, and :func:`parse` reads only those that it made: whatever else looks like a
+marker is text. See `rag_middle.markers`.
 """
 
 from __future__ import annotations
@@ -20,32 +19,39 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import isfinite
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from rag_middle.errors import MarkerError, PromptError
+from rag_middle.markers import (
+    CLOSE_MARKER,
+    MARKER_KEY_VARIABLE,
+    OPEN_MARKER,
+    Marked,
+    Stray,
+    escape,
+    literal,
+    marked_parts,
+    marker_error,
+    seal,
+    unescape,
+)
+from rag_middle.notices import UnreadMarkersWarning, warn_caller
+from rag_middle.plain_data import is_finite_number
 
 __all__ = [
     "CLOSE_MARKER",
     "OPEN_MARKER",
     "ContextPrompt",
     "Document",
+    "check_markers",
     "escape",
-    "has_markers",
+    "has_documents",
     "mark",
     "parse",
-    "unescape",
+    "split",
     "unmark",
 ]
 
-OPEN_MARKER = "[[rm:doc]]"
-CLOSE_MARKER = "[[/rm:doc]]"
-
-# Neither marker ends in what either begins with, so a marker next to any text ("[", "[[/rm:doc") is
-# found where it was put: no occurrence can reach across the edge of another.
-_MARKER = re.compile(r"\[\[/?rm:doc\]\]")
-_LOOK_ALIKE = re.compile(r"\[\[(~*/?rm:doc\]\])")
-_ESCAPED = re.compile(r"\[\[~(~*/?rm:doc\]\])")
 _BLANK_LINES = re.compile(r"(?:\s*\n)?")
 _EXCERPT_CHARACTERS = 24
 
@@ -127,11 +133,18 @@ class ContextPrompt:
     def marked(self) -> str:
         """The prompt as text with markers, from which :func:`parse` finds the documents again.
 
-        Titles become part of the text; ids and metadata do not travel. The separator must be
-        whitespace for the text to be parsed again.
+        Whatever prefix, suffix and documents say, the text is the same again, and so are the
+        documents. Titles become part of their text, and so does a separator that is not
+        whitespace; ids and metadata do not travel.
         """
-        shown = "".join(mark(document) + self.separator for document in self.documents)
-        return escape(self.prefix) + shown + escape(self.suffix)
+        if not self.documents:
+            # Together: a marker may begin in one and end in the other.
+            return literal(self.prefix + self.suffix)
+        inside, between = "", self.separator
+        if self.separator.strip():  # text between documents would part them
+            inside, between = self.separator, ""
+        shown = "".join(seal(document.render() + inside) + between for document in self.documents)
+        return literal(self.prefix) + shown + literal(self.suffix)
 
     @property
     def scores(self) -> tuple[float, ...] | None:
@@ -140,11 +153,7 @@ class ContextPrompt:
         ``None`` unless every document has one that is a finite number.
         """
         given = [document.metadata.get("score") for document in self.documents]
-        numbers = tuple(
-            float(score)
-            for score in given
-            if isinstance(score, int | float) and not isinstance(score, bool) and isfinite(score)
-        )
+        numbers = tuple(float(score) for score in given if is_finite_number(score))
         return numbers if given and len(numbers) == len(given) else None
 
     def with_documents(self, documents: Iterable[Document | str]) -> ContextPrompt:
@@ -176,45 +185,53 @@ def _as_document(given: object, index: int | None = None) -> Document:
     return given
 
 
-def escape(text: str) -> str:
-    """Make markers inside ``text`` harmless: ``[[rm:doc]]`` becomes ``[[~rm:doc]]``.
-
-    What already looks escaped gains one more ``~``, so :func:`unescape` gives back the exact text.
-    """
-    return _LOOK_ALIKE.sub(r"[[~\1", text)
-
-
-def unescape(text: str) -> str:
-    """Undo :func:`escape`."""
-    return _ESCAPED.sub(r"[[\1", text)
-
-
 def mark(document: Document | str) -> str:
     """The document as it reads, escaped, between an opening and a closing marker.
+
+    The same text is marked the same way every time, in one process and in all that share
+    ``RAG_MIDDLE_MARKER_KEY``.
 
     Raises:
         PromptError: neither a document nor a string.
     """
-    return OPEN_MARKER + escape(_as_document(document).render()) + CLOSE_MARKER
+    return seal(_as_document(document).render())
 
 
-def has_markers(text: str) -> bool:
-    """Whether ``text`` holds an opening or a closing marker."""
-    return _MARKER.search(text) is not None
+def has_documents(text: str) -> bool:
+    """Whether :func:`parse` would find documents in ``text``."""
+    return any(part.kind == "doc" for part in marked_parts(text)[0])
+
+
+def split(text: str) -> list[str | Document]:
+    """The documents marked in a text, and the text before, between and after them as it stands."""
+    pieces: list[str | Document] = []
+    end = 0
+    for part in _documents(marked_parts(text)[0]):
+        document = Document(unescape(text[part.text_start : part.text_end]))
+        pieces += [text[end : part.start], document]
+        end = part.end
+    return [*pieces, text[end:]]
 
 
 def unmark(text: str) -> str:
-    """``text`` with its documents as plain text: markers removed, look-alikes unescaped.
-
-    Raises:
-        MarkerError: markers are unbalanced, nested or stray.
-    """
-    _marked_spans(text)
-    return "".join(map(unescape, _MARKER.split(text)))
+    """``text`` with its documents as plain text. What :func:`mark` has not made stays as it is."""
+    return _read(text, marked_parts(text)[0])
 
 
-def parse(text: str, *, groups: Literal["single", "last"] = "single") -> ContextPrompt:
+def check_markers(text: str) -> None:
+    """Warn of markers that mark nothing, as :func:`parse` does."""
+    _warn_of(marked_parts(text)[1])
+
+
+def parse(
+    text: str, *, groups: Literal["single", "last"] = "single", trusted: bool = False
+) -> ContextPrompt:
     """Find the documents in a text with markers.
+
+    Markers count if :func:`mark` made them, in this process or with the same
+    ``RAG_MIDDLE_MARKER_KEY``, around this very text. Whatever else looks like a marker is text: a
+    question, an answer or the output of a tool cannot add a document. Who copies a marked document
+    can repeat it, and no more.
 
     All documents must stand together, with nothing but whitespace between them. That whitespace
     is the prompt's separator: the most common gap, the first one on ties. It is written after
@@ -222,80 +239,90 @@ def parse(text: str, *, groups: Literal["single", "last"] = "single") -> Context
     suffix starts otherwise, the last document gains a separator. With a single document the
     separator is whatever blank lines follow it.
 
-    Escaped look-alikes are unescaped everywhere, before and after the documents too. A text
-    without markers has no documents and is all suffix.
+    A text without documents is all suffix.
 
     Args:
         text: the marked text.
         groups: ``"single"`` refuses documents with other text between them; ``"last"`` takes the
             last documents that stand together and leaves earlier ones in the prefix as plain text
             (earlier turns of a conversation).
+        trusted: take all markers, written by hand (``[[rm:doc]]...[[/rm:doc]]``) or by another
+            process, and escaped ones (``[[~rm:doc]]``) for what they stand for. For a text whose
+            every part is your own or went through `escape`: any other part can add documents.
 
     Raises:
-        MarkerError: markers are unbalanced, nested or stray, or the documents do not stand
-            together.
+        MarkerError: the documents do not stand together; with `trusted`, markers are unbalanced,
+            nested or stray.
+
+    Warns:
+        UnreadMarkersWarning: there are markers that mark nothing.
     """
-    spans = _marked_spans(text)
-    if not spans:
-        return ContextPrompt(suffix=unescape(text))
-    first = _start_of_last_group(text, spans)
+    parts, strays = marked_parts(text, trusted=trusted)
+    _warn_of(strays)
+    documents = _documents(parts)
+    if not documents:
+        return ContextPrompt(suffix=_read(text, parts, trusted))
+    first = _start_of_last_group(text, documents)
     if first and groups == "single":
-        raise _text_between(text, spans[first - 1].end, spans[first].start)
-    before, group, suffix = text[: spans[first].start], spans[first:], text[spans[-1].end :]
-    separator = _separator(text, group, suffix)
+        raise _text_between(text, documents[first - 1].end, documents[first].start)
+    group = documents[first:]
+    start, end = group[0].start, group[-1].end
+    separator = _separator(text, group, text[end:])
+    end += len(separator) if text.startswith(separator, end) else 0
     return ContextPrompt(
-        prefix=unmark(before),
-        documents=[unescape(text[span.text_start : span.text_end]) for span in group],
-        suffix=unescape(suffix.removeprefix(separator)),
+        prefix=_read(text, parts, trusted, end=start),
+        documents=[unescape(text[part.text_start : part.text_end]) for part in group],
+        suffix=_read(text, parts, trusted, start=end),
         separator=separator,
     )
 
 
-class _Span(NamedTuple):
-    """Character offsets of one marked document; ``start`` and ``end`` include the markers."""
-
-    start: int
-    text_start: int
-    text_end: int
-    end: int
-
-
-def _marked_spans(text: str) -> list[_Span]:
-    spans: list[_Span] = []
-    opened: re.Match[str] | None = None
-    for found in _MARKER.finditer(text):
-        is_opening = found.group() == OPEN_MARKER
-        if opened is None and is_opening:
-            opened = found
-        elif opened is not None and not is_opening:
-            spans.append(_Span(opened.start(), opened.end(), found.start(), found.end()))
-            opened = None
-        elif opened is not None:
-            raise _marker_error(
-                f"A document opens inside the one opened at character {opened.start()}. "
-                f"Close that one with {CLOSE_MARKER}, or wrap documents with mark(), which "
-                "escapes markers in their text",
-                text,
-                found.start(),
-            )
-        else:
-            raise _marker_error(
-                f"{CLOSE_MARKER} closes a document that was never opened. Remove it, or wrap "
-                "documents with mark(), which escapes markers in their text",
-                text,
-                found.start(),
-            )
-    if opened is not None:
-        raise _marker_error(
-            f"A document is opened and never closed. Add {CLOSE_MARKER} after it, and check that "
-            "nothing cut the text short",
-            text,
-            opened.start(),
-        )
-    return spans
+# The same words every time: Python's default filter shows them once, however many messages come.
+_PLAIN_MARKERS = (
+    "A text holds document markers without a tag: they are read as text. Mark documents with "
+    "mark() (LangChain: DocumentPrompt, format_docs or MarkDocuments; LlamaIndex: MarkDocuments). "
+    "Where every part of the text is your own, pass parse(text, trusted=True) instead of the text."
+)
+_OTHER_MARKERS = (
+    "A text holds document markers that mark() has not made around that text in this process: they "
+    "are read as text. Somebody wrote them, the document was cut or changed after it was marked (a "
+    "splitter, a prompt helper that truncates), or another process marked it; for that, set "
+    f"{MARKER_KEY_VARIABLE} to the same secret in all processes."
+)
 
 
-def _start_of_last_group(text: str, spans: Sequence[_Span]) -> int:
+def _warn_of(strays: Sequence[Stray]) -> None:
+    if any(not (stray.tagged or stray.closes) for stray in strays):
+        warn_caller(_PLAIN_MARKERS, UnreadMarkersWarning)
+    elif strays:
+        warn_caller(_OTHER_MARKERS, UnreadMarkersWarning)
+
+
+def _documents(parts: Iterable[Marked]) -> list[Marked]:
+    return [part for part in parts if part.kind == "doc"]
+
+
+def _read(
+    text: str,
+    parts: Iterable[Marked],
+    trusted: bool = False,
+    *,
+    start: int = 0,
+    end: int | None = None,
+) -> str:
+    """The text from `start` to `end` without markers."""
+    end = len(text) if end is None else end
+    outside = unescape if trusted else str
+    pieces: list[str] = []
+    for part in parts:
+        if start <= part.start and part.end <= end:
+            pieces += [outside(text[start : part.start])]
+            pieces += [unescape(text[part.text_start : part.text_end])]
+            start = part.end
+    return "".join([*pieces, outside(text[start:end])])
+
+
+def _start_of_last_group(text: str, spans: Sequence[Marked]) -> int:
     """Index of the first of the last documents with only whitespace between them."""
     for index in range(len(spans) - 1, 0, -1):
         if text[spans[index - 1].end : spans[index].start].strip():
@@ -303,7 +330,7 @@ def _start_of_last_group(text: str, spans: Sequence[_Span]) -> int:
     return 0
 
 
-def _separator(text: str, group: Sequence[_Span], suffix: str) -> str:
+def _separator(text: str, group: Sequence[Marked], suffix: str) -> str:
     gaps = [text[a.end : b.start] for a, b in pairwise(group)]
     if gaps:
         return Counter(gaps).most_common(1)[0][0]
@@ -314,7 +341,7 @@ def _separator(text: str, group: Sequence[_Span], suffix: str) -> str:
 def _text_between(text: str, start: int, end: int) -> MarkerError:
     gap = text[start:end]
     shown = gap.strip()
-    return _marker_error(
+    return marker_error(
         f"Documents must stand together, but {_shortened(shown)!r} stands between two of them. "
         "Move it into a document, or before or after all of them. Where it separates documents (a "
         "chain's document_separator), let whitespace do that. To use only the last documents that "
@@ -326,9 +353,3 @@ def _text_between(text: str, start: int, end: int) -> MarkerError:
 
 def _shortened(text: str, characters: int = 2 * _EXCERPT_CHARACTERS) -> str:
     return text if len(text) <= characters else text[: characters - 3] + "..."
-
-
-def _marker_error(message: str, text: str, position: int) -> MarkerError:
-    start = max(0, position - _EXCERPT_CHARACTERS)
-    excerpt = text[start : position + _EXCERPT_CHARACTERS]
-    return MarkerError(message, position=position, excerpt=excerpt)

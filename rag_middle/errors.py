@@ -3,7 +3,7 @@
 ::
 
     RagMiddleError
-    ├── MarkerError               (ValueError)   unbalanced, nested or stray document markers
+    ├── MarkerError               (ValueError)   documents apart, or markers unbalanced or stray
     ├── PromptError               (ValueError)   a prompt that cannot be turned into tokens
     │   ├── ChatTemplateError                    no chat template, or one that drops the content
     │   └── ContextOverflowError                 more tokens than the model's context window holds
@@ -98,7 +98,7 @@ def _made_again(kind: type[RagMiddleError], arguments: tuple[Any, ...]) -> RagMi
 
 
 class MarkerError(RagMiddleError, ValueError):
-    """Document markers in a text are unbalanced, nested or stray.
+    """Documents in a text do not stand together, or trusted markers are unbalanced or stray.
 
     Attributes:
         position: 0-based character offset of the offending marker.

@@ -1,53 +1,71 @@
 """The seam with transformers: run any decoder's attention under a plan, and leave no trace."""
 
-from rag_middle.attention.document_states import can_reuse_documents
-from rag_middle.attention.observe import last_token_attention
-from rag_middle.attention.patch import applied, model_lock, model_traits
-from rag_middle.attention.plan import (
-    AttentionPlan,
-    ChannelScaling,
-    DocumentBlocks,
-    DocumentCircle,
-    DocumentOrder,
-    GroupedPositions,
-    HeadPositionScale,
-    InitialTokenScaling,
-    LayerPlan,
-    OnlineAreas,
-    PositionScale,
-    RotaryBases,
-    RotaryExperts,
+from rag_middle.attention.capture import capture
+from rag_middle.attention.change import (
+    ASPECTS,
+    AttentionContext,
+    Layer,
+    LayerChange,
+    LayerHandler,
 )
-from rag_middle.attention.prompt_states import PromptStates, can_share_prompts, reading
-from rag_middle.attention.request import Request
+from rag_middle.attention.observe import last_token_attention
+from rag_middle.attention.patch import Planner, applied, model_lock, model_traits, modules_by_layer
+from rag_middle.attention.plan import AttentionPlan
+from rag_middle.attention.probe import config_views
+from rag_middle.attention.prompt_states import (
+    LayerStates,
+    PromptStates,
+    can_share_prompts,
+    reading,
+)
+from rag_middle.attention.request import Request, RowGroup, join_rows, restored_columns
+from rag_middle.attention.rotary import RotaryCall, on_device, pair_tables
 from rag_middle.attention.row_states import can_read_row_by_row, read_row_by_row
-from rag_middle.attention.traits import LayerTraits, ModelTraits
+from rag_middle.attention.seam import (
+    AttentionCall,
+    backend_name,
+    base_attention,
+    in_eval_mode,
+)
+from rag_middle.attention.traits import LayerTraits, ModelTraits, context_window
+from rag_middle.attention.weights import ModelAttention, attention_scores, last_rows_attention
 
 __all__ = [
+    "ASPECTS",
+    "AttentionCall",
+    "AttentionContext",
     "AttentionPlan",
-    "ChannelScaling",
-    "DocumentBlocks",
-    "DocumentCircle",
-    "DocumentOrder",
-    "GroupedPositions",
-    "HeadPositionScale",
-    "InitialTokenScaling",
-    "LayerPlan",
+    "Layer",
+    "LayerChange",
+    "LayerHandler",
+    "LayerStates",
     "LayerTraits",
+    "ModelAttention",
     "ModelTraits",
-    "OnlineAreas",
-    "PositionScale",
+    "Planner",
     "PromptStates",
     "Request",
-    "RotaryBases",
-    "RotaryExperts",
+    "RotaryCall",
+    "RowGroup",
     "applied",
+    "attention_scores",
+    "backend_name",
+    "base_attention",
     "can_read_row_by_row",
-    "can_reuse_documents",
     "can_share_prompts",
+    "capture",
+    "config_views",
+    "context_window",
+    "in_eval_mode",
+    "join_rows",
+    "last_rows_attention",
     "last_token_attention",
     "model_lock",
     "model_traits",
+    "modules_by_layer",
+    "on_device",
+    "pair_tables",
     "read_row_by_row",
     "reading",
+    "restored_columns",
 ]

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rag_middle.attention.initial_token import attention_scores
 from rag_middle.attention.patch import model_lock, model_traits, modules_by_layer
 from rag_middle.attention.probe import config_views
 from rag_middle.attention.seam import (
@@ -17,6 +16,7 @@ from rag_middle.attention.seam import (
     handlers_in_force,
 )
 from rag_middle.attention.traits import LayerTraits
+from rag_middle.attention.weights import last_rows_attention
 from rag_middle.errors import MethodConfigError
 
 __all__ = ["last_token_attention"]
@@ -40,7 +40,7 @@ def last_token_attention(model: PreTrainedModel, input_ids: Tensor, asked_by: st
         MethodConfigError: inside a block in which this model runs under a method.
     """
     traits = model_traits(model)
-    traits.require_interface(asked_by)
+    traits.require_layers(asked_by)
     modules = modules_by_layer(model, traits)
     if any(handler_of(module) is not None for module in modules.values()):
         raise MethodConfigError(
@@ -67,12 +67,7 @@ class _Observer:
         self.seen = torch.empty(0)
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
-        scores = attention_scores(call.query[:, :, -1:], call.key, self._traits)[0, :, 0]  # [h, l]
-        window, length = self._traits.sliding_window, scores.shape[-1]
-        if window is not None and window < length:
-            scores[:, : length - window] = -torch.inf
         sinks: Tensor | None = call.options.get("s_aux")
-        if sinks is not None:
-            scores = torch.cat((scores, sinks.float()[:, None]), dim=-1)
-        self.seen = scores.softmax(-1)[:, :length].cpu()
+        last = call.query[:, :, -1:]
+        self.seen = last_rows_attention(last, call.key, self._traits, sinks=sinks)[0, :, 0].cpu()
         return base_attention(call)

@@ -6,17 +6,16 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from rag_middle.attention.bloom import BloomBlockCore, bloom_attention_modules
+from rag_middle.attention.change import Layer
 from rag_middle.attention.core import LayerCore
-from rag_middle.attention.mpt import MptChannelCore, mpt_attention_modules
-from rag_middle.attention.plan import AttentionPlan, DocumentBlocks, PositionScale
+from rag_middle.attention.plan import AttentionPlan
 from rag_middle.attention.probe import attention_modules, config_views, probe, rotary_modules
 from rag_middle.attention.request import Request
 from rag_middle.attention.seam import (
@@ -27,37 +26,48 @@ from rag_middle.attention.seam import (
     keyword_arguments,
 )
 from rag_middle.attention.traits import ModelTraits
+from rag_middle.attention.turns import ModelLock, OfModel
 from rag_middle.errors import MethodConfigError, PatchIneffectiveError
-from rag_middle.layout import PromptLayout
+from rag_middle.tokens import TokenizedPrompt
 
-__all__ = ["Planner", "applied", "model_lock", "model_traits", "modules_by_layer"]
+__all__ = [
+    "Planner",
+    "applied",
+    "model_lock",
+    "model_traits",
+    "modules_by_layer",
+    "require_uncompiled",
+]
 
 
 class Planner(Protocol):
     """A method, as far as this module needs to know it."""
 
-    def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
+    def check_fits(self, traits: ModelTraits) -> None:
+        """Raise where this is not for such a model; by default it is for any."""
+        return
+
+    def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """What the attention layers shall do for these prompts."""
         ...
 
 
-_traits: WeakKeyDictionary[nn.Module, ModelTraits] = WeakKeyDictionary()
-_locks: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
-_registry_lock = threading.Lock()
+_traits: OfModel[ModelTraits] = OfModel()
+_stance_lock = threading.Lock()
 
 
-def model_lock(model: nn.Module) -> threading.RLock:
-    """The lock that requests on this model take turns with."""
-    with _registry_lock:
-        return _locks.setdefault(model, threading.RLock())
+def model_lock(model: nn.Module) -> ModelLock:
+    """The lock with which requests take turns on this model, and on what others share with it."""
+    return ModelLock(model)
 
 
 def model_traits(model: PreTrainedModel) -> ModelTraits:
-    """What the attention layers of `model` are like; found out once per model."""
+    """What the attention layers of `model` are like; found out once, and after modules change."""
     with model_lock(model):
         traits = _traits.get(model)
         if traits is None:
-            traits = _traits[model] = probe(model)
+            with _running_eagerly(model):
+                traits = _traits.put(model, probe(model))
         return traits
 
 
@@ -65,42 +75,45 @@ def model_traits(model: PreTrainedModel) -> ModelTraits:
 def applied(
     model: PreTrainedModel,
     method: Planner,
-    layouts: Sequence[PromptLayout],
+    prompts: Sequence[TokenizedPrompt],
     *,
     prefilled: int = 0,
 ) -> Iterator[Request]:
     """Run `model` under `method` for one request.
 
     Inside the block, ``model(...)`` and ``model.generate(...)`` follow the method; afterwards the
-    model is exactly as it was, whatever was raised. Requests of several threads on one model take
-    turns; a thread that uses the model outside any block never sees the method.
+    model is exactly as it was, whatever was raised. Requests of several threads on one model, or on
+    models that share modules, take turns; a thread that uses the model outside any block never sees
+    the method.
 
     Args:
         model: a Hugging Face causal language model.
-        method: a method object, e.g. ``PINE()``.
-        layouts: one per prompt, in batch order. Prompts are left-padded; a prompt may take
-            several rows in a row (beams). The whole prompt must come in the first forward pass.
+        method: a method object.
+        prompts: in tokens, in batch order. They are left-padded; a prompt may take several rows
+            in a row (beams). The whole prompt must come in the first forward pass.
         prefilled: columns of the prompt, documents and all before them, that the cache given to
             the model holds already, as this method would have cached them: where documents do not
-            see each other, of one prompt (`rag_middle.attention.document_states`), and where only
-            last tokens attend differently (`rag_middle.attention.prompt_states`).
+            see each other, of one prompt (`DocumentCache`), and where only last tokens attend
+            differently (`rag_middle.attention.prompt_states`).
 
     Raises:
         UnsupportedArchitectureError: the model cannot take this method.
+        ProfileMismatchError: its parameters were fitted to a model of another shape.
         MethodConfigError: parameters that do not fit the model, or a block inside another.
         PatchIneffectiveError: the model ran, and the method never got to see an attention layer.
     """
-    if isinstance(layouts, PromptLayout):
+    if isinstance(prompts, TokenizedPrompt):
         raise MethodConfigError(
-            "applied() takes one layout per prompt in a list: pass [layout] for a single prompt."
+            "applied() takes prompts in a list: pass [prompt] for a single one."
         )
-    if not layouts:
-        raise MethodConfigError("applied() needs one PromptLayout per prompt, got none.")
+    if not prompts:
+        raise MethodConfigError("applied() needs at least one TokenizedPrompt, got none.")
     traits = model_traits(model)
-    plan = method.plan(tuple(layouts), traits)
-    plan.check(traits.num_layers, tuple(layouts))
-    request = Request(layouts=tuple(layouts), prefilled=prefilled)
-    request.tables.scales = _position_scales(plan)
+    method.check_fits(traits)
+    plan = method.plan(tuple(prompts), traits)
+    layouts = tuple(prompt.layout for prompt in prompts)
+    plan.check(traits.num_layers, layouts)
+    request = Request(layouts=layouts, prefilled=prefilled)
     with model_lock(model), ExitStack() as stack:
         if plan.layers:
             _install(model, traits, plan, request, stack)
@@ -136,98 +149,34 @@ def _install(
             "This model already runs under a method in this thread. Compose methods with "
             "Compose([...]) instead of nesting blocks."
         )
-    if traits.adapter == "mpt":
-        handlers = _install_mpt(modules, traits, plan, request, stack)
-        depends_on_layouts = True
-    elif traits.adapter == "bloom":
-        handlers = _install_bloom(modules, traits, plan, request, stack)
-        depends_on_layouts = True
-    else:
-        cores = _install_cores(modules, traits, plan, request, stack)
-        handlers = dict(cores)
-        viewed = [module for module, core in cores.items() if core.needs_attention_call]
-        stack.enter_context(config_views(viewed))
-        depends_on_layouts = bool(viewed)
-    first = next(iter(handlers), None)
+    cores: dict[nn.Module, LayerCore] = {}
+    for index, changes in plan.layers.items():
+        module = modules.get(index)
+        if module is None:
+            continue  # a layer without softmax attention: nothing to plan there
+        guard = partial(_guarded, owner=module)
+        layer = Layer(module, traits.layers.get(index), request, stack, guard)
+        core = cores[module] = LayerCore(layer, changes)
+        stack.callback(core.close)
+        before = module.register_forward_pre_hook(guard(core.before), with_kwargs=True)
+        stack.callback(before.remove)
+    stack.enter_context(config_views([m for m, core in cores.items() if core.needs_attention_call]))
+    depends_on_prompt = any(change.depends_on_prompt for change in plan.changes)
+    first = next(iter(cores), None)
     for rotary in rotary_modules(model):
         record = _guarded(request.tables.record, owner=first)
-        stack.callback(_hook(rotary.register_forward_hook, record, kwargs=True))
+        stack.callback(rotary.register_forward_hook(record, with_kwargs=True).remove)
 
     def begin_pass(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if depends_on_layouts and not request.forward_passes:
+        if depends_on_prompt and not request.forward_passes:
             arguments = keyword_arguments(module, args, kwargs)
             request.check_prompt(arguments.get("input_ids"), arguments.get("attention_mask"))
         request.forward_passes += 1
 
     guarded = _guarded(begin_pass, owner=first)
-    stack.callback(_hook(model.register_forward_pre_hook, guarded, kwargs=True))
+    stack.callback(model.register_forward_pre_hook(guarded, with_kwargs=True).remove)
     # Blocks of other models that this one stands in go on.
-    stack.enter_context(handle_attention({**handlers_in_force(), **handlers}))
-
-
-def _install_cores(
-    modules: dict[int, nn.Module],
-    traits: ModelTraits,
-    plan: AttentionPlan,
-    request: Request,
-    stack: ExitStack,
-) -> dict[nn.Module, LayerCore]:
-    cores: dict[nn.Module, LayerCore] = {}
-    for layer, layer_plan in plan.layers.items():
-        module = modules.get(layer)
-        if module is None:
-            continue  # a layer without softmax attention: nothing to plan there
-        core = cores[module] = LayerCore(module, traits.layers[layer], layer_plan, request)
-        stack.callback(core.close)
-        stack.callback(_hook(module.register_forward_pre_hook, _guarded(core.before), kwargs=True))
-    return cores
-
-
-def _install_mpt(
-    modules: dict[int, nn.Module],
-    traits: ModelTraits,
-    plan: AttentionPlan,
-    request: Request,
-    stack: ExitStack,
-) -> dict[nn.Module, AttentionHandler]:
-    handlers: dict[nn.Module, AttentionHandler] = {}
-    for layer, layer_plan in plan.layers.items():
-        if layer_plan.hidden is None or layer_plan.claims() != {"hidden"}:
-            raise traits.unsupported(
-                "only hidden states can be changed in this model.",
-                "Use positional_hidden_states alone.",
-            )
-        module = modules[layer]
-        core = handlers[module] = MptChannelCore(module, layer_plan.hidden, request)
-        project = _guarded(core.project, owner=module)
-        stack.callback(_hook(module.register_forward_pre_hook, _guarded(core.before), kwargs=True))
-        stack.callback(_hook(module.register_forward_hook, _guarded(core.after)))
-        stack.callback(_hook(module.Wqkv.register_forward_hook, project))  # type: ignore[union-attr]
-    return handlers
-
-
-def _install_bloom(
-    modules: dict[int, nn.Module],
-    traits: ModelTraits,
-    plan: AttentionPlan,
-    request: Request,
-    stack: ExitStack,
-) -> dict[nn.Module, AttentionHandler]:
-    handlers: dict[nn.Module, AttentionHandler] = {}
-    for layer, layer_plan in plan.layers.items():
-        blocks = layer_plan.documents
-        if not isinstance(blocks, DocumentBlocks) or layer_plan != replace(
-            layer_plan, positions=None, hidden=None, weights=None
-        ):
-            raise traits.unsupported(
-                "only what documents see can be changed in this model.",
-                "Use structured_prompting, parallel_context_windows or "
-                "no_inter_document_attention alone.",
-            )
-        module = modules[layer]
-        core = handlers[module] = BloomBlockCore(module, blocks, request)
-        stack.callback(_hook(module.register_forward_pre_hook, _guarded(core.before), kwargs=True))
-    return handlers
+    stack.enter_context(handle_attention({**handlers_in_force(), **cores}))
 
 
 def _handlers_of_others(model: nn.Module) -> dict[nn.Module, AttentionHandler]:
@@ -239,28 +188,23 @@ def _handlers_of_others(model: nn.Module) -> dict[nn.Module, AttentionHandler]:
     return handlers
 
 
-def _position_scales(plan: AttentionPlan) -> tuple[float, ...]:
-    """The distinct position scales of a plan."""
-    scales = (layer.positions for layer in plan.layers.values())
-    return tuple({s.scale: None for s in scales if isinstance(s, PositionScale)})
-
-
 def modules_by_layer(model: nn.Module, traits: ModelTraits) -> dict[int, nn.Module]:
-    """The attention modules of the layers that `traits` knows."""
-    if traits.adapter == "mpt":
-        return mpt_attention_modules(model)
-    if traits.adapter == "bloom":
-        return bloom_attention_modules(model)
+    """The attention modules of the layers that `traits` knows, for whoever looks into them.
+
+    Raises:
+        UnsupportedArchitectureError: they are compiled.
+    """
+    require_uncompiled(model, traits)
+    if not traits.layers:
+        # Attention of its own: a method may know the family, and change the module's arguments.
+        named = [module for module in model.modules() if "Attention" in type(module).__name__]
+        by_index = {getattr(module, "layer_idx", None): module for module in named}
+        return {index: module for index, module in by_index.items() if isinstance(index, int)}
     return {
         int(module.layer_idx): module
         for module in attention_modules(model)
         if module.layer_idx in traits.layers
     }
-
-
-def _hook(register: Callable[..., Any], hook: Callable[..., Any], *, kwargs: bool = False) -> Any:
-    """Register a hook and return what removes it."""
-    return register(hook, with_kwargs=kwargs).remove if kwargs else register(hook).remove
 
 
 def _guarded(hook: Callable[..., Any], *, owner: nn.Module | None = None) -> Callable[..., Any]:
@@ -272,3 +216,43 @@ def _guarded(hook: Callable[..., Any], *, owner: nn.Module | None = None) -> Cal
         return hook(module, *arguments)
 
     return guarded
+
+
+def require_uncompiled(model: nn.Module, traits: ModelTraits) -> None:
+    """Refuse what looks into layers of a compiled model, or changes them.
+
+    Raises:
+        UnsupportedArchitectureError: a module that runs attention is compiled.
+    """
+    compiled = _compiled_around_attention(model)
+    if compiled is not None:
+        raise traits.unsupported(
+            f"{compiled} is compiled (torch.compile), and compiled code goes around the hooks that "
+            "methods need.",
+            "Pass the model as it was before torch.compile() (compiled._orig_mod), after "
+            "model.compile() one loaded anew; or use a method that only puts documents in order.",
+        )
+
+
+def _compiled_around_attention(model: nn.Module) -> str | None:
+    """The outermost module that ``torch.compile`` compiled and that runs attention, in words."""
+    for name, module in model.named_modules():
+        compiled = (
+            type(module).__name__ == "OptimizedModule"
+            or module._compiled_call_impl is not None
+            or hasattr(module.forward, "_torchdynamo_orig_callable")
+        )
+        if compiled and any("Attention" in type(part).__name__ for part in module.modules()):
+            return f"its module {name!r}" if name else "it"
+    return None
+
+
+@contextmanager
+def _running_eagerly(model: nn.Module) -> Iterator[None]:
+    """Run compiled modules as they were before, for the time being."""
+    if _compiled_around_attention(model) is None:
+        yield
+        return
+    # The stance is the process's: in turn, or the last to leave would not restore the first one.
+    with _stance_lock, torch.compiler.set_stance("force_eager"):
+        yield

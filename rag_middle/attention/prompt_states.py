@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
-from rag_middle.attention.channels import ChannelScaler
 from rag_middle.attention.patch import model_lock, model_traits, modules_by_layer
-from rag_middle.attention.plan import AttentionPlan, ChannelScaling
+from rag_middle.attention.plan import AttentionPlan
 from rag_middle.attention.probe import config_views, rotary_modules
-from rag_middle.attention.rotary import RotaryTables
+from rag_middle.attention.rotary import RotaryCall, RotaryTables
 from rag_middle.attention.seam import (
     AttentionCall,
     base_attention,
@@ -34,7 +33,7 @@ from rag_middle.attention.traits import LayerTraits
 from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
 
-__all__ = ["PromptStates", "can_share_prompts", "reading"]
+__all__ = ["LayerStates", "PromptStates", "can_share_prompts", "reading"]
 
 
 def can_share_prompts(model: PreTrainedModel) -> bool:
@@ -54,15 +53,30 @@ def can_share_prompts(model: PreTrainedModel) -> bool:
     )
 
 
-class _Recorder:
-    """Lets one layer attend as it does and keeps what it attended with."""
+class LayerStates:
+    """What one layer of the unmodified model attended with; recorded while it attends as ever.
 
-    def __init__(self, module: nn.Module, traits: LayerTraits) -> None:
+    Attributes:
+        module: the attention module.
+        traits: what is known of it.
+        arguments: of the module, by name, without its cache.
+        key: rotated, `[b, g, n, d]`.
+        value: `[b, g, n, dv]`.
+        tables: rotary calls of the pass.
+    """
+
+    def __init__(self, module: nn.Module, traits: LayerTraits, tables: RotaryTables) -> None:
         self.module = module
         self.traits = traits
+        self.tables = tables
         self.arguments: dict[str, Any] = {}
         self.key = torch.empty(0)
         self.value = torch.empty(0)
+
+    @property
+    def rotary(self) -> RotaryCall | None:
+        """The rotary call of the pass; ``None`` in a layer without rotary embedding."""
+        return self.tables.of(self.traits.layer_type) if self.traits.uses_rope else None
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Forward pre-hook: keep the module's arguments, but no cache."""
@@ -71,6 +85,7 @@ class _Recorder:
             self.arguments.pop(cache_argument(module) or "", None)
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
+        """Let the model attend, and keep what it attends with."""
         self.key, self.value = call.key, call.value
         return base_attention(call)
 
@@ -82,8 +97,8 @@ class PromptStates:
     Memory: keys and values of these columns, and the attention input of every layer.
     """
 
-    _layers: dict[int, _Recorder]
-    _tables: RotaryTables = field(default_factory=RotaryTables)
+    _layers: dict[int, LayerStates]
+    _tables: RotaryTables
 
     @property
     def columns(self) -> int:
@@ -113,30 +128,11 @@ class PromptStates:
         paddings = [width - layout.length for layout in layouts]
         cache = DynamicCache()
         for index, layer in sorted(self._layers.items()):
-            layer_plan = plan.layers.get(index)
             key, value = layer.key, layer.value
-            if layer_plan is not None and layer_plan.hidden is not None:
-                key, value = self._scaled(layer, layer_plan.hidden, paddings)
+            for change in plan.layers.get(index, ()):
+                key, value = change.cached_states(layer, paddings)
             cache.update(key, value, index)
         return cache
-
-    def _scaled(
-        self, layer: _Recorder, scaling: ChannelScaling, paddings: Sequence[int]
-    ) -> tuple[Tensor, Tensor]:
-        keep = None
-        if scaling.skip_first:
-            first = torch.tensor(paddings, device=layer.key.device)[:, None] + scaling.skip_first
-            keep = torch.arange(self.columns, device=layer.key.device)[None, :] < first
-        scaler = ChannelScaler(layer.module, layer.traits, scaling)
-        tables = None
-        if scaler.ranks_one and layer.traits.uses_rope and layer.traits.rotary is not None:
-            call = self._tables.of(layer.traits.layer_type)
-            assert call is not None  # a layer that rotates was given tables by some module
-            device = layer.key.device
-            wide = call.wide((1.0,), layer.traits.table_format, layer.traits.rotary)
-            tables = type(wide)(*(table[0].to(device) for table in wide))
-        with config_views([layer.module]):
-            return scaler.cached(layer.arguments, layer.key, layer.value, keep, tables)
 
 
 @contextmanager
@@ -156,22 +152,24 @@ def reading(model: PreTrainedModel) -> Iterator[PromptStates]:
         MethodConfigError: inside a block in which this model runs under a method.
     """
     traits = model_traits(model)
-    traits.require_interface("sharing prompts")
+    traits.require_layers("sharing prompts")
     modules = modules_by_layer(model, traits)
     if any(handler_of(module) is not None for module in modules.values()):
         raise MethodConfigError(
             "This model already runs under a method in this thread: leave the applied() block "
             "before prompts are read for several methods."
         )
+    tables = RotaryTables()
     recorders = {
-        layer: _Recorder(module, traits.layers[layer]) for layer, module in modules.items()
+        layer: LayerStates(module, traits.layers[layer], tables)
+        for layer, module in modules.items()
     }
-    states = PromptStates(recorders)
+    states = PromptStates(recorders, tables)
     first = recorders[min(recorders)]
 
     def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         if handler_of(first.module) is first:  # this thread's pass
-            states._tables.record(module, args, kwargs, out)
+            tables.record(module, args, kwargs, out)
 
     with model_lock(model), ExitStack() as stack:
         for recorder in recorders.values():

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from rag_middle.attention.seam import parameters
 from rag_middle.ops.rope import RotaryStyle, WideTables, wide_tables
 
-__all__ = ["RotaryCall", "RotaryTables", "TableFormat", "pair_tables"]
+__all__ = ["RotaryCall", "RotaryTables", "TableFormat", "on_device", "pair_tables"]
 
 #: Positions (over all scales) up to which tables are made in one go.
 _TOGETHER = 1024
@@ -90,6 +90,7 @@ class RotaryCall:
     _scaled: dict[Hashable, Any] = field(default_factory=dict)
     _rebased: dict[Hashable, Any] = field(default_factory=dict)
     _wide: dict[tuple[Hashable, TableFormat, RotaryStyle], WideTables] = field(default_factory=dict)
+    _converted: dict[Hashable, tuple[Tensor, WideTables]] = field(default_factory=dict)
 
     def at(self, positions: Tensor, *, base_factor: float = 1.0) -> Any:
         """Tables at other, possibly fractional, positions ``[b, n]``, in the model's format:
@@ -196,6 +197,18 @@ class RotaryCall:
             scales, len(scales), lambda: self._positions_at(scales), table_format, style
         )
 
+    def wide_of(self, tables: Any, table_format: TableFormat, style: RotaryStyle) -> WideTables:
+        """The model's own cosine and sine as tables for `rotate_wide`, made once per forward pass.
+
+        Returns:
+            Cosine and sine `[b or 1, n, 2r]`.
+        """
+        cos, sin = tables
+        key = (id(cos), table_format, style)
+        if key not in self._converted:  # which keeps the table alive, and with it its id
+            self._converted[key] = (cos, wide_tables(*pair_tables(cos, sin, table_format), style))
+        return self._converted[key][1]
+
     def wide_at(
         self,
         name: Hashable,
@@ -230,8 +243,11 @@ class RotaryTables:
 
     def __init__(self) -> None:
         self._calls: dict[str | None, RotaryCall] = {}
-        #: Position scales that the plan names, so that small tables can be made together.
-        self.scales: tuple[float, ...] = ()
+        self._scales: dict[float, None] = {}
+
+    def expect(self, scale: float) -> None:
+        """Say that a layer will ask for this scale: small tables are then made together."""
+        self._scales[scale] = None
 
     def record(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _output: Any
@@ -245,7 +261,7 @@ class RotaryTables:
             x=named[names[0]],
             position_ids=named["position_ids"],
             extra=() if layer_type is None else (layer_type,),
-            scales=self.scales,
+            scales=tuple(self._scales),
         )
 
     def of(self, layer_type: str | None) -> RotaryCall | None:
@@ -253,6 +269,13 @@ class RotaryTables:
         if layer_type in self._calls:
             return self._calls[layer_type]
         return self._calls.get(None) or next(iter(self._calls.values()), None)
+
+
+def on_device(tables: Any, device: torch.device) -> Any:
+    """Rotary tables where a layer computes: models may be spread over several devices."""
+    if isinstance(tables, Tensor):
+        return tables.to(device)
+    return tuple(table.to(device) for table in tables)
 
 
 def _rows_of(tables: Sequence[Tensor]) -> Tensor:

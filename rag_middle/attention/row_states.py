@@ -11,22 +11,23 @@ from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from rag_middle.attention.patch import applied, model_traits
+from rag_middle.attention.patch import Planner, applied, model_traits
 from rag_middle.attention.plan import AttentionPlan
 from rag_middle.attention.prompt_states import can_share_prompts
 from rag_middle.attention.traits import ModelTraits
 from rag_middle.layout import PromptLayout
+from rag_middle.tokens import TokenizedPrompt
 
 __all__ = ["can_read_row_by_row", "read_row_by_row"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Planned:
+class _Planned(Planner):
     """A plan that was made already."""
 
     made: AttentionPlan
 
-    def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
+    def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         return self.made
 
 
@@ -117,8 +118,9 @@ def read_row_by_row(
     for index, ids in enumerate(prompts):
         rows = slice(index * repeats, (index + 1) * repeats)
         layout = PromptLayout(length=len(ids) - 1)  # documents make no difference to rotations
+        prompt = TokenizedPrompt(input_ids=tuple(ids[:-1]), layout=layout)
         cache = Cache(layers=[_RowLayer(each, rows, last=each is wholes[-1]) for each in wholes])
-        with suppress(_AllStoredError), applied(model, _Planned(plan.of_prompt(index)), [layout]):
+        with suppress(_AllStoredError), applied(model, _Planned(plan.of_prompt(index)), [prompt]):
             known = torch.tensor([ids[:-1]], device=device)
             model(input_ids=known, past_key_values=cache, use_cache=True)
     filled = DynamicCache()

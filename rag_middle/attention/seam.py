@@ -39,6 +39,7 @@ __all__ = [
     "handle_attention",
     "handler_of",
     "handlers_in_force",
+    "in_eval_mode",
     "keyword_arguments",
     "parameters",
 ]
@@ -252,3 +253,25 @@ def begins_prompt(cache: Any | None, layer: int, columns: int, width: int) -> bo
     # Asking a static cache waits for the device: not at every generated token.
     may_be_prompt = columns > 1 or width <= 1
     return cache is None or (may_be_prompt and not cache.get_seq_length(layer))
+
+
+@contextmanager
+def in_eval_mode(model: nn.Module) -> Iterator[None]:
+    """Without dropout; afterwards each module is back in the mode it was in.
+
+    Also where Ctrl-C comes while modules change: which ones are to be restored is known before the
+    first changes, and an interrupted restoration is done again.
+    """
+    training = [module for module in model.modules() if module.training]
+    try:
+        for module in training:
+            module.training = False
+        yield
+    finally:
+        try:
+            for module in training:
+                module.training = True
+        except BaseException:
+            for module in training:
+                module.training = True
+            raise

@@ -13,13 +13,7 @@ from rag_middle.attention.rotary import TableFormat
 from rag_middle.errors import UnsupportedArchitectureError
 from rag_middle.ops.rope import RotaryStyle
 
-__all__ = ["ADAPTERS", "LayerTraits", "ModelTraits"]
-
-#: Models with a purpose-made adapter, and the methods it serves.
-ADAPTERS = {
-    "bloom": "structured_prompting, parallel_context_windows, no_inter_document_attention",
-    "mpt": "positional_hidden_states",
-}
+__all__ = ["LayerTraits", "ModelTraits", "context_window"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +68,8 @@ class ModelTraits:
         layers: softmax-attention layers that go through transformers' attention interface, by
             index.
         obstacle: why the attention layers cannot be reached; empty where they can.
-        adapter: name of a purpose-made adapter for a model the interface does not reach.
-        context_window: most tokens the model was made for, ``None`` if it does not say.
+        context_window: most tokens the model was made for, see `context_window`; ``None`` if it
+            does not say.
     """
 
     model_type: str
@@ -84,7 +78,6 @@ class ModelTraits:
     rope_type: str | None
     layers: dict[int, LayerTraits]
     obstacle: str = ""
-    adapter: str | None = None
     context_window: int | None = None
 
     @property
@@ -92,37 +85,12 @@ class ModelTraits:
         """Some decoder layers have no softmax attention (linear attention, state spaces)."""
         return bool(self.layers) and len(self.layers) < self.num_layers
 
-    def require_interface(self, method: str) -> None:
-        """Raise `UnsupportedArchitectureError` unless the attention layers can be reached."""
+    def require_layers(self, asked_by: str) -> None:
+        """Raise `UnsupportedArchitectureError` where no attention layer can be reached."""
         if self.obstacle:
-            instead = ADAPTERS.get(self.adapter or "", "method='none'")
             raise self.unsupported(
-                f"{method} cannot be applied: {self.obstacle}.",
-                f"Use {instead}, long_context_reorder or permutation, or a RoPE model such as a "
-                "LLaMA, Qwen or Mistral.",
-            )
-
-    def require_rope(self, method: str) -> None:
-        """Raise unless at least one layer's positions come from a rotary embedding."""
-        if not any(layer.uses_rope for layer in self.layers.values()):
-            self.require_interface(method)
-            raise self.unsupported(
-                f"{method} rescales rotary positions, and this model has none.",
-                "Use positional_hidden_states or siw.",
-            )
-
-    def require_known_rotation(self, method: str, layers: tuple[int, ...]) -> None:
-        """Raise unless we can rotate queries and keys of these layers as the model does."""
-        unknown = [
-            layer
-            for layer in layers
-            if self.layers[layer].uses_rope and self.layers[layer].rotary is None
-        ]
-        if unknown:
-            raise self.unsupported(
-                f"{method} rotates queries and keys itself, and the rotation of layers {unknown} "
-                "follows no pairing of head dimensions it knows.",
-                "Use position_interpolation, lpes or positional_hidden_states.",
+                f"{asked_by} cannot be applied: {self.obstacle}.",
+                "Use a model with rotary positions, such as a LLaMA, Qwen or Mistral.",
             )
 
     def unsupported(self, reason: str, alternative: str) -> UnsupportedArchitectureError:
@@ -146,3 +114,40 @@ class ModelTraits:
             "norm_after_rope": any(k.norms_after_rope for k in kinds),
             "other_layers": self.num_layers - len(self.layers) if self.layers else 0,
         }
+
+
+#: RoPE scalings under which ``max_position_embeddings`` may be the length before scaling. Under
+#: llama3 and longrope it is the length after it: llama 3.1 says 131072 and factor 8 of 8192.
+_LENGTHENING = ("linear", "dynamic", "yarn", "proportional")
+
+
+def context_window(config: Any) -> int | None:
+    """Tokens that a decoder was made for, prompt and answer together; None if it does not say.
+
+    ``max_position_embeddings``, or what RoPE scaling (``config.rope_parameters``) makes of it:
+    `factor` times the length before scaling, which is ``original_max_position_embeddings`` where
+    that is stated, and never less than ``max_position_embeddings``. Where layer types have
+    parameters of their own, the layers that reach least far decide: Gemma 3 scales some of its
+    layers and states the length after it. A sliding window shortens nothing, and the tokenizer's
+    ``model_max_length`` is not asked: many state the length of another model.
+
+    Args:
+        config: of the decoder, not of a larger model that it is part of.
+    """
+    # MPT has learned nothing beyond its length either, but a name of its own for it.
+    stated = getattr(config, "max_position_embeddings", None) or getattr(
+        config, "max_seq_len", None
+    )
+    if not isinstance(stated, int):
+        return None
+    parameters = getattr(config, "rope_parameters", None) or {}
+    of_layer_types = [each for each in parameters.values() if isinstance(each, dict)]
+    return min(_scaled(stated, each) for each in of_layer_types or [parameters])
+
+
+def _scaled(stated: int, rope: dict[str, Any]) -> int:
+    factor = rope.get("factor")
+    if rope.get("rope_type") not in _LENGTHENING or not isinstance(factor, int | float):
+        return stated
+    unscaled = rope.get("original_max_position_embeddings") or stated
+    return max(stated, int(unscaled * factor))

@@ -8,14 +8,8 @@
 
 from rag_middle.generation.document_cache import DocumentCache
 from rag_middle.generation.effect import method_name
-from rag_middle.generation.escaping import EscapedText
 from rag_middle.generation.identity import model_facts
 from rag_middle.generation.model import RagMiddleModel
-from rag_middle.generation.notices import (
-    BackendFallbackWarning,
-    MissingDocumentsWarning,
-    ProfileWarning,
-)
 from rag_middle.generation.options import (
     EncodeKwargs,
     GenerationKwargs,
@@ -33,13 +27,18 @@ from rag_middle.generation.results import (
 )
 from rag_middle.generation.streaming import GenerationStream
 from rag_middle.generation.tokenizing import Prompt
+from rag_middle.notices import (
+    BackendFallbackWarning,
+    MissingDocumentsWarning,
+    ProfileWarning,
+    UnreadMarkersWarning,
+)
 
 __all__ = [
     "BackendFallbackWarning",
     "DocumentCache",
     "DroppedDocument",
     "EncodeKwargs",
-    "EscapedText",
     "FinishReason",
     "Generation",
     "GenerationKwargs",
@@ -53,6 +52,7 @@ __all__ = [
     "RagMiddleModel",
     "Score",
     "Timings",
+    "UnreadMarkersWarning",
     "Usage",
     "method_name",
     "model_facts",

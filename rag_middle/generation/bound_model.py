@@ -8,15 +8,17 @@ from typing import Any, Unpack
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rag_middle.attention import can_reuse_documents, model_traits
-from rag_middle.documents import Document
+from rag_middle.attention import model_traits
+from rag_middle.documents import Document, unmark
 from rag_middle.errors import UnsupportedGenerationError
+from rag_middle.fingerprint import fingerprint
 from rag_middle.generation.document_cache import DocumentCache, precompute
 from rag_middle.generation.facts import device_of
-from rag_middle.generation.options import EncodeKwargs, checked_options
+from rag_middle.generation.options import EncodeKwargs, check_context_window, checked_options
 from rag_middle.generation.preparing import MethodLike, Preparer
 from rag_middle.generation.tokenizing import Prompt
 from rag_middle.methods import Method, NoMethod, Runner, resolve_method
+from rag_middle.methods.parallel_context import can_reuse_documents
 from rag_middle.tokens import TokenizedPrompt
 
 __all__ = ["BoundModel"]
@@ -44,6 +46,7 @@ class BoundModel:
                 f"{type(model).__name__} is no decoder with a language-modelling head: load one "
                 "with AutoModelForCausalLM."
             )
+        check_context_window(context_window)
         self.model = model
         self.tokenizer = tokenizer
         self.document_cache = document_cache
@@ -72,6 +75,14 @@ class BoundModel:
         """Runs the model as methods do that look at prompts before they answer."""
         return self._prepare.runner(NoMethod())
 
+    def fingerprint(self) -> str:
+        """A digest of what the model computes now: of its weights, adapters and settings.
+
+        It costs some milliseconds, and reads all weights the first time. See
+        `rag_middle.fingerprint.fingerprint` for what it does not notice.
+        """
+        return fingerprint(self.model)
+
     def checked_method(
         self, method: MethodLike, method_options: Mapping[str, Any] | None = None
     ) -> Method:
@@ -99,14 +110,14 @@ class BoundModel:
 
     def token_ids(self, text: str) -> tuple[int, ...]:
         """Ids of text inside a prompt, as `count_tokens` counts it."""
-        return self._prepare.tokenizer.continuation(text)
+        return self._prepare.tokenizer.continuation(unmark(text))
 
     def count_tokens(self, prompt: Prompt | Document, **options: Unpack[EncodeKwargs]) -> int:
         """Count tokens without sending anything.
 
         A string or a document counts as text inside a prompt: no special tokens, no chat
-        template. A prompt or chat messages count as `generate` would send them. For a string as
-        `generate` would send it, take the length of `encode`.
+        template, no markers of documents. A prompt or chat messages count as `generate` would send
+        them. For a string as `generate` would send it, take the length of `encode`.
         """
         known = checked_options(options, allowed=EncodeKwargs)
         if isinstance(prompt, str | Document):

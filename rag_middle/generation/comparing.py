@@ -110,9 +110,9 @@ def _last_tokens_changed(
     """
     if method.arranges or method.combines or not can_share_prompts(model):
         return None
-    layouts = tuple(each.tokens.layout for each in prompts)
-    changed = method.plan(layouts, model_traits(model)).last_tokens_changed
-    if changed is None or any(layout.length <= changed for layout in layouts):
+    tokens = tuple(prompt.tokens for prompt in prompts)
+    changed = method.plan(tokens, model_traits(model)).last_tokens_changed
+    if changed is None or any(len(prompt) <= changed for prompt in tokens):
         return None
     return changed
 

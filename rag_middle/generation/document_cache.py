@@ -8,39 +8,40 @@ in memory up to a number of bytes, and on disk where it is given a folder.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import tempfile
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from rag_middle.attention.document_states import (
+from rag_middle.errors import UnsupportedGenerationError
+from rag_middle.fingerprint import fingerprint
+from rag_middle.generation.facts import device_of
+from rag_middle.generation.options import check_whole
+from rag_middle.generation.turns import in_eval_mode, turn
+from rag_middle.methods import Method
+from rag_middle.methods.parallel_context.document_states import (
     DocumentStates,
     can_reuse_documents,
     document_states,
     filled_cache,
 )
-from rag_middle.errors import UnsupportedGenerationError
-from rag_middle.generation.facts import device_of
-from rag_middle.generation.notices import warn_caller
-from rag_middle.generation.options import check_whole
-from rag_middle.generation.turns import in_eval_mode, turn
-from rag_middle.methods import Method
+from rag_middle.notices import warn_caller
 from rag_middle.tokens import TokenizedPrompt
 
 __all__ = ["DocumentCache", "precompute", "serves", "with_documents"]
 
-_FORMAT = "rag-middle document states 1"
-_SAMPLES = 32  # numbers of each parameter that tell models apart
+_FORMAT = "rag-middle document states 2"
+_LEFT_SECONDS = 3600  # a file that nobody finished writing in that time is left over
 
 
 class DocumentCache:
@@ -65,6 +66,8 @@ class DocumentCache:
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, DocumentStates] = OrderedDict()
         self._bytes = 0
+        self._examples: dict[str, DocumentStates] = {}
+        self._warned = False
         self._hits = 0
         self._misses = 0
 
@@ -91,19 +94,28 @@ class DocumentCache:
         """Forget what is in memory; files stay."""
         with self._lock:
             self._kept.clear()
+            self._examples.clear()
             self._bytes = 0
 
-    def get(self, key: str, tokens: int, device: torch.device) -> DocumentStates | None:
+    def get(
+        self, key: str, tokens: int, like: Callable[[], DocumentStates]
+    ) -> DocumentStates | None:
         """The states under a key, from memory or disk; None where there are none.
 
         A file that cannot be read, or holds something else, counts as none, with a warning.
+
+        Args:
+            key: names them by everything that they depend on.
+            tokens: of the piece.
+            like: states of the model's making, of any piece: layers, heads, sizes, number format
+                and devices must be theirs. Called where a file is there.
         """
         with self._lock:
             found = self._kept.get(key)
             if found is not None:
                 self._kept.move_to_end(key)
         if found is None and self.directory is not None:
-            found = _read(self._path(key), tokens, device)
+            found = _read(self._path(key), tokens, like)
             if found is not None:
                 self._keep(key, found)
         with self._lock:
@@ -112,7 +124,11 @@ class DocumentCache:
         return found
 
     def put(self, key: str, states: DocumentStates) -> None:
-        """Keep states in memory, and on disk where there is a folder."""
+        """Keep states in memory, and on disk where there is a folder.
+
+        Raises:
+            UnsupportedGenerationError: they cannot be saved; they are kept in memory.
+        """
         self._keep(key, states)
         if self.directory is not None:
             _write(self._path(key), states)
@@ -165,7 +181,10 @@ def with_documents(
     layout = prompt.layout
     if not layout.document_tokens or layout.suffix_start == layout.length:
         return None
-    pieces = _pieces(cache, model, prompt.prefix_ids, prompt.documents_ids)
+    pieces, unsaved = _pieces(cache, model, prompt.prefix_ids, prompt.documents_ids)
+    if unsaved is not None and not cache._warned:
+        cache._warned = True
+        warn_caller(f"{unsaved} Until then they are kept in memory only.", UserWarning)
     return filled_cache(pieces, rows)
 
 
@@ -174,10 +193,15 @@ def precompute(cache: DocumentCache, model: PreTrainedModel, prompt: TokenizedPr
 
     Returns:
         How many pieces, prefix and documents, were computed.
+
+    Raises:
+        UnsupportedGenerationError: they cannot be saved.
     """
     before = cache.misses
     with turn(model), in_eval_mode(model):
-        _pieces(cache, model, prompt.prefix_ids, prompt.documents_ids)
+        _, unsaved = _pieces(cache, model, prompt.prefix_ids, prompt.documents_ids)
+    if unsaved is not None:
+        raise unsaved
     return cache.misses - before
 
 
@@ -186,15 +210,23 @@ def _pieces(
     model: PreTrainedModel,
     prefix: tuple[int, ...],
     documents: Sequence[tuple[int, ...]],
-) -> list[DocumentStates]:
-    """States of the prefix and of each document, those without tokens left out."""
-    device = device_of(model)
+) -> tuple[list[DocumentStates], UnsupportedGenerationError | None]:
+    """States of the prefix and of each document, those without tokens left out.
+
+    Also why new ones could not be saved, where they could not.
+    """
+    device, known_as, unsaved = device_of(model), fingerprint(model), None
+
+    def example() -> DocumentStates:
+        if known_as not in cache._examples:
+            token = (*prefix, *wanted[-1])[:1]
+            cache._examples[known_as] = document_states(model, token, [], device)[0]
+        return cache._examples[known_as]
+
     wanted: list[tuple[int, ...]] = [()] if prefix else []  # no tokens: the prefix itself
     wanted += [ids for ids in documents if ids]
-    keys = {ids: _key(model, prefix, ids) for ids in wanted}
-    known = {
-        ids: cache.get(key, len(ids) if ids else len(prefix), device) for ids, key in keys.items()
-    }
+    keys = {ids: _key(known_as, prefix, ids) for ids in wanted}
+    known = {ids: cache.get(key, len(ids or prefix), example) for ids, key in keys.items()}
     missing = [ids for ids, states in known.items() if states is None and ids]
     if any(states is None for states in known.values()):
         of_prefix, of_documents = document_states(model, prefix, missing, device)
@@ -202,58 +234,38 @@ def _pieces(
         if prefix and known[()] is None:
             computed[()] = of_prefix
         for ids, states in computed.items():
-            cache.put(keys[ids], states)
+            try:
+                cache.put(keys[ids], states)
+            except UnsupportedGenerationError as error:
+                unsaved = error
         known |= computed
-    return [found for ids in wanted if (found := known[ids]) is not None]
+    return [found for ids in wanted if (found := known[ids]) is not None], unsaved
 
 
-def _key(model: PreTrainedModel, prefix: tuple[int, ...], document: tuple[int, ...]) -> str:
+def _key(model: str, prefix: tuple[int, ...], document: tuple[int, ...]) -> str:
     """Name of the states by everything they depend on."""
-    text = f"{_FORMAT}|{_fingerprint(model)}|{prefix}|{document}"
+    text = f"{_FORMAT}|{model}|{prefix}|{document}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-_fingerprints: WeakKeyDictionary[PreTrainedModel, tuple[tuple[int, ...], str]] = WeakKeyDictionary()
-
-
-def _fingerprint(model: PreTrainedModel) -> str:
-    """What tells this model from others: its config, and some numbers of every weight.
-
-    Taken anew when weights were changed in place since.
-    """
-    weights = [*model.named_parameters(), *model.named_buffers()]
-    state = tuple(each._version for _, each in weights) + tuple(id(each) for _, each in weights)
-    remembered = _fingerprints.get(model)
-    if remembered is not None and remembered[0] == state:
-        return remembered[1]
-    digest = hashlib.sha256(model.config.to_json_string(use_diff=False).encode())
-    for name, weight in weights:
-        digest.update(f"{name}{tuple(weight.shape)}{weight.dtype}".encode())
-        if weight.device.type != "meta" and weight.numel():
-            digest.update(_sample(weight).numpy().tobytes())
-    found = digest.hexdigest()
-    _fingerprints[model] = (state, found)
-    return found
-
-
-def _sample(weight: Tensor) -> Tensor:
-    flat = weight.detach().reshape(-1)
-    every = max(1, flat.numel() // _SAMPLES)
-    return flat[::every].to(device="cpu", dtype=torch.float64)
-
-
 def _write(path: Path, states: DocumentStates) -> None:
-    """Save a file whole or not at all: others may be reading and writing the same."""
+    """Save a file whole or not at all: others may be reading and writing the same.
+
+    Raises:
+        UnsupportedGenerationError: it cannot be saved.
+    """
     tensors: dict[str, Tensor] = {}
     for layer, (key, value) in enumerate(zip(states.keys, states.values, strict=True)):
-        tensors[f"key.{layer}"] = key.contiguous().cpu()
-        tensors[f"value.{layer}"] = value.contiguous().cpu()
+        tensors[f"key.{layer}"] = key
+        tensors[f"value.{layer}"] = value
+    data = _as_file(tensors, path.stem)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(path.parent)
         handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-        os.close(handle)
         try:
-            save_file(tensors, name, metadata={"format": _FORMAT})
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
             os.replace(name, path)
         except BaseException:
             Path(name).unlink(missing_ok=True)
@@ -261,28 +273,94 @@ def _write(path: Path, states: DocumentStates) -> None:
     except OSError as error:
         raise UnsupportedGenerationError(
             f"States of documents cannot be saved in {str(path.parent)!r} ({error.strerror}). Pass "
-            "DocumentCache a directory that can be written, or none."
+            "DocumentCache a directory that can be written and has room, or none."
         ) from error
 
 
-def _read(path: Path, tokens: int, device: torch.device) -> DocumentStates | None:
-    if not path.is_file():
-        return None
+def _remove_leftovers(folder: Path) -> None:
+    """Delete what writers left that were killed long ago."""
+    for path in folder.glob("*.tmp"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > _LEFT_SECONDS:
+                path.unlink()
+
+
+def _read(path: Path, tokens: int, like: Callable[[], DocumentStates]) -> DocumentStates | None:
     try:
-        tensors: dict[str, Any] = load_file(path, device=str(device))
-        layers = range(len(tensors) // 2)
-        states = DocumentStates(
-            keys=tuple(tensors[f"key.{layer}"] for layer in layers),
-            values=tuple(tensors[f"value.{layer}"] for layer in layers),
-        )
-        if states.tokens == tokens and all(each.ndim == 3 for each in states.keys):
-            return states
-        problem = f"{states.tokens} tokens where {tokens} are expected"
-    except (OSError, SafetensorError, KeyError, IndexError) as error:
-        problem = str(error) or type(error).__name__
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        problem = str(error)
+    else:
+        try:
+            return _states(_tensors(data, path.stem), tokens, like())
+        except _DamagedError as error:
+            problem = str(error)
     warn_caller(
         f"{path} is damaged ({problem}): its document is computed again. Delete the file if this "
         "comes back.",
         UserWarning,
     )
     return None
+
+
+class _DamagedError(Exception):
+    """What is wrong with a file."""
+
+
+def _states(tensors: dict[str, Tensor], tokens: int, like: DocumentStates) -> DocumentStates:
+    """The states that a file holds, if they are of this kind."""
+    states = []
+    for kind, examples in (("key", like.keys), ("value", like.values)):
+        several = []
+        for layer, example in enumerate(examples):
+            tensor = tensors.pop(f"{kind}.{layer}", None)
+            shape = (example.shape[0], tokens, example.shape[2])
+            if tensor is None:
+                raise _DamagedError(f"it lacks {kind}.{layer}")
+            if tensor.shape != shape or tensor.dtype != example.dtype:
+                raise _DamagedError(
+                    f"{kind}.{layer} is {tensor.dtype} {tuple(tensor.shape)} where "
+                    f"{example.dtype} {shape} is expected"
+                )
+            several.append(tensor.to(example.device))
+        states.append(tuple(several))
+    if tensors:
+        raise _DamagedError(f"it has {', '.join(tensors)} besides")
+    return DocumentStates(*states)
+
+
+def _as_file(tensors: Mapping[str, Tensor], key: str) -> bytes:
+    """A safetensors file with a checksum of what it holds and for which key."""
+    data = save({name: tensor.contiguous().cpu() for name, tensor in tensors.items()})
+    header, payload = _parts(data)
+    header["__metadata__"] = {"format": _FORMAT, "sha256": _checksum(header, payload, key)}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # numbers begin at a multiple of eight
+    return b"".join((len(text).to_bytes(8, "little"), text, payload))
+
+
+def _tensors(data: bytes, key: str) -> dict[str, Tensor]:
+    """What a file holds for this key."""
+    try:
+        header, payload = _parts(data)
+        said = header.pop("__metadata__", {})
+        if said.get("sha256") == _checksum(header, payload, key):
+            return load(data)
+    except Exception as error:  # whatever somebody wrote there
+        raise _DamagedError(f"{type(error).__name__}: {error}"[:200]) from error
+    raise _DamagedError("its checksum is wrong")
+
+
+def _parts(data: bytes) -> tuple[dict[str, Any], memoryview]:
+    """The header and the numbers of a safetensors file."""
+    start = 8 + int.from_bytes(data[:8], "little")
+    header: dict[str, Any] = json.loads(data[8:start])
+    return header, memoryview(data)[start:]
+
+
+def _checksum(header: Mapping[str, Any], payload: memoryview, key: str) -> str:
+    digest = hashlib.sha256(f"{key}{json.dumps(header, sort_keys=True)}".encode())
+    digest.update(payload)
+    return digest.hexdigest()

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rag_middle.attention import applied, model_traits
+from rag_middle.attention.turns import OfModel
 from rag_middle.errors import PatchIneffectiveError, PromptError
 from rag_middle.generation.facts import device_of, vocabulary_size
-from rag_middle.generation.notices import MissingDocumentsWarning, warn_caller
 from rag_middle.generation.turns import in_eval_mode, turn
 from rag_middle.layout import PromptLayout
-from rag_middle.methods import Compose, FromProfile, Method, NoMethod
+from rag_middle.methods import Compose, Method, NoMethod
+from rag_middle.notices import MissingDocumentsWarning, warn_caller
+from rag_middle.tokens import TokenizedPrompt
 
 __all__ = ["acts_on", "check_documents", "check_effect", "method_name"]
 
@@ -24,7 +27,7 @@ _BRANCHES = 2
 
 #: Methods that moved a model's logits already. Tuples are replaced, never changed: reading one
 #: needs no lock.
-_effective: WeakKeyDictionary[PreTrainedModel, tuple[Method, ...]] = WeakKeyDictionary()
+_effective: OfModel[tuple[Method, ...]] = OfModel()
 
 
 def method_name(method: Method) -> str:
@@ -34,7 +37,7 @@ def method_name(method: Method) -> str:
     """
     if isinstance(method, Compose):
         return "+".join(method_name(part) for part in method.methods)
-    return method.source if isinstance(method, FromProfile) else method.name
+    return method.provenance.source if method.provenance else method.name
 
 
 def acts_on(method: Method, layout: PromptLayout) -> bool:
@@ -84,7 +87,7 @@ def check_effect(
         UnsupportedArchitectureError: this model cannot take this method.
         MethodConfigError: parameters that do not fit this model.
     """
-    if method.is_neutral or method in _effective.get(model, ()):
+    if method.is_neutral or method in (_effective.get(model) or ()):
         return
     if (method.arranges or method.combines) and not _plans(model, method):
         return
@@ -100,28 +103,30 @@ def check_effect(
                 "transformers goes around it: run `rag-middle verify` to tell. self_check=False "
                 "skips this test."
             )
-        _effective[model] = (method, *_effective.get(model, ()))[:_REMEMBERED]
+        _effective.put(model, (method, *(_effective.get(model) or ()))[:_REMEMBERED])
 
 
 def _plans(model: PreTrainedModel, method: Method) -> bool:
     """Whether the method asks anything of the model's layers."""
-    layouts = (_layout(_document_lengths(method)),) * _BRANCHES
-    return bool(method.plan(layouts, model_traits(model)).layers)
+    lengths = _document_lengths(method)
+    prompt = _prompt(range(_PREFIX + sum(lengths) + _SUFFIX), lengths)
+    return bool(method.plan((prompt,) * _BRANCHES, model_traits(model)).layers)
 
 
 def _changes(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, method: Method, longer: int
 ) -> bool:
     """Whether the method moves the logits of a prompt with documents `longer` times as long."""
-    layout = _layout(tuple(longer * length for length in _document_lengths(method)))
+    lengths = tuple(longer * length for length in _document_lengths(method))
+    tokens = _PREFIX + sum(lengths) + _SUFFIX
     window = model_traits(model).context_window
-    if longer > 1 and window is not None and layout.length > window:
+    if longer > 1 and window is not None and tokens > window:
         return False
-    tokens = _random_tokens(model, tokenizer, layout.length)
+    prompt = _prompt(_random_tokens(model, tokenizer, tokens), lengths)
     # Of a method that combines, some branch may well be the unmodified model.
-    layouts = [layout] * (_BRANCHES if method.combines else 1)
-    changed = _logits(model, method, layouts, tokens)
-    return not torch.equal(changed, _logits(model, NoMethod(), layouts, tokens))
+    prompts = [prompt] * (_BRANCHES if method.combines else 1)
+    changed = _logits(model, method, prompts)
+    return not torch.equal(changed, _logits(model, NoMethod(), prompts))
 
 
 def _document_lengths(method: Method) -> tuple[int, ...]:
@@ -133,31 +138,33 @@ def _document_lengths(method: Method) -> tuple[int, ...]:
     return _DOCUMENTS
 
 
-def _layout(lengths: tuple[int, ...]) -> PromptLayout:
-    spans, start = [], _PREFIX
-    for length in lengths:
-        spans.append((start, start + length))
-        start += length
-    return PromptLayout(length=start + _SUFFIX, documents=tuple(spans))
+def _prompt(ids: Sequence[int], lengths: tuple[int, ...]) -> TokenizedPrompt:
+    """A prompt of documents that differ in everything that a method may go by."""
+    starts = [*accumulate(lengths, initial=_PREFIX)]
+    return TokenizedPrompt.assembled(
+        prefix=ids[:_PREFIX],
+        documents=[ids[start:end] for start, end in pairwise(starts)],
+        suffix=ids[starts[-1] :],
+        document_ids=[str(index) for index in range(len(lengths))],
+        scores=[1 / (1 + index) for index in range(len(lengths))],
+    )
 
 
 def _random_tokens(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, length: int
-) -> Tensor:
-    """Ordinary tokens `[1, n]`: special ones may be placeholders for images, say."""
+) -> list[int]:
+    """Ordinary tokens: special ones may be placeholders for images, say."""
     special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
     rows = min(vocabulary_size(model), tokenizer.vocab_size)
     ordinary = [token for token in range(rows) if token not in special] or list(range(rows))
     generator = torch.Generator().manual_seed(0)
-    chosen = torch.randint(len(ordinary), (1, length), generator=generator)
-    return torch.tensor(ordinary)[chosen].to(device_of(model))
+    chosen = torch.randint(len(ordinary), (length,), generator=generator)
+    return [ordinary[index] for index in chosen.tolist()]
 
 
 @torch.no_grad()
-def _logits(
-    model: PreTrainedModel, method: Method, layouts: list[PromptLayout], tokens: Tensor
-) -> Tensor:
-    with applied(model, method, layouts):
-        ids = tokens.expand(len(layouts), -1)
+def _logits(model: PreTrainedModel, method: Method, prompts: list[TokenizedPrompt]) -> Tensor:
+    with applied(model, method, prompts):
+        ids = torch.tensor([prompt.input_ids for prompt in prompts], device=device_of(model))
         logits: Tensor = model(input_ids=ids, use_cache=False).logits
     return logits

@@ -8,13 +8,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
-from transformers import (
-    GenerationConfig,
-    LogitsProcessorList,
-    PreTrainedModel,
-    StoppingCriteriaList,
-)
-from transformers.generation.configuration_utils import ALL_STATIC_CACHE_IMPLEMENTATIONS
+from transformers import LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 
 from rag_middle.attention import applied
 from rag_middle.generation.branches import Combined, FirstBranches, first_rows
@@ -22,6 +16,7 @@ from rag_middle.generation.document_cache import DocumentCache
 from rag_middle.generation.effect import acts_on, method_name
 from rag_middle.generation.facts import device_of, end_tokens, pad_token_id
 from rag_middle.generation.options import GenerationOptions
+from rag_middle.generation.own_config import blamed, own_stop_strings, request_config
 from rag_middle.generation.prefill import begun, held
 from rag_middle.generation.preparing import PreparedPrompt
 from rag_middle.generation.results import Generation, Timings, Usage
@@ -61,6 +56,7 @@ def generate(
         on_text: called with new text as it comes; for a single prompt.
         documents: read already.
     """
+    options = replace(options, stop=(*options.stop_strings, *own_stop_strings(model)))
     cancels = [event for event in (options.cancel, stopped) if event is not None]
 
     def cancelled() -> bool:
@@ -167,59 +163,25 @@ def _run(
         processors = LogitsProcessorList(
             [Combined(method, branches, options.num_beams, list(processors))]
         )
-    config = _generation_config(model, options, width, pad, ends)
     generate_tokens: Any = model.generate  # typed as a tensor: a module's attribute
     with in_eval_mode(model):
         cache = None
         if model.generation_config.cache_implementation is None:  # else transformers makes its own
             cache = begun(model, method, batch, documents=documents, beams=options.num_beams)
         given = {} if cache is None else {"past_key_values": cache}
-        with applied(model, method, batch.layouts, prefilled=held(cache)):
-            output = generate_tokens(
-                input_ids=ids,
-                attention_mask=mask,
-                generation_config=config,
-                logits_processor=processors,
-                stopping_criteria=StoppingCriteriaList(criteria),
-                **given,
-            )
+        with applied(model, method, batch.prompts, prefilled=held(cache)):
+            try:
+                output = generate_tokens(
+                    input_ids=ids,
+                    attention_mask=mask,
+                    generation_config=request_config(model, options, width, pad, ends),
+                    logits_processor=processors,
+                    stopping_criteria=StoppingCriteriaList(criteria),
+                    **given,
+                )
+            except (TypeError, ValueError) as error:
+                if progress.first_token_at is not None:
+                    raise
+                raise blamed(model, error) from error
     generated: list[list[int]] = output[first_rows(branches), width:].tolist()
     return generated
-
-
-def _generation_config(
-    model: PreTrainedModel,
-    options: GenerationOptions,
-    width: int,
-    pad: int,
-    ends: Mapping[int, str | None],
-) -> GenerationConfig:
-    """A new config for this request.
-
-    What is left out here comes from the model's own config, so everything on offer is written out,
-    neutral values too. Drawing is done by a `Sampler`: to transformers it is greedy.
-    """
-    own: Any = model.generation_config
-    length: dict[str, Any] = {"max_new_tokens": options.max_new_tokens}
-    if own.max_length is not None and own.max_new_tokens is None:
-        length = {"max_length": width + options.max_new_tokens}  # both at once draw a warning
-    cache: dict[str, Any] = {}
-    if own.cache_implementation in ALL_STATIC_CACHE_IMPLEMENTATIONS:
-        # Made for compiled models, which methods cannot reach; sliding layers drop documents.
-        cache = {"cache_implementation": "dynamic"}
-    return GenerationConfig(
-        **length,
-        **cache,
-        disable_compile=True,
-        do_sample=False,
-        temperature=1.0,
-        top_p=1.0,
-        top_k=50,  # transformers' default: means nothing where nothing is drawn
-        num_beams=options.num_beams,
-        num_return_sequences=1,
-        repetition_penalty=float(options.repetition_penalty),
-        use_cache=True,
-        return_dict_in_generate=False,
-        pad_token_id=pad,
-        eos_token_id=sorted(ends) or None,
-    )

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
-import torch
-from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rag_middle.attention import model_traits
-from rag_middle.generation.notices import ProfileWarning, warn_caller
-from rag_middle.methods import Compose, FromProfile, Method
+from rag_middle.attention.turns import OfModel
+from rag_middle.fingerprint import weights_sample, weights_sha256
+from rag_middle.methods import Method, Provenance
+from rag_middle.notices import ProfileWarning, warn_caller
 from rag_middle.profiles import ModelFacts
 from rag_middle.reader import READER_NAME, is_reader
 
 __all__ = ["check_profiles", "model_facts", "told_name"]
 
-_SAMPLED = 64  # values of every parameter
 _REMEMBERED = 64
 
-_samples: WeakKeyDictionary[PreTrainedModel, str | None] = WeakKeyDictionary()
 #: Profiles that were compared with a model, by where they came from. Tuples are replaced, never
 #: changed: reading one needs no lock.
-_compared: WeakKeyDictionary[PreTrainedModel, tuple[FromProfile, ...]] = WeakKeyDictionary()
+_compared: OfModel[tuple[Provenance, ...]] = OfModel()
 
 
 def model_facts(
@@ -51,8 +47,8 @@ def model_facts(
         hidden_size=traits.hidden_size,
         heads=first.heads if first else None,
         kv_heads=first.kv_heads if first else None,
-        weights_sha256=_all_weights(model) if all_weights else None,
-        weights_sample=_sample(model),
+        weights_sha256=weights_sha256(model) if all_weights else None,
+        weights_sample=weights_sample(model),
         tokenizer_sha256=_tokenizer(tokenizer),
     )
 
@@ -73,71 +69,30 @@ def check_profiles(
 ) -> None:
     """Warn where a profile is about another version of this model, or was no improvement.
 
-    That a model is built otherwise is refused when the method is planned. Each profile is compared
-    with a model once.
+    That a model is built otherwise was refused before (`Method.check_fits`). Each profile is
+    compared with a model once.
     """
-    for each in _profiles(method):
-        known = _compared.get(model, ())
-        if each in known:
+    for part in method.parts:
+        provenance, known = part.provenance, _compared.get(model) or ()
+        if provenance is None or provenance in known:
             continue
-        _compared[model] = (each, *known)[:_REMEMBERED]
-        made_for = each.profile.model
+        _compared.put(model, (provenance, *known)[:_REMEMBERED])
+        source, profile = provenance.source, provenance.profile
         here = model_facts(model, tokenizer, all_weights=False)
-        differences = made_for.version_differences(here)
-        if differences and not made_for.shape_differences(here):
+        differences = profile.model.version_differences(here)
+        if differences:
             warn_caller(
-                f"{each.source} was made for another version of {made_for.id} "
+                f"{source} was made for another version of {profile.model.id} "
                 f"({'; '.join(differences)}): its settings may not suit this one. Calibrate again, "
                 "or compare it with method='none' on your own questions.",
                 ProfileWarning,
             )
-        if each.profile.recommended is False:
+        if profile.recommended is False:
             warn_caller(
-                f"{each.source} is not recommended: on held-out prompts its settings did not beat "
-                "the unmodified model.",
+                f"{source} is not recommended: on held-out prompts its settings did not beat the "
+                "unmodified model.",
                 ProfileWarning,
             )
-
-
-def _profiles(method: Method) -> Iterator[FromProfile]:
-    if isinstance(method, FromProfile):
-        yield method
-    if isinstance(method, Compose):
-        for part in method.methods:
-            yield from _profiles(part)
-
-
-def _all_weights(model: PreTrainedModel) -> str | None:
-    """Of every parameter; ``None`` where some are offloaded."""
-    digest = hashlib.sha256()
-    for name, values in model.named_parameters():
-        if values.device.type == "meta":
-            return None
-        digest.update(f"{name}{tuple(values.shape)}{values.dtype}".encode())
-        digest.update(_bytes(values))
-    return digest.hexdigest()
-
-
-def _sample(model: PreTrainedModel) -> str | None:
-    if model not in _samples:
-        _samples[model] = _sampled(model)
-    return _samples[model]
-
-
-def _sampled(model: PreTrainedModel) -> str | None:
-    digest = hashlib.sha256()
-    for name, parameter in model.named_parameters():
-        if parameter.device.type == "meta":
-            return None
-        values = parameter.detach().flatten()
-        every = max(1, len(values) // _SAMPLED)
-        digest.update(f"{name}{tuple(parameter.shape)}".encode())
-        digest.update(_bytes(values[::every][:_SAMPLED].float().bfloat16()))
-    return digest.hexdigest()
-
-
-def _bytes(values: Tensor) -> bytes:
-    return values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
 def _tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -17,11 +17,13 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from rag_middle.errors import ModelNotFoundError, RagMiddleError, UnsupportedGenerationError
-from rag_middle.generation.notices import BackendFallbackWarning, warn_caller
+from rag_middle.notices import BackendFallbackWarning, warn_caller
+from rag_middle.registry import suggest
 
-__all__ = ["load_model", "load_tokenizer", "loading_errors"]
+__all__ = ["check_loading", "load_model", "load_tokenizer", "loading_errors"]
 
 #: Seconds to wait for the hub to say whether it has a model.
 _HUB_TIMEOUT_S = 10.0
@@ -65,19 +67,11 @@ def load_model(
         UnsupportedGenerationError: arguments that contradict each other, or name what is not there.
         ImportError: `device_map` without the accelerate package.
     """
+    check_loading(
+        dtype=dtype, device=device, device_map=device_map, attn_implementation=attn_implementation
+    )
     source = _source(name_or_path)
     _check_reachable("model", source, revision)
-    _check_dtype(dtype)
-    if device_map is not None and device is not None:
-        raise UnsupportedGenerationError(
-            f"device={device!r} and device_map={device_map!r} both say where the model goes: pass "
-            "one of them."
-        )
-    if device_map is not None and find_spec("accelerate") is None:
-        raise ImportError(
-            "device_map needs the accelerate package: pip install accelerate. To put the whole "
-            "model on one device, pass device='cuda' instead."
-        )
     target = None
     if device_map is None and (device is not None or quantization_config is None):
         target = _device(device)
@@ -102,6 +96,40 @@ def load_model(
         model.to(target)  # type: ignore[arg-type]
     model.eval()
     return model
+
+
+def check_loading(
+    *,
+    dtype: str | torch.dtype = "auto",
+    device: str | torch.device | None = None,
+    device_map: str | Mapping[str, Any] | None = None,
+    attn_implementation: str | None = None,
+    **_others: Any,
+) -> None:
+    """Refuse arguments of `load_model` that no model could be loaded with.
+
+    Raises:
+        UnsupportedGenerationError, ImportError: as `load_model`.
+    """
+    _check_dtype(dtype)
+    if device_map is not None and device is not None:
+        raise UnsupportedGenerationError(
+            f"device={device!r} and device_map={device_map!r} both say where the model goes: pass "
+            "one of them."
+        )
+    if device_map is not None and find_spec("accelerate") is None:
+        raise ImportError(
+            "device_map needs the accelerate package: pip install accelerate. To put the whole "
+            "model on one device, pass device='cuda' instead."
+        )
+    _device(device)
+    known = {"eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()}
+    name = attn_implementation or "eager"
+    if name not in known and "/" not in name and not name.startswith("flash_attention"):
+        raise UnsupportedGenerationError(
+            f"There is no attn_implementation {name!r}.{suggest(name, known)} Use sdpa, eager, or "
+            "flash_attention_2 with its package."
+        )
 
 
 def load_tokenizer(

@@ -14,7 +14,8 @@ from transformers import PreTrainedTokenizerBase
 
 from rag_middle.generation.document_cache import DocumentCache
 from rag_middle.generation.likelihood import LikelihoodScoring
-from rag_middle.generation.loading import load_model, load_tokenizer
+from rag_middle.generation.loading import check_loading, load_model, load_tokenizer
+from rag_middle.generation.options import check_context_window
 from rag_middle.generation.preparing import MethodLike
 from rag_middle.generation.text_generation import TextGeneration
 from rag_middle.methods import resolve_method
@@ -36,7 +37,8 @@ class RagMiddleModel(TextGeneration, LikelihoodScoring):
             (``"lpes+siw"``, a list) or a method object.
         method_options: the method's parameters, where `method` is a name.
         context_window: tokens that prompt and answer may have together, instead of what the
-            model's config says (a method that rescales positions may reach further).
+            model's config says, RoPE scaling included (a method that rescales positions may reach
+            further).
         self_check: run the model on a few random tokens with every method that is new to it, and
             raise if the method changes nothing.
         document_cache: documents that were read before, for methods under which they do not see
@@ -98,6 +100,13 @@ class RagMiddleModel(TextGeneration, LikelihoodScoring):
                 not there.
         """
         chosen = resolve_method(method, method_options)  # a misspelt name costs no loading
+        check_context_window(context_window)
+        check_loading(
+            dtype=dtype,
+            device=device,
+            device_map=device_map,
+            attn_implementation=attn_implementation,
+        )
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
             tokenizer = load_tokenizer(
                 name_or_path if tokenizer is None else tokenizer,

@@ -6,21 +6,25 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from math import inf, isfinite
+from math import inf
 from typing import Any, Literal, TypedDict, get_args
 
 from rag_middle.errors import UnsupportedGenerationError
+from rag_middle.plain_data import is_finite_number
 from rag_middle.registry import suggest
-from rag_middle.tokens.encode import Template
+from rag_middle.tokens.encode import Template, TemplateName
 
 __all__ = [
     "EncodeKwargs",
     "GenerationKwargs",
     "GenerationOptions",
     "PromptKwargs",
+    "check_context_window",
     "check_whole",
     "checked_options",
 ]
+
+_MOST_BEAMS = 1024
 
 MissingDocuments = Literal["warn", "error", "ignore"]
 Overflow = Literal["error", "drop_documents"]
@@ -61,8 +65,9 @@ class GenerationOptions:
     """How to generate.
 
     These defaults hold whatever the model's own generation config says: its sampling settings are
-    not used. What is not offered here is taken from it (end tokens, suppressed tokens, length
-    penalty of beams).
+    not used. What is not offered here is taken from it (end tokens and stop strings, suppressed
+    tokens, length penalty of beams); what cannot be served is refused
+    (`rag_middle.generation.own_config`).
 
     Attributes:
         max_new_tokens: most tokens to generate.
@@ -77,7 +82,8 @@ class GenerationOptions:
             reports it.
         stop: strings that end the text and are cut off it.
         cancel: when set, by any thread, generation ends after the token under way.
-        template: ``"chat"``, ``"raw"``, or ``"auto"`` for chat where the tokenizer has a template.
+        template: ``"chat"``, ``"raw"``, or ``"auto"`` for chat where the tokenizer has a template;
+            or a function that writes messages as one text, see `tokens.encode`.
         system: a system message.
         template_options: more arguments for the chat template.
         allow_control_tokens: raw prompts only: recognise control tokens outside documents.
@@ -111,11 +117,22 @@ class GenerationOptions:
     def __post_init__(self) -> None:
         check_whole("max_new_tokens", self.max_new_tokens, least=1)
         check_whole("num_beams", self.num_beams, least=1)
+        if self.num_beams > _MOST_BEAMS:
+            raise UnsupportedGenerationError(
+                f"num_beams must be at most {_MOST_BEAMS}, got {self.num_beams!r}: each is a row "
+                "of the batch."
+            )
         check_whole("top_k", self.top_k, least=0, hint="0 means no limit.")
         _number("temperature", self.temperature, lambda v: v >= 0, "0 or more")
         _number("top_p", self.top_p, lambda v: 0 < v <= 1, "above 0 and at most 1")
-        _number("repetition_penalty", self.repetition_penalty, lambda v: v > 0, "above 0")
-        _one_of("template", self.template, get_args(Template))
+        _number(
+            "repetition_penalty",
+            self.repetition_penalty,
+            lambda v: 1e-6 <= v <= 1e6,  # beyond, logits leave the range of float32
+            "from 1e-6 to 1e6",
+        )
+        if not callable(self.template):
+            _one_of("template", self.template, get_args(TemplateName))
         _one_of("on_missing_documents", self.on_missing_documents, get_args(MissingDocuments))
         _one_of("on_overflow", self.on_overflow, get_args(Overflow))
         if self.num_beams > 1 and self.samples:
@@ -207,6 +224,12 @@ def check_whole(name: str, value: object, *, least: int, hint: str = "") -> None
         )
 
 
+def check_context_window(tokens: object) -> None:
+    """Raise `UnsupportedGenerationError` unless `tokens` is a number of tokens, or None."""
+    if tokens is not None:
+        check_whole("context_window", tokens, least=1, hint="None means what the model says.")
+
+
 def _stop_strings(given: Any) -> tuple[str, ...]:
     stop = (given,) if isinstance(given, str) or not isinstance(given, Sequence) else tuple(given)
     for string in stop:
@@ -223,8 +246,7 @@ def _is_whole(value: object, least: float = -inf) -> bool:
 
 
 def _number(name: str, value: Any, in_range: Callable[[float], bool], range_text: str) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (is_number and isfinite(value) and in_range(value)):
+    if not (is_finite_number(value) and in_range(value)):
         raise UnsupportedGenerationError(f"{name} must be a number {range_text}, got {value!r}.")
 
 

@@ -44,7 +44,7 @@ def begun(
     device = device_of(model)
     if device.type != "cpu" or min(map(len, batch.prompts)) < _LONG:
         return None
-    plan = method.plan(batch.layouts, model_traits(model))
+    plan = method.plan(batch.prompts, model_traits(model))
     if not can_read_row_by_row(model, plan):
         return None
     return read_row_by_row(model, plan, [each.input_ids for each in batch.prompts], device, beams)

@@ -9,6 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from rag_middle.attention import model_traits
 from rag_middle.errors import MethodConfigError, PromptError, UnsupportedGenerationError
 from rag_middle.generation.branches import arranged, branched
 from rag_middle.generation.effect import check_documents, check_effect, method_name
@@ -85,6 +86,7 @@ class Preparer:
 
     def checked(self, method: Method) -> Method:
         """The method, once it is known to take effect."""
+        method.check_fits(model_traits(self._model))
         if self._self_check:
             check_effect(self._model, self.tokenizer.tokenizer, method)
         check_profiles(self._model, self.tokenizer.tokenizer, method)

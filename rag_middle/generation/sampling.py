@@ -39,8 +39,10 @@ class Sampler(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """From `[b, v]` logits to `[b, v]` with 0 for the drawn tokens and -inf elsewhere."""
-        # Centred first: a tiny temperature must not turn the largest logit into infinity.
-        scores = (scores - scores.amax(dim=-1, keepdim=True)) / self._temperature
+        # Centred first: a tiny temperature must not turn the largest logit into infinity. One that
+        # this number format rounds to 0 would make it no number, and a huge one all logits equal.
+        temperature = min(max(self._temperature, torch.finfo(scores.dtype).tiny), 1e30)
+        scores = (scores - scores.amax(dim=-1, keepdim=True)) / temperature
         for warper in self._warpers:
             scores = warper(input_ids, scores)
         drawn = self._draw(scores)

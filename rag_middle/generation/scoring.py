@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rag_middle.attention import applied, model_traits, reading
+from rag_middle.attention import applied, model_traits, modules_by_layer, reading
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.generation.branches import combined
 from rag_middle.generation.document_cache import DocumentCache
@@ -76,7 +76,7 @@ def _prefilled(
     batch = TokenizedBatch(tuple(prompts))
     with turn(model), in_eval_mode(model):
         cache = None if all_positions else begun(model, method, batch, documents=documents)
-        with applied(model, method, batch.layouts, prefilled=held(cache)):
+        with applied(model, method, batch.prompts, prefilled=held(cache)):
             logits, _ = _Forward(model, batch).prefill(all_positions=all_positions, cache=cache)
     return logits
 
@@ -131,7 +131,7 @@ def shared_log_probabilities(
         with reading(model) as states:
             forward.read_ahead(last_tokens)
         for method in methods:
-            plan = method.plan(batch.layouts, model_traits(model))
+            plan = method.plan(batch.prompts, model_traits(model))
             known = states.cached_under(plan, batch.layouts)
             logits = _continued(model, batch, continuations, method, known)
             results.append(_told(logits, continuations))
@@ -146,7 +146,7 @@ def _continued(
     known: Any,
 ) -> Tensor:
     """Logits `[rows, m, v]` before each token of the continuations; `known` is a cache or None."""
-    with applied(model, method, batch.layouts, prefilled=held(known)):
+    with applied(model, method, batch.prompts, prefilled=held(known)):
         forward = _Forward(model, batch)
         logits, cache = forward.prefill(all_positions=False, cache=known)
         # The last token of a continuation predicts nothing that is asked for.
@@ -207,7 +207,7 @@ class _Forward:
     def _takes_many(self) -> bool:
         """Whether several tokens may follow a cache at once: linear attention takes one."""
         traits = model_traits(self._model)
-        return not traits.mixed and bool(traits.layers or traits.adapter)
+        return not traits.mixed and bool(modules_by_layer(self._model, traits))
 
     def _call(self, ids: Tensor, cache: Any, options: dict[str, Any]) -> Any:
         options["past_key_values"] = cache

@@ -11,6 +11,7 @@ from rag_middle.generation import engine
 from rag_middle.generation.batching import in_groups, rows_of
 from rag_middle.generation.bound_model import BoundModel
 from rag_middle.generation.options import GenerationKwargs, checked_options
+from rag_middle.generation.own_config import check_own_config
 from rag_middle.generation.preparing import MethodLike
 from rag_middle.generation.results import Generation
 from rag_middle.generation.streaming import GenerationStream
@@ -46,7 +47,7 @@ class TextGeneration(BoundModel):
             ContextOverflowError: the prompt does not fit.
             PromptError: the prompt cannot be turned into tokens, or has no documents where
                 ``on_missing_documents="error"``.
-            MarkerError: document markers are unbalanced, nested or stray.
+            MarkerError: marked documents do not stand together.
         """
         checked_options(options, allowed=GenerationKwargs)  # `max_batch_size` is none of them
         return self.batch(
@@ -80,6 +81,7 @@ class TextGeneration(BoundModel):
             As for `generate`; nothing is generated where any prompt is refused.
         """
         known = checked_options(options, allowed=GenerationKwargs)
+        check_own_config(self.model)
         chosen = self._prepare.method(method, method_options, default=self.method)
         prepared = self._prepare.prompts(prompts, chosen, known, known.max_new_tokens)
         seeds = known.seeds(len(prepared))
@@ -123,6 +125,7 @@ class TextGeneration(BoundModel):
                 "generate(), or num_beams=1."
             )
         refuse_inside_request(self.model)
+        check_own_config(self.model)
         chosen = self._prepare.method(method, method_options, default=self.method)
         prepared = self._prepare.prompts([prompt], chosen, known, known.max_new_tokens)
         seeds = known.seeds(1)

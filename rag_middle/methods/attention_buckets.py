@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
-from rag_middle.attention.plan import AttentionPlan, LayerPlan, RotaryBases
-from rag_middle.attention.traits import ModelTraits
+from rag_middle.attention import (
+    AttentionPlan,
+    Layer,
+    LayerChange,
+    LayerHandler,
+    ModelTraits,
+    on_device,
+)
 from rag_middle.errors import MethodConfigError
-from rag_middle.layout import PromptLayout
 from rag_middle.methods.base import (
     Method,
     MethodInfo,
@@ -20,6 +25,7 @@ from rag_middle.methods.base import (
     chosen_layers,
     require_finite,
 )
+from rag_middle.methods.requirements import require_rope
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
@@ -29,6 +35,44 @@ __all__ = ["PUBLISHED_BASES", "AttentionBuckets", "as_base_factors"]
 
 #: The bases that MoICE's code mixes, over LLaMA 2's own base of 10,000.
 PUBLISHED_BASES = (1.0, 1.75, 1.8, 1.9, 2.0, 2.25, 2.5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotaryBases(LayerChange):
+    """Every prompt is read with rotary frequencies of a base of its own.
+
+    Attributes:
+        factors: per prompt, what the model's own base is multiplied by.
+    """
+
+    claims = frozenset({"positions", "hidden"})  # scaled channels rotate with the model's own base
+    answers_attention = False
+    depends_on_prompt = False
+    rotates_only = True
+
+    factors: tuple[float, ...]
+
+    def start(self, layer: Layer) -> LayerHandler:
+        return _RebasedTables(layer, self.factors)
+
+    def of_prompt(self, index: int) -> RotaryBases:
+        """That with one base."""
+        return RotaryBases(factors=(self.factors[index],))
+
+
+class _RebasedTables(LayerHandler):
+    def __init__(self, layer: Layer, factors: tuple[float, ...]) -> None:
+        self._layer = layer
+        self._factors = factors
+
+    def before(self, arguments: dict[str, Any]) -> None:
+        rotary, hidden = self._layer.rotary, arguments["hidden_states"]
+        if rotary is None:
+            return
+        repeats = hidden.shape[0] // len(self._factors)
+        factors = tuple(factor for factor in self._factors for _ in range(repeats))
+        tables = rotary.rebased_rows(factors)
+        arguments["position_embeddings"] = on_device(tables, hidden.device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,13 +122,13 @@ class AttentionBuckets(Method):
         """The same prompt for every base."""
         return (range(len(prompt.layout.documents)),) * len(self.base_factors)
 
-    def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
+    def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """One base per branch, those of each prompt one after the other."""
-        traits.require_rope("attention_buckets")
+        require_rope("attention_buckets", traits)
         count = len(self.base_factors)
-        factors = tuple(self.base_factors[index % count] for index in range(len(layouts)))
-        plan = LayerPlan(positions=RotaryBases(factors=factors))
-        return AttentionPlan.uniform(chosen_layers(self.layers, traits, rotated=True), plan)
+        factors = tuple(self.base_factors[index % count] for index in range(len(prompts)))
+        layers = chosen_layers(self.layers, traits, rotated=True)
+        return AttentionPlan.uniform(layers, RotaryBases(factors=factors))
 
     def combine(self, logits: Tensor) -> Tensor:
         """Log-probabilities."""

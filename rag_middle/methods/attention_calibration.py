@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, ClassVar
 
-from rag_middle.attention.plan import AttentionPlan
-from rag_middle.attention.traits import ModelTraits
+from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import MethodConfigError
-from rag_middle.layout import PromptLayout
 from rag_middle.methods.base import Method, MethodInfo, as_indices
 from rag_middle.methods.ranking import attention_received, check_layers
 from rag_middle.tokens import TokenizedPrompt
@@ -72,7 +70,7 @@ class AttentionCalibration(Method):
             given = as_indices("AttentionCalibration", "layers", self.layers)
             object.__setattr__(self, "layers", given)
 
-    def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
+    def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """No change in the model, whose attention has to be within reach, though."""
         check_layers("attention_calibration", self.layers, traits)
         return AttentionPlan()

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rag_middle.attention.plan import AttentionPlan
-from rag_middle.attention.traits import ModelTraits
-from rag_middle.layout import PromptLayout
+from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.methods.base import Method, MethodInfo, as_indices, require_count
 from rag_middle.methods.ranking import attention_received, check_layers
 from rag_middle.tokens import TokenizedPrompt
@@ -63,7 +61,7 @@ class AttentionSorting(Method):
             given = as_indices("AttentionSorting", "layers", self.layers)
             object.__setattr__(self, "layers", given)
 
-    def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
+    def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """No change in the model, whose attention has to be within reach, though."""
         check_layers("attention_sorting", self.layers, traits)
         return AttentionPlan()

@@ -6,10 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rag_middle.attention.plan import AttentionPlan
-from rag_middle.attention.traits import ModelTraits
+from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import MethodConfigError
-from rag_middle.layout import PromptLayout
 from rag_middle.methods.base import Method, MethodInfo, as_several, require_finite
 from rag_middle.methods.ranking import attention_received, best_first, check_layers
 from rag_middle.tokens import TokenizedPrompt
@@ -89,7 +87,7 @@ class AttnRank(Method):
             profile=tuple(sum(place) / len(profiles) for place in zip(*profiles, strict=True))
         )
 
-    def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
+    def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """No change in the model; without a profile its attention has to be within reach."""
         if self.profile is None:
             check_layers("attn_rank", None, traits)

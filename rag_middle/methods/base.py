@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
-from rag_middle.attention.plan import AttentionPlan
-from rag_middle.attention.traits import ModelTraits
+from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import MethodConfigError
-from rag_middle.layout import PromptLayout
+from rag_middle.plain_data import is_finite_number
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rag_middle.methods.profiled import Provenance
     from rag_middle.methods.runner import Runner
 
 __all__ = [
@@ -71,10 +71,38 @@ class Method(ABC):
 
     registered_name: ClassVar[str]
 
+    #: Methods that this one does not compose with, by registered name, and why; ``"*"`` for all.
+    conflicts: ClassVar[Mapping[str, str]] = {}
+
     @property
     def parts(self) -> tuple[Method, ...]:
         """The methods this one is made of, compositions taken apart; itself where it is none."""
         return (self,)
+
+    @property
+    def provenance(self) -> Provenance | None:
+        """The profile that the parameters come from, ``None`` where they do not.
+
+        It is no parameter: methods of equal parameters are equal, and a method that
+        `dataclasses.replace` makes with others comes from no profile.
+        """
+        return vars(self).get("_provenance")
+
+    def with_provenance(self, provenance: Provenance) -> Self:
+        """The same method, beside where its parameters come from."""
+        method = copy.copy(self)
+        object.__setattr__(method, "_provenance", provenance)  # dataclasses of methods are frozen
+        return method
+
+    def check_fits(self, traits: ModelTraits) -> None:
+        """Refuse a model of another shape than that which the parameters were fitted to.
+
+        Raises:
+            ProfileMismatchError: it has another shape.
+        """
+        for part in self.parts:
+            if part.provenance is not None:
+                part.provenance.check_fits(traits)
 
     def arrange(self, prompt: TokenizedPrompt, runner: Runner) -> Sequence[int]:
         """The order in which the documents reach the model: hook before the model.
@@ -89,11 +117,11 @@ class Method(ABC):
         """
         return range(len(prompt.layout.documents))
 
-    def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
+    def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """What the attention layers shall do: hook in the model. By default, what they always do.
 
         Args:
-            layouts: one per prompt of the batch, as arranged. Where the method has branches, each
+            prompts: of the batch, in tokens, as arranged. Where the method has branches, each
                 branch is a prompt of its own, and a prompt's branches follow one another.
             traits: the model.
 
@@ -212,14 +240,14 @@ def chosen_layers(
 def require_finite(owner: str, **values: object) -> None:
     """Raise `MethodConfigError` unless all values are finite numbers."""
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        if not is_finite_number(value):
             raise MethodConfigError(f"{owner}: {name} must be a finite number, got {value!r}.")
 
 
 def require_count(owner: str, least: int, **values: object) -> None:
     """Raise `MethodConfigError` unless all values are whole numbers from `least` on."""
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        if not isinstance(value, int) or not is_finite_number(value) or value < least:
             raise MethodConfigError(
                 f"{owner}: {name} must be a whole number >= {least}, got {value!r}."
             )

@@ -5,19 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import permutations
 from typing import TYPE_CHECKING, ClassVar
 
-from rag_middle.attention.plan import AttentionPlan
-from rag_middle.attention.traits import ModelTraits
+from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import IncompatibleMethodsError, MethodConfigError
-from rag_middle.layout import PromptLayout
 from rag_middle.methods.base import Method, MethodInfo, as_several
-from rag_middle.methods.ms_poe import MsPoE
 from rag_middle.methods.none import NoMethod
-from rag_middle.methods.pine import PINE
-from rag_middle.methods.positional_hidden_states import PositionalHiddenStates
-from rag_middle.methods.rotor import RoToR
-from rag_middle.methods.self_extend import SelfExtend
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
@@ -26,24 +20,6 @@ if TYPE_CHECKING:
     from rag_middle.methods.runner import Runner
 
 __all__ = ["Compose"]
-
-#: Pairs whose plans touch different things and would still undo each other.
-_REFUSED: tuple[tuple[type[Method], type[Method], str], ...] = (
-    (PINE, PositionalHiddenStates, "PINE computes the very rows whose attention is scaled"),
-    (
-        MsPoE,
-        PositionalHiddenStates,
-        "Ms-PoE ranks heads by un-rotated keys, of which scaled channels would make two sets",
-    ),
-    (
-        SelfExtend,
-        PositionalHiddenStates,
-        "Self-Extend rotates keys twice, and scaled channels are worked into keys rotated once",
-    ),
-)
-
-#: Methods that make the order of documents immaterial.
-_ALONE: tuple[type[Method], ...] = (PINE, RoToR)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +64,12 @@ class Compose(Method):
         stray = [part for part in parts if not isinstance(part, Method)]
         if stray:
             raise MethodConfigError(f"Compose takes method objects, got {stray[0]!r}.")
-        for first, second, reason in _REFUSED:
-            if self._has(first) and self._has(second):
+        active = [part for part in self.parts if not isinstance(part, NoMethod)]
+        for part, other in permutations(active, 2):
+            reason = part.conflicts.get(other.name, part.conflicts.get("*"))
+            if reason is not None:
                 raise IncompatibleMethodsError(
-                    f"{first.registered_name} and {second.registered_name} do not compose: "
-                    f"{reason}. Use one of them."
+                    f"{part.name} does not compose with {other.name}: {reason}."
                 )
         combining = [part.name for part in self.parts if part.combines]
         if len(combining) > 1:
@@ -100,24 +77,11 @@ class Compose(Method):
                 f"{' and '.join(combining)} do not compose: each combines several forward passes "
                 "of its own. Use one of them."
             )
-        active = [part for part in self.parts if not isinstance(part, NoMethod)]
-        for kind in _ALONE:
-            if self._has(kind) and len(active) > 1:
-                name = kind.registered_name
-                others = ", ".join(m.name for m in active if not isinstance(m, kind))
-                raise IncompatibleMethodsError(
-                    f"{name} does not compose with {others or f'another {name}'}: it decides "
-                    "positions and visibility, and a change by document order would undo its "
-                    "invariance. Use it alone."
-                )
 
     @property
     def parts(self) -> tuple[Method, ...]:
         """The methods, those of inner compositions among them."""
         return tuple(part for method in self.methods for part in method.parts)
-
-    def _has(self, kind: type[Method]) -> bool:
-        return any(isinstance(part, kind) for part in self.parts)
 
     def arrange(self, prompt: TokenizedPrompt, runner: Runner) -> Sequence[int]:
         """Each method's arrangement, one after the other."""
@@ -152,15 +116,21 @@ class Compose(Method):
     def _combining(self) -> Method | None:
         return next((method for method in self.methods if method.combines), None)
 
-    def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
+    def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """All plans merged."""
-        plans = (method.plan(layouts, traits) for method in self.methods)
+        plans = (method.plan(prompts, traits) for method in self.methods)
         return reduce(AttentionPlan.merge, plans)
 
     @property
     def is_neutral(self) -> bool:
         """True where all parts are."""
         return all(method.is_neutral for method in self.methods)
+
+    @property
+    def reads_documents_apart(self) -> bool:
+        """True where a part does, and the others leave the layers alone (they reorder, say)."""
+        planning = [part for part in self.parts if type(part).plan is not Method.plan]
+        return bool(planning) and all(part.reads_documents_apart for part in planning)
 
     @property
     def on_short_prompts(self) -> Method:

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rag_middle.attention.plan import AttentionPlan, LayerPlan, PositionScale
-from rag_middle.attention.traits import ModelTraits
+from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import MethodConfigError
-from rag_middle.layout import PromptLayout
 from rag_middle.methods.base import Method, MethodInfo, as_several, chosen_layers, require_finite
+from rag_middle.methods.position_interpolation import PositionScale
+from rag_middle.methods.requirements import require_rope
 from rag_middle.ops.curves import Curve, curve_factors
+from rag_middle.tokens import TokenizedPrompt
 
 __all__ = ["LPES"]
 
@@ -29,7 +30,7 @@ class LPES(Method):
             calibrate for your model.
 
     References:
-        LPES, arXiv:2606.27705, section 4 and appendix E.
+        LPES, arXiv:2606.27705, section 3.
 
     Raises:
         MethodConfigError: a factor that is not positive and finite, or another number of factors
@@ -78,9 +79,9 @@ class LPES(Method):
             return self.factors
         return (float(self.factors),) * num_layers
 
-    def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
+    def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """One position scale per layer."""
-        traits.require_rope("lpes")
+        require_rope("lpes", traits)
         factors = self._as_tuple(traits.num_layers)
         if len(factors) != traits.num_layers:
             raise MethodConfigError(
@@ -89,7 +90,7 @@ class LPES(Method):
             )
         return AttentionPlan.by_layer(
             chosen_layers(None, traits, rotated=True),
-            lambda layer: LayerPlan(positions=PositionScale(scale=factors[layer])),
+            lambda layer: PositionScale(scale=factors[layer]),
         )
 
     @property

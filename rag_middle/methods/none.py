@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rag_middle.attention.plan import AttentionPlan
-from rag_middle.attention.traits import ModelTraits
-from rag_middle.layout import PromptLayout
 from rag_middle.methods.base import Method, MethodInfo
 
 __all__ = ["NoMethod"]
@@ -28,10 +25,6 @@ class NoMethod(Method):
         cost="none",
         requires="any causal language model",
     )
-
-    def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
-        """An empty plan."""
-        return AttentionPlan()
 
     @property
     def is_neutral(self) -> bool:

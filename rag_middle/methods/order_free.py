@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rag_middle.attention.traits import ModelTraits
 from rag_middle.methods.base import chosen_layers
+from rag_middle.methods.requirements import require_interface, require_known_rotation, unsupported
 
 __all__ = ["order_free_layers"]
 
@@ -21,26 +22,26 @@ def order_free_layers(method: str, rotates: str, traits: ModelTraits) -> tuple[i
             attention that cannot be reached, positions that are not rotary, or a rotation that
             is not understood.
     """
-    traits.require_interface(method)
+    require_interface(method, traits)
     if traits.mixed:
-        raise traits.unsupported(
+        raise unsupported(
+            traits,
             f"{method} cannot make {traits.num_layers - len(traits.layers)} of its "
             f"{traits.num_layers} layers independent of document order: they have no softmax "
             "attention and read the prompt from left to right.",
-            "Use lpes or positional_hidden_states on its attention layers, or permutation.",
         )
     if traits.rope_type is None:
-        raise traits.unsupported(
+        raise unsupported(
+            traits,
             f"{method} re-assigns rotary positions, and this model's positions come from "
             "elsewhere (learned embeddings or ALiBi).",
-            "Use siw, positional_hidden_states or permutation.",
         )
     layers = chosen_layers(None, traits)
-    traits.require_known_rotation(method, layers)
+    require_known_rotation(method, traits, layers)
     if any(traits.layers[layer].norms_after_rope for layer in layers):
-        raise traits.unsupported(
+        raise unsupported(
+            traits,
             f"{method} rotates {rotates} by document, and this model normalises them after the "
             "rotation.",
-            "Use ms_poe, lpes or positional_hidden_states.",
         )
     return layers

@@ -3,15 +3,51 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from rag_middle.attention.plan import AttentionPlan, LayerPlan, PositionScale
-from rag_middle.attention.traits import ModelTraits
+from rag_middle.attention import (
+    AttentionPlan,
+    Layer,
+    LayerChange,
+    LayerHandler,
+    ModelTraits,
+    on_device,
+)
 from rag_middle.errors import MethodConfigError
-from rag_middle.layout import PromptLayout
 from rag_middle.methods.base import Method, MethodInfo, as_indices, chosen_layers, require_finite
+from rag_middle.methods.requirements import require_rope
+from rag_middle.tokens import TokenizedPrompt
 
-__all__ = ["PositionInterpolation"]
+__all__ = ["PositionInterpolation", "PositionScale"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionScale(LayerChange):
+    """All heads of the layer use positions ``m / scale``."""
+
+    claims = frozenset({"positions"})
+    answers_attention = False
+    depends_on_prompt = False
+    rotates_only = True
+
+    scale: float
+
+    def start(self, layer: Layer) -> LayerHandler:
+        layer.request.tables.expect(self.scale)
+        return _ScaledTables(layer, self.scale)
+
+
+class _ScaledTables(LayerHandler):
+    def __init__(self, layer: Layer, scale: float) -> None:
+        self._layer = layer
+        self._scale = scale
+
+    def before(self, arguments: dict[str, Any]) -> None:
+        rotary = self._layer.rotary
+        if rotary is not None:
+            tables = rotary.scaled(self._scale)
+            device = arguments["hidden_states"].device
+            arguments["position_embeddings"] = on_device(tables, device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +91,11 @@ class PositionInterpolation(Method):
             layers = as_indices("PositionInterpolation", "layers", self.layers)
             object.__setattr__(self, "layers", layers)
 
-    def plan(self, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> AttentionPlan:
+    def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """The same scale in every layer."""
-        traits.require_rope("position_interpolation")
-        plan = LayerPlan(positions=PositionScale(scale=self.scale))
-        return AttentionPlan.uniform(chosen_layers(self.layers, traits, rotated=True), plan)
+        require_rope("position_interpolation", traits)
+        layers = chosen_layers(self.layers, traits, rotated=True)
+        return AttentionPlan.uniform(layers, PositionScale(scale=self.scale))
 
     @property
     def is_neutral(self) -> bool:

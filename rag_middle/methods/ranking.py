@@ -10,6 +10,7 @@ from torch import Tensor
 from rag_middle.attention.traits import ModelTraits
 from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
+from rag_middle.methods.requirements import require_interface
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def check_layers(method: str, layers: Sequence[int] | None, traits: ModelTraits)
         UnsupportedArchitectureError: the attention layers cannot be reached.
         MethodConfigError: a layer without softmax attention, or none of this model.
     """
-    traits.require_interface(method)
+    require_interface(method, traits)
     unknown = [layer for layer in layers or () if layer not in traits.layers]
     if unknown:
         raise MethodConfigError(

@@ -44,14 +44,12 @@ METHODS.register("permutation", "rag_middle.methods.permutation:Permutation")
 METHODS.register("self_extend", "rag_middle.methods.self_extend:SelfExtend")
 METHODS.register(
     "no_inter_document_attention",
-    "rag_middle.methods.no_inter_document_attention:NoInterDocumentAttention",
+    "rag_middle.methods.parallel_context:NoInterDocumentAttention",
 )
 METHODS.register(
     "parallel_context_windows",
-    "rag_middle.methods.parallel_context_windows:ParallelContextWindows",
+    "rag_middle.methods.parallel_context:ParallelContextWindows",
 )
-METHODS.register(
-    "structured_prompting", "rag_middle.methods.structured_prompting:StructuredPrompting"
-)
-METHODS.register("ape", "rag_middle.methods.ape:APE")
+METHODS.register("structured_prompting", "rag_middle.methods.parallel_context:StructuredPrompting")
+METHODS.register("ape", "rag_middle.methods.parallel_context:APE")
 METHODS.register("compose", "rag_middle.methods.compose:Compose")

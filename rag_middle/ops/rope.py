@@ -41,7 +41,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, style: RotaryStyle) -> Tensor:
         style: pairing of the model.
 
     Returns:
-        A new tensor of the shape of `x`.
+        A new tensor of the shape and dtype of `x`, computed in the tables' where that is wider:
+        some models keep float32 tables beside half-precision queries.
     """
     r = style.pairs
     rotated, rest = x[..., : 2 * r], x[..., 2 * r :]
@@ -51,8 +52,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, style: RotaryStyle) -> Tensor:
         first, second = rotated[..., 0::2], rotated[..., 1::2]
     turned = (first * cos - second * sin, second * cos + first * sin)
     if style.pairing == "half":
-        return torch.cat((*turned, rest) if rest.shape[-1] else turned, dim=-1)
-    pairs = torch.stack(turned, dim=-1).flatten(-2)
+        return torch.cat((*turned, rest) if rest.shape[-1] else turned, dim=-1).to(x.dtype)
+    pairs = torch.stack(turned, dim=-1).flatten(-2).to(x.dtype)
     return torch.cat((pairs, rest), dim=-1) if rest.shape[-1] else pairs
 
 
@@ -91,7 +92,7 @@ def partners(x: Tensor, style: RotaryStyle) -> Tensor:
 def rotate_wide(x: Tensor, tables: WideTables, style: RotaryStyle) -> Tensor:
     """Like `rotate`, from tables that broadcast against `x` `[..., n, d]`."""
     width = 2 * style.pairs
-    turned = torch.addcmul(x[..., :width] * tables.cos, partners(x, style), tables.sin)
+    turned = torch.addcmul(x[..., :width] * tables.cos, partners(x, style), tables.sin).to(x.dtype)
     if width == x.shape[-1]:
         return turned
     return torch.cat((turned, x[..., width:].expand(*turned.shape[:-1], -1)), dim=-1)

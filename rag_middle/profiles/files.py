@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from functools import cache
 from pathlib import Path
 
 from rag_middle.errors import ProfileFormatError, RegistrationError
+from rag_middle.files import write_files
+from rag_middle.plain_data import parse_json
 from rag_middle.profiles.profile import Profile
 
 __all__ = [
@@ -31,7 +31,7 @@ def read_profile(path: str | Path) -> Profile:
     """
     path = Path(path).expanduser()
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # ValueError: neither UTF-8 nor JSON
         raise ProfileFormatError(
             f"The profile {str(path)!r} cannot be read ({error}). Give the path of a file that "
@@ -44,21 +44,14 @@ def read_profile(path: str | Path) -> Profile:
 
 
 def write_profile(profile: Profile, path: str | Path) -> None:
-    """Write a profile, at once or not at all."""
+    """Write a profile, at once or not at all.
+
+    Raises:
+        OutputWriteError: the folder cannot be written to; a profile that was there is as it was.
+    """
     path = Path(path).expanduser()
-    path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(profile.to_dict(), indent=1, allow_nan=False) + "\n"
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)  # mkstemp lets nobody else read
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_files(path.parent, {path.name: text.encode()})
 
 
 @cache

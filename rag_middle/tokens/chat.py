@@ -1,18 +1,21 @@
-"""Messages through a tokenizer's chat template, keeping track of where the documents stand.
+"""Messages through a template to text, keeping track of where the documents stand.
 
 The documents are taken out of their message and a private-use character is left in their place.
 The template is rendered to text, and the text is split there. Another such character marks the
 cuts inside message contents that keep control tokens inert (see ``text.TextEncoder``).
+
+A template is the tokenizer's own (`render_chat`) or a function of the caller (`render_written`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from rag_middle.documents import ContextPrompt, has_markers, parse, unmark
+from rag_middle.documents import ContextPrompt, check_markers, has_documents, parse, unmark
 from rag_middle.errors import ChatTemplateError, PromptError
 from rag_middle.tokens.text import TextEncoder, Tokenizer
 
@@ -20,13 +23,15 @@ __all__ = [
     "Conversation",
     "Message",
     "RenderedChat",
-    "content_prompt",
+    "TemplateFunction",
     "has_chat_template",
-    "last_with_documents",
     "render_chat",
+    "render_written",
 ]
 
 Message = Mapping[str, Any]
+#: Writes messages as one text, in place of a chat template.
+TemplateFunction = Callable[[Sequence[Message]], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +59,23 @@ class Conversation:
     def of_messages(cls, messages: Sequence[Message]) -> Conversation:
         """Take the documents from the last message that has any.
 
-        A content is a string, with markers or without, or a `ContextPrompt`. Documents of earlier
-        messages become plain text.
+        A content is a string, with marked documents or without, or a `ContextPrompt`. Documents of
+        earlier messages become plain text, and so do those in a string of the assistant: nobody
+        retrieved what the model said.
 
         Raises:
-            MarkerError: markers of a message are unbalanced, nested, stray or do not stand
-                together.
+            MarkerError: the documents of the message do not stand together, and it is of this turn.
             PromptError: a message is not of the expected shape.
+
+        Warns:
+            UnreadMarkersWarning: of markers in a message, except the assistant's, that mark
+                nothing.
         """
         if not messages:
             raise PromptError("There are no messages. Pass at least one user message.")
         contents = [_content(message, index) for index, message in enumerate(messages)]
-        at = last_with_documents(messages)
-        prompt = ContextPrompt() if at is None else content_prompt(contents[at] or "")
+        at = _last_with_documents(messages)
+        prompt = ContextPrompt() if at is None else _prompt_at(messages, at)
         plain = [_plain(content) for content in contents]
         if at is not None:
             plain[at] = ""
@@ -103,20 +112,27 @@ class RenderedChat:
     after: tuple[str, ...] = ()
 
 
-def last_with_documents(messages: Sequence[Message]) -> int | None:
+def _last_with_documents(messages: Sequence[Message]) -> int | None:
     """0-based index of the message whose documents count: the last one that has any."""
     for index in range(len(messages) - 1, -1, -1):
         content = messages[index].get("content")
         if isinstance(content, ContextPrompt) and content.documents:
             return index
-        if isinstance(content, str) and has_markers(content):
+        said = messages[index].get("role") == "assistant"
+        if isinstance(content, str) and not said and has_documents(content):
             return index
     return None
 
 
-def content_prompt(content: str | ContextPrompt) -> ContextPrompt:
-    """A message's content as a prompt; raises `MarkerError` as `parse` does."""
-    return parse(content) if isinstance(content, str) else content
+def _prompt_at(messages: Sequence[Message], at: int) -> ContextPrompt:
+    """The content of a message as a prompt; raises `MarkerError` as `parse` does."""
+    content = messages[at]["content"]
+    if isinstance(content, ContextPrompt):
+        return content
+    # What was said in an earlier turn must not make later ones fail.
+    answered = any(message.get("role") == "assistant" for message in messages[at + 1 :])
+    earlier = answered and messages[at]["role"] != "system"
+    return parse(content, groups="last" if earlier else "single")
 
 
 def has_chat_template(tokenizer: Tokenizer) -> bool:
@@ -147,70 +163,103 @@ def render_chat(
             "The tokenizer has no chat template. Set tokenizer.chat_template, load the "
             "instruction-tuned model's tokenizer, or encode a single prompt with template='raw'."
         )
-    renderer = _Renderer(tokenizer, encoder, conversation, template_options)
-    joined, fenced = renderer.render(fenced=False), renderer.render(fenced=True)
+    template = _ChatTemplate(tokenizer, encoder, conversation, template_options)
+    joined, fenced = template.render(fenced=False), template.render(fenced=True)
     # A control token that content and template text form together ("<|" + "im_end|>") shows as one
     # more than where the two are kept apart.
-    return joined if renderer.control_ids(joined) == renderer.control_ids(fenced) else fenced
+    return joined if template.control_ids(joined) == template.control_ids(fenced) else fenced
 
 
-class _Renderer:
+def render_written(
+    write: TemplateFunction, encoder: TextEncoder, conversation: Conversation
+) -> RenderedChat:
+    """What a caller's function makes of a conversation; only the function writes control tokens.
+
+    A function may do anything with the contents (strip, upper-case, unescape or repeat them), so
+    its own control tokens are counted where the contents are harmless, and no more are allowed.
+
+    Raises:
+        ChatTemplateError: the function fails, drops or repeats the documents, or passes on control
+            tokens in a way that cannot be told from writing them.
+    """
+    template = _WrittenTemplate(write, encoder, conversation)
+    own = template.control_ids(template.render_harmless())
+    for render in (template.render_cut, template.render_fenced):
+        rendered = render()
+        if rendered is not None and template.control_ids(rendered) == own:
+            return rendered
+    raise ChatTemplateError(
+        "A message holds control tokens of this tokenizer as text, and the template function "
+        "changes messages so that they cannot be told from its own. Let it write contents as they "
+        "are (stripping and formatting them is fine), without removing unusual characters."
+    )
+
+
+class _Template:
+    """A conversation with sentinels in it, and what a template makes of that."""
+
+    name = "chat template"
+
     def __init__(
-        self,
-        tokenizer: Tokenizer,
-        encoder: TextEncoder,
-        conversation: Conversation,
-        options: Mapping[str, Any],
+        self, encoder: TextEncoder, conversation: Conversation, *other_texts: object
     ) -> None:
-        strings = [conversation.prompt.text, str(getattr(tokenizer, "chat_template", ""))]
-        _map_strings([conversation.messages, options], strings.append)
-        self._documents, self._cut = _absent_characters(2, *strings)
-        self._tokenizer = tokenizer
+        strings = [conversation.prompt.text]
+        _map_strings([conversation.messages, *other_texts], strings.append)
+        characters = _absent_characters(4, *strings)
+        self._documents, self._cut, self._opening, self._closing = characters
         self._encoder = encoder
-        self._options = options
-        self._expected_parts = 1 if conversation.at is None else 2
-        self._messages = self._protected(conversation)
-
-    def render(self, *, fenced: bool) -> RenderedChat:
-        """Render, cutting at both ends of every content too if ``fenced``."""
-        messages = [self._fenced(message) if fenced else message for message in self._messages]
-        if any(message["role"] == "system" for message in messages) and not self._takes_system():
-            messages = _merged([_as_user(message) for message in messages])
-        text = self._apply_to_any(messages, _merged(messages))
-        parts = [tuple(part.split(self._cut)) for part in text.split(self._documents)]
-        if len(parts) != self._expected_parts:
-            what = "drops" if len(parts) < self._expected_parts else "repeats"
-            raise ChatTemplateError(
-                f"The chat template {what} the message with the documents. Move them into the last "
-                "user message, or use template='raw'."
-            )
-        return RenderedChat(*parts)
+        self._conversation = conversation
 
     def control_ids(self, rendered: RenderedChat) -> list[int]:
+        """The control tokens of a rendered conversation, in order."""
         before = self._encoder.encode(rendered.before, continues=False)
         after = self._encoder.encode(rendered.after, continues=True)
         return self._encoder.control_ids(before + after)
 
-    def _protected(self, conversation: Conversation) -> list[Message]:
-        """The messages with control tokens cut and a sentinel in place of the documents."""
-        messages: list[Message] = [
-            {
-                # The message's own keys and its role are names that the template knows.
-                **{key: _map_strings(item, self._inert) for key, item in message.items()},
+    def _messages(
+        self, change: Callable[[str], str], around: tuple[str, str] = ("", "")
+    ) -> list[Message]:
+        """The messages with all text changed and a sentinel in place of the documents.
+
+        Args:
+            change: of each text: contents, and what else the messages hold.
+            around: written before and after each content.
+        """
+        messages: list[Message] = []
+        for index, message in enumerate(self._conversation.messages):
+            content = message.get("content")
+            if index == self._conversation.at:
+                prompt = self._conversation.prompt
+                content = self._documents.join(map(change, (prompt.prefix, prompt.suffix)))
+            elif content is not None:
+                content = change(content)
+            # The message's own keys and its role are names that the template knows.
+            changed = {
+                **{key: self._changed(item, change) for key, item in message.items()},
                 "role": self._checked_role(message["role"]),
             }
-            for message in conversation.messages
-        ]
-        if conversation.at is not None:
-            ends = (conversation.prompt.prefix, conversation.prompt.suffix)
-            content = self._documents.join(map(self._inert, ends))
-            messages[conversation.at] = {**messages[conversation.at], "content": content}
+            if content is not None:
+                changed["content"] = content.join(around)
+            messages.append(changed)
         return messages
 
-    def _fenced(self, message: Message) -> Message:
-        if message.get("content") is None:
-            return message
-        return {**message, "content": self._cut + message["content"] + self._cut}
+    def _changed(self, value: Any, change: Callable[[str], str]) -> Any:
+        return _map_strings(value, change, self._inert)
+
+    def _parts(self, text: str) -> list[str]:
+        """The text before and after the documents."""
+        parts = text.split(self._documents)
+        expected = 1 if self._conversation.at is None else 2
+        if len(parts) != expected:
+            what = "drops" if len(parts) < expected else "repeats"
+            raise ChatTemplateError(
+                f"The {self.name} {what} the message with the documents. Move them into the last "
+                "user message, or use template='raw'."
+            )
+        return parts
+
+    def _split(self, text: str) -> RenderedChat:
+        return RenderedChat(*(tuple(part.split(self._cut)) for part in self._parts(text)))
 
     def _checked_role(self, role: str) -> str:
         # A plain word may be a control token of its own where a template is written so.
@@ -223,6 +272,89 @@ class _Renderer:
 
     def _inert(self, text: str) -> str:
         return self._cut.join(self._encoder.inert_pieces(text))
+
+
+class _WrittenTemplate(_Template):
+    """A caller's function as a template."""
+
+    name = "template function"
+
+    def __init__(
+        self, write: TemplateFunction, encoder: TextEncoder, conversation: Conversation
+    ) -> None:
+        super().__init__(encoder, conversation)
+        self._write = write
+
+    def render_harmless(self) -> RenderedChat:
+        """With contents of the same shape that no function makes control tokens of."""
+        return self._split(self._apply(self._messages(self._harmless)))
+
+    def render_cut(self) -> RenderedChat:
+        """With contents cut where they hold control tokens, and otherwise as they are."""
+        return self._split(self._apply(self._messages(self._inert)))
+
+    def render_fenced(self) -> RenderedChat | None:
+        """With sentinels around contents, inert there whatever the function did to them.
+
+        None where the function lost some of the sentinels.
+        """
+        around = (self._opening, self._closing)
+        fenced: list[tuple[str, ...]] = []
+        inside = False
+        for part in self._parts(self._apply(self._messages(str, around))):
+            pieces: list[str] = []
+            for text in re.split(f"([{self._opening}{self._closing}])", part):
+                if text in around:
+                    if inside is (text == self._opening):
+                        return None
+                    inside = not inside
+                else:
+                    pieces += self._encoder.inert_pieces(text) if inside else [text]
+            fenced.append(tuple(pieces))
+        return None if inside else RenderedChat(*fenced)
+
+    def _harmless(self, text: str) -> str:
+        # Words stay: functions look for some.
+        masked = re.sub(r"[^\w\s]", "x", text)
+        if self._encoder.inert_pieces(masked) in ([], [masked]):
+            return masked
+        return re.sub(r"\S", "x", text)
+
+    def _apply(self, messages: list[Message]) -> str:
+        try:
+            text: object = self._write(messages)
+        except Exception as error:
+            raise ChatTemplateError(f"The template function failed: {error!r}.") from error
+        if not isinstance(text, str):
+            raise ChatTemplateError(
+                f"The template function must return the prompt as a string, got "
+                f"{type(text).__name__}."
+            )
+        return text
+
+
+class _ChatTemplate(_Template):
+    """A tokenizer's chat template."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        encoder: TextEncoder,
+        conversation: Conversation,
+        options: Mapping[str, Any],
+    ) -> None:
+        template = str(getattr(tokenizer, "chat_template", ""))
+        super().__init__(encoder, conversation, template, options)
+        self._tokenizer = tokenizer
+        self._options = options
+
+    def render(self, *, fenced: bool) -> RenderedChat:
+        """Render, cutting at both ends of every content too if ``fenced``."""
+        around = (self._cut, self._cut) if fenced else ("", "")
+        messages = self._messages(self._inert, around)
+        if any(message["role"] == "system" for message in messages) and not self._takes_system():
+            messages = _merged([_as_user(message) for message in messages])
+        return self._split(self._apply_to_any(messages, _merged(messages)))
 
     def _takes_system(self) -> bool:
         """Whether a system message is rendered, rather than refused or left out."""
@@ -286,6 +418,8 @@ def _content(message: Message, index: int) -> str | ContextPrompt | None:
             f"got role={role!r} and content of type {type(content).__name__}. Join content blocks "
             "into one string."
         )
+    if isinstance(content, str) and role != "assistant":
+        check_markers(content)
     return content
 
 
@@ -296,17 +430,22 @@ def _plain(content: str | ContextPrompt | None) -> str | None:
     return None if content is None else unmark(content)
 
 
-def _map_strings(value: Any, change: Callable[[str], object]) -> Any:
-    """``value`` with every string in it changed, keys of mappings too."""
+def _map_strings(
+    value: Any,
+    change: Callable[[str], object],
+    change_key: Callable[[str], object] | None = None,
+) -> Any:
+    """``value`` with every string in it changed, keys of mappings too (by `change_key`, if any)."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
+        of_key = change_key or change
         return {
-            _map_strings(key, change) if isinstance(key, str) else key: _map_strings(item, change)
+            of_key(key) if isinstance(key, str) else key: _map_strings(item, change, change_key)
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_map_strings(item, change) for item in value]
+        return [_map_strings(item, change, change_key) for item in value]
     return value
 
 

@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from rag_middle.documents import ContextPrompt, Document, parse
+from rag_middle.documents import ContextPrompt, Document, parse, unmark
 from rag_middle.errors import PromptError
-from rag_middle.tokens.chat import Conversation, Message, has_chat_template, render_chat
+from rag_middle.tokens.chat import (
+    Conversation,
+    Message,
+    RenderedChat,
+    TemplateFunction,
+    has_chat_template,
+    render_chat,
+    render_written,
+)
 from rag_middle.tokens.prompt import TokenizedBatch, TokenizedPrompt
 from rag_middle.tokens.text import TextEncoder, Tokenizer
 
-__all__ = ["Prompt", "Template", "count_tokens", "encode", "encode_batch"]
+__all__ = ["Prompt", "Template", "TemplateName", "count_tokens", "encode", "encode_batch"]
 
 Prompt = ContextPrompt | str | Sequence[Message]
-Template = Literal["auto", "chat", "raw"]
+TemplateName = Literal["auto", "chat", "raw"]
+Template = TemplateName | TemplateFunction
 
 
 def encode(
@@ -38,11 +47,13 @@ def encode(
 
     Args:
         tokenizer: a Hugging Face tokenizer, fast or slow.
-        prompt: a prompt, a string with document markers, or chat messages. A message's content is
-            a string that may have markers, or a `ContextPrompt`. Of several messages with
+        prompt: a prompt, a string with marked documents, or chat messages. A message's content is
+            a string that may have them, or a `ContextPrompt`. Of several messages with
             documents the last one's count; those of earlier messages are plain text before them.
         template: ``"chat"`` uses the tokenizer's chat template, ``"raw"`` none; ``"auto"`` uses it
-            if there is one.
+            if there is one. A function that writes messages as one text stands in for the chat
+            template: it may write control tokens, and contents that it passes on stay inert. It is
+            called several times, also with placeholders in place of contents.
         system: a system message. Where the template takes none, and in raw mode, it stands before
             the prompt.
         add_generation_prompt: chat only: end with the opening of the assistant's answer.
@@ -52,13 +63,26 @@ def encode(
 
     Raises:
         PromptError: the prompt is empty, or of the wrong shape.
-        MarkerError: markers in a string or a message are unbalanced, nested or stray.
+        MarkerError: the documents in a string or a message do not stand together.
         ChatTemplateError: there is no chat template and one is needed, it refuses the messages, or
-            it drops or repeats the documents.
+            it drops or repeats the documents. A function fails, or changes messages so that
+            control tokens in them cannot be told from its own.
+
+    Warns:
+        UnreadMarkersWarning: of document markers that `mark` has not made: they are text.
     """
     encoder = TextEncoder(tokenizer)
     if isinstance(prompt, str):
         prompt = parse(prompt)
+    if callable(template):
+        if allow_control_tokens or template_options or not add_generation_prompt:
+            raise PromptError(
+                "A template function writes the whole prompt: leave out allow_control_tokens, "
+                "template_options and add_generation_prompt."
+            )
+        conversation = _conversation(prompt, system)
+        rendered = render_written(template, encoder, conversation)
+        return _encode_rendered(encoder, rendered, conversation)
     if isinstance(prompt, ContextPrompt) and not _wants_chat(tokenizer, template):
         if template_options:
             raise PromptError("template_options were given, but no chat template is used.")
@@ -68,7 +92,9 @@ def encode(
     if allow_control_tokens:
         raise PromptError("allow_control_tokens=True needs template='raw'.")
     options = {**(template_options or {}), "add_generation_prompt": add_generation_prompt}
-    return _encode_chat(tokenizer, encoder, _conversation(prompt, system), options)
+    conversation = _conversation(prompt, system)
+    rendered = render_chat(tokenizer, encoder, conversation, **options)
+    return _encode_rendered(encoder, rendered, conversation)
 
 
 def encode_batch(tokenizer: Tokenizer, prompts: Iterable[Prompt], **options: Any) -> TokenizedBatch:
@@ -81,24 +107,22 @@ def count_tokens(tokenizer: Tokenizer, prompt: Document | Prompt, **options: Any
 
     Args:
         tokenizer: a Hugging Face tokenizer.
-        prompt: a string or a document counts as text inside a prompt: no BOS, no chat template. A
-            prompt or chat messages count as a whole.
+        prompt: a string or a document counts as text inside a prompt: no BOS, no chat template,
+            no markers of documents. A prompt or chat messages count as a whole.
         options: those of :func:`encode`; for a prompt or chat messages only.
     """
     if isinstance(prompt, Document):
         prompt = prompt.render()
+    elif isinstance(prompt, str):
+        prompt = unmark(prompt)
     if isinstance(prompt, str):
         return len(TextEncoder(tokenizer).encode_inert(prompt, continues=True))
     return len(encode(tokenizer, prompt, **options))
 
 
-def _encode_chat(
-    tokenizer: Tokenizer,
-    encoder: TextEncoder,
-    conversation: Conversation,
-    options: Mapping[str, Any],
+def _encode_rendered(
+    encoder: TextEncoder, rendered: RenderedChat, conversation: Conversation
 ) -> TokenizedPrompt:
-    rendered = render_chat(tokenizer, encoder, conversation, **options)
     prefix = encoder.encode(rendered.before, continues=False)
     suffix = encoder.encode(rendered.after, continues=True)
     return _assembled(encoder, prefix, conversation.prompt, suffix)

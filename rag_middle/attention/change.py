@@ -1,0 +1,221 @@
+"""What a method brings to an attention layer: a change, and the handler that carries it out.
+
+A `LayerChange` is a value that a method's `plan` returns for a layer. It names what it decides, so
+that two changes of one layer can be told to clash, and starts a `LayerHandler` for each request.
+The handler has two hooks: `before` the attention module runs, and its attention call, `attend`.
+The handlers of a layer form a chain: each may change the call and let the others go on
+(`AttentionContext.proceed`), or answer it itself.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+
+from torch import Tensor, nn
+
+from rag_middle.attention.request import Request
+from rag_middle.attention.rotary import RotaryCall
+from rag_middle.attention.seam import AttentionCall, CacheTap, begins_prompt, cache_argument
+from rag_middle.attention.traits import LayerTraits
+from rag_middle.errors import MethodConfigError
+from rag_middle.layout import PromptLayout
+
+if TYPE_CHECKING:
+    from rag_middle.attention.prompt_states import LayerStates
+    from rag_middle.attention.weights import ModelAttention
+
+__all__ = ["ASPECTS", "Aspect", "AttentionContext", "Layer", "LayerChange", "LayerHandler"]
+
+#: What can be decided about a layer, in the order in which it happens: at which positions queries
+#: and keys are rotated, which keys a query sees and how far away they seem, what is added to
+#: queries and keys, and what is done to attention weights after the softmax.
+Aspect = Literal["positions", "visibility", "hidden", "weights"]
+ASPECTS: tuple[Aspect, ...] = get_args(Aspect)
+
+
+class LayerChange(ABC):
+    """What a method changes about one attention layer: an immutable value, made by its `plan`.
+
+    Class attributes:
+        claims: what the change decides. Two changes of a layer must not claim the same.
+        defers_rotation: the attention call gets queries and keys before their rotation.
+        answers_attention: false where other arguments for the module are all it takes; any
+            attention backend then runs as it is.
+        depends_on_prompt: false where tokens are treated alike, whatever the prompt's layout.
+        rotates_only: true where rotary tables are all that differs, so that a prompt leaves nothing
+            behind but its keys and values.
+    """
+
+    claims: ClassVar[frozenset[Aspect]]
+    defers_rotation: ClassVar[bool] = False
+    answers_attention: ClassVar[bool] = True
+    depends_on_prompt: ClassVar[bool] = True
+    rotates_only: ClassVar[bool] = False
+
+    @abstractmethod
+    def start(self, layer: Layer) -> LayerHandler:
+        """The handler of one request in one layer."""
+
+    def check(self, layouts: Sequence[PromptLayout]) -> None:  # noqa: B027 - most fit any prompt
+        """Raise `MethodConfigError` where the change does not fit these prompts."""
+
+    def of_prompt(self, index: int) -> LayerChange:
+        """The change for one prompt of the batch, read alone; asked where `rotates_only`."""
+        return self
+
+    @property
+    def last_tokens_changed(self) -> int | None:
+        """Prompt tokens, counted from the end, that attend differently; all others as ever.
+
+        ``None`` where that is no number.
+        """
+        return None
+
+    def cached_states(self, states: LayerStates, paddings: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Keys and values in the cache for tokens before the `last_tokens_changed`.
+
+        Args:
+            states: what the unmodified model made of them.
+            paddings: left padding of every row.
+        """
+        raise MethodConfigError(f"{type(self).__name__} does not share prompts with other methods.")
+
+
+class LayerHandler:
+    """Carries out a change in one layer during one request. The default changes nothing."""
+
+    def before(self, arguments: dict[str, Any]) -> None:
+        """Change the module's arguments, by name, before it runs."""
+
+    def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
+        """Answer the module's attention call.
+
+        Returns:
+            The output `[b, n, h, dv]` and, where there are any, the attention weights.
+        """
+        return context.proceed()
+
+
+@dataclass(slots=True)
+class Layer:
+    """One attention layer in one request, as its handlers see it.
+
+    Attributes:
+        module: the attention module.
+        traits_or_none: what is known of it; ``None`` where the model does not call the attention
+            interface.
+        request: the request.
+        stack: takes what is to be undone when the request ends.
+        guard: makes a hook that acts in the request's thread only.
+        start: columns of prompt and generated tokens before the call under way.
+    """
+
+    module: nn.Module
+    traits_or_none: LayerTraits | None
+    request: Request
+    stack: ExitStack
+    guard: Callable[[Callable[..., Any]], Callable[..., Any]]
+    start: int = 0
+    _next: int = 0
+
+    def __post_init__(self) -> None:
+        self._next = self.request.prefilled
+
+    @property
+    def traits(self) -> LayerTraits:
+        """What is known of the layer, of a model that calls the attention interface."""
+        assert self.traits_or_none is not None
+        return self.traits_or_none
+
+    def begin_call(self, arguments: dict[str, Any]) -> Any | None:
+        """Find out how many columns are cached before a call; returns its cache.
+
+        Args:
+            arguments: the module's, by name.
+        """
+        name = cache_argument(self.module)
+        cache = arguments.get(name) if name else None
+        columns = arguments["hidden_states"].shape[1]
+        index: int = self.module.layer_idx  # type: ignore[assignment]
+        begins = begins_prompt(cache, index, columns, self.request.width)
+        self.start = 0 if begins else self._next
+        return cache
+
+    def end_call(self, columns: int) -> None:
+        """Count the columns of a call as cached."""
+        self._next = self.start + columns
+
+    @property
+    def rotary(self) -> RotaryCall | None:
+        """The rotary call of the pass under way; ``None`` in a layer without rotary embedding."""
+        if not self.traits.uses_rope:
+            return None
+        call = self.request.tables.of(self.traits.layer_type)
+        if call is None:
+            raise RuntimeError(
+                f"layer {self.traits.layer} was given rotary tables by no rotary module"
+            )
+        return call
+
+    def normalised(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Rotated queries and keys as the model's norms behind the rotation make them."""
+        names = self.traits.norms_after_rope
+        if not names:
+            return query, key
+        query_norm, key_norm = (self.module.get_submodule(name) for name in names)
+        return query_norm(query), key_norm(key)
+
+    def hook(self, register: Callable[..., Any], function: Callable[..., Any]) -> None:
+        """Register a hook of PyTorch for the length of the request, in its thread only."""
+        self.stack.callback(register(self.guard(function)).remove)
+
+
+@dataclass(slots=True)
+class AttentionContext:
+    """One attention call of a layer, on its way through the handlers.
+
+    Attributes:
+        layer: the layer.
+        call: query, key, value, mask and options; handlers may replace them.
+        cache: takes the call's keys and values, once (`store`).
+        arguments: of the module, by name, position embeddings in force among them.
+        attention: how queries attend to what is stored; a handler may put its own in its place.
+    """
+
+    layer: Layer
+    call: AttentionCall
+    cache: CacheTap
+    arguments: dict[str, Any]
+    attention: ModelAttention
+    _rest: Iterator[LayerHandler] = field(default_factory=lambda: iter(()))
+
+    @property
+    def start(self) -> int:
+        """Columns of prompt and generated tokens before the call."""
+        return self.layer.start
+
+    @property
+    def stop(self) -> int:
+        """Columns up to the end of the call."""
+        return self.layer.start + self.call.query.shape[2]
+
+    @property
+    def in_prompt(self) -> bool:
+        """Whether the call begins within the prompt, padding included."""
+        return self.layer.start < self.layer.request.width
+
+    def store(self) -> None:
+        """Put the call's keys and values into the cache; the call then has all there are."""
+        self.call.key, self.call.value = self.cache.store(self.call.key, self.call.value)
+
+    def proceed(self) -> tuple[Tensor, Tensor | None]:
+        """What the handlers behind this one, and then the model, make of the call."""
+        handler = next(self._rest, None)
+        if handler is not None:
+            return handler.attend(self)
+        self.store()
+        return self.attention.attend(self.call)

@@ -1,0 +1,148 @@
+"""What a layer's attention puts on single keys: one row, one column, never the whole matrix."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rag_middle.attention.request import Request
+from rag_middle.attention.seam import AttentionCall, backend_name, base_attention
+from rag_middle.attention.traits import LayerTraits
+from rag_middle.ops.lse import attention_with_lse, logsumexp_rows
+
+__all__ = ["ModelAttention", "attention_scores", "last_rows_attention"]
+
+
+class ModelAttention:
+    """Attention of one layer as the model computes it, with what can be known of its weights.
+
+    A method that attends in its own way offers these three under a subclass, so that one that
+    changes weights goes with it.
+    """
+
+    def __init__(self, traits: LayerTraits, request: Request) -> None:
+        self._traits = traits
+        self._request = request
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
+        """Output `[b, n, h, dv]` of a call that has all keys and values, and weights if any."""
+        return base_attention(call)
+
+    def last_token_weights(self, call: AttentionCall) -> Tensor:
+        """Attention of the last prompt token over the prompt, averaged over heads, `[b, width]`."""
+        last = self._request.width - 1
+        query, key = call.query[:, :, last : last + 1], call.key[:, :, : last + 1]
+        first = self._request.paddings(query.device)
+        return last_rows_attention(query, key, self._traits, padding=first)[:, :, 0].mean(1)
+
+    def attend_and_weigh(self, call: AttentionCall, columns: Tensor) -> tuple[Tensor, Tensor]:
+        """Output `[b, n, h, dv]` of a whole prompt, and what every query gives to one key.
+
+        Args:
+            call: that begins the prompt, with all keys and values.
+            columns: of the key, one for each row, `[b]`, not in its padding.
+
+        Returns:
+            The output, and the weights `[b, h, n]` in float32. Those of padding mean nothing.
+        """
+        output, weights, lse = self._with_lse(call, want_weights=True)
+        rows = torch.arange(columns.shape[0], device=columns.device)
+        if weights is not None:
+            # Advanced indices around a slice come out first: [b, h, n].
+            return output, weights[rows, :, :, columns].float()
+        assert lse is not None
+        n = call.query.shape[2]
+        score = attention_scores(call.query, call.key[rows, :, columns][:, :, None], self._traits)
+        distance = torch.arange(n, device=columns.device)[None, :] - columns[:, None]
+        visible = distance >= 0
+        if self._traits.sliding_window is not None:
+            visible = visible & (distance < self._traits.sliding_window)
+        # Left of the column there are keys that do not see it; their scores are not in the sum.
+        share = torch.exp((score[..., 0] - lse).clamp(max=0.0))
+        return output, share * visible[:, None].float()
+
+    def attend_with_lse(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        """Output `[b, n, h, dv]` of a whole prompt and log-sum-exp `[b, h, n]` of its scores."""
+        output, _, lse = self._with_lse(call, want_weights=False)
+        assert lse is not None
+        return output, lse
+
+    def _with_lse(
+        self, call: AttentionCall, *, want_weights: bool
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Output, then weights `[b, h, n, n]` where they come for nothing, or the log-sum-exp."""
+        traits = self._traits
+        query, key = call.query, call.key[:, :, : call.query.shape[2]]
+        # sdpa on CPU gives the log-sum-exp for free; its kernel knows no soft-capping nor sinks.
+        plain = traits.softcap is None and not traits.sinks
+        if (
+            backend_name(call.module) == "sdpa"
+            and plain
+            and query.device.type == "cpu"
+            and key.shape[2] == call.key.shape[2]
+            and query.shape[-1] == call.value.shape[-1]
+        ):
+            output, lse = attention_with_lse(
+                query, key, call.value, mask=call.mask, scale=traits.score_scale
+            )
+            return output.transpose(1, 2), None, lse
+        output, weights = base_attention(call)
+        if want_weights and weights is not None and weights.shape[-1] == call.key.shape[2]:
+            return output, weights, None
+        lse = logsumexp_rows(
+            query,
+            key,
+            mask=call.mask,
+            scale=traits.score_scale,
+            softcap=traits.softcap,
+            sinks=call.options.get("s_aux"),
+            window=traits.sliding_window,
+            padding=self._request.paddings(query.device),
+        )
+        return output, None, lse
+
+
+def last_rows_attention(
+    query: Tensor,
+    key: Tensor,
+    traits: LayerTraits,
+    *,
+    padding: Tensor | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Attention weights of the last tokens, as the layer's softmax has them.
+
+    Args:
+        query: of the last `m` tokens, `[b, h, m, d]`, rotated.
+        key: of all tokens up to the last, `[b, g, n, d]`, rotated.
+        traits: of the layer: window and soft-capping are applied.
+        padding: left padding of every row, `[b]`.
+        sinks: learned extra score per head, `[h]`, which takes its share.
+
+    Returns:
+        `[b, h, m, n]` in float32: keep `m` small.
+    """
+    m, n = query.shape[2], key.shape[2]
+    columns = torch.arange(n, device=key.device)
+    distance = columns[n - m :, None] - columns[None, :]
+    hidden = distance < 0
+    if traits.sliding_window is not None:
+        hidden = hidden | (distance >= traits.sliding_window)
+    hidden = hidden[None, None]
+    if padding is not None:
+        hidden = hidden | (columns[None, :] < padding[:, None])[:, None, None]
+    scores = attention_scores(query, key, traits).masked_fill(hidden, -torch.inf)
+    if sinks is not None:
+        extra = sinks.float()[None, :, None, None].expand(*scores.shape[:3], 1)
+        scores = torch.cat((scores, extra), dim=-1)
+    return scores.softmax(-1)[..., :n]
+
+
+def attention_scores(query: Tensor, key: Tensor, traits: LayerTraits) -> Tensor:
+    """Scores `[b, h, m, n]` in float32 of queries `[b, h, m, d]` and keys `[b, g, n, d]`."""
+    b, h, m, d = query.shape
+    g, n = key.shape[1], key.shape[2]
+    grouped = query.float().reshape(b, g, -1, d)
+    score = torch.matmul(grouped, key.float().transpose(-1, -2)).view(b, h, m, n)
+    score = score * traits.score_scale
+    return score if traits.softcap is None else traits.softcap * torch.tanh(score / traits.softcap)

@@ -1,0 +1,61 @@
+"""Files that are whole at every moment, also where the disk fills up or the process dies."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from io import FileIO
+from pathlib import Path
+
+from rag_middle.errors import OutputWriteError
+
+__all__ = ["append", "write_files"]
+
+
+def write_files(folder: str | Path, contents: Mapping[str, bytes]) -> None:
+    """Write files by name into a folder, which is made if it is not there.
+
+    What is there is replaced once all new files are on the disk.
+
+    Raises:
+        OutputWriteError: the folder cannot be written to; files that are there are whole.
+    """
+    path = Path(folder)
+    unfinished = {path / f".{name}.{os.getpid()}": path / name for name in contents}
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        for part, content in zip(unfinished, contents.values(), strict=True):
+            with part.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        for part, target in unfinished.items():
+            part.replace(target)
+    except OSError as error:
+        raise OutputWriteError(
+            f"Nothing can be written to out={str(path)!r} ({error.strerror or error}). Choose "
+            "another folder, free space or correct the permissions."
+        ) from error
+    finally:
+        for part in unfinished:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)  # left over where writing was interrupted
+
+
+def append(file: FileIO, content: bytes) -> None:
+    """Write at the end of an unbuffered file, and force it to the disk.
+
+    Raises:
+        OSError: it cannot be written; the file is as it was.
+    """
+    start = file.seek(0, os.SEEK_END)
+    left = memoryview(content)
+    try:
+        while left:
+            left = left[file.write(left) :]
+        os.fsync(file.fileno())
+    except OSError:
+        with suppress(OSError):
+            file.truncate(start)
+        raise

@@ -1,0 +1,280 @@
+"""What tells models apart: digests of their weights, and of all that decides what they compute.
+
+* `weights_sample`: some values of every parameter, the same in every number format;
+* `weights_sha256`: every value of every parameter;
+* `fingerprint`: what the next forward pass depends on, adapters and settings included.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import threading
+import types
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
+
+__all__ = ["fingerprint", "weights_sample", "weights_sha256"]
+
+_SAMPLED = 64  # values of every tensor
+_WIDTH = 1024  # 8-byte words per row that a checksum sums up
+_DEPTH = 12  # objects inside objects
+_GOLDEN = 0.6180339887498949
+
+#: What a module has without saying anything about its forward pass, or is looked at by itself.
+#: Modes (``training``) are no part either: requests run without dropout, whatever they say.
+_OWN = frozenset({*vars(nn.Module()), "generation_config", "name_or_path", "warnings_issued"})
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)
+_NAMED = (torch.dtype, torch.device, torch.Size, Enum, type)
+_CALLABLE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type(len))
+
+
+def weights_sample(model: nn.Module) -> str | None:
+    """A digest of some values of every parameter, rounded to bfloat16; quick to compute.
+
+    Returns:
+        The same for a model in another number format; ``None`` where weights are offloaded.
+    """
+    digest = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        if parameter.device.type == "meta":
+            return None
+        values = parameter.detach().flatten()
+        every = max(1, len(values) // _SAMPLED)
+        digest.update(f"{name}{tuple(parameter.shape)}".encode())
+        digest.update(_bytes(values[::every][:_SAMPLED].float().bfloat16()))
+    return digest.hexdigest()
+
+
+def weights_sha256(model: nn.Module) -> str | None:
+    """A digest of all values of every parameter, in the number format that it has.
+
+    Returns:
+        ``None`` where weights are offloaded.
+    """
+    digest = hashlib.sha256()
+    for name, values in model.named_parameters():
+        if values.device.type == "meta":
+            return None
+        digest.update(f"{name}{tuple(values.shape)}{values.dtype}".encode())
+        digest.update(_bytes(values))
+    return digest.hexdigest()
+
+
+def fingerprint(model: nn.Module) -> str:
+    """A digest of what the model's next forward pass depends on.
+
+    That is its config; the classes of its modules and their plain attributes (which adapters are
+    active, merged or scaled), whoever put them there; the names of forward hooks; and every tensor
+    that a module has, registered or not. The hooks of this package's own requests do not count.
+
+    Each tensor goes through a checksum of all its values, once: it is computed again when the
+    tensor's version counter or address says so, and when one of 64 values, spread over the tensor
+    and read every time, is another. So what is missed is an edit that goes round the version
+    counter (through ``.data`` or NumPy) and changes none of the 64; and whatever a hook keeps to
+    itself, an extension keeps outside Python, or a disk keeps of offloaded weights.
+
+    Args:
+        model: not changed, and not waited for. While another thread's request runs on a model
+            with offloaded weights, the digest may be one of its own.
+    """
+    with _lock:
+        described = _Description()
+        text = described.of(model)
+        contents = _contents(described.tensors)
+    return _digest([text, *contents])
+
+
+_lock = threading.Lock()
+#: Of tensors: version, address, sample and checksum.
+_seen: Any = WeakTensorKeyDictionary()
+#: Of modules with state of their own: their attributes then, and a digest of the state.
+_saved: WeakKeyDictionary[nn.Module, tuple[list[Any], str]] = WeakKeyDictionary()
+
+
+class _Description:
+    """Text that says what objects are made of, the same in every process; tensors by number."""
+
+    def __init__(self) -> None:
+        self.tensors: list[Tensor] = []
+        self._numbers: dict[int, int] = {}
+        self._kept: list[object] = []  # while it lasts, so that no id is given anew
+
+    def of(self, value: Any, depth: int = 0) -> str:
+        """What there is to say of a value."""
+        kind = type(value)
+        if kind in _PLAIN:
+            return repr(value)
+        number = self._numbers.get(id(value))
+        if number is not None:
+            return f"@{number}"  # described already: tied weights, shared modules, circles
+        self._numbers[id(value)] = len(self._numbers)
+        self._kept.append(value)
+        if isinstance(value, Tensor):
+            return self._tensor(value, depth)
+        if isinstance(value, nn.Module):
+            return self._module(value, depth)
+        if isinstance(value, _NAMED):
+            return str(value)
+        if isinstance(value, _CALLABLE):
+            return f"{value.__module__}.{value.__qualname__}"
+        if depth > _DEPTH:
+            return _name(kind)
+        if isinstance(value, dict | types.MappingProxyType):
+            pairs = [
+                f"{self.of(key, depth + 1)}:{self.of(item, depth + 1)}"
+                for key, item in list(value.items())
+            ]
+            return f"{{{','.join(pairs)}}}"
+        if isinstance(value, list | tuple):
+            return f"[{','.join([self.of(item, depth + 1) for item in value])}]"
+        if isinstance(value, set | frozenset):
+            return f"{{{','.join(sorted(self.of(item, depth + 1) for item in value))}}}"
+        if isinstance(value, functools.partial):
+            return self.of([value.func, value.args, value.keywords], depth)
+        if callable(getattr(value, "to_dict", None)):  # a config
+            settings = dict(value.to_dict())
+            settings.pop("_name_or_path", None)  # where it was loaded from
+            return f"{self.of(settings, depth)}{getattr(value, '_attn_implementation', '')}"
+        return f"{_name(kind)}{self.of(getattr(value, '__dict__', None), depth)}"
+
+    def _module(self, module: nn.Module, depth: int) -> str:
+        parts = [_name(type(module))]
+        for name, value in list(vars(module).items()):
+            if name not in _OWN:
+                # While a request runs, a view stands before the config.
+                plain = getattr(value, "wrapped", value) if name == "config" else value
+                parts += (name, self.of(plain, depth + 1))
+        for hooks in (module._forward_pre_hooks, module._forward_hooks):
+            parts += [self.of(hook) for hook in list(hooks.values()) if not _ours(hook)]
+        for inside in (module._parameters, module._buffers, module._modules):
+            # Modules stand in each other as deep as people build them: no depth is counted.
+            for name, value in list(inside.items()):
+                parts += (name, self.of(value))
+        if _has_state_of_its_own(type(module)):
+            parts.append(self._saved_state(module))
+        return f"({';'.join(parts)})"
+
+    def _tensor(self, tensor: Tensor, depth: int) -> str:
+        told = f"{tensor.dtype}{tuple(tensor.shape)}"
+        if type(tensor) not in (Tensor, nn.Parameter):
+            more = {name: item for name, item in vars(tensor).items() if name[:2] != "__"}
+            told += f"{_name(type(tensor))}{self.of(more, depth + 1)}"
+            if hasattr(tensor, "__tensor_flatten__"):
+                names, context = tensor.__tensor_flatten__()
+                inner = [getattr(tensor, name) for name in names]
+                return f"{told}{self.of([inner, context], depth + 1)}"
+        if tensor.is_meta:
+            return told  # the values are with whoever offloaded them, among the attributes
+        if tensor.is_quantized:
+            tensor = tensor.dequantize()
+        elif tensor.layout != torch.strided:
+            tensor = tensor.to_dense()
+        self.tensors.append(tensor)
+        return f"{told}#{len(self.tensors)}"
+
+    def _saved_state(self, module: nn.Module) -> str:
+        """What the module would save besides: numbers that an extension keeps, say."""
+        held = [value for name, value in vars(module).items() if name not in _OWN]
+        known = _saved.get(module)
+        if known is None or not _same(known[0], held):
+            state: dict[str, Any] = {}
+            module._save_to_state_dict(state, "", False)
+            own = {*module._parameters, *module._buffers}
+            extra = _Description()
+            text = extra.of({name: value for name, value in state.items() if name not in own})
+            parts = [text, *(_checksum(tensor) for tensor in extra.tensors)]
+            known = _saved[module] = (held, _digest(parts))
+        return known[1]
+
+
+def _same(some: list[Any], others: list[Any]) -> bool:
+    return len(some) == len(others) and all(a is b for a, b in zip(some, others, strict=True))
+
+
+def _name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _ours(hook: object) -> bool:
+    return str(getattr(hook, "__module__", "")).partition(".")[0] == "rag_middle"
+
+
+def _has_state_of_its_own(kind: type[nn.Module]) -> bool:
+    return kind._save_to_state_dict is not nn.Module._save_to_state_dict
+
+
+def _contents(tensors: list[Tensor]) -> list[str]:
+    """A checksum of each tensor, computed where it is new or may have changed."""
+    found = []
+    for tensor, sample in zip(tensors, _samples(tensors), strict=True):
+        version = None if tensor.is_inference() else tensor._version
+        state = (version, tensor.data_ptr(), tensor.dtype, sample)
+        known = _seen.get(tensor)
+        if known is None or known[0] != state:
+            known = _seen[tensor] = (state, _checksum(tensor))
+        found.append(known[1])
+    return found
+
+
+@torch.no_grad()
+def _samples(tensors: list[Tensor]) -> list[bytes]:
+    """Some values of each tensor; one transfer per device and number format."""
+    samples = [b""] * len(tensors)
+    taken: dict[tuple[torch.device, torch.dtype], list[tuple[int, Tensor]]] = {}
+    for index, tensor in enumerate(tensors):
+        if tensor.numel():
+            places = _places(tensor.numel(), tensor.device)
+            if tensor.is_contiguous():
+                values = tensor.view(-1).index_select(0, places)
+            else:
+                values = tensor[torch.unravel_index(places, tensor.shape)]
+            taken.setdefault((tensor.device, tensor.dtype), []).append((index, values))
+    for together in taken.values():
+        joined = _bytes(torch.cat([values for _, values in together]))
+        start = 0
+        for index, values in together:
+            end = start + values.nbytes
+            samples[index] = joined[start:end]
+            start = end
+    return samples
+
+
+@functools.lru_cache(maxsize=1024)
+def _places(count: int, device: torch.device) -> Tensor:
+    """Which of so many values are looked at: spread over all rows and columns, the last too."""
+    places = torch.arange(min(count, _SAMPLED), dtype=torch.float64)
+    if count > _SAMPLED:
+        places = places * _GOLDEN % 1 * count
+        places[-1] = count - 1
+    return places.long().to(device)
+
+
+def _checksum(tensor: Tensor) -> str:
+    """Of all values: sums of their bits along rows and columns, so one changed value shows."""
+    bits = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    whole = bits.numel() // (8 * _WIDTH) * 8 * _WIDTH
+    words, rest = bits[:whole], bits[whole:]
+    if words.data_ptr() % 8 or words.storage_offset() % 8:
+        words = words.clone()
+    table = words.view(torch.int64).view(-1, _WIDTH)  # sums wrap around: exact modulo 2**64
+    return _digest([_bytes(table.sum(0)), _bytes(table.sum(1)), _bytes(rest)])
+
+
+def _bytes(values: Tensor) -> bytes:
+    return values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def _digest(parts: Iterable[str | bytes]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        raw = part.encode() if isinstance(part, str) else part
+        digest.update(len(raw).to_bytes(8))
+        digest.update(raw)
+    return digest.hexdigest()

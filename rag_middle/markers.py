@@ -1,0 +1,243 @@
+"""Text markers around documents in plain strings, and who wrote them.
+
+::
+
+    [[rm:doc:5d0c6b9e1f27a3848c11d2e0]]Paris is the capital of France.[[/rm:doc]]
+
+What stands between the colon and the brackets is a tag: a keyed hash of the text in between. Only
+who has the key can mark a text, so markers in a question, an answer or the output of a tool are
+ordinary text there. A tag that somebody has seen fits no other text.
+
+The key is drawn when this module is imported; processes that fork share it. Where marked text goes
+from one process to another, all of them need the same `MARKER_KEY_VARIABLE` in their environment:
+several workers, chat histories and caches that are kept on disk.
+
+Markers are printable ASCII without whitespace, quotes, braces or ``<>&``, so that template engines,
+chat histories, caches and traces leave them alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from functools import cache
+from hashlib import blake2b
+from hmac import compare_digest
+from typing import Literal, NamedTuple
+
+from rag_middle.errors import MarkerError, PromptError
+
+__all__ = [
+    "CLOSE_MARKER",
+    "MARKER_KEY_VARIABLE",
+    "OPEN_MARKER",
+    "Marked",
+    "Stray",
+    "escape",
+    "literal",
+    "marked_parts",
+    "marker_error",
+    "seal",
+    "unescape",
+]
+
+#: A document's markers as people write them; `seal` adds a tag to the first one.
+OPEN_MARKER = "[[rm:doc]]"
+CLOSE_MARKER = "[[/rm:doc]]"
+#: Environment variable: the key of several processes.
+MARKER_KEY_VARIABLE = "RAG_MIDDLE_MARKER_KEY"
+
+#: What a marked text is: a document, or text that holds none whatever it says.
+Kind = Literal["doc", "text"]
+
+# No marker ends in what any begins with, so a marker next to any text ("[", "[[/rm:doc") is found
+# where it was put: no occurrence can reach across the edge of another.
+_MARKER = re.compile(r"\[\[(?:rm:(doc|text)(?::([0-9a-f]{24}))?|/rm:(doc|text))\]\]")
+_LOOK_ALIKE = re.compile(r"\[\[(?=~*/?rm:(?:doc|text))")
+_ESCAPED = re.compile(r"\[\[~(?=~*/?rm:(?:doc|text))")
+_TAG_BYTES = 12  # a forger would need 2**95 attempts, each of them a request
+_SHORTEST_KEY = 32  # characters
+_AMPERSANDS = re.compile(r"&(?:amp;)+")
+_ENTITIES = re.compile("&(lt|gt|quot|#34|#39|#x27);")
+_CHARACTERS = {"lt": "<", "gt": ">", "quot": '"', "#34": '"', "#39": "'", "#x27": "'"}
+_EXCERPT_CHARACTERS = 24
+
+# Drawn at once and not when first needed: processes that fork share it.
+_OWN_KEY = os.urandom(32)
+
+
+class Marked(NamedTuple):
+    """One marked text, as character offsets; ``start`` and ``end`` include the markers."""
+
+    kind: str
+    start: int
+    text_start: int
+    text_end: int
+    end: int
+
+
+class Stray(NamedTuple):
+    """A marker that marks nothing."""
+
+    start: int
+    tagged: bool
+    closes: bool
+
+
+def escape(text: str) -> str:
+    """Make markers inside ``text`` harmless: ``[[rm:doc]]`` becomes ``[[~rm:doc]]``.
+
+    What already looks escaped gains one more ``~``, so :func:`unescape` gives back the exact text.
+    For documents between markers that you write yourself; `mark` does it too.
+    """
+    return _LOOK_ALIKE.sub("[[~", text)
+
+
+def unescape(text: str) -> str:
+    """Undo :func:`escape`."""
+    return _ESCAPED.sub("[[", text)
+
+
+def seal(text: str, kind: Kind = "doc") -> str:
+    """The text, escaped, between markers that only this function can make.
+
+    Raises:
+        PromptError: `MARKER_KEY_VARIABLE` is set to something too short.
+    """
+    escaped = escape(text)
+    return f"[[rm:{kind}:{_tag(escaped, kind)}]]{escaped}[[/rm:{kind}]]"
+
+
+def literal(text: str) -> str:
+    """The text so that no document is found in it, whatever it says; mostly as it is."""
+    return seal(text, "text") if _LOOK_ALIKE.search(text) else text
+
+
+def marked_parts(text: str, *, trusted: bool = False) -> tuple[list[Marked], list[Stray]]:
+    """What is marked in a text, in order, and the markers that mark nothing.
+
+    Args:
+        text: any text.
+        trusted: take markers with any tag or none; every marker must then mark something.
+
+    Raises:
+        MarkerError: with `trusted`, markers are unbalanced, nested or stray.
+        PromptError: as `seal` does.
+    """
+    return _parts_of_trusted(text) if trusted else _sealed_parts(text)
+
+
+def marker_error(message: str, text: str, position: int) -> MarkerError:
+    """The error, with the text around the place."""
+    start = max(0, position - _EXCERPT_CHARACTERS)
+    excerpt = text[start : position + _EXCERPT_CHARACTERS]
+    return MarkerError(message, position=position, excerpt=excerpt)
+
+
+class _Found(NamedTuple):
+    kind: str
+    tag: str | None
+    closes: bool
+    start: int
+    end: int
+
+
+def _markers(text: str) -> Iterator[_Found]:
+    for match in _MARKER.finditer(text):
+        opens, tag, closes = match.groups()
+        yield _Found(opens or closes, tag, closes is not None, match.start(), match.end())
+
+
+def _sealed_parts(text: str) -> tuple[list[Marked], list[Stray]]:
+    # Sealed text is escaped: between its two markers is no other. So only the last opening before a
+    # closing can belong to it, and each character is hashed at most once, whoever wrote the text.
+    parts: list[Marked] = []
+    strays: list[Stray] = []
+    opened: _Found | None = None
+    for found in _markers(text):
+        if not found.closes:
+            strays += [_stray(opened)] if opened else []
+            opened = found
+        elif opened and _is_sealed(text, opened, found):
+            parts.append(Marked(found.kind, opened.start, opened.end, found.start, found.end))
+            opened = None
+        else:
+            strays += [_stray(each) for each in (opened, found) if each]
+            opened = None
+    return parts, strays + ([_stray(opened)] if opened else [])
+
+
+def _is_sealed(text: str, opened: _Found, closed: _Found) -> bool:
+    if opened.tag is None or opened.kind != closed.kind:
+        return False
+    return compare_digest(opened.tag, _tag(text[opened.end : closed.start], opened.kind))
+
+
+def _stray(found: _Found) -> Stray:
+    return Stray(found.start, found.tag is not None, found.closes)
+
+
+def _parts_of_trusted(text: str) -> tuple[list[Marked], list[Stray]]:
+    parts: list[Marked] = []
+    opened: _Found | None = None
+    for found in _markers(text):
+        if opened is None and not found.closes:
+            opened = found
+        elif opened is not None and found.closes and found.kind == opened.kind:
+            parts.append(Marked(found.kind, opened.start, opened.end, found.start, found.end))
+            opened = None
+        elif opened is not None:
+            raise marker_error(
+                f"A document {'closes' if found.closes else 'opens'} inside the one opened at "
+                f"character {opened.start}. Close that one with {CLOSE_MARKER}, or wrap documents "
+                "with mark(), which escapes markers in their text",
+                text,
+                found.start,
+            )
+        else:
+            raise marker_error(
+                f"{text[found.start : found.end]} closes a document that was never opened. Remove "
+                "it, or wrap documents with mark(), which escapes markers in their text",
+                text,
+                found.start,
+            )
+    if opened is not None:
+        raise marker_error(
+            f"A document is opened and never closed. Add {CLOSE_MARKER} after it, and check that "
+            "nothing cut the text short",
+            text,
+            opened.start,
+        )
+    return parts, []
+
+
+def _tag(escaped: str, kind: str) -> str:
+    content = _without_html_escapes(escaped).encode("utf-8", "surrogatepass")
+    person = f"rm:{kind}".encode()
+    return blake2b(content, digest_size=_TAG_BYTES, key=_key(), person=person).hexdigest()
+
+
+def _without_html_escapes(text: str) -> str:
+    # Mustache templates escape what they fill in. Tags have to outlive that, and cannot be used for
+    # more than the same text, HTML-escaped or not. In two passes, however deep somebody nests it.
+    if "&" not in text:
+        return text
+    once = _AMPERSANDS.sub("&", text)
+    return _ENTITIES.sub(lambda match: _CHARACTERS[match.group(1)], once)
+
+
+def _key() -> bytes:
+    secret = os.environ.get(MARKER_KEY_VARIABLE)
+    return _derived_key(secret) if secret else _OWN_KEY
+
+
+@cache
+def _derived_key(secret: str) -> bytes:
+    if len(secret) < _SHORTEST_KEY:
+        raise PromptError(
+            f"{MARKER_KEY_VARIABLE} has {len(secret)} characters and needs at least "
+            f"{_SHORTEST_KEY}, so that nobody can guess it. Make one with `python -c 'import "
+            "secrets; print(secrets.token_hex(32))'`, or unset it for a key of this process only."
+        )
+    return blake2b(secret.encode("utf-8", "surrogateescape"), digest_size=32).digest()

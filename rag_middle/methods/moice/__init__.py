@@ -1,0 +1,127 @@
+"""MoICE (arXiv:2406.19598): attentions with several rotary bases, mixed. Needs training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from rag_middle.attention import AttentionPlan, ModelTraits
+from rag_middle.errors import MethodConfigError
+from rag_middle.methods.attention_buckets import PUBLISHED_BASES, as_base_factors
+from rag_middle.methods.base import Method, MethodInfo, chosen_layers, require_count
+from rag_middle.methods.moice.attention import RotaryExperts
+from rag_middle.methods.moice.routers import ExpertRouters
+from rag_middle.methods.requirements import require_known_rotation, require_rope
+from rag_middle.tokens import TokenizedPrompt
+
+__all__ = ["MoICE"]
+
+_UNIFORM = "uniform"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoICE(Method):
+    r"""A trained router mixes attention outputs of several rotary bases, per head and token.
+
+    .. math:: o = \sum_e p_e \mathrm{Attn}_e(q, K, V), \qquad
+        p = \mathrm{softmax}(W_2(\mathrm{silu}(W_1 x) \odot W_3 x))
+
+    with ``x`` the query as the first expert rotates it. The largest `top_k` of ``p`` are kept and
+    scaled to a sum of 1.
+
+    This method needs training: `rag_middle.methods.moice.training.train_routers` trains the
+    routers with the model frozen.
+
+    Attributes:
+        routers: an `ExpertRouters`, or the directory of saved ones; ``"uniform"`` mixes all experts
+            in equal parts, which is no MoICE and needs no training. ``None`` is refused when the
+            model is known.
+        base_factors: for ``"uniform"`` only, what the model's own RoPE base is multiplied by, one
+            per expert; all 1 is neutral. Routers bring their own.
+        top_k: experts kept per head and token; ``None`` for all.
+
+    References:
+        Lin et al., Mixture of In-Context Experts Enhance LLMs' Long Context Awareness,
+        arXiv:2406.19598. Follows the authors' code, with a router per layer that all its heads
+        share, where the paper has one per head. Differs: bases are factors of the model's own;
+        positions are those of tokens in left-padded batches, where the code takes the first row's.
+
+    Raises:
+        MethodConfigError: routers that cannot be read, or given together with `base_factors`; a
+            `top_k` of more experts than there are.
+    """
+
+    registered_name: ClassVar[str] = "moice"
+    info: ClassVar[MethodInfo] = MethodInfo(
+        title="MoICE (needs training)",
+        paper="arXiv:2406.19598",
+        idea="Trained routers mix attentions with several rotary bases, per head and token.",
+        cost="as many attentions as experts in every layer; keys are rotated anew at every token",
+        requires="rotary position embedding (RoPE); routers trained for the model",
+    )
+
+    routers: ExpertRouters | str | Path | None = None
+    base_factors: tuple[float, ...] | None = None
+    top_k: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.base_factors is not None:
+            if self.routers != _UNIFORM:
+                raise MethodConfigError(
+                    "MoICE: base_factors goes with routers='uniform'; routers bring their own."
+                )
+            factors = as_base_factors("MoICE", self.base_factors)
+            object.__setattr__(self, "base_factors", factors)
+        if isinstance(self.routers, str | Path) and self.routers != _UNIFORM:
+            object.__setattr__(self, "routers", ExpertRouters.load(self.routers))
+        if self.top_k is not None:
+            require_count("MoICE", 1, top_k=self.top_k)
+            if self.routers is None or self.routers == _UNIFORM:
+                raise MethodConfigError("MoICE: top_k needs routers to choose by.")
+            if self.top_k > len(self._factors):
+                raise MethodConfigError(
+                    f"MoICE: top_k is {self.top_k}, and there are {len(self._factors)} experts."
+                )
+
+    @property
+    def _factors(self) -> tuple[float, ...]:
+        if isinstance(self.routers, ExpertRouters):
+            return self.routers.base_factors
+        return self.base_factors or PUBLISHED_BASES
+
+    def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
+        """Several attentions in every layer that has a router."""
+        require_rope("moice", traits)
+        require_known_rotation("moice", traits, chosen_layers(None, traits, rotated=True))
+        routers = self.routers
+        if routers is None:
+            raise MethodConfigError(
+                "moice needs training: pass routers=... with a directory that train_routers made "
+                "for this model, or routers='uniform' to mix all bases in equal parts."
+            )
+        named = tuple(sorted(routers.gates)) if isinstance(routers, ExpertRouters) else None
+        layers = chosen_layers(named, traits, rotated=True)
+        if isinstance(routers, ExpertRouters):
+            _check_sizes(routers, layers, traits)
+        experts = RotaryExperts(
+            base_factors=self._factors,
+            routers=routers.gates if isinstance(routers, ExpertRouters) else None,
+            top_k=self.top_k or len(self._factors),
+        )
+        return AttentionPlan.uniform(layers, experts)
+
+    @property
+    def is_neutral(self) -> bool:
+        """True where every base is the model's own."""
+        return self.routers is not None and all(factor == 1 for factor in self._factors)
+
+
+def _check_sizes(routers: ExpertRouters, layers: tuple[int, ...], traits: ModelTraits) -> None:
+    for layer in layers:
+        size, expected = routers.gates[layer].gate.shape[1], traits.layers[layer].head_size
+        if size != expected:
+            raise MethodConfigError(
+                f"MoICE: the router of layer {layer} is made for heads of {size} dimensions, and "
+                f"this {traits.model_type} model has {expected}: it was trained for another model."
+            )

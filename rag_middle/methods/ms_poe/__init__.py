@@ -1,0 +1,144 @@
+"""Ms-PoE (arXiv:2403.04797): a position scale per head, by how position-aware the head is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+
+from rag_middle.attention import AttentionPlan, LayerTraits, ModelTraits
+from rag_middle.errors import MethodConfigError
+from rag_middle.methods.base import (
+    Method,
+    MethodInfo,
+    as_indices,
+    chosen_layers,
+    require_count,
+    require_finite,
+)
+from rag_middle.methods.ms_poe.attention import HeadPositionScale
+from rag_middle.methods.requirements import require_known_rotation, require_rope
+from rag_middle.tokens import TokenizedPrompt
+
+__all__ = ["MsPoE"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MsPoE(Method):
+    r"""Heads use positions ``m / r_i``, the least position-aware head the largest ratio.
+
+    .. math:: r_i = r_{min} + \frac{(i-1)(r_{max}-r_{min})}{n_h-1}
+
+    for the head of rank ``i`` by awareness, most aware first. Awareness is the share of the
+    prompt on which the last prompt token puts at least `threshold` times its mean attention,
+    from queries and keys without position embedding. It is found anew for every prompt and layer
+    and kept for the tokens generated after it.
+
+    Attributes:
+        min_ratio: ``r_min``, of the most position-aware head.
+        max_ratio: ``r_max``.
+        first_layer: layers before it stay as they are (0-based).
+        layers: 0-based layers to change, instead of all from `first_layer` on.
+        head_order: ``"awareness"``, or ``"sequential"`` for the paper's ablation in which heads
+            take the ratios in their own order.
+        threshold: multiple of the mean attention from which on a token counts.
+        reference_code: compute as the authors' code does: ratios stop one step short of
+            `max_ratio`, a head takes ratio number ``argsort[head]`` instead of the ratio of its
+            rank, sequential order is reversed, attention of exactly the threshold does not count,
+            and queries of one key/value group take different ratios while their key takes the
+            first one's.
+
+    References:
+        Zhang et al., Found in the Middle, arXiv:2403.04797, equation 2 and algorithm 1.
+        Differs: grouped-query models share one ratio per key/value group (the group's mean
+        awareness), so that a score still depends on distance only; the paper has no such model.
+        With a single group, every head gets `min_ratio`. The paper does not say whether awareness
+        is taken with or without position embedding; the authors' code takes it without. Windows,
+        soft-capping and sinks do not enter it.
+        Ties keep the order of the heads; the authors' sort is not stable.
+
+    Raises:
+        MethodConfigError: ratios that are not positive, or reversed; unknown `head_order`.
+    """
+
+    registered_name: ClassVar[str] = "ms_poe"
+    info: ClassVar[MethodInfo] = MethodInfo(
+        title="Ms-PoE",
+        paper="arXiv:2403.04797",
+        idea="Each head divides rotary positions by a ratio that grows as it minds position less.",
+        cost="one attention row and one more rotation per layer",
+        requires="rotary position embedding (RoPE)",
+    )
+    conflicts: ClassVar[Mapping[str, str]] = {
+        "positional_hidden_states": "Ms-PoE ranks heads by un-rotated keys, of which scaled "
+        "channels would make two sets. Use one of them"
+    }
+
+    min_ratio: float = 1.2
+    max_ratio: float = 1.8
+    first_layer: int = 2
+    layers: tuple[int, ...] | None = None
+    head_order: Literal["awareness", "sequential"] = "awareness"
+    threshold: float = 3.0
+    reference_code: bool = False
+
+    def __post_init__(self) -> None:
+        require_finite(
+            "MsPoE",
+            min_ratio=self.min_ratio,
+            max_ratio=self.max_ratio,
+            threshold=self.threshold,
+        )
+        if not 0 < self.min_ratio <= self.max_ratio:
+            raise MethodConfigError(
+                "MsPoE: ratios must satisfy 0 < min_ratio <= max_ratio, got "
+                f"{self.min_ratio} and {self.max_ratio}."
+            )
+        require_count("MsPoE", 0, first_layer=self.first_layer)
+        if self.head_order not in ("awareness", "sequential"):
+            raise MethodConfigError(
+                f"MsPoE: head_order must be 'awareness' or 'sequential', got {self.head_order!r}."
+            )
+        if self.layers is not None:
+            object.__setattr__(self, "layers", as_indices("MsPoE", "layers", self.layers))
+
+    def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
+        """Ratios for each layer's heads; which head takes which is found at run time."""
+        require_rope("ms_poe", traits)
+        require_known_rotation("ms_poe", traits, chosen_layers(None, traits, rotated=True))
+        if self.layers is None and self.first_layer >= traits.num_layers:
+            raise MethodConfigError(
+                f"MsPoE: first_layer={self.first_layer} leaves none of the {traits.num_layers} "
+                f"layers of this {traits.model_type} model: lower it."
+            )
+        default = range(self.first_layer, traits.num_layers)
+        layers = chosen_layers(self.layers, traits, default=default, rotated=True)
+        return AttentionPlan.by_layer(layers, lambda layer: self._scale(traits.layers[layer]))
+
+    def _scale(self, layer: LayerTraits) -> HeadPositionScale:
+        heads = layer.heads if self.reference_code else layer.kv_heads
+        span = self.max_ratio - self.min_ratio
+        # The authors divide by the number of heads, equation 2 by one less.
+        steps = heads if self.reference_code else max(1, heads - 1)
+        # float32, as the authors compute them: at position 400 a last-digit difference shows.
+        ratios = tuple((self.min_ratio + span * (torch.arange(heads) / steps)).tolist())
+        assign: Literal["rank", "order", "sequential"]
+        if self.head_order == "sequential":
+            assign = "sequential"
+            ratios = ratios[::-1] if self.reference_code else ratios
+        else:
+            assign = "order" if self.reference_code else "rank"
+        return HeadPositionScale(
+            ratios=ratios,
+            assign=assign,
+            threshold=self.threshold,
+            strict=self.reference_code,
+            per_query_head=self.reference_code,
+        )
+
+    @property
+    def is_neutral(self) -> bool:
+        """True where both ratios are 1."""
+        return self.min_ratio == self.max_ratio == 1

@@ -1,0 +1,242 @@
+"""Documents that do not see each other, in a transformers layer.
+
+Rows, paddings and caches around the kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import StaticCache
+
+from rag_middle.attention import (
+    ASPECTS,
+    AttentionCall,
+    AttentionContext,
+    Layer,
+    LayerChange,
+    LayerHandler,
+    Request,
+    RowGroup,
+    base_attention,
+    join_rows,
+    on_device,
+    pair_tables,
+    restored_columns,
+)
+from rag_middle.errors import UnsupportedGenerationError
+from rag_middle.layout import PromptLayout
+from rag_middle.methods.parallel_context.kernels import (
+    NEUTRAL,
+    Placement,
+    Sharpening,
+    attend_documents,
+    attend_later,
+    document_shifts_to_end,
+    token_positions,
+)
+from rag_middle.ops.rope import rotate
+from rag_middle.ops.scores import ScoreRule
+
+__all__ = ["DocumentBlocks"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentBlocks(LayerChange):
+    """Documents see the prefix and themselves; later tokens see everything before them.
+
+    Attributes:
+        placement: where documents stand: ``"kept"`` as in the prompt; ``"from_start"`` all
+            beginning behind the prefix, later tokens continuing after the longest; ``"to_end"``
+            likewise, but moved to end where the longest ends for the tokens that read them;
+            ``"last"`` all ending where the documents end in the prompt.
+        temperature: later tokens' scores on documents are divided by it.
+        scale: exponent of the documents' mass in their softmax, on top of the temperature (APE).
+        one_of_many: that mass is divided by the number of documents (structured prompting).
+    """
+
+    claims = frozenset(ASPECTS)
+
+    placement: Placement
+    temperature: float = 1.0
+    scale: float = 1.0
+    one_of_many: bool = False
+
+    def start(self, layer: Layer) -> LayerHandler:
+        return _BlockAttention(layer, self)
+
+
+def _position_ids(placement: Placement, request: Request, start: int, columns: int) -> Tensor:
+    """Where the plan puts columns `start` to `start + columns` of every row, `[b, columns]`."""
+    tokens = torch.arange(start, start + columns)
+    of_row: dict[int, Tensor] = {}
+    for group in request.groups:
+        placed = token_positions(group.layout, placement, (tokens - group.padding).clamp(min=0))
+        of_row |= dict.fromkeys(group.rows, placed)
+    return torch.stack([of_row[row] for row in sorted(of_row)])
+
+
+class _BlockAttention(LayerHandler):
+    """Attention of one layer whose documents do not see each other, during one request.
+
+    The cache holds keys rotated at the plan's positions, so that generated tokens attend as in the
+    unmodified model, on its own backend, unless what they read from documents is sharpened.
+    """
+
+    def __init__(self, layer: Layer, plan: DocumentBlocks) -> None:
+        self._layer = layer
+        self._traits = layer.traits
+        self._plan = plan
+        #: The prompt's keys and values where the model's cache drops what leaves the window.
+        self._prompt: tuple[Tensor, Tensor] | None = None
+
+    def before(self, arguments: dict[str, Any]) -> None:
+        """Rotary tables where documents stand elsewhere than the model puts them."""
+        rotary, placement = self._layer.rotary, self._plan.placement
+        if rotary is None or placement == "kept":
+            return
+        request, start = self._layer.request, self._layer.start
+        rows, columns = arguments["hidden_states"].shape[:2]
+        request.see(rows, columns, start)
+        tables = rotary.named(placement, lambda: _position_ids(placement, request, start, columns))
+        device = arguments["hidden_states"].device
+        arguments["position_embeddings"] = on_device(tables, device)
+
+    def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
+        """Queries and keys come rotated where the plan puts their tokens."""
+        if context.start == 0:
+            return self._prefill(context).transpose(1, 2), None
+        context.store()
+        windowed = self._rule(context.stop).window is not None
+        groups = self._layer.request.groups
+        plain = all(self._sharpening(group.layout) == NEUTRAL for group in groups)
+        if plain and not windowed:
+            return base_attention(context.call)
+        return self._decode(context.call, context.stop).transpose(1, 2), None
+
+    def _prefill(self, context: AttentionContext) -> Tensor:
+        call, request, cache = context.call, self._layer.request, context.cache.cache
+        if self._traits.sliding_window is not None and isinstance(cache, StaticCache):
+            raise UnsupportedGenerationError(
+                "Generated tokens need all documents in the cache, and a static cache of a "
+                "sliding-window layer drops them. Use cache_implementation='dynamic'."
+            )
+        n = call.query.shape[2]
+        sinks: Tensor | None = call.options.get("s_aux")
+        outputs, moved_keys = [], []
+        for group in request.groups:
+            layout = group.layout
+            query, key, value = (
+                group.take(x)[:, :, group.padding :] for x in (call.query, call.key, call.value)
+            )
+            # Without a cache, generated tokens come again with the prompt.
+            positions = self._positions(group, n)
+            rule, last = self._rule(n), layout.suffix_start
+            parts = [attend_documents(query, key, value, layout, rule, positions, sinks=sinks)]
+            if self._plan.placement == "to_end":
+                key, positions = self._moved(key, positions, layout)
+            parts.append(
+                attend_later(
+                    query[:, :, last:],
+                    key,
+                    value,
+                    layout,
+                    rule,
+                    positions[last:],
+                    positions,
+                    self._sharpening(layout),
+                    sinks=sinks,
+                )
+            )
+            outputs.append(torch.cat(parts, dim=2))
+            moved_keys.append(key)
+        keys = call.key
+        if self._plan.placement == "to_end":
+            keys = join_rows(request.groups, moved_keys)
+        context.cache.store(keys, call.value)
+        if self._traits.sliding_window is not None and cache is not None:
+            self._prompt = (keys, call.value)
+        return join_rows(request.groups, outputs)
+
+    def _decode(self, call: AttentionCall, stop: int) -> Tensor:
+        request = self._layer.request
+        keys, values = call.key, call.value
+        if self._prompt is not None:
+            keys = restored_columns(self._prompt[0], keys, stop)
+            values = restored_columns(self._prompt[1], values, stop)
+        outputs = []
+        for group in request.groups:
+            positions = self._positions(group, stop)
+            if self._plan.placement == "to_end":
+                positions = _moved_positions(positions, group.layout)
+            query = group.take(call.query)
+            outputs.append(
+                attend_later(
+                    query,
+                    group.take(keys)[:, :, group.padding : stop],
+                    group.take(values)[:, :, group.padding : stop],
+                    group.layout,
+                    self._rule(stop),
+                    positions[-query.shape[2] :],
+                    positions,
+                    self._sharpening(group.layout),
+                    sinks=call.options.get("s_aux"),
+                )
+            )
+        return join_rows(request.groups, outputs, padded=False)
+
+    def _positions(self, group: RowGroup, stop: int) -> Tensor:
+        """Positions of a prompt's tokens up to column `stop`, on the CPU unless a window asks."""
+        tokens = torch.arange(stop - group.padding)
+        return token_positions(group.layout, self._plan.placement, tokens)
+
+    def _rule(self, tokens: int) -> ScoreRule:
+        window = self._traits.sliding_window
+        return ScoreRule(
+            scale=self._traits.score_scale,
+            softcap=self._traits.softcap,
+            window=window if window is not None and window < tokens else None,
+        )
+
+    def _sharpening(self, layout: PromptLayout) -> Sharpening:
+        count = sum(length > 0 for length in layout.document_lengths)
+        return Sharpening(
+            temperature=self._plan.temperature,
+            scale=self._plan.scale,
+            weight=1 / max(1, count) if self._plan.one_of_many else 1.0,
+        )
+
+    def _moved(self, key: Tensor, positions: Tensor, layout: PromptLayout) -> tuple[Tensor, Tensor]:
+        """Keys and positions once the documents end together."""
+        if not layout.documents:
+            return key, positions
+        placed = _moved_positions(positions, layout)
+        rotary, style = self._layer.rotary, self._traits.rotary
+        if rotary is None or style is None:
+            return key, placed
+
+        def make() -> tuple[Tensor, Tensor]:
+            shifts = document_shifts_to_end(layout)[None]
+            cos, sin = rotary.at(shifts.to(rotary.x.device))
+            still, _ = rotary.at(torch.zeros_like(shifts[:, :1]).to(rotary.x.device))
+            pairs = pair_tables(cos.float(), sin.float(), self._traits.table_format)
+            # Yarn-like variants multiply a factor into the table: keys have it already.
+            factor, _ = pair_tables(still.float(), still.float(), self._traits.table_format)
+            return pairs[0][0] / factor[0], pairs[1][0] / factor[0]
+
+        name: Hashable = ("to_end", layout, id(rotary.module), rotary.extra, key.device, style)
+        cos, sin = self._layer.request.shared(name, make)
+        span = slice(layout.prefix_tokens, layout.suffix_start)
+        moved = key.clone()
+        moved[:, :, span] = rotate(key[:, :, span], cos.to(key.device), sin.to(key.device), style)
+        return moved, placed
+
+
+def _moved_positions(positions: Tensor, layout: PromptLayout) -> Tensor:
+    moved = positions.clone()
+    moved[layout.prefix_tokens : layout.suffix_start] += document_shifts_to_end(layout)
+    return moved

@@ -1,0 +1,52 @@
+"""What methods whose documents do not see each other ask of a model."""
+
+from __future__ import annotations
+
+from rag_middle.attention import AttentionPlan, ModelTraits
+from rag_middle.methods.base import chosen_layers
+from rag_middle.methods.parallel_context.attention import DocumentBlocks
+from rag_middle.methods.parallel_context.bloom import BloomDocumentBlocks
+from rag_middle.methods.requirements import require_interface, require_known_rotation, unsupported
+
+__all__ = ["plan_of_blocks"]
+
+
+def plan_of_blocks(name: str, traits: ModelTraits, blocks: DocumentBlocks) -> AttentionPlan:
+    """The blocks in every layer.
+
+    Args:
+        name: of the method, for messages.
+        traits: of the model.
+        blocks: what each layer shall do.
+
+    Raises:
+        UnsupportedArchitectureError: layers that cannot be reached or have no softmax attention,
+            positions that are not rotary where documents are moved, or keys that cannot be moved.
+    """
+    if traits.model_type == "bloom" and blocks.temperature == blocks.scale == 1:
+        return AttentionPlan.uniform(range(traits.num_layers), BloomDocumentBlocks(blocks))
+    require_interface(name, traits)
+    if traits.mixed:
+        raise unsupported(
+            traits,
+            f"{name} cannot keep documents apart in {traits.num_layers - len(traits.layers)} of "
+            f"its {traits.num_layers} layers: they have no softmax attention and read the prompt "
+            "from left to right.",
+        )
+    layers = chosen_layers(None, traits)
+    if blocks.placement != "kept" and traits.rope_type is None:
+        raise unsupported(
+            traits,
+            f"{name} gives documents other rotary positions, and this model's positions come from "
+            "elsewhere (learned embeddings or ALiBi).",
+        )
+    # Not for the rotation: attention in chunks and shared latents come with unknown ones.
+    require_known_rotation(name, traits, layers)
+    after = [layer for layer in layers if traits.layers[layer].norms_after_rope]
+    if blocks.placement == "to_end" and after:
+        raise unsupported(
+            traits,
+            f"{name} moves the keys of documents to a common end, and this model normalises them "
+            "after the rotation.",
+        )
+    return AttentionPlan.uniform(layers, blocks)

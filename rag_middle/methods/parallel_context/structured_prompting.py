@@ -1,0 +1,59 @@
+"""Structured prompting (arXiv:2212.06713): many groups, which share one group's attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rag_middle.attention import AttentionPlan, ModelTraits
+from rag_middle.methods.base import Method, MethodInfo
+from rag_middle.methods.parallel_context.attention import DocumentBlocks
+from rag_middle.methods.parallel_context.plan import plan_of_blocks
+from rag_middle.tokens import TokenizedPrompt
+
+__all__ = ["StructuredPrompting"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StructuredPrompting(Method):
+    r"""Documents are encoded apart, end at the same position, and count ``1/D`` each.
+
+    A later token's weight on a document token is proportional to ``e^{a_j} / D`` and on any other
+    token to ``e^{a_j}``, normalised together: ``D`` documents together weigh what one would. The
+    order of the documents changes nothing.
+
+    With one document, or none, this is the unmodified model.
+
+    References:
+        Hao et al., Structured Prompting: Scaling In-Context Learning to 1,000 Examples,
+        arXiv:2212.06713, section 3: groups of demonstrations are documents here. The authors'
+        code multiplies the weights of the target's own tokens by the number of groups, which is
+        the same. It serves BLOOM (ALiBi) only, without a prefix. That rotary models work, is ours:
+        documents are aligned to end together for the tokens that read them, as groups are there, a
+        prefix is shared, and its tokens count like the target's (in copies of it there would be as
+        many as groups). Empty documents do not count.
+
+    Raises:
+        UnsupportedArchitectureError: layers without softmax attention, positions that are neither
+            rotary nor BLOOM's, or norms behind the rotation.
+    """
+
+    registered_name: ClassVar[str] = "structured_prompting"
+    info: ClassVar[MethodInfo] = MethodInfo(
+        title="Structured prompting",
+        paper="arXiv:2212.06713",
+        idea="Documents are read side by side and together weigh as much as one.",
+        cost="less than the unmodified prefill; decode without a fused kernel",
+        requires="documents marked in the prompt; rotary positions and softmax attention in "
+        "every layer, or BLOOM",
+    )
+
+    def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
+        """Documents side by side in every layer, each one of many."""
+        blocks = DocumentBlocks(placement="to_end", one_of_many=True)
+        return plan_of_blocks(self.registered_name, traits, blocks)
+
+    @property
+    def needs_documents(self) -> bool:
+        """Without documents there are no groups."""
+        return True

@@ -1,0 +1,231 @@
+"""PINE's attention in a transformers layer: rows, paddings and caches around its kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import StaticCache
+
+from rag_middle.attention import (
+    ASPECTS,
+    AttentionCall,
+    AttentionContext,
+    Layer,
+    LayerChange,
+    LayerHandler,
+    join_rows,
+    pair_tables,
+    restored_columns,
+)
+from rag_middle.errors import UnsupportedGenerationError
+from rag_middle.layout import PromptLayout
+from rag_middle.methods.pine.kernels.attend import PineState, base_rotate, decode, prefill
+from rag_middle.methods.pine.kernels.batch import (
+    BatchColumns,
+    decode_batch,
+    rotate_generated,
+    worth_batching,
+)
+from rag_middle.methods.pine.kernels.tables import PineTables
+from rag_middle.ops.scores import ScoreRule
+
+__all__ = ["DocumentOrder"]
+
+#: Positions made ready beyond the prompt; when generation passes them the tables grow.
+_TABLE_HEADROOM = 256
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentOrder(LayerChange):
+    """Every query sees all documents, nearest the ones it attends to most."""
+
+    claims = frozenset(ASPECTS)
+    defers_rotation = True
+
+    def start(self, layer: Layer) -> LayerHandler:
+        return _PineAttention(layer)
+
+
+class _PineAttention(LayerHandler):
+    """Position-invariant attention of one layer during one request.
+
+    A batch is read prompt by prompt, and continued together where that pays. Reading is scores and
+    softmax, which are not cheaper for several prompts at a time, but for very short ones.
+
+    The cache holds keys rotated at base positions; un-rotated document keys, which rank the
+    documents at every generated token, are kept here.
+
+    Sliding-window layers: the window is applied to the distances that the ranking assigns, so a
+    query sees the documents it finds most important, up to the window.
+    """
+
+    def __init__(self, layer: Layer) -> None:
+        self._layer = layer
+        self._traits = layer.traits
+        self._states: dict[tuple[int, ...], PineState] = {}
+        #: Un-rotated document keys of all rows, in place of the states, where all decode together.
+        self._together: Tensor | None = None
+        #: The prompt's keys and values where the model's cache drops what leaves the window.
+        self._prompt: tuple[Tensor, Tensor] | None = None
+
+    def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
+        """Output `[b, n, h, dv]`: queries and keys come un-rotated."""
+        rule = self._rule(context.stop)
+        if context.start == 0:
+            output = self._prefill(context, rule)
+        elif self._together is not None:
+            output = self._decode_together(context, rule, self._together)
+        else:
+            output = self._decode(context, rule)
+        return output.transpose(1, 2), None
+
+    def _rule(self, tokens: int) -> ScoreRule:
+        window = self._traits.sliding_window
+        return ScoreRule(
+            scale=self._traits.score_scale,
+            softcap=self._traits.softcap,
+            window=window if window is not None and window < tokens else None,
+        )
+
+    def _prefill(self, context: AttentionContext, rule: ScoreRule) -> Tensor:
+        call, request, cache = context.call, self._layer.request, context.cache.cache
+        if self._traits.sliding_window is not None and isinstance(cache, StaticCache):
+            raise UnsupportedGenerationError(
+                "PINE needs all documents in the cache, and a static cache of a sliding-window "
+                "layer drops them. Use cache_implementation='dynamic'."
+            )
+        n = call.query.shape[2]
+        sinks: Tensor | None = call.options.get("s_aux")
+        outputs, keys = [], []
+        for group in request.groups:
+            # Without a cache, generated tokens come again with the prompt: part of the suffix.
+            length = group.layout.length + n - request.width
+            layout = PromptLayout(length, group.layout.documents)
+            filled = prefill(
+                group.take(call.query)[:, :, group.padding :],
+                group.take(call.key)[:, :, group.padding :],
+                group.take(call.value)[:, :, group.padding :],
+                self._tables(layout, call.query.device),
+                rule,
+                need_lse=sinks is not None,
+            )
+            self._states[group.rows] = filled.state
+            outputs.append(_with_sinks(filled.out, filled.lse, sinks))
+            keys.append(filled.rotated_keys)
+        rotated = join_rows(request.groups, keys)
+        self._together = None
+        if cache is not None and self._batches(call):
+            self._together = self._columns(call.key.device).documents_of(call.key)
+            self._states.clear()
+        context.cache.store(rotated, call.value)
+        if self._traits.sliding_window is not None and cache is not None:
+            self._prompt = (rotated, call.value)
+        return join_rows(request.groups, outputs)
+
+    def _batches(self, call: AttentionCall) -> bool:
+        """Whether generated tokens of all groups go together."""
+        request = self._layer.request
+        if len(request.groups) == 1:  # rows of one layout go together anyway
+            return False
+        layouts = [layout for _, layout in request.row_layouts()]
+        return worth_batching(layouts, call.query.shape[1], request.width, call.query.device)
+
+    def _columns(self, device: torch.device) -> BatchColumns:
+        request = self._layer.request
+
+        def make() -> BatchColumns:
+            paddings, layouts = zip(*request.row_layouts(), strict=True)
+            return BatchColumns(layouts, paddings, device)
+
+        return request.shared(("pine columns", device), make)
+
+    def _decode_together(
+        self, context: AttentionContext, rule: ScoreRule, document_keys: Tensor
+    ) -> Tensor:
+        call, start, stop = context.call, context.start, context.stop
+        sinks: Tensor | None = call.options.get("s_aux")
+        columns = self._columns(call.query.device)
+        reach = -(-stop // _TABLE_HEADROOM) * _TABLE_HEADROOM  # the same tables for many tokens
+        tables = self._tables(PromptLayout(reach), call.query.device)
+        positions = columns.generated_positions(start, stop)
+        keys, values = context.cache.store(
+            rotate_generated(call.key, tables, positions), call.value
+        )
+        if self._prompt is not None:
+            keys = restored_columns(self._prompt[0], keys, stop)
+            values = restored_columns(self._prompt[1], values, stop)
+        out, lse = decode_batch(
+            call.query,
+            keys[:, :, :stop],
+            values[:, :, :stop],
+            document_keys,
+            tables,
+            columns,
+            rule,
+            need_lse=sinks is not None,
+        )
+        return _with_sinks(out, lse, sinks)
+
+    def _decode(self, context: AttentionContext, rule: ScoreRule) -> Tensor:
+        call, request = context.call, self._layer.request
+        start, stop = context.start, context.stop
+        sinks: Tensor | None = call.options.get("s_aux")
+        rotated = []
+        for group in request.groups:
+            state = self._states[group.rows]
+            if stop - group.padding > _positions(state.tables):
+                tables = self._tables(group.layout, call.query.device, stop)
+                state = self._states[group.rows] = state._replace(tables=tables)
+            rotated.append(base_rotate(group.take(call.key), state.tables, start - group.padding))
+        together = join_rows(request.groups, rotated, padded=False)
+        keys, values = context.cache.store(together, call.value)
+        if self._prompt is not None:
+            keys = restored_columns(self._prompt[0], keys, stop)
+            values = restored_columns(self._prompt[1], values, stop)
+        outputs = []
+        for group in request.groups:
+            out, lse = decode(
+                group.take(call.query),
+                group.take(keys)[:, :, group.padding : stop],
+                group.take(values)[:, :, group.padding : stop],
+                self._states[group.rows],
+                rule,
+                need_lse=sinks is not None,
+            )
+            outputs.append(_with_sinks(out, lse, sinks))
+        return join_rows(request.groups, outputs, padded=False)
+
+    def _tables(
+        self,
+        layout: PromptLayout,
+        device: torch.device,
+        positions: int = 0,
+    ) -> PineTables:
+        """Tables of a prompt, made once per request for all layers with the same frequencies."""
+        rotary = self._layer.rotary
+        needed = max(layout.length, positions) + _TABLE_HEADROOM
+
+        def make() -> PineTables:
+            if rotary is None:
+                return PineTables(layout, device=device)
+            cos, sin = rotary.at(torch.arange(needed, device=rotary.x.device)[None])
+            cos, sin = pair_tables(cos, sin, self._traits.table_format)
+            return PineTables(layout, cos[0], sin[0], self._traits.rotary, device)
+
+        frequencies = None if rotary is None else (id(rotary.module), rotary.extra)
+        key = ("pine", layout, frequencies, device, self._traits.rotary, positions)
+        return self._layer.request.shared(key, make)
+
+
+def _positions(tables: PineTables) -> float:
+    """Tokens that the tables reach."""
+    return tables.base_cos.shape[0] if tables.rotates else float("inf")
+
+
+def _with_sinks(out: Tensor, lse: Tensor | None, sinks: Tensor | None) -> Tensor:
+    """Make room in the softmax for a learned extra score per head: `out` is `[r, h, n, dv]`."""
+    if sinks is None or lse is None:
+        return out
+    return out * torch.sigmoid(lse - sinks.float()[None, :, None])[..., None].to(out.dtype)

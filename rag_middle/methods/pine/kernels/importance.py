@@ -1,0 +1,147 @@
+"""How much a document matters to a query, without position embedding (arXiv:2407.01100, section 3).
+
+Scores are taken from un-rotated queries and keys, so that where a document stands has no say in
+its own importance. Everything here is float32 whatever the model's dtype: importances are only
+compared with each other, and half precision ties documents that differ, which would hand the
+order of the prompt back to the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from rag_middle.ops.scores import (
+    ScoreRule,
+    Scratch,
+    row_chunks,
+    scores_at_once,
+    softmax_,
+    spans_of,
+)
+
+__all__ = [
+    "document_importance",
+    "document_means",
+    "document_shifts",
+    "token_importance",
+]
+
+
+def document_means(lengths: Sequence[int], device: torch.device | None = None) -> Tensor:
+    """The matrix that averages over the tokens of each document.
+
+    Args:
+        lengths: tokens of each document; an empty document averages to zero.
+        device: where to put it.
+
+    Returns:
+        `[T, D]` float32, `1 / length` where the token belongs to the document.
+    """
+    means = torch.zeros(sum(lengths), len(lengths))
+    for index, (start, end) in enumerate(spans_of(lengths)):
+        means[start:end, index] = 1.0 / max(1, end - start)
+    return means.to(device)
+
+
+def document_importance(
+    q: Tensor,
+    k: Tensor,
+    lengths: Sequence[int],
+    rule: ScoreRule,
+    means: Tensor | None = None,
+    scratch: Scratch | None = None,
+) -> Tensor:
+    """Importance of every document to every other document, per query head.
+
+    Softmax of a document's queries over the keys of all other documents, averaged over the tokens
+    of each key document and summed over the query tokens (a mean would rank the same).
+
+    Args:
+        q: `[r, h, T, d]` un-rotated queries of the documents.
+        k: `[r, g, T, d]` un-rotated keys of the documents; query head `i` uses head `i // (h/g)`.
+        lengths: tokens of each document, `T` together.
+        rule: scale and soft-cap of the scores.
+        means: `document_means(lengths)`, if at hand.
+        scratch: room for scores, if at hand.
+
+    Returns:
+        `[r, h, D, D]` float32: row, query head, query document, key document. A document is
+        infinitely important to itself.
+    """
+    r, h, tokens, _ = q.shape
+    g, count = k.shape[1], len(lengths)
+    means = document_means(lengths, q.device) if means is None else means
+    scratch = Scratch(q.device) if scratch is None else scratch
+    alive = scores_at_once(q.device)
+    q = q.float() * rule.scale
+    # Keys (and their documents) twice in a row: all documents but one are then one slice, and the
+    # query's own document is left out rather than computed and subtracted.
+    ring = torch.cat((k, k), dim=2).float().flatten(0, 1)
+    ring_means = torch.cat((means, means))
+    out = torch.zeros(r, h, count, count, device=q.device)
+    for index, (start, end) in enumerate(spans_of(lengths)):
+        others = tokens - (end - start)
+        if start == end or not others:
+            continue
+        keys = ring[:, end : end + others]
+        received = torch.zeros(r * h, others, device=q.device)
+        for a, b in row_chunks(start, end, r * h * others, alive):
+            scores = scratch.product(q[:, :, a:b].reshape(r * g, -1, q.shape[-1]), keys)
+            shares = softmax_(rule.cap_(scores))
+            received += shares.view(r * h, b - a, others).sum(dim=1)
+        out[:, :, index] = (received @ ring_means[end : end + others]).view(r, h, count)
+    out.diagonal(dim1=-2, dim2=-1).fill_(torch.inf)
+    return out
+
+
+def token_importance(
+    q: Tensor,
+    k: Tensor,
+    lengths: Sequence[int],
+    rule: ScoreRule,
+    means: Tensor | None = None,
+) -> Tensor:
+    """Importance of every document to each token after the documents, per query head.
+
+    Softmax of the token's query over the keys of all documents, averaged over each document.
+
+    Args:
+        q: `[r, h, m, d]` un-rotated queries of suffix or generated tokens.
+        k: `[r, g, T, d]` un-rotated keys of the documents.
+        lengths: tokens of each document, `T` together.
+        rule: scale and soft-cap of the scores.
+        means: `document_means(lengths)`, if at hand.
+
+    Returns:
+        `[r, h, m, D]` float32.
+    """
+    r, h, m, d = q.shape
+    g = k.shape[1]
+    means = document_means(lengths, q.device) if means is None else means
+    queries = (q.float() * rule.scale).reshape(r * g, -1, d)
+    scores = torch.bmm(queries, k.float().flatten(0, 1).transpose(1, 2))
+    shares = softmax_(rule.cap_(scores))
+    return (shares @ means).view(r, h, m, len(lengths))
+
+
+def document_shifts(importance: Tensor, lengths: Tensor) -> Tensor:
+    """By how many positions each document moves away from the query.
+
+    The most important document stays nearest, at shift 0; every other one moves by the length of
+    all documents ranked before it. Ties keep the order given: the earlier document is nearer.
+
+    Args:
+        importance: `[..., D]`.
+        lengths: `[D]`, or `[..., D]` where prompts differ, integer tokens of each document, on the
+            same device.
+
+    Returns:
+        `[..., D]` integer shifts, in prompt order of the documents.
+    """
+    order = importance.argsort(dim=-1, descending=True, stable=True)
+    ranked = lengths.expand_as(order).gather(-1, order)
+    before = ranked.cumsum(dim=-1) - ranked
+    return torch.empty_like(before).scatter_(-1, order, before)

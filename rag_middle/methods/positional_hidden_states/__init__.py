@@ -1,0 +1,120 @@
+"""Positional hidden states (arXiv:2406.02536): scale the channel that carries position."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rag_middle.attention import AttentionPlan, ModelTraits
+from rag_middle.errors import MethodConfigError
+from rag_middle.methods.base import (
+    Method,
+    MethodInfo,
+    as_indices,
+    chosen_layers,
+    require_count,
+    require_finite,
+)
+from rag_middle.methods.positional_hidden_states.attention import ChannelScaling
+from rag_middle.methods.positional_hidden_states.mpt import MptChannelScaling
+from rag_middle.methods.requirements import require_interface
+from rag_middle.tokens import TokenizedPrompt
+
+__all__ = ["PositionalHiddenStates"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionalHiddenStates(Method):
+    r"""One channel of the attention input is scaled for the last prompt token's attention.
+
+    .. math:: \bar h = h + (s-1)\, h_t\, e_t
+
+    In the chosen layers the last prompt token, and every generated one, attends with queries and
+    keys of :math:`\bar h`; the other prompt tokens attend as usual. The cache keeps the scaled
+    keys. The channel is one whose mean value drifts monotonically with position.
+
+    Attributes:
+        channels: indices ``t`` into the hidden size. There is no default that suits a model: use a
+            preset, or calibrate.
+        factor: ``s``; 1 leaves the model as it is.
+        layers: 0-based layers to change; ``None`` for all.
+        last_tokens: prompt rows, counted from the end, that attend with scaled queries and keys.
+        scale_values: scale the values as well (an ablation; off in the paper).
+        skip_first: prompt tokens, counted from the first, whose keys and values stay as they are.
+        reference_code: compute as the authors' code does where it departs from the paper: any
+            `skip_first` turns scaling off for generated tokens; MPT scales all prompt tokens and
+            never their values.
+
+    References:
+        Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension,
+        arXiv:2406.02536, equation 3 and table 5. The presets follow the table where the authors'
+        configuration files say otherwise.
+
+    Raises:
+        MethodConfigError: no channel, a channel or layer the model does not have, a factor that
+            is not finite, negative counts.
+    """
+
+    registered_name: ClassVar[str] = "positional_hidden_states"
+    info: ClassVar[MethodInfo] = MethodInfo(
+        title="Positional hidden states",
+        paper="arXiv:2406.02536",
+        idea="The hidden channel that carries position is scaled for the last token's attention.",
+        cost="one attention row per changed layer",
+        requires="a channel fitted to the model; softmax attention (RoPE models and MPT)",
+    )
+
+    channels: tuple[int, ...] = ()
+    factor: float = 0.0
+    layers: tuple[int, ...] | None = None
+    last_tokens: int = 1
+    scale_values: bool = False
+    skip_first: int = 0
+    reference_code: bool = False
+
+    def __post_init__(self) -> None:
+        owner = "PositionalHiddenStates"
+        object.__setattr__(self, "channels", as_indices(owner, "channels", self.channels))
+        if self.layers is not None:
+            object.__setattr__(self, "layers", as_indices(owner, "layers", self.layers))
+        require_finite(owner, factor=self.factor)
+        if len(set(self.channels)) != len(self.channels):
+            raise MethodConfigError(
+                f"PositionalHiddenStates: a channel is named twice in {self.channels}."
+            )
+        require_count(owner, 1, last_tokens=self.last_tokens)
+        require_count(owner, 0, skip_first=self.skip_first)
+
+    def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
+        """Channel scaling in the chosen layers."""
+        is_mpt = traits.model_type == "mpt"
+        if not is_mpt:
+            require_interface("positional_hidden_states", traits)
+        if not self.channels:
+            raise MethodConfigError(
+                "positional_hidden_states needs the channel that carries position in this model: "
+                "pass channels=(...), a preset such as "
+                "'positional_hidden_states:llama-2-7b-chat', or calibrate."
+            )
+        outside = [channel for channel in self.channels if channel >= traits.hidden_size]
+        if outside:
+            raise MethodConfigError(
+                f"Channels {outside} do not exist: this {traits.model_type} model has a hidden "
+                f"size of {traits.hidden_size}."
+            )
+        mpt_code = self.reference_code and is_mpt
+        scaling = ChannelScaling(
+            channels=self.channels,
+            factor=self.factor,
+            last_tokens=None if mpt_code else self.last_tokens,
+            scale_values=self.scale_values and not mpt_code,
+            skip_first=self.skip_first,
+            scale_generated=not (self.reference_code and self.skip_first),
+        )
+        layers = chosen_layers(self.layers, traits)
+        return AttentionPlan.uniform(layers, MptChannelScaling(scaling) if is_mpt else scaling)
+
+    @property
+    def is_neutral(self) -> bool:
+        """True at factor 1."""
+        return self.factor == 1

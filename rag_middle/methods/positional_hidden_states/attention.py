@@ -1,0 +1,314 @@
+"""Queries, keys and values of hidden states with scaled channels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rag_middle.attention import (
+    AttentionCall,
+    AttentionContext,
+    Layer,
+    LayerChange,
+    LayerHandler,
+    LayerStates,
+    LayerTraits,
+    RotaryCall,
+    base_attention,
+    capture,
+    config_views,
+)
+from rag_middle.methods.positional_hidden_states.masks import last_rows_mask
+from rag_middle.ops.rope import WideTables, rotate_wide
+
+__all__ = ["ChannelScaling"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelScaling(LayerChange):
+    """Channels of the attention input are multiplied by `factor` for the last prompt rows.
+
+    Attributes:
+        channels: indices into the hidden size.
+        factor: what the channels are multiplied by.
+        last_tokens: prompt rows, counted from the end, that attend with scaled queries and keys;
+            ``None`` for all of them.
+        scale_values: scale the values as well.
+        skip_first: prompt tokens, counted from the start, whose keys and values stay as they are.
+        scale_generated: generated tokens attend with scaled queries and keys, and cache them.
+    """
+
+    claims = frozenset({"hidden"})
+
+    channels: tuple[int, ...]
+    factor: float
+    last_tokens: int | None = 1
+    scale_values: bool = False
+    skip_first: int = 0
+    scale_generated: bool = True
+
+    def start(self, layer: Layer) -> LayerHandler:
+        return _ScaledRows(layer, self)
+
+    @property
+    def last_tokens_changed(self) -> int | None:
+        """The `last_tokens`."""
+        return self.last_tokens
+
+    def cached_states(self, states: LayerStates, paddings: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Scaled keys, and values where they are scaled too."""
+        keep = None
+        if self.skip_first:
+            device = states.key.device
+            first = torch.tensor(paddings, device=device)[:, None] + self.skip_first
+            keep = torch.arange(states.key.shape[2], device=device)[None, :] < first
+        scaler = _Scaler(states.module, states.traits, self)
+        tables = scaler.tables(states.arguments, states.rotary)
+        with config_views([states.module]):
+            return scaler.cached(states.arguments, states.key, states.value, keep, tables)
+
+
+class _ScaledRows(LayerHandler):
+    """Scales the cached keys of one layer, and the attention of the rows that are to be scaled."""
+
+    def __init__(self, layer: Layer, scaling: ChannelScaling) -> None:
+        self._layer = layer
+        self._scaling = scaling
+        self._scaler = _Scaler(layer.module, layer.traits, scaling)
+
+    def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
+        """Attention with scaled channels: cache, last prompt rows and generated rows."""
+        scaling, call = self._scaling, context.call
+        columns, width = call.query.shape[2], self._layer.request.width
+        if not context.in_prompt and not scaling.scale_generated:
+            return context.proceed()
+        rows = columns
+        if scaling.last_tokens is not None:
+            rows = min(columns, context.stop - max(context.start, width - scaling.last_tokens))
+        keep = self._unscaled_tokens(context)
+        plain = Projected(call.query, call.key, call.value)
+        tables = self._scaler.tables(context.arguments, self._layer.rotary)
+        scaled = self._scaler.apply(context.arguments, plain, rows, keep, tables)
+        stored_key, stored_value = context.cache.store(scaled.key, scaled.value)
+        mask = last_rows_mask(call, rows, stored_key.shape[2])
+        tail = AttentionCall(
+            call.module, scaled.query, stored_key, stored_value, mask, call.options
+        )
+        tail_output, _ = base_attention(tail)
+        if rows == columns:
+            return tail_output, None
+        # The other prompt rows attend to what the model itself would have cached.
+        call.key = _in_place_of(call.key, stored_key)
+        call.value = _in_place_of(call.value, stored_value)
+        output, _ = context.proceed()
+        return torch.cat((output[:, : columns - rows], tail_output), dim=1), None
+
+    def _unscaled_tokens(self, context: AttentionContext) -> Tensor | None:
+        """Tokens of this call that keep their keys, boolean `[b, n]`."""
+        scaling, request = self._scaling, self._layer.request
+        if not scaling.skip_first and scaling.scale_generated:
+            return None
+        device = context.call.query.device
+        columns = torch.arange(context.start, context.stop, device=device)
+        first = request.paddings(device)[:, None] + scaling.skip_first
+        keep = columns[None, :] < first
+        if not scaling.scale_generated:
+            keep = keep | (columns[None, :] >= request.width)
+        return keep
+
+
+def _in_place_of(plain: Tensor, stored: Tensor) -> Tensor:
+    """`plain` in the shape of what a cache stored: static caches are longer than the prompt."""
+    if stored.shape[2] == plain.shape[2]:
+        return plain
+    whole = stored.clone()
+    whole[:, :, : plain.shape[2]] = plain
+    return whole
+
+
+#: Length of the unit vectors that columns are read off with. A bias is rounded beside a column: in
+#: half precision one of 100 would swallow a weight of 0.02. A power of two rounds nothing itself.
+_UNIT = 1024.0
+
+
+class Projected(NamedTuple):
+    """Queries of the last rows `[b, h, rows, d]`, keys and values of all tokens `[b, g, n, d]`."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+
+
+def scaled_hidden(hidden: Tensor, scaling: ChannelScaling) -> Tensor:
+    """``h + (s - 1) h_t e_t`` for each chosen channel; `hidden` is `[b, n, hidden]`."""
+    changed = hidden.clone()
+    changed[..., list(scaling.channels)] *= scaling.factor
+    return changed
+
+
+@dataclass(slots=True)
+class _Scaler:
+    """Scaled queries, keys and values of one layer during one request.
+
+    Where projections are affine, scaling a channel adds a rank-one term to what the module
+    computed already: ``K + (s - 1) h_t (x) W_K[:, t]``, the column rotated to each position. The
+    columns come from running the module on unit vectors, so fused, quantised or adapted layers
+    need no code of their own. Elsewhere (norms between projection and rotation) the module
+    projects the scaled hidden states a second time.
+    """
+
+    module: nn.Module
+    traits: LayerTraits
+    scaling: ChannelScaling
+    #: Un-rotated projections of the unit vectors: queries' and keys' `[h + g, C, d]`, values'
+    #: `[g, C, dv]`.
+    _columns: tuple[Tensor, Tensor] | None = None
+
+    def tables(self, arguments: dict[str, Any], rotary: RotaryCall | None) -> WideTables | None:
+        """Tables of the layer's rotation in force, `[b or 1, n, 2r]`, where columns need them."""
+        style = self.traits.rotary
+        if rotary is None or style is None or not self.ranks_one:
+            return None
+        device = arguments["hidden_states"].device
+        tables = rotary.wide_of(arguments["position_embeddings"], self.traits.table_format, style)
+        return WideTables(*(table.to(device) for table in tables))
+
+    def apply(
+        self,
+        arguments: dict[str, Any],
+        plain: Projected,
+        rows: int,
+        keep: Tensor | None,
+        tables: WideTables | None,
+    ) -> Projected:
+        """Scaled counterparts of the module's own tensors.
+
+        Args:
+            arguments: the module's arguments by name, ``hidden_states`` `[b, n, hidden]` and the
+                position embeddings in force among them.
+            plain: what the module computed, queries of all tokens.
+            rows: queries wanted, counted from the end.
+            keep: tokens whose keys and values stay as they are, boolean `[b, n]`, or ``None``.
+            tables: of the layer's rotation `[b or 1, n, 2r]`; ``None`` where it has none, or where
+                `ranks_one` is false.
+        """
+        if self.ranks_one:
+            return self._rank_one(arguments, plain, rows, keep, tables)
+        projected = self._projected_again(arguments, plain.key, plain.value, keep)
+        return projected._replace(query=projected.query[:, :, -rows:])
+
+    def cached(
+        self,
+        arguments: dict[str, Any],
+        key: Tensor,
+        value: Tensor,
+        keep: Tensor | None,
+        tables: WideTables | None,
+    ) -> tuple[Tensor, Tensor]:
+        """What the cache holds of tokens whose own attention is the model's: keys and values.
+
+        Args:
+            arguments: as for `apply`, like `keep` and `tables`.
+            key: the model's own, `[b, g, n, d]`.
+            value: the model's own, `[b, g, n, dv]`.
+            keep: see there.
+            tables: see there.
+        """
+        if not self.ranks_one:
+            return self._projected_again(arguments, key, value, keep)[1:]
+        if self._columns is None:
+            self._columns = self._unit_columns(arguments)
+        columns, value_columns = self._columns
+        for index, channel in enumerate(self.scaling.channels):
+            _, kept = self._steps(arguments, channel, keep)
+            column = columns[self.traits.heads :, index, None]  # [g, 1, d]
+            key = torch.addcmul(key, kept, self._placed(column, tables, key.shape[2]))
+            if self.scaling.scale_values:
+                value = torch.addcmul(value, kept, value_columns[:, index, None])
+        return key, value
+
+    def _projected_again(
+        self, arguments: dict[str, Any], key: Tensor, value: Tensor, keep: Tensor | None
+    ) -> Projected:
+        """What the module makes of scaled hidden states; its own `key`, `value` where kept."""
+        hidden = scaled_hidden(arguments["hidden_states"], self.scaling)
+        call = capture(self.module, arguments, hidden_states=hidden)
+        scaled_value = call.value if self.scaling.scale_values else value
+        if keep is None:
+            return Projected(call.query, call.key, scaled_value)
+        where = keep[:, None, :, None]
+        return Projected(
+            call.query,
+            torch.where(where, key, call.key),
+            torch.where(where, value, scaled_value),
+        )
+
+    @property
+    def ranks_one(self) -> bool:
+        """Scaling adds a rank-one term that we can compute without projecting again."""
+        known = not self.traits.uses_rope or self.traits.rotary is not None
+        return self.traits.affine_projections and known
+
+    def _rank_one(
+        self,
+        arguments: dict[str, Any],
+        plain: Projected,
+        rows: int,
+        keep: Tensor | None,
+        tables: WideTables | None,
+    ) -> Projected:
+        if self._columns is None:
+            self._columns = self._unit_columns(arguments)
+        columns, value_columns = self._columns
+        heads, n = self.traits.heads, plain.key.shape[2]
+        query, key, value = plain.query[:, :, -rows:], plain.key, plain.value
+        for index, channel in enumerate(self.scaling.channels):
+            step, kept = self._steps(arguments, channel, keep)
+            column = columns[:, index, None]  # [h + g, 1, d]
+            if rows == n:  # every generated token: one rotation for queries and keys
+                both = self._placed(column, tables, n)
+                of_query, of_key = both[:, :heads], both[:, heads:]
+            else:
+                of_query = self._placed(column[:heads], tables, rows)
+                of_key = self._placed(column[heads:], tables, n)
+            query = torch.addcmul(query, step[:, :, -rows:], of_query)
+            key = torch.addcmul(key, kept, of_key)
+            if self.scaling.scale_values:
+                value = torch.addcmul(value, kept, value_columns[:, index, None])
+        return Projected(query, key, value)
+
+    def _steps(
+        self, arguments: dict[str, Any], channel: int, keep: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """``(s - 1) h_t`` of every token, `[b, 1, n, 1]`, and with zeros for those to keep."""
+        hidden: Tensor = arguments["hidden_states"]
+        step = hidden[:, None, :, channel : channel + 1] * (self.scaling.factor - 1)
+        return step, step if keep is None else step.masked_fill(keep[:, None, :, None], 0)
+
+    def _placed(self, column: Tensor, tables: WideTables | None, rows: int) -> Tensor:
+        """``R(p) column`` at each of the last `rows` tokens: `[b or 1, heads, rows or 1, d]`."""
+        if tables is None or self.traits.rotary is None:
+            return column[None]
+        at = WideTables(*(table[:, None, -rows:] for table in tables))
+        return rotate_wide(column[None], at, self.traits.rotary)
+
+    def _unit_columns(self, arguments: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        channels = self.scaling.channels
+        hidden: Tensor = arguments["hidden_states"]
+        probes = hidden.new_zeros(1, 1 + len(channels), hidden.shape[-1])
+        for row, channel in enumerate(channels):
+            probes[0, 1 + row, channel] = _UNIT
+        replaced: dict[str, Any] = {"hidden_states": probes}
+        if self.traits.uses_rope:
+            cos, sin = arguments["position_embeddings"]
+            shape = (1, probes.shape[1], cos.shape[-1])
+            replaced["position_embeddings"] = (cos.new_ones(shape), sin.new_zeros(shape))
+        call = capture(self.module, arguments, **replaced)
+        query, key, value = (
+            (t[0, :, 1:] - t[0, :, :1]) / _UNIT for t in (call.query, call.key, call.value)
+        )
+        return torch.cat((query, key)), value

@@ -1,0 +1,89 @@
+"""What methods ask of a model, and what else fits a model that does not have it."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+from rag_middle.attention import ModelTraits
+from rag_middle.errors import RagMiddleError, UnsupportedArchitectureError
+from rag_middle.methods.base import Method
+from rag_middle.tokens import TokenizedPrompt
+
+__all__ = [
+    "fitting_methods",
+    "require_interface",
+    "require_known_rotation",
+    "require_rope",
+    "unsupported",
+]
+
+_TWO_DOCUMENTS = TokenizedPrompt.assembled(
+    prefix=[1], documents=[[2, 3], [4, 5]], suffix=[6], document_ids=["a", "b"], scores=[1.0, 0.5]
+)
+
+#: Set while other methods are tried, which may then be refused without a word.
+_trying: ContextVar[bool] = ContextVar("rag_middle_trying_methods", default=False)
+
+
+def require_interface(method: str, traits: ModelTraits) -> None:
+    """Raise `UnsupportedArchitectureError` unless the attention layers can be reached."""
+    if traits.obstacle:
+        raise unsupported(traits, f"{method} cannot be applied: {traits.obstacle}.")
+
+
+def require_rope(method: str, traits: ModelTraits) -> None:
+    """Raise unless at least one layer's positions come from a rotary embedding."""
+    if not any(layer.uses_rope for layer in traits.layers.values()):
+        require_interface(method, traits)
+        raise unsupported(traits, f"{method} changes rotary positions, and this model has none.")
+
+
+def require_known_rotation(method: str, traits: ModelTraits, layers: tuple[int, ...]) -> None:
+    """Raise unless queries and keys of these layers can be rotated as the model does."""
+    unknown = [
+        layer
+        for layer in layers
+        if traits.layers[layer].uses_rope and traits.layers[layer].rotary is None
+    ]
+    if unknown:
+        raise unsupported(
+            traits,
+            f"{method} rotates queries and keys itself, and the rotation of layers {unknown} "
+            "follows no pairing of head dimensions it knows.",
+        )
+
+
+def unsupported(traits: ModelTraits, reason: str) -> UnsupportedArchitectureError:
+    """The error that refuses this model: with the reason, and the methods that fit it."""
+    if _trying.get():
+        return traits.unsupported(reason, "")
+    fitting = fitting_methods(traits)
+    advice = f"Methods that fit this model: {', '.join(fitting)}." if fitting else ""
+    other = "Or use a model with rotary positions and softmax attention, such as a LLaMA or Qwen."
+    return traits.unsupported(reason, f"{advice} {other}".strip())
+
+
+def fitting_methods(traits: ModelTraits) -> tuple[str, ...]:
+    """Registered methods that can change something about this model, tried with their defaults."""
+    from rag_middle.methods.registered import METHODS  # which imports every method
+
+    token = _trying.set(True)
+    try:
+        others = [name for name in METHODS if name != "none"]
+        return tuple(name for name in others if _fits(METHODS.get(name), traits))
+    finally:
+        _trying.reset(token)
+
+
+def _fits(method: type[Method], traits: ModelTraits) -> bool:
+    try:
+        method_object = method()
+    except RagMiddleError:
+        return False  # it is made of others
+    try:
+        method_object.plan((_TWO_DOCUMENTS,), traits)
+    except UnsupportedArchitectureError:
+        return False
+    except RagMiddleError:
+        return True  # with other parameters, which have to be fitted or trained
+    return True

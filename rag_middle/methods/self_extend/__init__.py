@@ -1,0 +1,119 @@
+"""Self-Extend (arXiv:2401.01325): exact positions nearby, grouped positions beyond."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from rag_middle.attention import AttentionPlan, ModelTraits
+from rag_middle.errors import MethodConfigError
+from rag_middle.methods.base import (
+    Method,
+    MethodInfo,
+    as_indices,
+    chosen_layers,
+    require_count,
+    require_finite,
+)
+from rag_middle.methods.requirements import require_known_rotation, require_rope
+from rag_middle.methods.self_extend.attention import GroupedPositions
+from rag_middle.tokens import TokenizedPrompt
+
+__all__ = ["SelfExtend"]
+
+#: Model types whose authors' code divides the window by the group size without rounding.
+_FRACTIONAL = ("gemma", "llama")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfExtend(Method):
+    r"""Keys beyond a window are seen at distances that several tokens share.
+
+    A query at position ``i`` and a key at ``j`` are rotated at ``i`` and ``j`` where
+    ``i - j < w``, and otherwise at
+
+    .. math:: \lfloor i/G \rfloor + w - \lfloor w/G \rfloor \quad\text{and}\quad \lfloor j/G \rfloor
+
+    under one softmax. Distances up to ``w + (l - w) / G`` then serve a prompt of ``l`` tokens.
+
+    Attributes:
+        group: ``G``, tokens that share a position beyond the window; 1 is neutral.
+        window: ``w``, distances below it stay exact. Prompts that fit in it are not changed.
+        log_scale_base: multiply the query at position ``i`` by
+            ``max(1, ln(i + 1) / ln(log_scale_base))`` (the code's option for very long texts);
+            ``None`` for not.
+        layers: 0-based layers to change; ``None`` for all with rotary positions.
+        reference_code: compute as the authors' code does on LLaMA and Gemma: ``w / G`` is not
+            rounded down there. It matters where `group` does not divide `window`.
+
+    References:
+        Jin et al., LLM Maybe LongLM: Self-Extend LLM Context Window Without Tuning,
+        arXiv:2401.01325, equations 3 and 4. Differs from the authors' code: batches with left
+        padding get the positions of their tokens, and sliding windows of the model stay in force,
+        counted in tokens.
+
+    Raises:
+        MethodConfigError: a group or a window that is no whole number from 1 on, or a group larger
+            than the window; a `log_scale_base` not above 1.
+    """
+
+    registered_name: ClassVar[str] = "self_extend"
+    info: ClassVar[MethodInfo] = MethodInfo(
+        title="Self-Extend",
+        paper="arXiv:2401.01325",
+        idea="Tokens far from the query share positions in groups, near ones keep their own.",
+        cost="a second rotation, keys cached twice, and attention without a fused kernel",
+        requires="rotary position embedding (RoPE)",
+    )
+    conflicts: ClassVar[Mapping[str, str]] = {
+        "positional_hidden_states": "Self-Extend rotates keys twice, and scaled channels are "
+        "worked into keys rotated once. Use one of them"
+    }
+
+    group: int = 2
+    window: int = 1024
+    log_scale_base: float | None = None
+    layers: tuple[int, ...] | None = None
+    reference_code: bool = False
+
+    def __post_init__(self) -> None:
+        require_count("SelfExtend", 1, group=self.group, window=self.window)
+        if self.group > self.window:
+            raise MethodConfigError(
+                f"SelfExtend: group must not be larger than window, got {self.group} and "
+                f"{self.window}: far keys would come out nearer than near ones."
+            )
+        if self.log_scale_base is not None:
+            require_finite("SelfExtend", log_scale_base=self.log_scale_base)
+            if self.log_scale_base <= 1:
+                raise MethodConfigError(
+                    f"SelfExtend: log_scale_base must be above 1, got {self.log_scale_base}."
+                )
+        if self.layers is not None:
+            object.__setattr__(self, "layers", as_indices("SelfExtend", "layers", self.layers))
+
+    def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
+        """Grouped positions, the same in all layers."""
+        require_rope("self_extend", traits)
+        layers = chosen_layers(self.layers, traits, rotated=True)
+        require_known_rotation("self_extend", traits, layers)
+        fractional = self.reference_code and traits.model_type in _FRACTIONAL
+        of_window = self.window / self.group if fractional else self.window // self.group
+        positions = GroupedPositions(
+            group=self.group,
+            window=self.window,
+            query_shift=self.window - of_window,
+            log_base=self.log_scale_base,
+        )
+        return AttentionPlan.uniform(layers, positions)
+
+    @property
+    def on_short_prompts(self) -> Method:
+        """The same with the smallest window."""
+        return replace(self, window=self.group)
+
+    @property
+    def is_neutral(self) -> bool:
+        """True for groups of one token, without scaled queries."""
+        return self.group == 1 and self.log_scale_base is None

@@ -1,0 +1,177 @@
+"""Self-Extend's attention in a transformers layer, around its kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log
+
+import torch
+from torch import Tensor
+
+from rag_middle.attention import (
+    AttentionCall,
+    AttentionContext,
+    Layer,
+    LayerChange,
+    LayerHandler,
+    ModelAttention,
+    join_rows,
+)
+from rag_middle.methods.self_extend.kernels import Attended, TwoFold, attend
+from rag_middle.ops.rope import WideTables, rotate_wide
+from rag_middle.ops.scores import ScoreRule
+
+__all__ = ["GroupedPositions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedPositions(LayerChange):
+    """Keys nearby are seen at their distance, others at distances that share positions.
+
+    Attributes:
+        group: tokens ``G`` that share a position beyond the window.
+        window: a key fewer than this many tokens before the query is seen at its distance.
+        query_shift: what is added to a query's grouped position.
+        log_base: a query at position ``i`` is multiplied by ``max(1, ln(i + 1) / ln(log_base))``;
+            ``None`` for not.
+    """
+
+    claims = frozenset({"positions"})
+    defers_rotation = True
+
+    group: int
+    window: int
+    query_shift: float
+    log_base: float | None = None
+
+    def start(self, layer: Layer) -> LayerHandler:
+        return _GroupedRotation(layer, self)
+
+
+class _GroupedRotation(LayerHandler):
+    """Rotates queries and keys of one layer twice, and attends with both.
+
+    The cache holds every key twice, side by side along the head dimension: rotated at its own
+    position and at its grouped one. So no key is ever rotated again, and whatever moves rows of a
+    cache (beams) moves both.
+    """
+
+    def __init__(self, layer: Layer, positions: GroupedPositions) -> None:
+        self._layer = layer
+        self._traits = layer.traits
+        self._positions = positions
+
+    def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
+        """Queries and keys come un-rotated."""
+        call, stop = context.call, context.stop
+        near_q, near_k, far_q, far_k = self._rotated(context)
+        near_q, near_k = self._layer.normalised(near_q, near_k)
+        far_q, far_k = self._layer.normalised(far_q, far_k)
+        stored, values = context.cache.store(torch.cat((near_k, far_k), dim=-1), call.value)
+        # A static cache is longer than what it holds; one with a window drops the oldest columns.
+        dropped = max(0, stop - stored.shape[2])
+        call.query = near_q
+        call.key, call.value = stored[:, :, : stop - dropped], values[:, :, : stop - dropped]
+        context.attention = _GroupedAttention(context, far_q, self._positions.window, dropped)
+        return context.proceed()
+
+    def _rotated(self, context: AttentionContext) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Query and key at exact positions, then at grouped ones."""
+        call, start, request = context.call, context.start, self._layer.request
+        style, plan, rotary = self._traits.rotary, self._positions, self._layer.rotary
+        assert style is not None
+        assert rotary is not None
+        n, device = call.query.shape[2], rotary.x.device
+
+        def tokens() -> Tensor:
+            columns = torch.arange(start, start + n, device=device)
+            return (columns - request.paddings(device)[:, None]).clamp(min=0)  # [b, n]
+
+        def positions() -> Tensor:
+            exact = tokens()
+            grouped = exact.div(plan.group, rounding_mode="floor").float()
+            return torch.cat((exact.float(), grouped, grouped + plan.query_shift))
+
+        tables = rotary.wide_at(plan, 3, positions, self._traits.table_format, style)
+        near, far_k, far_q = (
+            WideTables(*(table[i][:, None].to(call.query.device) for table in tables))
+            for i in range(3)
+        )
+        query = call.query
+        if plan.log_base is not None:
+            growth = (tokens() + 1).to(query.device).float().log() / log(plan.log_base)
+            # A rounded factor would be wrong in one direction for the whole query.
+            query = (query * growth.clamp(min=1)[:, None, :, None]).to(query.dtype)
+        return (
+            rotate_wide(query, near, style),
+            rotate_wide(call.key, near, style),
+            rotate_wide(query, far_q, style),
+            rotate_wide(call.key, far_k, style),
+        )
+
+
+class _GroupedAttention(ModelAttention):
+    """One attention call with keys that are rotated twice."""
+
+    def __init__(
+        self, context: AttentionContext, far_query: Tensor, window: int, dropped: int
+    ) -> None:
+        super().__init__(context.layer.traits, context.layer.request)
+        self._start, self._stop = context.start, context.stop
+        self._far_query = far_query
+        self._near = window
+        self._dropped = dropped  # columns that have left the cache
+        self._weighed: list[Attended] = []
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
+        return self._output(self._results(call, weigh=False)), None
+
+    def last_token_weights(self, call: AttentionCall) -> Tensor:
+        rows = [each.watched for each in self._weigh(call) if each.watched is not None]
+        means = [each.mean(1)[:, None, :, None] for each in rows]
+        return join_rows(self._request.groups, means)[:, 0, : self._request.width, 0]
+
+    def attend_and_weigh(self, call: AttentionCall, columns: Tensor) -> tuple[Tensor, Tensor]:
+        """As for every attention; `columns` must be the first after the padding."""
+        results = self._weigh(call)
+        first = [each.first_weight for each in results if each.first_weight is not None]
+        weight = join_rows(self._request.groups, [each[..., None] for each in first])[..., 0]
+        return self._output(results), weight
+
+    def _weigh(self, call: AttentionCall) -> list[Attended]:
+        if not self._weighed:
+            self._weighed = self._results(call, weigh=True)
+        return self._weighed
+
+    def _results(self, call: AttentionCall, *, weigh: bool) -> list[Attended]:
+        near, far = call.key.chunk(2, dim=-1)
+        results = []
+        for group in self._request.groups:
+            # Of queries, too, padding goes first.
+            rows = max(0, group.padding - self._start)
+            columns = max(0, group.padding - self._dropped)
+            results.append(
+                attend(
+                    TwoFold(*(group.take(x)[:, :, rows:] for x in (call.query, self._far_query))),
+                    TwoFold(*(group.take(x)[:, :, columns:] for x in (near, far))),
+                    group.take(call.value)[:, :, columns:],
+                    self._near,
+                    self._rule(),
+                    sinks=call.options.get("s_aux"),
+                    watch=self._request.width - 1 - group.padding if weigh else None,
+                )
+            )
+        return results
+
+    def _output(self, results: list[Attended]) -> Tensor:
+        padded = self._start == 0
+        whole = join_rows(self._request.groups, [each.out for each in results], padded=padded)
+        return whole.transpose(1, 2)
+
+    def _rule(self) -> ScoreRule:
+        window = self._traits.sliding_window
+        return ScoreRule(
+            scale=self._traits.score_scale,
+            softcap=self._traits.softcap,
+            window=window if window is not None and window < self._stop else None,
+        )

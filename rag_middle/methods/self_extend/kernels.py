@@ -1,0 +1,154 @@
+"""Attention with exact positions nearby and grouped ones beyond (Self-Extend, arXiv:2401.01325).
+
+Queries and keys come rotated twice: at their own positions, which decide about keys fewer than
+`window` tokens away, and at grouped positions for all others. One softmax runs over both, and every
+score is computed once: columns that all rows of a block see nearby are never scored by grouped
+positions, and the other way round. No tensor here has as many rows and columns as the prompt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rag_middle.ops.scores import (
+    ScoreRule,
+    row_chunks,
+    scores_at_once,
+    softmax_,
+)
+
+__all__ = ["Attended", "TwoFold", "attend"]
+
+
+class TwoFold(NamedTuple):
+    """One tensor `[r, heads, n, d]` rotated at exact and at grouped positions."""
+
+    near: Tensor
+    far: Tensor
+
+
+class Attended(NamedTuple):
+    """Result of `attend`.
+
+    Attributes:
+        out: `[r, h, m, dv]` in the values' dtype.
+        first_weight: `[r, h, m]` float32, weight of the first key; None where not asked for.
+        watched: `[r, h, N]` float32, weights of the watched query; None where not asked for.
+    """
+
+    out: Tensor
+    first_weight: Tensor | None
+    watched: Tensor | None
+
+
+@torch.no_grad()
+def attend(
+    q: TwoFold,
+    k: TwoFold,
+    v: Tensor,
+    window: int,
+    rule: ScoreRule,
+    *,
+    sinks: Tensor | None = None,
+    watch: int | None = None,
+) -> Attended:
+    """Causal attention of the last `m` of `N` tokens.
+
+    Args:
+        q: `[r, h, m, d]`.
+        k: `[r, g, N, d]`; query head `i` uses head `i // (h/g)`.
+        v: `[r, g, N, dv]`.
+        window: a key fewer than this many tokens before the query is near.
+        rule: from dot products to scores; its window counts tokens.
+        sinks: learned extra score per head, `[h]`.
+        watch: index of a query; return its weights, and the first key's in all rows, too.
+    """
+    r, h, m, d = q.near.shape
+    g, total = k.near.shape[1], k.near.shape[2]
+    share, first = h // g, total - m
+    out = v.new_empty(r * h, m, v.shape[-1])
+    first_weight = out.new_empty(r * h, m, dtype=torch.float32) if watch is not None else None
+    watched = out.new_zeros(r * h, total, dtype=torch.float32) if watch is not None else None
+    # float32: half-precision scores would have to be widened for the softmax anyhow.
+    queries = TwoFold(*(x.reshape(r * g, share, m, d) for x in q))
+    keys = TwoFold(*(x.flatten(0, 1) for x in k))
+    values = v.flatten(0, 1)
+    unscaled, alive = replace(rule, scale=1.0), scores_at_once(v.device)
+    step = max(1, alive // max(1, share * m * total))
+    for start in range(0, r * g, step):
+        heads = slice(start, start + step)
+        rows = slice(start * share, (start + step) * share)
+        near, far = (x[heads].float() * rule.scale for x in queries)
+        near_keys, far_keys = (x[heads].float() for x in keys)
+        of_values = values[heads].float()
+        count = near.shape[0]
+        for a, b in row_chunks(first, total, count * share * total, alive):
+            part = slice(a - first, b - first)
+            scores = _scores(near[:, :, part], far[:, :, part], near_keys, far_keys, window, a, b)
+            unscaled.cap_(scores)
+            _hide(scores, a, b, rule.window)
+            if sinks is not None:
+                extra = sinks.float().repeat(r)[rows].view(count, share, 1, 1)
+                scores = torch.cat((scores, extra.expand(-1, -1, b - a, 1)), dim=-1)
+            weights = softmax_(scores)[..., :b]
+            mixed = torch.matmul(weights.flatten(1, 2), of_values[:, :b])
+            out[rows, part] = mixed.view(count * share, b - a, -1).to(out.dtype)
+            if watch is None or first_weight is None or watched is None:
+                continue
+            first_weight[rows, part] = weights[..., 0].flatten(0, 1)
+            if a <= first + watch < b:
+                watched[rows, :b] = weights[:, :, first + watch - a].flatten(0, 1)
+    return Attended(
+        out.view(r, h, m, -1),
+        None if first_weight is None else first_weight.view(r, h, m),
+        None if watched is None else watched.view(r, h, total),
+    )
+
+
+def _scores(
+    near: Tensor,
+    far: Tensor,
+    near_keys: Tensor,
+    far_keys: Tensor,
+    window: int,
+    a: int,
+    b: int,
+) -> Tensor:
+    """Scores `[g, share, b - a, b]` of the queries of tokens `a` to `b` on the keys up to `b`.
+
+    Args:
+        near: `[g, share, b - a, d]`, like `far`.
+        far: see there.
+        near_keys: `[g, N, d]`, like `far_keys`.
+        far_keys: see there.
+        window: distance from which on a key is far.
+        a: first query token.
+        b: after the last one.
+    """
+    # Columns before `low` are far from every row, those from `high` on near to every row.
+    low, high = max(0, a - window + 1), max(0, b - window)
+    shape = near.shape[:-1]
+    of_near = torch.matmul(near.flatten(1, 2), near_keys[:, low:b].transpose(1, 2))
+    if not high:
+        return of_near.view(*shape, b)
+    of_far = torch.matmul(far.flatten(1, 2), far_keys[:, :high].transpose(1, 2))
+    of_near, of_far = of_near.view(*shape, b - low), of_far.view(*shape, high)
+    row = torch.arange(a, b, device=near.device)[:, None]
+    is_far = row - torch.arange(low, high, device=near.device) >= window
+    either = torch.where(is_far, of_far[..., low:], of_near[..., : high - low])
+    return torch.cat((of_far[..., :low], either, of_near[..., high - low :]), dim=-1)
+
+
+def _hide(scores: Tensor, a: int, b: int, window: int | None) -> None:
+    """Hide what rows `a` to `b` must not see: later tokens, and those beyond a sliding window."""
+    if b - a > 1:
+        later = torch.ones(b - a, b - a, dtype=torch.bool, device=scores.device).triu_(1)
+        scores[..., a:].masked_fill_(later, -torch.inf)
+    if window is not None:
+        row = torch.arange(a, b, device=scores.device)[:, None]
+        beyond = row - torch.arange(b, device=scores.device) >= window
+        scores.masked_fill_(beyond, -torch.inf)

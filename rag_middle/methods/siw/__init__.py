@@ -1,0 +1,171 @@
+"""SIW (arXiv:2512.13109): scale the attention that documents pay to the initial token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rag_middle.attention import AttentionPlan, ModelTraits
+from rag_middle.errors import MethodConfigError
+from rag_middle.methods.base import (
+    Method,
+    MethodInfo,
+    as_indices,
+    as_several,
+    chosen_layers,
+    require_finite,
+)
+from rag_middle.methods.requirements import require_interface
+from rag_middle.methods.siw.attention import InitialTokenScaling, OnlineAreas
+from rag_middle.tokens import TokenizedPrompt
+
+__all__ = ["SIW"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SIW(Method):
+    r"""Weights on the initial token become ``alpha`` times as large in a document's rows.
+
+    .. math:: a'_{i,0} = \alpha_{D(i)}\, a_{i,0}
+
+    after the softmax and without renormalising, for every token ``i`` of a document. Documents
+    that the last prompt token attends to densely get ``alpha_dense`` (< 1), the others
+    ``alpha_sparse`` (> 1). Rows outside the documents keep their weights.
+
+    Attributes:
+        alpha_dense: factor for tokens of densely attended documents.
+        alpha_sparse: factor for tokens of the other documents.
+        layers: 0-based layers to change; ``None`` for those of `dense_areas`, without which for
+            the middle half of the model.
+        alpha_per_document: one factor per document in prompt order, instead of the two above. All
+            prompts of a batch must then have that many documents.
+        dense_areas: calibrated areas: for a layer, flags (dense or not) over relative document
+            position, first to last. Layers not named are left alone. ``None`` finds the areas in
+            the prompt itself.
+        top_share: share of the prompt's tokens, by attention from its last token, that count as
+            attended to (0.3 in the paper).
+
+    References:
+        SIW, arXiv:2512.13109. No public code. The text at hand leaves open when a document is
+        dense and which factors to use. Here a document is dense where its share of attended
+        tokens is above that of all documents together, sparse where it is below, and left alone
+        where it is equal (a document on its own), found in each layer from the attention averaged
+        over heads, in the same forward pass; and the factors default to 0.9 and 1.1, which are
+        ours and not fitted to any model.
+
+    Raises:
+        MethodConfigError: factors that are negative or not finite; areas that are empty.
+    """
+
+    registered_name: ClassVar[str] = "siw"
+    info: ClassVar[MethodInfo] = MethodInfo(
+        title="SIW",
+        paper="arXiv:2512.13109",
+        idea="Documents' attention to the initial token is scaled, down where reading is dense.",
+        cost="the log-sum-exp of the changed layers' prompt attention; none for generated tokens",
+        requires="documents marked in the prompt; softmax attention",
+    )
+
+    alpha_dense: float = 0.9
+    alpha_sparse: float = 1.1
+    layers: tuple[int, ...] | None = None
+    alpha_per_document: tuple[float, ...] | None = None
+    dense_areas: Mapping[int, tuple[bool, ...]] | None = None
+    top_share: float = 0.3
+
+    def __post_init__(self) -> None:
+        if self.layers is not None:
+            object.__setattr__(self, "layers", as_indices("SIW", "layers", self.layers))
+        if self.alpha_per_document is not None:
+            given = as_several("SIW", "alpha_per_document", self.alpha_per_document, "factors")
+            object.__setattr__(self, "alpha_per_document", given)
+        alphas = {"alpha_dense": self.alpha_dense, "alpha_sparse": self.alpha_sparse}
+        for index, alpha in enumerate(self.alpha_per_document or ()):
+            alphas[f"alpha_per_document[{index}]"] = alpha
+        require_finite("SIW", **alphas, top_share=self.top_share)
+        for name, alpha in alphas.items():
+            if alpha < 0:
+                raise MethodConfigError(f"SIW: {name} must be >= 0, got {alpha}.")
+        if not 0 < self.top_share < 1:
+            raise MethodConfigError(
+                f"SIW: top_share must lie between 0 and 1, got {self.top_share}."
+            )
+        if self.dense_areas is not None:
+            object.__setattr__(self, "dense_areas", _flags_by_layer(self.dense_areas))
+
+    def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
+        """Factors by document where they are known beforehand, else a rule to find them."""
+        require_interface("siw", traits)
+        quarter = traits.num_layers // 4
+        middle = range(quarter, max(quarter + 1, traits.num_layers - quarter))
+        areas = None if self.alpha_per_document is not None else self.dense_areas
+        named = tuple(sorted(areas)) if self.layers is None and areas is not None else self.layers
+        layers = chosen_layers(named, traits, default=middle)
+        if areas is not None:
+            layers = tuple(layer for layer in layers if layer in areas)
+            if not layers:
+                raise MethodConfigError(
+                    f"SIW: dense_areas is about layers {sorted(areas)} and layers names others: "
+                    "no layer would change."
+                )
+        return AttentionPlan.by_layer(layers, lambda layer: self._weights(layer, prompts))
+
+    def _weights(
+        self, layer: int, prompts: tuple[TokenizedPrompt, ...]
+    ) -> InitialTokenScaling | OnlineAreas:
+        if self.alpha_per_document is not None:
+            return InitialTokenScaling(factors=(self.alpha_per_document,) * len(prompts))
+        if self.dense_areas is None:
+            return OnlineAreas(
+                alpha_dense=self.alpha_dense,
+                alpha_sparse=self.alpha_sparse,
+                top_share=self.top_share,
+            )
+        flags = self.dense_areas[layer]
+        return InitialTokenScaling(
+            factors=tuple(
+                tuple(
+                    # A document falls into the area that its centre falls into.
+                    self.alpha_dense
+                    if flags[int((index + 0.5) / len(layout.documents) * len(flags))]
+                    else self.alpha_sparse
+                    for index in range(len(layout.documents))
+                )
+                for layout in (prompt.layout for prompt in prompts)
+            )
+        )
+
+    @property
+    def documents_expected(self) -> int | None:
+        """As many as there are factors of `alpha_per_document`."""
+        return None if self.alpha_per_document is None else len(self.alpha_per_document)
+
+    @property
+    def is_neutral(self) -> bool:
+        """True where every factor is 1."""
+        if self.alpha_per_document is not None:
+            return all(alpha == 1 for alpha in self.alpha_per_document)
+        return self.alpha_dense == self.alpha_sparse == 1
+
+    @property
+    def needs_documents(self) -> bool:
+        """Only documents' rows are changed."""
+        return True
+
+
+def _flags_by_layer(areas: object) -> dict[int, tuple[bool, ...]]:
+    if not isinstance(areas, Mapping):
+        raise MethodConfigError(
+            f"SIW: dense_areas must say for each layer which areas are dense, such as "
+            f"{{8: (True, False)}}, got {areas!r}."
+        )
+    as_indices("SIW", "dense_areas", areas)
+    for layer, flags in areas.items():
+        given = as_several("SIW", f"dense_areas[{layer}]", flags, "flags")
+        if not given or not all(isinstance(flag, bool) for flag in given):
+            raise MethodConfigError(
+                f"SIW: dense_areas[{layer}] must hold at least one flag, all of them true or "
+                f"false, got {flags!r}."
+            )
+    return {layer: tuple(flags) for layer, flags in areas.items()}

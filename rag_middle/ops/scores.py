@@ -1,0 +1,88 @@
+"""Scores of queries on keys in pieces that fit a processor's cache, and their softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["ScoreRule", "Scratch", "row_chunks", "scores_at_once", "softmax_", "spans_of"]
+
+# Scores alive at once. On CPU 2 MiB of floats per thread, which stay in its cache from the product
+# through the softmax to the next product; elsewhere enough to keep a large device busy.
+_SCORES_PER_CPU_THREAD = 2**19
+_SCORES_ON_DEVICE = 2**25
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScoreRule:
+    """From the dot product of a query and a key to the score under the softmax.
+
+    Attributes:
+        scale: factor of the dot product, usually ``1 / sqrt(d)``.
+        softcap: ``c`` in ``c * tanh(score / c)`` (gemma 2); None for none.
+        window: a query sees a key only where its position is less than `window` tokens ahead of
+            the key's; None for no limit.
+    """
+
+    scale: float
+    softcap: float | None = None
+    window: int | None = None
+
+    def cap_(self, scores: Tensor) -> Tensor:
+        """Soft-cap scaled scores in place."""
+        if self.softcap is not None:
+            scores.div_(self.softcap).tanh_().mul_(self.softcap)
+        return scores
+
+
+def spans_of(lengths: Sequence[int]) -> list[tuple[int, int]]:
+    """Half-open spans of documents laid end to end from token 0."""
+    spans, start = [], 0
+    for length in lengths:
+        spans.append((start, start + length))
+        start += length
+    return spans
+
+
+def scores_at_once(device: torch.device) -> int:
+    """How many scores to compute before they are used up."""
+    if device.type == "cpu":
+        return _SCORES_PER_CPU_THREAD * torch.get_num_threads()
+    return _SCORES_ON_DEVICE
+
+
+def row_chunks(start: int, end: int, row_elements: int, alive: int) -> Iterator[tuple[int, int]]:
+    """Split rows `start..end` of `row_elements` so that at most `alive` elements are in a chunk."""
+    step = max(1, alive // max(1, row_elements))
+    count = -(-(end - start) // step)
+    for index in range(count):  # chunks of nearly equal height: a short last one wastes a launch
+        yield (
+            start + (end - start) * index // count,
+            start + (end - start) * (index + 1) // count,
+        )
+
+
+class Scratch:
+    """Room for one block of scores, used again and again: fresh pages cost more than a softmax."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._room = torch.empty(0, device=device)
+
+    def product(self, q: Tensor, keys: Tensor) -> Tensor:
+        """Dot products `[b, m, n]` of `[b, m, d]` and `[b, n, d]`, valid until the next call."""
+        shape = (q.shape[0], q.shape[1], keys.shape[1])
+        size = shape[0] * shape[1] * shape[2]
+        if self._room.numel() < size:
+            self._room = self._room.new_empty(size)
+        scores = self._room[:size].view(shape)
+        return torch.bmm(q, keys.transpose(1, 2), out=scores)
+
+
+def softmax_(scores: Tensor) -> Tensor:
+    """Softmax over the last axis, in place where that is known to be safe."""
+    if scores.device.type == "cpu":
+        return torch.softmax(scores, dim=-1, out=scores)
+    return torch.softmax(scores, dim=-1)

@@ -1,0 +1,40 @@
+"""JSON and numbers that somebody else wrote, or a failing disk damaged: read, or refused.
+
+It stands at the bottom of the package because everything that reads files needs it, and what
+`json.loads` lets through or raises besides `ValueError` would be forgotten in one of these places.
+"""
+
+from __future__ import annotations
+
+import json
+from math import isfinite
+from typing import Any, TypeGuard
+
+__all__ = ["is_finite_number", "parse_json"]
+
+
+def parse_json(text: str | bytes, **options: Any) -> Any:
+    """What a JSON text says.
+
+    Args:
+        text: bytes are UTF-8.
+        options: of `json.loads`.
+
+    Raises:
+        ValueError: it is no JSON, is nested too deeply for Python, or holds strings that are no
+            text (half of a surrogate pair, which no tokenizer and no file takes).
+    """
+    try:
+        content = json.loads(text if isinstance(text, str) else text.decode("utf-8-sig"), **options)
+        if "\\u" in str(text):  # only escapes can say half a pair
+            json.dumps(content, ensure_ascii=False, default=str).encode()
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return content
+
+
+def is_finite_number(value: object) -> TypeGuard[int | float]:
+    """Whether this is a number that tensors can hold, and no truth value: finite, of 64 bits."""
+    if isinstance(value, int):
+        return not isinstance(value, bool) and -(2**63) <= value < 2**63
+    return isinstance(value, float) and isfinite(value)
