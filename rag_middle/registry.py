@@ -173,9 +173,9 @@ class Registry(Generic[T]):
         return f"Unknown {self.kind} {name!r}.{suggest(name, known)} Known: {', '.join(known)}."
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
+def suggest(name: object, known: Iterable[str]) -> str:
     """`` Did you mean 'ms_poe'?``, or nothing where no known name comes close."""
-    spelling = name.strip().lower().replace("-", "_")
+    spelling = str(name).strip().lower().replace("-", "_")
     by_spelling = {each.lower().replace("-", "_"): each for each in known}
     close = difflib.get_close_matches(spelling, by_spelling, n=1)
     return f" Did you mean {by_spelling[close[0]]!r}?" if close else ""

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any, Unpack
 
 from rag_middle.answering.opening import model_folder, opened_index, tokenizer_of
-from rag_middle.answering.options import AskKwargs, check_question, check_top_k, with_defaults
+from rag_middle.answering.options import AskKwargs, check_top_k, with_defaults
 from rag_middle.answering.request import Request
 from rag_middle.answering.results import Answer
 from rag_middle.answering.states import states_of
@@ -17,10 +17,11 @@ from rag_middle.answering.template import DEFAULT_TEMPLATE, PromptTemplate
 from rag_middle.documents import Document
 from rag_middle.errors import MethodConfigError, PromptError, UnsupportedGenerationError
 from rag_middle.generation import DocumentCache, MethodLike, MissingDocumentsWarning, RagMiddleModel
-from rag_middle.generation.loading import loading_errors
-from rag_middle.generation.notices import warn_caller
+from rag_middle.generation.loading import check_loading, loading_errors
 from rag_middle.methods import Method, NoMethod, resolve_method
+from rag_middle.notices import warn_caller
 from rag_middle.retrieval import Built, Embedder, FaissIndex, Retriever, check_exists
+from rag_middle.retrieval.retriever import check_question
 
 __all__ = ["Answerer"]
 
@@ -123,6 +124,7 @@ class Answerer:
         else:
             folder = model = model_folder(model)
             with loading_errors(model):
+                check_loading(**loading)
                 loading["tokenizer"] = tokenizer_of(model, loading)
         if prompt_template is None:
             prompt_template = PromptTemplate.of_model(folder)

@@ -13,7 +13,7 @@ from rag_middle.generation.options import (
     checked_options,
 )
 
-__all__ = ["AskKwargs", "check_question", "check_top_k", "with_defaults"]
+__all__ = ["AskKwargs", "check_top_k", "with_defaults"]
 
 
 class AskKwargs(PromptKwargs, total=False):
@@ -40,12 +40,6 @@ def with_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
     chosen = {"on_overflow": "drop_documents", **options}
     checked_options(chosen, allowed=GenerationKwargs)
     return chosen
-
-
-def check_question(question: object) -> None:
-    """Raise `RetrievalConfigError` unless `question` asks something."""
-    if not isinstance(question, str) or not question.strip():
-        raise RetrievalConfigError(f"The question is empty: ask something; got {question!r}.")
 
 
 def check_top_k(top_k: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import PromptError
+from rag_middle.plain_data import parse_json
 from rag_middle.registry import suggest
 
 __all__ = ["DEFAULT_TEMPLATE", "TEMPLATE_FILE", "PromptTemplate"]
@@ -102,7 +102,7 @@ class PromptTemplate:
             PromptError: there is no such file, or it holds something else.
         """
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            content = parse_json(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise PromptError(
                 f"The prompt template {str(path)!r} cannot be read ({error.strerror}). Pass the "

@@ -2,25 +2,28 @@
 
 ::
 
-    examples, held_out = draw_examples(task, questions=200, held_out=100)
+    examples, held_out = draw_examples(task, "lpes")
     found = calibrate(model, "lpes", examples, held_out, out="my-model.json")
     print(found.verdict)
+
+``"lpes:paper"`` in both places is the paper's search, at the paper's sizes.
 
 The objective is any function of a method; the built-in one is the mean over `Example`s, which
 `draw_examples` makes of the evaluation's tasks.
 """
 
-from rag_middle.calibration.calibrate import Calibration, calibrate, make_search
+from rag_middle.calibration.calibrate import Calibration, calibrate
 from rag_middle.calibration.drawing import draw_examples
 from rag_middle.calibration.estimating import Estimate
 from rag_middle.calibration.evaluator import Candidate, Evaluator
-from rag_middle.calibration.examples import Example, allotted, digest
+from rag_middle.calibration.examples import Example, ScoringScheme, digest, is_chat
 from rag_middle.calibration.genetic import CurveSearch, evolve
 from rag_middle.calibration.held_out import HeldOut, held_out_check
 from rag_middle.calibration.hidden_states import mean_hidden_states, random_texts
 from rag_middle.calibration.objective import Criterion, ExampleObjective, Objective, Outcome
 from rag_middle.calibration.racing import Race
 from rag_middle.calibration.searches import (
+    PRESETS,
     SEARCHES,
     ChannelSearch,
     Found,
@@ -28,10 +31,12 @@ from rag_middle.calibration.searches import (
     LayerSearch,
     RatioSearch,
     Search,
+    make_search,
 )
 from rag_middle.calibration.workers import FromDisk, InProcess, Job, Processes, RayWorkers, Workers
 
 __all__ = [
+    "PRESETS",
     "SEARCHES",
     "Calibration",
     "Candidate",
@@ -55,14 +60,15 @@ __all__ = [
     "Race",
     "RatioSearch",
     "RayWorkers",
+    "ScoringScheme",
     "Search",
     "Workers",
-    "allotted",
     "calibrate",
     "digest",
     "draw_examples",
     "evolve",
     "held_out_check",
+    "is_chat",
     "make_search",
     "mean_hidden_states",
     "random_texts",

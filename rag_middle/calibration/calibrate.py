@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
@@ -13,22 +13,22 @@ from typing import Any, Literal
 from torch import Tensor
 
 import rag_middle
+from rag_middle.calibration.checks import require_whole
 from rag_middle.calibration.estimating import Estimate, estimate, timed
 from rag_middle.calibration.evaluator import Candidate, Evaluator, Progress
-from rag_middle.calibration.examples import Example, digest
+from rag_middle.calibration.examples import Example, digest, is_chat
 from rag_middle.calibration.held_out import held_out_check
 from rag_middle.calibration.journal import open_journal
 from rag_middle.calibration.making_profile import made_profile
 from rag_middle.calibration.objective import Criterion, ExampleObjective, Objective
-from rag_middle.calibration.searches import SEARCHES, Search
+from rag_middle.calibration.searches import Search, make_search
 from rag_middle.calibration.workers import InProcess, Workers, threads
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.methods import NoMethod
 from rag_middle.profiles import Profile, write_profile
-from rag_middle.registry import suggest
 
-__all__ = ["Calibration", "calibrate", "make_search"]
+__all__ = ["Calibration", "calibrate"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,28 +44,6 @@ class Calibration:
     profile: Profile
     verdict: str
     hidden: Tensor | None = None
-
-
-def make_search(method: str, options: Mapping[str, Any] | None = None) -> Search:
-    """The search for a method, by name and parameters.
-
-    Raises:
-        CalibrationConfigError: none for this method, or parameters that it does not have.
-    """
-    if method not in SEARCHES:
-        raise CalibrationConfigError(
-            f"{method} has no settings to search for.{suggest(method, SEARCHES)} Methods: "
-            f"{', '.join(SEARCHES)}."
-        )
-    kind = SEARCHES[method]
-    known = [each.name for each in fields(kind)]
-    for option in options or {}:
-        if option not in known:
-            raise CalibrationConfigError(
-                f"The search for {method} has no option {option!r}.{suggest(option, known)} "
-                f"Options: {', '.join(known)}."
-            )
-    return kind(**dict(options or {}))
 
 
 def calibrate(
@@ -100,7 +78,7 @@ def calibrate(
             never sees them.
         objective: any function of a method, instead of the mean over `examples`; it runs in this
             process. Its scores have no intervals, so nothing is recommended.
-        criterion: what the mean is of; by default what suits the search.
+        criterion: what the mean is of; by default what suits the search and the model.
         workers: makes workers that score examples; by default this process does.
         seed: of whatever is drawn.
         threads_each: of PyTorch, here and in every worker.
@@ -121,8 +99,14 @@ def calibrate(
         WorkerError: workers ended again and again.
     """
     chosen = make_search(search) if isinstance(search, str) else search
+    require_whole(0, seed=seed)
+    require_whole(1, threads_each=threads_each, max_batch_size=max_batch_size)
     _check(examples, held_out, objective, workers)
-    by = criterion or chosen.criterion
+    chat = is_chat(model.tokenizer, template)
+    by = criterion or chosen.criterion_for(chat=chat)
+    # Held-out answers are right or wrong, which likelihoods do not say.
+    verdicts: Criterion = "generated_answer" if chat else "exact_match"
+    check_by = verdicts if by == "log_likelihood" else by
     every = (*examples, *held_out)
     how: dict[str, Any] = {"max_batch_size": max_batch_size, "template": template}
     with threads(threads_each):
@@ -130,11 +114,12 @@ def calibrate(
         identity = {
             "search": chosen.to_dict(),
             "criterion": by if objective is None else "custom",
+            "checked_by": check_by,
             "seed": seed,
             "model": asdict(facts),
             "data": {
-                "search": {"examples": len(examples), "sha256": digest(examples)},
-                "held_out": {"examples": len(held_out), "sha256": digest(held_out)},
+                "search": _described(examples),
+                "held_out": _described(held_out),
                 **(data or {}),
             },
             "software": _software(),
@@ -161,14 +146,16 @@ def calibrate(
                 if estimated and objective is None:
                     pace = None if known else timed(model, chosen, examples, by, **how)
                     estimated(
-                        estimate(model, chosen, len(examples), len(held_out), team.count, pace)
+                        estimate(
+                            model, chosen, examples, len(held_out), team.count, pace, by, chat=chat
+                        )
                     )
                 begun = perf_counter()
                 [before] = evaluator.outcomes([Candidate("none", NoMethod())])
                 if estimated and objective is not None:
                     count = evaluator.expected - 1
                     seconds = None if known else count * (perf_counter() - begun)
-                    estimated(Estimate(candidates=count, prompts=0, seconds=seconds))
+                    estimated(Estimate(candidates=count, questions=0, prompts=0, seconds=seconds))
                 found = chosen.run(
                     model, examples, evaluator, seed=seed, max_batch_size=max_batch_size
                 )
@@ -176,7 +163,7 @@ def calibrate(
                 checked = None
                 if best is not None and objective is None and held_out:
                     methods = {"none": NoMethod(), best[0].key: best[0].method}
-                    outcomes = evaluator.held_out(methods, len(every))
+                    outcomes = evaluator.held_out(methods, len(every), check_by)
                     checked = held_out_check(held_out, *outcomes, seed=seed)
                 trace = evaluator.trace
     if best:
@@ -207,6 +194,11 @@ def _check(
             f"{len(seen)} held-out questions are among those of the search ({min(seen)!r}): the "
             "check would say nothing. Hold out others."
         )
+
+
+def _described(examples: Sequence[Example]) -> dict[str, Any]:
+    questions = len({example.question for example in examples})
+    return {"questions": questions, "prompts": len(examples), "sha256": digest(examples)}
 
 
 def _software() -> dict[str, str]:

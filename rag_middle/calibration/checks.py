@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite
 from typing import Any
 
 from rag_middle.errors import CalibrationConfigError
+from rag_middle.plain_data import is_finite_number
 
 __all__ = ["require_numbers", "require_several", "require_whole"]
 
@@ -34,6 +34,5 @@ def require_numbers(**named: Any) -> None:
     require_several(**named)
     for name, values in named.items():
         for value in values:
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not isfinite(value):
+            if not is_finite_number(value):
                 raise CalibrationConfigError(f"{name} must hold numbers, got {value!r}.")

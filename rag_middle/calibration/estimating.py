@@ -24,15 +24,22 @@ class Estimate:
 
     Attributes:
         candidates: to score.
+        questions: that they are asked, each at several places; 0 for an objective without
+            examples.
         prompts: that they are scored on, the held-out check included. Where candidates share the
             model's reading of prompts, fewer are read. 0 for an objective without examples.
         seconds: with the workers that there are, as if no candidate were dropped early; None where
             part of the search was known already.
+        criterion: what they are compared by; None for an objective without examples.
+        note: when the criterion says little about this model, and what to use then.
     """
 
     candidates: int
+    questions: int
     prompts: int
     seconds: float | None
+    criterion: Criterion | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +60,13 @@ class Pace:
 def estimate(
     model: RagMiddleModel,
     search: Search,
-    examples: int,
+    examples: Sequence[Example],
     held_out: int,
     workers: int,
     pace: Pace | None,
+    criterion: Criterion,
+    *,
+    chat: bool = False,
 ) -> Estimate:
     """What a search on examples will take.
 
@@ -67,9 +77,11 @@ def estimate(
         held_out: prompts of the check.
         workers: that share the candidates; texts are read by this process alone.
         pace: of one process; None where part of the search is known.
+        criterion: what candidates are compared by.
+        chat: the model answers in turns of a chat.
     """
     candidates = search.most_candidates(model)
-    scored, checked = candidates * examples, _CHECKED * held_out
+    scored, checked = candidates * len(examples), _CHECKED * held_out
     seconds = None
     if pace:
         seconds = (
@@ -77,7 +89,21 @@ def estimate(
             + scored * pace.candidate / workers
             + checked * pace.alone / min(workers, _CHECKED)
         )
-    return Estimate(candidates=candidates, prompts=scored + checked, seconds=seconds)
+    note = None
+    if criterion == "exact_match" and chat:
+        note = (
+            "exact_match counts answers that are written word for word from the first token on. "
+            "This model has a chat template: where it answers in sentences, every candidate scores "
+            "near zero. Compare by generated_answer."
+        )
+    return Estimate(
+        candidates=candidates,
+        questions=len({example.question for example in examples}),
+        prompts=scored + checked,
+        seconds=seconds,
+        criterion=criterion,
+        note=note,
+    )
 
 
 def timed(

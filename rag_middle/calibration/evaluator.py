@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rag_middle.calibration.journal import Journal
-from rag_middle.calibration.objective import Outcome
+from rag_middle.calibration.objective import Criterion, Outcome
 from rag_middle.calibration.racing import Race
 from rag_middle.calibration.workers import Job, Workers
 from rag_middle.methods import Method
@@ -85,10 +85,16 @@ class Evaluator:
         )
         return [self._journal[each.key] for each in candidates]
 
-    def held_out(self, named: dict[str, Method], stop: int) -> list[Outcome]:
+    def held_out(self, named: dict[str, Method], stop: int, criterion: Criterion) -> list[Outcome]:
         """Outcomes of methods on the examples after those of the search, up to `stop`."""
         jobs = [
-            Job(key=f"held out: {key}", method=method, start=self._examples or 0, stop=stop)
+            Job(
+                key=f"held out: {key}",
+                method=method,
+                start=self._examples or 0,
+                stop=stop,
+                criterion=criterion,
+            )
             for key, method in named.items()
         ]
         self._run(jobs)
@@ -99,7 +105,7 @@ class Evaluator:
         """Every candidate with its score, in the order in which the search asked for them.
 
         The same whoever scored them when: what is in it comes from seed and scores alone. The
-        score of a candidate that was dropped is over the examples that it was tried on, which are
+        score of a candidate that was dropped is over the prompts that it was tried on, which are
         the hardest to tell.
         """
         found = []
@@ -110,7 +116,7 @@ class Evaluator:
                     "candidate": key,
                     **candidate.details,
                     "score": outcome.score,
-                    "examples": outcome.examples or None,
+                    "prompts": outcome.prompts or None,
                     "complete": outcome.complete,
                 }
             )

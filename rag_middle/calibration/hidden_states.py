@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rag_middle.attention import model_traits
+from rag_middle.attention import in_eval_mode, model_traits
+from rag_middle.attention.patch import require_uncompiled
 from rag_middle.calibration.examples import Example
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.generation import RagMiddleModel
@@ -66,6 +67,7 @@ def mean_hidden_states(model: RagMiddleModel, texts: Tensor, *, max_batch_size: 
         CalibrationConfigError: the decoder's layers cannot be told.
     """
     inner = model.model
+    require_uncompiled(inner, model_traits(inner))
     layers = _decoder_layers(inner)
     sums: list[Tensor | None] = [None] * len(layers)
 
@@ -75,14 +77,9 @@ def mean_hidden_states(model: RagMiddleModel, texts: Tensor, *, max_batch_size: 
         before = sums[index]
         sums[index] = added if before is None else before + added
 
-    was_training = inner.training
-    inner.eval()
-    try:
-        with _watched(layers, keep):
-            for batch in texts.split(max_batch_size):
-                inner(input_ids=batch.to(model.device), use_cache=False)
-    finally:
-        inner.train(was_training)
+    with in_eval_mode(inner), _watched(layers, keep):
+        for batch in texts.split(max_batch_size):
+            inner(input_ids=batch.to(model.device), use_cache=False)
     return torch.stack([total.div(len(texts)).float() for total in sums if total is not None])
 
 

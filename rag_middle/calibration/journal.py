@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from io import FileIO
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from rag_middle.calibration.objective import Outcome
 from rag_middle.errors import CalibrationStateError
+from rag_middle.files import append
+from rag_middle.plain_data import parse_json
 
 __all__ = ["Journal", "open_journal"]
+
+_FORMAT = 2  # of lines and of what their verdicts are about; raised when either changes
 
 
 class Journal:
@@ -26,7 +30,7 @@ class Journal:
     that one that was killed is continued by starting it again: what is here needs no second run.
     """
 
-    def __init__(self, file: IO[bytes] | None, known: dict[str, Outcome]) -> None:
+    def __init__(self, file: FileIO | None, known: dict[str, Outcome]) -> None:
         self._file = file
         self._known = known
 
@@ -40,12 +44,21 @@ class Journal:
         return len(self._known)
 
     def add(self, key: str, outcome: Outcome) -> None:
-        """Keep an outcome; on disk when this returns."""
-        self._known[key] = outcome
+        """Keep an outcome; on disk when this returns.
+
+        Raises:
+            CalibrationStateError: the file cannot be written; what it holds is whole.
+        """
         if self._file is not None:
-            self._file.write(_line({"key": key, "outcome": asdict(outcome)}))
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            self._write({"key": key, "outcome": asdict(outcome)})
+        self._known[key] = outcome
+
+    def _write(self, content: Mapping[str, Any]) -> None:
+        assert self._file is not None
+        try:
+            append(self._file, _line(content))
+        except OSError as error:
+            raise _cannot_write(str(self._file.name), error) from error
 
 
 @contextmanager
@@ -57,30 +70,29 @@ def open_journal(path: Path | None, identity: Mapping[str, Any]) -> Iterator[Jou
         identity: of the search, JSON-ready; it must be that of an existing file.
 
     Raises:
-        CalibrationStateError: the file belongs to another search, is damaged, or is in use.
+        CalibrationStateError: the file belongs to another search, is damaged, is in use,
+            or cannot be written.
     """
     if path is None:
         yield Journal(None, {})
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path.with_suffix(".lock"))
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout:
         raise CalibrationStateError(
             f"{path} is in use by another search. Wait for it, or choose another folder (--out)."
         ) from None
+    except OSError as error:
+        raise _cannot_write(str(path), error) from error
     try:
         known, kept = _read(path, identity)
-        with path.open("r+b" if path.exists() else "w+b") as file:
-            # The last line may be torn where the search was killed: its candidate runs again.
-            file.truncate(kept)
-            file.seek(kept)
+        with _opened(path, kept) as file:
+            journal = Journal(file, known)
             if not kept:
-                file.write(_line({"identity": identity}))
-                file.flush()
-                os.fsync(file.fileno())
-            yield Journal(file, known)
+                journal._write({"format": _FORMAT, "identity": identity})
+            yield journal
     finally:
         lock.release()
 
@@ -95,6 +107,14 @@ def _read(path: Path, identity: Mapping[str, Any]) -> tuple[dict[str, Outcome], 
     if not lines:
         return {}, 0
     read = [_content(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
+    written = read[0].get("format", 1)
+    if written != _FORMAT:
+        raise CalibrationStateError(
+            f"{path} is the state of a search by another version of rag-middle (format {written}; "
+            f"this version writes {_FORMAT}), and what it scored cannot be compared with what is "
+            "scored now. Finish that search with that version, choose another folder (--out), or "
+            "delete the file."
+        )
     theirs = read[0].get("identity")
     mine = json.loads(json.dumps(identity))
     if theirs != mine:
@@ -109,9 +129,30 @@ def _read(path: Path, identity: Mapping[str, Any]) -> tuple[dict[str, Outcome], 
             "the file."
         )
     try:
-        return {each["key"]: Outcome(**each["outcome"]) for each in read[1:]}, whole
+        known = {each["key"]: Outcome(**each["outcome"]) for each in read[1:]}
+        if not all(isinstance(key, str) for key in known):
+            raise TypeError("a key is no text")
+        return known, whole
     except (KeyError, TypeError) as error:
         raise _damaged(f"{path}", error) from error
+
+
+def _opened(path: Path, kept: int) -> FileIO:
+    try:
+        file = path.open("r+b" if path.exists() else "w+b", buffering=0)
+        # The last line may be torn where the search was killed: its candidate runs again.
+        file.truncate(kept)
+    except OSError as error:
+        raise _cannot_write(str(path), error) from error
+    return file
+
+
+def _cannot_write(path: str, error: OSError) -> CalibrationStateError:
+    return CalibrationStateError(
+        f"The state of the search cannot be written to {path!r} ({error.strerror or error}). Free "
+        "space, correct the permissions, or choose another folder (--out); then run it again to "
+        "go on."
+    )
 
 
 def _line(content: Mapping[str, Any]) -> bytes:
@@ -124,7 +165,7 @@ def _content(line: bytes, place: str) -> dict[str, Any]:
     try:
         if int(check, 16) != zlib.crc32(text):
             raise ValueError("the check sum is wrong")
-        content = json.loads(text)
+        content = parse_json(text)
     except ValueError as error:
         raise _damaged(place, error) from error
     if not isinstance(content, dict):

@@ -48,6 +48,7 @@ def made_profile(
         search={
             "settings": _plain(identity["search"]),
             "criterion": identity["criterion"],
+            "checked_by": identity["checked_by"] if checked else None,
             "threads": identity["threads"],
             "max_batch_size": identity["batch"],
             "template": identity["template"],
@@ -95,5 +96,5 @@ def _told(outcome: Outcome) -> dict[str, Any]:
     return {
         "score": outcome.score,
         "log_likelihood": outcome.log_likelihood,
-        "exact_match": outcome.right.count("1") / len(outcome.right) if outcome.right else None,
+        "right": outcome.right.count("1") / len(outcome.right) if outcome.right else None,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from rag_middle.errors import CalibrationConfigError, MissingExtraError
+from rag_middle.files import write_files
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,6 +36,7 @@ def plot_channels(
     Raises:
         MissingExtraError: matplotlib is not installed.
         CalibrationConfigError: no channels.
+        OutputWriteError: `path` cannot be written.
     """
     try:
         from matplotlib import colormaps
@@ -63,5 +66,7 @@ def plot_channels(
     for axis in axes[len(drawn) :]:
         axis.set_visible(False)
     if path is not None:
-        figure.savefig(str(path), dpi=150)
+        target, picture = Path(path), BytesIO()
+        figure.savefig(picture, format=target.suffix.removeprefix(".") or None, dpi=150)
+        write_files(target.parent, {target.name: picture.getvalue()})
     return figure

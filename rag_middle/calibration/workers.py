@@ -50,6 +50,7 @@ class Job:
         stop: the one after the last; None for an objective without examples.
         race: when to give up.
         together: how many jobs like this one a worker may do at a time, if it has examples.
+        criterion: what the score is, if not the objective's own.
     """
 
     key: str
@@ -58,6 +59,7 @@ class Job:
     stop: int | None = None
     race: Race | None = None
     together: int = 1
+    criterion: Criterion | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +98,11 @@ Group = tuple[Job, ...]
 
 def groups(jobs: Sequence[Job], workers: int = 1) -> list[Group]:
     """Jobs, in order, by what is done at a time; no worker is left without for it."""
-    alike = groupby(jobs, key=lambda job: (job.start, job.stop, job.race, job.together))
+    alike = groupby(
+        jobs, key=lambda job: (job.start, job.stop, job.race, job.together, job.criterion)
+    )
     found: list[Group] = []
-    for (_, _, race, together), each in alike:
+    for (_, _, race, together, _), each in alike:
         members = tuple(each)
         size = 1 if race else max(1, min(together, ceil(len(members) / workers)))
         found += [members[at : at + size] for at in range(0, len(members), size)]
@@ -110,9 +114,10 @@ def done(objective: Objective, group: Group) -> list[Outcome]:
     first = group[0]
     if not isinstance(objective, ExampleObjective) or first.stop is None:
         return [Outcome(score=float(objective(job.method))) for job in group]
+    span, by = (first.start, first.stop), first.criterion
     if len(group) == 1:
-        return [objective.outcome(first.method, first.start, first.stop, first.race)]
-    return objective.outcomes([job.method for job in group], first.start, first.stop)
+        return [objective.outcome(first.method, *span, first.race, criterion=by)]
+    return objective.outcomes([job.method for job in group], *span, criterion=by)
 
 
 class Workers(ABC):

@@ -14,7 +14,7 @@ import rag_middle
 from rag_middle.cli.ask import ask
 from rag_middle.cli.calibrate import calibrate
 from rag_middle.cli.chat import chat
-from rag_middle.cli.console import USAGE_ERROR, print_json
+from rag_middle.cli.console import USAGE_ERROR, print_json, tell
 from rag_middle.cli.demo import demo
 from rag_middle.cli.diagnose import diagnose
 from rag_middle.cli.evaluate import evaluate
@@ -27,7 +27,7 @@ __all__ = ["app"]
 
 
 class _Group(TyperGroup):
-    """Tells also wrong usage as JSON where ``--json`` was given."""
+    """Tells wrong usage in one line, as other errors; as JSON where ``--json`` was given."""
 
     def main(
         self,
@@ -42,18 +42,22 @@ class _Group(TyperGroup):
             super().main, args, prog_name, complete_var, windows_expand_args=windows_expand_args
         )
         given = sys.argv[1:] if args is None else args
-        if not standalone_mode or "--json" not in given:
+        if not standalone_mode or not given:  # without arguments, help is shown
             return run(standalone_mode=standalone_mode, **extra)
         try:
             sys.exit(run(standalone_mode=False, **extra))
-        except typer.Abort:
+        except typer.Abort:  # standard input has ended
             sys.exit(1)
         except Exception as error:
             # The exceptions for wrong usage have this method and no public base class.
             format_message = getattr(error, "format_message", None)
             if format_message is None:
                 raise
-            print_json({"error": {"type": "UsageError", "message": format_message()}})
+            message = " ".join(format_message().split())
+            if "--json" in given:
+                print_json({"error": {"type": "UsageError", "message": message}})
+            else:
+                tell("Error", "bold red", f"{message.rstrip('.')}. See --help.")
             sys.exit(USAGE_ERROR)
 
 

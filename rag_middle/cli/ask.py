@@ -28,6 +28,7 @@ from rag_middle.cli.method_options import parse_method_options
 from rag_middle.cli.options import (
     OUTPUT_PANEL,
     AttnImplementationOption,
+    ContextWindowOption,
     DeviceOption,
     Dtype,
     DtypeOption,
@@ -80,6 +81,7 @@ def ask(
     repetition_penalty: RepetitionPenaltyOption = 1.0,
     seed: SeedOption = None,
     stop: StopOption = None,
+    context_window: ContextWindowOption = None,
     dtype: DtypeOption = Dtype.auto,
     device: DeviceOption = None,
     attn_implementation: AttnImplementationOption = None,
@@ -127,6 +129,7 @@ def ask(
             max_file_mib=max_file_mib,
             prompt_template=prompt_template,
             generation=options,
+            context_window=context_window,
             dtype=dtype.value,
             device=device,
             attn_implementation=attn_implementation,
@@ -160,7 +163,7 @@ def ask(
 
 
 def _check_question(question: str) -> None:
-    from rag_middle.answering.options import check_question
+    from rag_middle.retrieval.retriever import check_question
 
     check_question(question)
 

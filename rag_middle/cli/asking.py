@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rag_middle.cli.answers import show_facts
-from rag_middle.cli.checks import check_generation, check_method
+from rag_middle.cli.checks import check_generation, check_method, check_profiles, check_readable
 from rag_middle.cli.console import console, print_text, printable, quiet_progress_bars, tell
 from rag_middle.cli.index import report_skipped, summary
 from rag_middle.cli.options import MODEL_PANEL, PROMPT_PANEL
-from rag_middle.errors import IndexFormatError, RetrievalConfigError
+from rag_middle.errors import IndexFormatError, PromptError, RetrievalConfigError
 
 if TYPE_CHECKING:
     from rag_middle.answering import Answer, Answerer, AnswerStream, Source
@@ -67,6 +67,7 @@ IndexOption = Annotated[
 TopKOption = Annotated[
     int,
     typer.Option(
+        min=1,
         help="Documents of a prompt; fewer where there are fewer.",
         rich_help_panel=RETRIEVAL_PANEL,
     ),
@@ -153,7 +154,13 @@ def open_answerer(
         quiet: say nothing about the index.
         how: more arguments of ``Answerer.over``.
     """
+    from rag_middle.retrieval import check_exists
+
     documents = _documents(docs, index)
+    check_exists(documents)
+    check_profiles([method])
+    if prompt_template is not None:
+        check_readable(prompt_template, "prompt template", "a JSON file", PromptError)
     check_method(method, method_options)
     check_generation(generation)
 

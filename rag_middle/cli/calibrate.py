@@ -6,11 +6,14 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from enum import StrEnum
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rag_middle.cli.checks import check_output_folder, check_readable
 from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting, tell
 from rag_middle.cli.diagnose import chosen_task, load, progress_bar
 from rag_middle.cli.flags import flags_of
@@ -20,6 +23,7 @@ from rag_middle.cli.options import (
     MODEL_PANEL,
     OUTPUT_PANEL,
     AttnImplementationOption,
+    ContextWindowOption,
     DeviceOption,
     Dtype,
     DtypeOption,
@@ -28,6 +32,7 @@ from rag_middle.cli.options import (
     TemplateOption,
     TrustRemoteCodeOption,
 )
+from rag_middle.errors import EvaluationDataError, MissingExtraError
 
 if TYPE_CHECKING:
     from rag_middle.calibration import Calibration, Estimate, Example, Workers
@@ -40,21 +45,20 @@ SEARCH_PANEL = "Search"
 
 
 class Fitted(StrEnum):
-    """Methods with settings to search for."""
+    """Methods with settings to search for; lpes:paper is the search as the paper runs it."""
 
     positional_hidden_states = "positional_hidden_states"
     lpes = "lpes"
+    lpes_paper = "lpes:paper"
     siw = "siw"
     ms_poe = "ms_poe"
 
 
-#: Of a search, where none are given: on the bundled reader it then ends in minutes, on two cores.
-_QUESTIONS = dict.fromkeys(Fitted, 200) | {Fitted.lpes: 80}
-
-
 class CompareBy(StrEnum):
-    """exact_match: share of answers written word for word; log_likelihood: nats per answer."""
+    """generated_answer: share of generated answers that hold a right one; exact_match: share of
+    answers written word for word, read without decoding; log_likelihood: nats per answer."""
 
+    generated_answer = "generated_answer"
     exact_match = "exact_match"
     log_likelihood = "log_likelihood"
 
@@ -69,7 +73,10 @@ class Backend(StrEnum):
 def calibrate(
     method: Annotated[
         Fitted,
-        typer.Option(help="Whose settings to search for.", rich_help_panel=METHOD_PANEL),
+        typer.Option(
+            help="Whose settings to search for; lpes:paper: with the paper's own search and sizes.",
+            rich_help_panel=METHOD_PANEL,
+        ),
     ],
     model: Annotated[
         str | None,
@@ -101,6 +108,7 @@ def calibrate(
     documents: Annotated[
         int | None,
         typer.Option(
+            min=2,
             help="Documents in a prompt. Default: what the data or the task has; 20 for the "
             "bundled reader.",
             show_default=False,
@@ -111,33 +119,40 @@ def calibrate(
         int | None,
         typer.Option(
             min=1,
-            help="Questions of the search. Default: 80 for lpes, which tries more, else 200.",
+            help="Questions of the search, each asked with its document at several places (see "
+            "--weights). Default: 40; 30 for lpes, 200 for lpes:paper.",
             show_default=False,
             rich_help_panel=QUESTIONS_PANEL,
         ),
     ] = None,
     held_out: Annotated[
-        int,
+        int | None,
         typer.Option(
             min=1,
             help="Questions to check the result on, each at five places; the search never sees "
-            "them.",
+            "them. Default: 100; 500 for lpes:paper.",
+            show_default=False,
             rich_help_panel=QUESTIONS_PANEL,
         ),
-    ] = 100,
+    ] = None,
     weights: Annotated[
-        str,
+        str | None,
         typer.Option(
-            metavar="BEGIN,MIDDLE,END",
-            help="How much places of the answering document count in the search.",
+            metavar="FIRST,...,LAST",
+            help="How much places of the answering document count in the search; places are spread "
+            "evenly, as many as there are weights. Default: 0.2,0.3,0.5 (begin, middle, end) for "
+            "lpes, else 1,1,1,1,1.",
+            show_default=False,
             rich_help_panel=QUESTIONS_PANEL,
         ),
-    ] = "0.2,0.3,0.5",
+    ] = None,
     compare_by: Annotated[
         CompareBy | None,
         typer.Option(
-            help="What candidates are compared by. Default: exact_match for lpes, else "
-            "log_likelihood.",
+            help="What candidates are compared by. exact_match is read without decoding, and "
+            "right only for a model that answers with nothing but the value. Default: "
+            "log_likelihood; for lpes generated_answer where the model has a chat template, else "
+            "exact_match.",
             show_default=False,
             rich_help_panel=SEARCH_PANEL,
         ),
@@ -155,7 +170,7 @@ def calibrate(
         ),
     ] = None,
     seed: Annotated[
-        int, typer.Option(help="Of whatever is drawn.", rich_help_panel=SEARCH_PANEL)
+        int, typer.Option(min=0, help="Of whatever is drawn.", rich_help_panel=SEARCH_PANEL)
     ] = 0,
     workers: Annotated[
         int | None,
@@ -186,6 +201,7 @@ def calibrate(
         int, typer.Option(min=1, help="Prompts per forward pass.", rich_help_panel=MODEL_PANEL)
     ] = 8,
     template: TemplateOption = Template.auto,
+    context_window: ContextWindowOption = None,
     dtype: DtypeOption = Dtype.auto,
     device: DeviceOption = None,
     attn_implementation: AttnImplementationOption = None,
@@ -213,7 +229,13 @@ def calibrate(
         reporting(as_json=as_json, debug=debug, flags=flags_of(calibrate, **named)),
         ExitStack() as stack,
     ):
-        from rag_middle.calibration import LayerSearch, draw_examples, make_search
+        check_output_folder(out)
+        if data is not None:
+            check_readable(data, "data file", "a file of JSON lines", EvaluationDataError)
+        given_weights = None if weights is None else _weights(weights)
+        if backend is Backend.ray and find_spec("ray") is None:
+            raise MissingExtraError("--backend ray", package="ray", extra="ray")
+        from rag_middle.calibration import LayerSearch, draw_examples, is_chat, make_search
         from rag_middle.calibration import calibrate as run_calibration
         from rag_middle.methods.profiled import as_option
 
@@ -221,22 +243,29 @@ def calibrate(
             search_option or (), flag="--search-option", example="generations=10"
         )
         search = make_search(method.value, as_option(settings))
+        shares = given_weights or list(search.weights)
         asked = chosen_task(task, data, documents, bundled=model is None)
+        drawn = partial(
+            draw_examples,
+            asked,
+            search,
+            questions=questions,
+            held_out=held_out,
+            weights=shares,
+            seed=seed,
+        )
+        drawn()  # refuses what there is too little of before the model is loaded
+        # Few processors compute bfloat16, in which the bundled reader is stored, faster.
+        quick = model is None and dtype is Dtype.auto
         how = {
-            "dtype": dtype.value,
+            "context_window": context_window,
+            "dtype": "float32" if quick else dtype.value,
             "attn_implementation": attn_implementation,
             "revision": revision,
             "trust_remote_code": trust_remote_code,
         }
         loaded = load(model, device=device, **how)
-        searched, held = draw_examples(
-            asked,
-            questions=questions or _QUESTIONS[method],
-            held_out=held_out,
-            weights=_weights(weights),
-            seed=seed,
-            chat=_is_chat(template.value, loaded.tokenizer),
-        )
+        searched, held = drawn(chat=is_chat(loaded.tokenizer, template.value))
         count = workers or _fitting_workers(loaded.model)
         team = None
         if count > 1 or backend is Backend.ray:
@@ -249,10 +278,10 @@ def calibrate(
                 max_batch_size=batch_size,
                 template=template.value,
             )
-        races = isinstance(search, LayerSearch) and search.racing and not search.plain
+        races = isinstance(search, LayerSearch) and search.racing and not search.as_in_paper
         progress = stack.enter_context(progress_bar("scoring", hidden=as_json))
-        profile = out / f"{method.value}.json"
-        state = out / f"{method.value}.state"
+        profile = out / f"{search.method}.json"
+        state = out / f"{search.method}.state"
         try:
             found = run_calibration(
                 loaded,
@@ -267,7 +296,7 @@ def calibrate(
                 template=template.value,
                 state=state,
                 out=profile,
-                data={"task": asked.to_dict(), "weights": weights},
+                data={"task": asked.to_dict(), "weights": shares},
                 progress=progress,
                 estimated=lambda cost: _tell_cost(cost, count, races=races),
             )
@@ -300,12 +329,8 @@ def _weights(text: str) -> list[float]:
         return [float(each) for each in text.split(",")]
     except ValueError:
         raise CalibrationConfigError(
-            f"weights must be three numbers joined by commas, such as 0.2,0.3,0.5; got {text!r}."
+            f"weights must be numbers joined by commas, such as 0.2,0.3,0.5; got {text!r}."
         ) from None
-
-
-def _is_chat(template: str, tokenizer: Any) -> bool:
-    return template == "chat" or (template == "auto" and bool(tokenizer.chat_template))
 
 
 def _fitting_workers(model: Any) -> int:
@@ -361,8 +386,11 @@ def _tell_cost(cost: Estimate, workers: int, *, races: bool) -> None:
     tell(
         "Cost",
         "dim",
-        f"at most {cost.candidates:,} candidates on {cost.prompts:,} prompts{took}{less}.",
+        f"at most {cost.candidates:,} candidates on {cost.prompts:,} prompts ({cost.questions} "
+        f"questions at several places, compared by {cost.criterion}){took}{less}.",
     )
+    if cost.note:
+        tell("Note", "yellow", cost.note)
 
 
 def _chart(found: Calibration, folder: Path) -> Path | None:

@@ -30,6 +30,7 @@ from rag_middle.cli.flags import flags_of, in_flags
 from rag_middle.cli.method_options import parse_method_options
 from rag_middle.cli.options import (
     AttnImplementationOption,
+    ContextWindowOption,
     DeviceOption,
     Dtype,
     DtypeOption,
@@ -83,6 +84,7 @@ def chat(
     repetition_penalty: RepetitionPenaltyOption = 1.0,
     seed: SeedOption = None,
     stop: StopOption = None,
+    context_window: ContextWindowOption = None,
     dtype: DtypeOption = Dtype.auto,
     device: DeviceOption = None,
     attn_implementation: AttnImplementationOption = None,
@@ -123,6 +125,7 @@ def chat(
             max_file_mib=max_file_mib,
             prompt_template=prompt_template,
             generation=options,
+            context_window=context_window,
             dtype=dtype.value,
             device=device,
             attn_implementation=attn_implementation,

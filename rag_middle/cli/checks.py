@@ -1,10 +1,57 @@
-"""What can be refused before a model is loaded."""
+"""What can be refused before a model is loaded, and most of it before PyTorch is."""
 
 from __future__ import annotations
 
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
-__all__ = ["check_generation", "check_method"]
+from rag_middle.errors import OutputWriteError, RagMiddleError
+
+__all__ = [
+    "check_generation",
+    "check_method",
+    "check_output_folder",
+    "check_profiles",
+    "check_readable",
+]
+
+
+def check_output_folder(folder: Path) -> None:
+    """Make sure that a folder can be made and written to, without making it.
+
+    Raises:
+        OutputWriteError: it cannot.
+    """
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    try:
+        descriptor, probe = tempfile.mkstemp(prefix=".rag-middle-", dir=there)
+        os.close(descriptor)
+        Path(probe).unlink()
+    except OSError as error:
+        raise OutputWriteError(
+            f"Nothing can be written to out={str(folder)!r} ({error.strerror or error}). Choose "
+            "another folder, free space or correct the permissions."
+        ) from error
+
+
+def check_readable(path: Path, what: str, kind: str, error: type[RagMiddleError]) -> None:
+    """Raise `error` where there is no such file; `kind` says what it should be."""
+    if not path.is_file():
+        reason = "it is a folder" if path.is_dir() else "there is none"
+        raise error(f"The {what} {str(path)!r} cannot be read ({reason}). Pass the path of {kind}.")
+
+
+def check_profiles(methods: Iterable[str]) -> None:
+    """Raise ProfileFormatError where a method is a profile that cannot be read."""
+    from rag_middle.profiles import read_profile
+
+    for method in methods:
+        kind, colon, path = method.partition(":")
+        if colon and kind.strip() == "profile" and "+" not in path:  # else several may be named
+            read_profile(path.strip())
 
 
 def check_method(method: str, method_options: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rag_middle.cli.asking import RETRIEVAL_PANEL, EmbedderOption, ModelOption
+from rag_middle.cli.checks import check_output_folder, check_profiles
 from rag_middle.cli.console import (
     DebugOption,
     JsonOption,
@@ -26,6 +27,7 @@ from rag_middle.cli.method_options import parse_method_options
 from rag_middle.cli.options import (
     OUTPUT_PANEL,
     AttnImplementationOption,
+    ContextWindowOption,
     DeviceOption,
     Dtype,
     DtypeOption,
@@ -50,12 +52,15 @@ def demo(
     method_option: MethodOptionsOption = None,
     questions: Annotated[
         int,
-        typer.Option(help="How many to measure with, at every place and under every method."),
+        typer.Option(
+            min=1, help="How many to measure with, at every place and under every method."
+        ),
     ] = 100,
     top_k: Annotated[
-        int, typer.Option(help="Documents of a prompt.", rich_help_panel=RETRIEVAL_PANEL)
+        int, typer.Option(min=2, help="Documents of a prompt.", rich_help_panel=RETRIEVAL_PANEL)
     ] = 20,
     embedder: EmbedderOption = None,
+    context_window: ContextWindowOption = None,
     dtype: DtypeOption = Dtype.auto,
     device: DeviceOption = None,
     attn_implementation: AttnImplementationOption = None,
@@ -99,6 +104,7 @@ def demo(
             documents=top_k,
             on_index=None if as_json else _show_index,
             embedder=embedder,
+            context_window=context_window,
             dtype=dtype.value,
             device=None if device == "auto" else device,
             device_map=device if device == "auto" else None,
@@ -133,13 +139,13 @@ def demo(
 
 def _check(method: str, options: dict[str, Any], questions: int, documents: int, out: Path) -> None:
     """Refuse what can be refused before minutes are spent."""
-    from rag_middle.demo import check_output_folder
+    check_output_folder(out)
+    check_profiles([method])
     from rag_middle.demo.steps import check_demo
     from rag_middle.evaluation.plots import new_figure
 
     check_demo(method, options, questions, documents)
     new_figure()  # without matplotlib there is no picture
-    check_output_folder(out)
 
 
 class _Steps:

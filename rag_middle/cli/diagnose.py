@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rag_middle.cli.checks import check_output_folder, check_profiles, check_readable
 from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting
 from rag_middle.cli.flags import flags_of
 from rag_middle.cli.options import (
     MODEL_PANEL,
     OUTPUT_PANEL,
     AttnImplementationOption,
+    ContextWindowOption,
     DeviceOption,
     Dtype,
     DtypeOption,
@@ -26,6 +28,7 @@ from rag_middle.cli.options import (
     TemplateOption,
     TrustRemoteCodeOption,
 )
+from rag_middle.errors import EvaluationDataError
 
 if TYPE_CHECKING:
     from rag_middle.evaluation import Task
@@ -42,6 +45,12 @@ class ScoreBy(StrEnum):
 
     generation = "generation"
     likelihood = "likelihood"
+
+
+def _several_or_none(orders: int) -> int:
+    if orders == 1:
+        raise typer.BadParameter("1 leaves nothing to compare: use 0, or 2 and more.")
+    return orders
 
 
 def diagnose(
@@ -84,6 +93,7 @@ def diagnose(
     documents: Annotated[
         int | None,
         typer.Option(
+            min=2,
             help="Documents in a prompt. Default: what the data or the task has; 20 for the "
             "bundled reader.",
             show_default=False,
@@ -91,17 +101,21 @@ def diagnose(
         ),
     ] = None,
     limit: Annotated[
-        int, typer.Option(help="Most questions.", rich_help_panel=QUESTIONS_PANEL)
+        int, typer.Option(min=1, help="Most questions.", rich_help_panel=QUESTIONS_PANEL)
     ] = 100,
     positions: Annotated[
         int,
         typer.Option(
-            help="Places of the gold document, spread evenly.", rich_help_panel=QUESTIONS_PANEL
+            min=2,
+            help="Places of the gold document, spread evenly.",
+            rich_help_panel=QUESTIONS_PANEL,
         ),
     ] = 5,
     orders: Annotated[
         int,
         typer.Option(
+            min=0,
+            callback=_several_or_none,
             help="Shuffled orders, for the rate at which answers flip; 0: none.",
             rich_help_panel=QUESTIONS_PANEL,
         ),
@@ -124,20 +138,22 @@ def diagnose(
     ] = None,
     seed: Annotated[
         int,
-        typer.Option(help="Of whatever is drawn.", rich_help_panel=QUESTIONS_PANEL),
+        typer.Option(min=0, help="Of whatever is drawn.", rich_help_panel=QUESTIONS_PANEL),
     ] = 0,
     template: TemplateOption = Template.auto,
     max_new_tokens: Annotated[
         int | None,
         typer.Option(
+            min=1,
             help="Most tokens of an answer. Default: the task's.",
             show_default=False,
             rich_help_panel=QUESTIONS_PANEL,
         ),
     ] = None,
     batch_size: Annotated[
-        int, typer.Option(help="Prompts per forward pass.", rich_help_panel=MODEL_PANEL)
+        int, typer.Option(min=1, help="Prompts per forward pass.", rich_help_panel=MODEL_PANEL)
     ] = 8,
+    context_window: ContextWindowOption = None,
     dtype: DtypeOption = Dtype.auto,
     device: DeviceOption = None,
     attn_implementation: AttnImplementationOption = None,
@@ -162,15 +178,19 @@ def diagnose(
     """
     named = {"max_batch_size": "--batch-size", "scoring": "--score-by", "data": "--data"}
     with reporting(as_json=as_json, debug=debug, flags=flags_of(diagnose, **named)):
+        check_output_folder(out)
+        check_profiles(methods or ())
+        if data is not None:
+            check_readable(data, "data file", "a file of JSON lines", EvaluationDataError)
         from rag_middle.evaluation import Measurement
         from rag_middle.evaluation import diagnose as run_diagnosis
         from rag_middle.evaluation.diagnosis import require_gold_documents
         from rag_middle.evaluation.plots import new_figure
         from rag_middle.evaluation.report import write_report
+        from rag_middle.evaluation.runner import check_measurable
 
         new_figure()  # without matplotlib there is no report: say so before an hour is spent
         chosen = _methods(methods)
-        questions = chosen_task(task, data, documents, bundled=model is None)
         how = Measurement(
             limit=limit,
             positions=positions,
@@ -183,11 +203,12 @@ def diagnose(
             max_batch_size=batch_size,
             template=template.value,
         )
+        questions = chosen_task(task, data, documents, bundled=model is None)
         require_gold_documents(questions)
-        how.places(questions)
-        how.metric_names(questions)
+        check_measurable(questions, chosen or (), how)
         loaded = load(
             model,
+            context_window=context_window,
             dtype=dtype.value,
             device=device,
             attn_implementation=attn_implementation,

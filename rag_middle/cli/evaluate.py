@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rag_middle.cli.checks import check_output_folder, check_readable
 from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting
 from rag_middle.cli.diagnose import load, progress_bar
 from rag_middle.cli.flags import flags_of
@@ -39,7 +40,7 @@ def evaluate(
         ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(help="Most questions of each task.", show_default=False)
+        int | None, typer.Option(min=1, help="Most questions of each task.", show_default=False)
     ] = None,
     device: DeviceOption = None,
     out: Annotated[
@@ -54,6 +55,8 @@ def evaluate(
 ) -> None:
     """Run models, tasks and methods of a configuration, and compare each with no method."""
     with reporting(as_json=as_json, debug=debug, flags=flags_of(evaluate)):
+        check_readable(config, "configuration", "a YAML or JSON file", EvaluationConfigError)
+        check_output_folder(out)
         from rag_middle.evaluation.config import read_config
         from rag_middle.evaluation.matrix import evaluate_matrix, write_matrix
 

@@ -15,7 +15,7 @@ from rag_middle.cli.answers import (
     show_prompt,
     stream_answer,
 )
-from rag_middle.cli.checks import check_generation, check_method
+from rag_middle.cli.checks import check_generation, check_method, check_profiles
 from rag_middle.cli.console import DebugOption, JsonOption, print_text, reporting
 from rag_middle.cli.flags import flags_of
 from rag_middle.cli.method_options import parse_method_options
@@ -25,6 +25,7 @@ from rag_middle.cli.options import (
     PROMPT_PANEL,
     TEXT_PANEL,
     AttnImplementationOption,
+    ContextWindowOption,
     DeviceOption,
     Dtype,
     DtypeOption,
@@ -88,15 +89,16 @@ def generate(
     top_k: Annotated[
         int,
         typer.Option(
-            help="Draw from this many likeliest tokens; 0: all.", rich_help_panel=TEXT_PANEL
+            min=0, help="Draw from this many likeliest tokens; 0: all.", rich_help_panel=TEXT_PANEL
         ),
     ] = 0,
     repetition_penalty: RepetitionPenaltyOption = 1.0,
     beams: Annotated[
-        int, typer.Option(help="Beams of a beam search.", rich_help_panel=TEXT_PANEL)
+        int, typer.Option(min=1, help="Beams of a beam search.", rich_help_panel=TEXT_PANEL)
     ] = 1,
     seed: SeedOption = None,
     stop: StopOption = None,
+    context_window: ContextWindowOption = None,
     dtype: DtypeOption = Dtype.auto,
     device: DeviceOption = None,
     attn_implementation: AttnImplementationOption = None,
@@ -127,10 +129,11 @@ def generate(
     The text goes to standard output, everything else to standard error.
     """
     with reporting(as_json=as_json, debug=debug, flags=flags_of(generate, num_beams="--beams")):
-        _check_output(prompt, stream=bool(stream), as_json=as_json)
+        _check_output(prompt, stream=bool(stream), as_json=as_json, beams=beams)
         # What can be refused without the model is refused before it is loaded.
         contexts = [read_prompt(source, prompt_format) for source in prompt]
         method_options = parse_method_options(method_option or ())
+        check_profiles([method])
         check_method(method, method_options)
         shape: dict[str, Any] = {"template": template.value, "system": system}
         options: dict[str, Any] = {
@@ -151,6 +154,7 @@ def generate(
             model,
             method=method,
             method_options=method_options,
+            context_window=context_window,
             dtype=dtype.value,
             device=None if device == "auto" else device,
             device_map=device if device == "auto" else None,
@@ -178,10 +182,15 @@ def generate(
                 show_facts(answer)
 
 
-def _check_output(sources: list[str], *, stream: bool, as_json: bool) -> None:
+def _check_output(sources: list[str], *, stream: bool, as_json: bool, beams: int) -> None:
     if stream and as_json:
         raise UnsupportedGenerationError(
             "--json writes one document at the end: leave out --stream."
+        )
+    if stream and beams > 1:
+        raise UnsupportedGenerationError(
+            f"A search with {beams} beams knows its text only at the end: leave out --stream, or "
+            "pass --beams 1."
         )
     if stream and len(sources) > 1:
         raise UnsupportedGenerationError(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rag_middle.cli.checks import check_output_folder
 from rag_middle.cli.console import (
     DebugOption,
     JsonOption,
@@ -102,8 +103,12 @@ def index(
         )
 
         check_exists(path)  # before the embedder is loaded
+        if out is not None:
+            check_output_folder(out)
         name = embedder or DEFAULT_EMBEDDER
         folder = default_index_folder(path, embedder=name) if out is None else out
+        if precompute is not None:
+            _check_model(precompute, device)
         model = _embedder(embedder, device)
         built = build_index(
             path,
@@ -134,6 +139,15 @@ def _read_beforehand(built: Built, folder: Path, name: str, device: str | None) 
     cache = DocumentCache(max_bytes=0, directory=states_folder(folder))
     model = RagMiddleModel.from_pretrained(name, device=device, document_cache=cache)
     return precompute(built.index, model, PromptTemplate.of_model(name))
+
+
+def _check_model(name: str, device: str | None) -> None:
+    """Refuse a model that is not to be had before all documents are embedded."""
+    from rag_middle.generation.loading import check_loading, load_tokenizer, loading_errors
+
+    with loading_errors(name):
+        check_loading(device=device)
+        load_tokenizer(name, revision=None, trust_remote_code=False, options={})
 
 
 def _embedder(name: str | None, device: str | None) -> SentenceTransformerEmbedder:

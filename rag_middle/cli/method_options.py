@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
 from rag_middle.errors import MethodConfigError
+from rag_middle.plain_data import parse_json
 
 __all__ = ["parse_method_options"]
 
@@ -43,7 +43,7 @@ def parse_method_options(
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_numbered)
+        return parse_json(text, object_pairs_hook=_numbered)
     except ValueError:
         return text
 

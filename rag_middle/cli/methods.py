@@ -66,7 +66,7 @@ def _described(name: str, kind: type[Method]) -> dict[str, Any]:
             {"name": each.name, "type": _type(each), "default": _default(each)}
             for each in fields(kind)  # type: ignore[arg-type]
         ],
-        "presets": {each: _settings(preset(name_here, each).method) for each in presets},
+        "presets": {each: _settings(preset(name_here, each)) for each in presets},
     }
 
 

@@ -9,6 +9,7 @@ import typer
 
 __all__ = [
     "AttnImplementationOption",
+    "ContextWindowOption",
     "DeviceOption",
     "Dtype",
     "DtypeOption",
@@ -116,22 +117,31 @@ MissingDocumentsOption = Annotated[
     ),
 ]
 MaxNewTokensOption = Annotated[
-    int, typer.Option(help="Most tokens to generate.", rich_help_panel=TEXT_PANEL)
+    int, typer.Option(min=1, help="Most tokens to generate.", rich_help_panel=TEXT_PANEL)
 ]
 TemperatureOption = Annotated[
     float,
-    typer.Option(help="0: always the likeliest token. Above: draw.", rich_help_panel=TEXT_PANEL),
+    typer.Option(
+        min=0, help="0: always the likeliest token. Above: draw.", rich_help_panel=TEXT_PANEL
+    ),
 ]
 TopPOption = Annotated[
     float,
     typer.Option(
+        min=0,
+        max=1,
         help="Draw from the likeliest tokens that make up this probability.",
         rich_help_panel=TEXT_PANEL,
     ),
 ]
 RepetitionPenaltyOption = Annotated[
     float,
-    typer.Option(help="Above 1: repeat less of what is there.", rich_help_panel=TEXT_PANEL),
+    typer.Option(
+        min=1e-6,
+        max=1e6,
+        help="Above 1: repeat less of what is there.",
+        rich_help_panel=TEXT_PANEL,
+    ),
 ]
 SeedOption = Annotated[
     int | None,
@@ -147,6 +157,16 @@ StopOption = Annotated[
         help="End before this string; repeatable.",
         show_default=False,
         rich_help_panel=TEXT_PANEL,
+    ),
+]
+ContextWindowOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Tokens of prompt and answer together. Default: what the model's config says, RoPE "
+        "scaling included.",
+        show_default=False,
+        rich_help_panel=MODEL_PANEL,
     ),
 ]
 DtypeOption = Annotated[

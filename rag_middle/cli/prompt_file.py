@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Collection, Mapping
 from enum import StrEnum
@@ -17,6 +16,7 @@ from typing import Any
 
 from rag_middle.documents import ContextPrompt, Document, parse
 from rag_middle.errors import PromptError
+from rag_middle.plain_data import parse_json
 from rag_middle.registry import suggest
 
 __all__ = ["PromptFormat", "read_prompt"]
@@ -42,6 +42,9 @@ class PromptFormat(StrEnum):
 def read_prompt(source: str, kind: PromptFormat = PromptFormat.auto) -> ContextPrompt:
     """The prompt in a file, or on standard input for ``-``.
 
+    Markers in it count whoever wrote them: the file is named as a prompt. Text that is not to be
+    trusted goes into JSON, or through `rag_middle.escape` on its way into the file.
+
     Args:
         source: path, or ``-``.
         kind: with ``auto``, a file named ``*.json`` and any text that begins with ``{`` is JSON.
@@ -55,10 +58,10 @@ def read_prompt(source: str, kind: PromptFormat = PromptFormat.auto) -> ContextP
         looks_like_json = source.endswith(".json") or text.lstrip().startswith("{")
         kind = PromptFormat.json if looks_like_json else PromptFormat.text
     if kind is PromptFormat.text:
-        return parse(text)
+        return parse(text, trusted=True)
     try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
+        content = parse_json(text)
+    except ValueError as error:
         raise PromptError(
             f"The prompt in {_named(source)} is not valid JSON: {error}. Correct it, or pass "
             "--prompt-format text if it is a text."

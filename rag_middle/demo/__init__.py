@@ -12,7 +12,7 @@ measured by the place of the page that answers. Needs ``pip install 'rag-middle[
 from rag_middle.demo.corpus import SavedCorpus, saved_corpus
 from rag_middle.demo.demonstration import Demonstration
 from rag_middle.demo.examples import Example, Reply
-from rag_middle.demo.files import DemoFiles, check_output_folder
+from rag_middle.demo.files import DemoFiles
 from rag_middle.demo.page import html_page, write_demonstration
 from rag_middle.demo.picture import draw_curves
 from rag_middle.demo.steps import Demo, demonstrate
@@ -25,7 +25,6 @@ __all__ = [
     "Example",
     "Reply",
     "SavedCorpus",
-    "check_output_folder",
     "demonstrate",
     "draw_curves",
     "findings",

@@ -13,10 +13,11 @@ import jinja2
 
 from rag_middle.demo.demonstration import Demonstration
 from rag_middle.demo.examples import ORDERS
-from rag_middle.demo.files import DemoFiles, write_files
+from rag_middle.demo.files import DemoFiles
 from rag_middle.demo.picture import draw_curves
 from rag_middle.demo.wording import findings, how_measured, in_percent, with_interval
 from rag_middle.evaluation.measurement import BASELINE
+from rag_middle.files import write_files
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rag_middle.attention import LayerTraits, model_lock, model_traits
-from rag_middle.attention.probe import attention_modules, config_views
+from rag_middle.attention import LayerTraits, in_eval_mode, model_lock, model_traits
+from rag_middle.attention.patch import modules_by_layer
+from rag_middle.attention.probe import config_views
 from rag_middle.attention.seam import AttentionCall, base_attention, handle_attention
 from rag_middle.documents import ContextPrompt
 from rag_middle.errors import EvaluationConfigError
@@ -72,18 +73,16 @@ def document_attention(
         raise EvaluationConfigError(
             "An attention view needs documents in the prompt: pass ContextPrompt(documents=[...])."
         )
-    modules = attention_modules(inner)
+    modules = list(modules_by_layer(inner, traits).values())
     views = {module: _View(traits.layers[int(module.layer_idx)]) for module in modules}  # type: ignore[arg-type]
     ids = torch.tensor([tokens.input_ids], device=model.device)
-    with model_lock(inner):
-        training = [module for module in inner.modules() if module.training]
-        inner.eval()
-        try:
-            with config_views(modules), handle_attention(dict(views)):
-                inner(input_ids=ids, use_cache=False)
-        finally:
-            for module in training:
-                module.training = True
+    with (
+        model_lock(inner),
+        in_eval_mode(inner),
+        config_views(modules),
+        handle_attention(dict(views)),
+    ):
+        inner(input_ids=ids, use_cache=False)
     seen = sorted(views.values(), key=lambda view: view.traits.layer)
     rows = np.stack([view.weights for view in seen])  # [layers, l]
     layout = tokens.layout

@@ -22,7 +22,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -31,7 +30,9 @@ from typing import Any
 from rag_middle.errors import EvaluationConfigError, MissingExtraError
 from rag_middle.evaluation.measurement import Measurement, MethodSpec, labelled_methods
 from rag_middle.evaluation.tasks import Task, make_task
+from rag_middle.evaluation.tasks.base import require_whole
 from rag_middle.evaluation.tasks.making import PATH_OPTIONS
+from rag_middle.plain_data import parse_json
 from rag_middle.registry import suggest
 
 __all__ = ["EvaluationConfig", "ModelConfig", "Published", "TaskConfig", "read_config"]
@@ -174,6 +175,8 @@ class EvaluationConfig:
                     f"Two {kind} are called {sorted(double)[0]!r}: give them different labels."
                 )
         for model in self.models:
+            if model.context_window is not None:
+                require_whole("a model", 1, most=2**40, context_window=model.context_window)
             labelled_methods([*self.methods, *model.methods])
         for task in self.tasks:
             self.measurement_of(task)
@@ -199,6 +202,7 @@ def read_config(path: str | Path) -> EvaluationConfig:
     content = _parsed(path, text)
     named = f"The configuration {path.name!r}"
     known = _known(content, EvaluationConfig, named)
+    _check_kinds(known, named)
     known["title"] = str(content.get("title", path.stem))
     known["models"] = _several(content.get("models"), ModelConfig, f"a model of {path.name}")
     known["tasks"] = _several(content.get("tasks"), TaskConfig, f"a task of {path.name}")
@@ -217,7 +221,7 @@ def read_config(path: str | Path) -> EvaluationConfig:
 
 def _parsed(path: Path, text: str) -> Mapping[str, Any]:
     try:
-        content = json.loads(text) if path.suffix == ".json" else _yaml(text)
+        content = parse_json(text) if path.suffix == ".json" else _yaml(text)
     except ValueError as error:
         raise EvaluationConfigError(
             f"The configuration {str(path)!r} is not valid {path.suffix[1:].upper()}: {error}."
@@ -237,7 +241,7 @@ def _yaml(text: str) -> Any:
         raise MissingExtraError("A YAML file", package="pyyaml", extra="eval") from error
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(str(error)) from error
 
 
@@ -255,12 +259,36 @@ def _known(content: Any, kind: type, named: str) -> dict[str, Any]:
     return dict(content)
 
 
+#: What fields of a configuration hold, in words and types; the others check themselves.
+_KINDS: dict[str, tuple[str, Any]] = {
+    **dict.fromkeys(
+        ("name", "task", "label", "dtype", "revision", "attn_implementation", "model", "method"),
+        ("a text", str),
+    ),
+    **dict.fromkeys(("options", "measurement"), ("an object", Mapping)),
+    "mean": ("a number", int | float),
+    "cost": ("true or false", bool),
+}
+
+
+def _check_kinds(known: dict[str, Any], named: str) -> None:
+    for name in [name for name, value in known.items() if value is None]:
+        del known[name]  # as if it were not there
+    for name, value in known.items():
+        words, kind = _KINDS.get(name, ("", object))
+        if not isinstance(value, kind):
+            raise EvaluationConfigError(
+                f"{named[0].upper()}{named[1:]} says {name}: {value!r}, which should be {words}."
+            )
+
+
 def _several(given: Any, kind: type, named: str) -> tuple[Any, ...]:
     made = []
     for each in _list(given, named):
         known = _known({"name": each} if isinstance(each, str) else each, kind, named)
         if "methods" in known:
             known["methods"] = _list(known["methods"], named)
+        _check_kinds(known, named)
         try:
             made.append(kind(**known))
         except TypeError as error:  # says which fields are missing

@@ -22,7 +22,7 @@ from rag_middle.evaluation.next_steps import next_steps, worth_calibrating
 from rag_middle.evaluation.provenance import software
 from rag_middle.evaluation.recommendation import Recommendation, recommend
 from rag_middle.evaluation.results import PositionCurves
-from rag_middle.evaluation.runner import Progress, run
+from rag_middle.evaluation.runner import Progress, check_measurable, run
 from rag_middle.evaluation.shape import Shape, shape_of
 from rag_middle.evaluation.statistics import Resampled
 from rag_middle.evaluation.summary import Summary, summarised
@@ -154,6 +154,7 @@ def diagnose(
     """
     require_gold_documents(task)
     how = measurement or Measurement(orders=3, controls=True)
+    check_measurable(task, methods or (), how)
     left_out: dict[str, str] = {}
     if methods is None:
         able, left_out = methods_to_try(model)

@@ -12,7 +12,9 @@ Python, importing this module is enough: ``lm_eval.simple_evaluate(model="rag-mi
 
 Plain contexts are tokenised exactly as the harness's ``hf`` model does, so that ``method=none``
 gives its numbers; only a text that does not fit loses one token more here. Where a task marks
-documents in its contexts, as `rag_middle.mark` does, methods that need documents have them.
+documents in its contexts with `rag_middle.mark`, methods that need documents have them. A template
+cannot call it, and can write ``[[rm:doc]]{{text}}[[/rm:doc]]`` instead: the argument
+``trust_markers=true`` says that such markers count, wherever in a context they come from.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from rag_middle.documents import has_markers
+from rag_middle.documents import ContextPrompt, parse
 from rag_middle.errors import EvaluationConfigError, MissingExtraError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.tokens import TokenizedPrompt
@@ -65,6 +67,7 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
         attn_implementation: of the model.
         revision: of the model.
         trust_remote_code: run code that comes with the model.
+        trust_markers: take all document markers in contexts, not only those of `mark`.
         options: arguments that begin with ``method_`` are options of the method:
             ``method=lpes,method_factors=1.2``.
 
@@ -85,6 +88,7 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
         attn_implementation: str | None = None,
         revision: str | None = None,
         trust_remote_code: bool = False,
+        trust_markers: bool = False,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -93,7 +97,7 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
             raise EvaluationConfigError(
                 f"The model rag-middle takes no argument {unknown[0]!r}. It takes pretrained, "
                 "method, method_<option>, batch_size, device, max_length, dtype, "
-                "attn_implementation, revision and trust_remote_code."
+                "attn_implementation, revision, trust_remote_code and trust_markers."
             )
         if not str(batch_size).isdecimal() or not int(batch_size):
             raise EvaluationConfigError(
@@ -118,6 +122,7 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
             )
         self.tokenizer = self.reader.tokenizer
         self._batch_size = int(batch_size)
+        self._trust_markers = trust_markers
         self.max_length = int(max_length or self.reader.context_window or _DEFAULT_WINDOW)
 
     # -- what the harness asks about the model --------------------------------------------------
@@ -164,12 +169,14 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
         self, requests: list[Any], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
         """Log-likelihood of each continuation, and whether it is the greedy one."""
-        marked = [each for each in requests if has_markers(each.args[0])]
-        plain = [each for each in requests if not has_markers(each.args[0])]
+        prompts = [self._parsed(each.args[0]) for each in requests]
+        marked = [each for each, prompt in zip(requests, prompts, strict=True) if prompt.documents]
+        plain = [
+            each for each, prompt in zip(requests, prompts, strict=True) if not prompt.documents
+        ]
         found = dict(zip(map(id, plain), super().loglikelihood(plain, disable_tqdm), strict=True))
-        contexts = [each.args[0] for each in marked]
         scores = self.reader.score_batch(
-            contexts,
+            [prompt for prompt in prompts if prompt.documents],
             [each.args[1] for each in marked],
             max_batch_size=self._batch_size,
             **self._raw(),
@@ -230,14 +237,15 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
             options = self._options(requests[indices[0]].args[1])
             size = 8 * self._batch_size
             for chunk in (indices[at : at + size] for at in range(0, len(indices), size)):
+                parsed = {index: self._parsed(requests[index].args[0]) for index in chunk}
                 for marked in (True, False):
-                    chosen = [i for i in chunk if has_markers(requests[i].args[0]) is marked]
+                    chosen = [i for i in chunk if bool(parsed[i].documents) is marked]
                     if not chosen:
                         continue
                     contexts = [requests[index].args[0] for index in chosen]
                     room = self.max_length - options["max_new_tokens"]
-                    prompts = (
-                        contexts
+                    prompts: list[ContextPrompt] | list[TokenizedPrompt] = (
+                        [parsed[index] for index in chosen]
                         if marked
                         else [_tokenized(self.tok_encode(text)[-room:]) for text in contexts]
                     )
@@ -275,6 +283,9 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
             options["temperature"] = 1.0
         stops = [until] if isinstance(until, str) else list(until)
         return {"max_new_tokens": new_tokens, "stop": [s for s in stops if s], **options}
+
+    def _parsed(self, context: str) -> ContextPrompt:
+        return parse(context, trusted=self._trust_markers)
 
     def _raw(self) -> dict[str, Any]:
         """Contexts are whole texts: a chat template, if wanted, has been applied to them."""

@@ -13,9 +13,10 @@ from rag_middle.evaluation.conditions import position
 from rag_middle.evaluation.config import EvaluationConfig, ModelConfig, Published, TaskConfig
 from rag_middle.evaluation.cost import measure_costs
 from rag_middle.evaluation.provenance import software
-from rag_middle.evaluation.runner import run
+from rag_middle.evaluation.runner import check_measurable, run
 from rag_middle.evaluation.statistics import Estimate
 from rag_middle.evaluation.summary import Summary, summarised
+from rag_middle.files import write_files
 from rag_middle.generation import RagMiddleModel
 
 __all__ = ["Cell", "evaluate_matrix", "markdown_tables", "write_matrix"]
@@ -86,6 +87,11 @@ def evaluate_matrix(
     """
     tasks = [(each, config.task_of(each, data)) for each in config.tasks]
     for entry in config.models:
+        for task_entry, task in tasks:
+            check_measurable(
+                task, [*config.methods, *entry.methods], config.measurement_of(task_entry)
+            )
+    for entry in config.models:
         model = load(entry)
         for task_entry, task in tasks:
             how = config.measurement_of(task_entry)
@@ -125,20 +131,22 @@ def _file(model: ModelConfig, task: TaskConfig) -> str:
 
 
 def write_matrix(config: EvaluationConfig, cells: list[Cell], folder: str | Path) -> Path:
-    """Write ``results.json`` and ``results.md`` into a folder; returns the second's path."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write ``results.json`` and ``results.md`` into a folder; returns the second's path.
+
+    Raises:
+        OutputWriteError: the folder cannot be written to; earlier results are as they were.
+    """
     data = {
         "title": config.title,
         "published_source": config.source,
         "cells": [each.to_dict() for each in cells],
     }
-    (folder / "results.json").write_text(
-        json.dumps(data, indent=2, allow_nan=False) + "\n", encoding="utf-8"
-    )
-    page = folder / "results.md"
-    page.write_text(markdown_tables(config, cells), encoding="utf-8")
-    return page
+    contents = {
+        "results.json": json.dumps(data, indent=2, allow_nan=False) + "\n",
+        "results.md": markdown_tables(config, cells),
+    }
+    write_files(folder, {name: text.encode() for name, text in contents.items()})
+    return Path(folder) / "results.md"
 
 
 def markdown_tables(config: EvaluationConfig, cells: list[Cell]) -> str:

@@ -15,11 +15,11 @@ from rag_middle.evaluation.conditions import (
 )
 from rag_middle.evaluation.tasks.base import Task, require_whole
 from rag_middle.methods import Method, resolve_method
-from rag_middle.methods.profiled import FromProfile
 
 __all__ = ["BASELINE", "LabelledMethod", "Measurement", "MethodSpec", "Scoring", "labelled_methods"]
 
 Scoring = Literal["generation", "likelihood"]
+Template = Literal["auto", "chat", "raw"]
 
 #: A method as people write it: a name, an object, or a mapping with ``name`` and perhaps
 #: ``options`` (the method's parameters) and ``label`` (its name in records and charts).
@@ -39,7 +39,7 @@ class LabelledMethod:
     @property
     def is_fitted(self) -> bool:
         """Whether its settings come from a profile."""
-        return isinstance(self.method, FromProfile)
+        return self.method.provenance is not None
 
 
 def labelled_methods(methods: Sequence[MethodSpec]) -> tuple[LabelledMethod, ...]:
@@ -72,6 +72,10 @@ def _labelled(spec: MethodSpec) -> LabelledMethod:
         return LabelledMethod(spec.name, spec)
     if isinstance(spec, str):
         return LabelledMethod(spec, resolve_method(spec))
+    if not isinstance(spec, Mapping):
+        raise EvaluationConfigError(
+            f"A method is a name or an object with 'name'; got {spec!r} ({type(spec).__name__})."
+        )
     unknown = [name for name in spec if name not in _SPEC_FIELDS]
     if unknown or not isinstance(spec.get("name"), str):
         raise EvaluationConfigError(
@@ -120,11 +124,12 @@ class Measurement:
     seed: int = 0
     max_new_tokens: int | None = None
     max_batch_size: int = 8
-    template: Literal["auto", "chat", "raw"] = "auto"
+    template: Template = "auto"
 
     def __post_init__(self) -> None:
         require_whole("evaluation", 1, max_batch_size=self.max_batch_size)
         require_whole("evaluation", 0, orders=self.orders)
+        require_whole("evaluation", 0, most=2**63 - 1, seed=self.seed)
         if self.limit is not None:
             require_whole("evaluation", 1, limit=self.limit)
         if self.max_new_tokens is not None:
@@ -135,10 +140,15 @@ class Measurement:
             raise EvaluationConfigError(
                 f"scoring must be one of {', '.join(get_args(Scoring))}, got {self.scoring!r}."
             )
-        if isinstance(self.positions, int):
-            require_whole("evaluation", 2, positions=self.positions)
+        if self.template not in get_args(Template):
+            raise EvaluationConfigError(
+                f"template must be one of {', '.join(get_args(Template))}, got {self.template!r}."
+            )
+        positions: object = self.positions
+        if not isinstance(positions, list | tuple):
+            require_whole("evaluation", 2, positions=positions)
         else:
-            places = tuple(self.positions)
+            places = tuple(positions)
             for index, place in enumerate(places):
                 require_whole("evaluation", 0, **{f"positions[{index}]": place})
             if len(set(places)) < 2:

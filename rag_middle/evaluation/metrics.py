@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -13,6 +13,7 @@ from rag_middle.errors import UnknownNameError
 from rag_middle.registry import suggest
 
 __all__ = [
+    "ANSWER_METRICS",
     "METRICS",
     "Metric",
     "answer_stated",
@@ -141,3 +142,9 @@ def _f1(prediction: str, answer: str) -> float:
         return 0.0
     precision, recall = shared / len(said), shared / len(wanted)
     return 2 * precision * recall / (precision + recall)
+
+
+#: Scores of a generated answer against all right ones.
+ANSWER_METRICS: dict[str, Callable[[str, Sequence[str]], float]] = {
+    each.__name__: each for each in (answer_stated, best_subspan_em, exact_match, f1)
+}

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from rag_middle.attention import model_lock, model_traits
+from rag_middle.attention import in_eval_mode, model_lock, model_traits
 from rag_middle.documents import ContextPrompt
 from rag_middle.errors import EvaluationConfigError
 from rag_middle.generation import RagMiddleModel
@@ -74,19 +74,13 @@ def perturbed_log_likelihood(
     inner: Any = model.model
     additive = torch.zeros(mask.shape, dtype=inner.dtype)
     additive.masked_fill_(~mask, torch.finfo(inner.dtype).min)
-    with model_lock(inner):
-        training = [module for module in inner.modules() if module.training]
-        inner.eval()
-        try:
-            logits = inner(
-                input_ids=ids,
-                attention_mask=additive[None, None].to(ids.device),
-                position_ids=positions[None].to(ids.device),
-                use_cache=False,
-            ).logits[0]
-        finally:
-            for module in training:
-                module.training = True
+    with model_lock(inner), in_eval_mode(inner):
+        logits = inner(
+            input_ids=ids,
+            attention_mask=additive[None, None].to(ids.device),
+            position_ids=positions[None].to(ids.device),
+            use_cache=False,
+        ).logits[0]
     rows = logits[len(tokens) - 1 : -1].float().log_softmax(dim=-1)
     wanted = torch.tensor(continuation, device=rows.device)
     return float(rows.gather(1, wanted[:, None]).sum())

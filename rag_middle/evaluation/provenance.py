@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -10,12 +9,11 @@ from typing import Any
 import torch
 
 import rag_middle
+from rag_middle.fingerprint import fingerprint, weights_sample
 from rag_middle.generation import RagMiddleModel
 from rag_middle.generation.identity import told_name
 
 __all__ = ["model_identity", "software"]
-
-_SAMPLED = 16  # values of a parameter that go into the digest
 
 
 def model_identity(model: RagMiddleModel) -> dict[str, Any]:
@@ -26,20 +24,13 @@ def model_identity(model: RagMiddleModel) -> dict[str, Any]:
     it is no checksum of the whole.
     """
     inner: Any = model.model
-    digest = hashlib.sha256()
-    for name, parameter in inner.named_parameters():
-        digest.update(f"{name}{tuple(parameter.shape)}".encode())
-        if parameter.device.type != "meta":
-            values = parameter.detach().flatten()
-            every = max(1, len(values) // _SAMPLED)
-            sample = values[::every][:_SAMPLED].to("cpu", torch.float32)
-            digest.update(sample.numpy().tobytes())
+    weights = weights_sample(inner) or fingerprint(inner)
     return {
         "name": told_name(str(inner.config._name_or_path or type(inner).__name__)),
         "revision": getattr(inner.config, "_commit_hash", None),
         "type": inner.config.model_type,
         "dtype": str(inner.dtype).removeprefix("torch."),
-        "weights": digest.hexdigest()[:16],
+        "weights": weights[:16],
     }
 
 

@@ -7,17 +7,19 @@ and a line per answer. Only whole lines count: what a killed run left of its las
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from rag_middle.errors import EvaluationRecordsError
+from rag_middle.files import append
 from rag_middle.generation.identity import told_name
+from rag_middle.plain_data import parse_json
 
 __all__ = ["FORMAT", "Key", "Record", "Records", "open_records"]
 
@@ -49,16 +51,37 @@ class Record:
     prompt_tokens: int
     applied: bool
 
+    def __post_init__(self) -> None:
+        for name, kind in _KINDS.items():
+            value = getattr(self, name)
+            if not isinstance(value, kind) or (isinstance(value, bool) and name != "applied"):
+                raise TypeError(f"{name} is {value!r}")
+        for name, score in self.scores.items():
+            if isinstance(score, bool) or not isinstance(score, int | float):
+                raise TypeError(f"the score {name} is {score!r}")
+
     @property
     def key(self) -> Key:
         """What it is the answer to."""
         return self.method, self.condition, self.item
 
 
+#: Types of a record's fields, as files may hold others.
+_KINDS: dict[str, Any] = {
+    "method": str,
+    "condition": str,
+    "item": str,
+    "scores": Mapping,
+    "answer": str | None,
+    "prompt_tokens": int,
+    "applied": bool,
+}
+
+
 class Records:
     """The answers of one measurement, in memory and, where there is a file, on disk."""
 
-    def __init__(self, file: BinaryIO | None = None) -> None:
+    def __init__(self, file: FileIO | None = None) -> None:
         self._file = file
         self._records: dict[Key, Record] = {}
         self._methods: dict[str, str] = {}
@@ -92,7 +115,11 @@ class Records:
             self._write([{"kind": "method", "label": label, "method": method}])
 
     def add(self, records: Iterable[Record]) -> None:
-        """Keep records; those in a file are on disk when this returns."""
+        """Keep records; those in a file are on disk when this returns.
+
+        Raises:
+            EvaluationRecordsError: the file cannot be written; what it holds is whole.
+        """
         new = list(records)
         self._write([{"kind": "record", **asdict(record)} for record in new])
         self._records.update((record.key, record) for record in new)
@@ -101,14 +128,18 @@ class Records:
         if self._file is None:
             return
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        self._file.write(text.encode("utf-8"))
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            append(self._file, text.encode("utf-8"))
+        except OSError as error:
+            raise _cannot_write(str(self._file.name), error) from error
 
     def _read(self, line: dict[str, Any]) -> None:
         kind = line.pop("kind")
         if kind == "method":
-            self._methods[line["label"]] = line["method"]
+            label, method = line["label"], line["method"]
+            if not isinstance(label, str) or not isinstance(method, str):
+                raise TypeError(f"the method {label!r} is {method!r}")
+            self._methods[label] = method
         else:
             record = Record(**line)
             self._records[record.key] = record
@@ -124,22 +155,24 @@ def open_records(path: str | Path | None, identity: Mapping[str, Any]) -> Iterat
 
     Raises:
         EvaluationRecordsError: the file is damaged before its last line, belongs to another
-            measurement, or is in use.
+            measurement, is in use, or cannot be written.
     """
     if path is None:
         yield Records()
         return
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(f"{path}.lock", timeout=0)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout as error:
         raise EvaluationRecordsError(
             f"Another run is writing {str(path)!r}. Wait for it, or write to another file."
         ) from error
+    except OSError as error:
+        raise _cannot_write(str(path), error) from error
     try:
-        with path.open("a+b") as file:
+        with _opened(path) as file:
             records = Records(file)
             _load(records, file, path, json.loads(json.dumps(identity)))
             yield records
@@ -147,7 +180,21 @@ def open_records(path: str | Path | None, identity: Mapping[str, Any]) -> Iterat
         lock.release()
 
 
-def _load(records: Records, file: BinaryIO, path: Path, identity: dict[str, Any]) -> None:
+def _opened(path: Path) -> FileIO:
+    try:
+        return path.open("a+b", buffering=0)
+    except OSError as error:
+        raise _cannot_write(str(path), error) from error
+
+
+def _cannot_write(path: str, error: OSError) -> EvaluationRecordsError:
+    return EvaluationRecordsError(
+        f"Records cannot be written to {path!r} ({error.strerror or error}). Free space, correct "
+        "the permissions, or write to another file; then run it again to go on."
+    )
+
+
+def _load(records: Records, file: FileIO, path: Path, identity: dict[str, Any]) -> None:
     file.seek(0)
     content = file.read()
     whole = content.rfind(b"\n") + 1
@@ -155,12 +202,11 @@ def _load(records: Records, file: BinaryIO, path: Path, identity: dict[str, Any]
         file.truncate(whole)
     lines = content[:whole].splitlines()
     if not lines:
-        file.seek(0, os.SEEK_END)
         records._write([{"kind": "header", "format": FORMAT, **identity}])
         return
     for number, line in enumerate(lines, start=1):
         try:
-            parsed = json.loads(line)
+            parsed = parse_json(line)
             if number == 1:
                 _check_header(parsed, identity, path)
             else:

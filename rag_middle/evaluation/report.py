@@ -23,6 +23,7 @@ from rag_middle.evaluation.plots import (
 )
 from rag_middle.evaluation.shape import IN_WORDS
 from rag_middle.evaluation.statistics import Estimate
+from rag_middle.files import write_files
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,15 +56,22 @@ def write_report(found: Diagnosis, folder: str | Path, *, command: str = "") -> 
 
     Raises:
         MissingExtraError: matplotlib is not installed.
+        OutputWriteError: the folder cannot be written to; an earlier report is as it was.
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     files = ReportFiles(folder / "report.html", folder / "report.png", folder / "report.json")
     ratios = {each.label: found.answer_ratio(each.label) for each in found.summary.methods}
     data = {**found.to_dict(), "repeat": command}
-    files.json.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    plot_overview(found.curves, ratios).savefig(files.png, dpi=150)
-    files.html.write_text(html_report(found, command=command), encoding="utf-8")
+    picture = io.BytesIO()
+    plot_overview(found.curves, ratios).savefig(picture, format="png", dpi=150)
+    write_files(
+        folder,
+        {
+            files.json.name: (json.dumps(data, indent=2, allow_nan=False) + "\n").encode(),
+            files.png.name: picture.getvalue(),
+            files.html.name: html_report(found, command=command).encode(),
+        },
+    )
     return files
 
 

@@ -76,13 +76,7 @@ def run(
             anything is asked.
     """
     how = measurement or Measurement()
-    chosen = labelled_methods(methods)
-    if how.scoring == "likelihood" and not task.by_likelihood:
-        raise EvaluationConfigError(
-            f"{task.name} has no single right answer whose likelihood could be measured: use "
-            "scoring='generation'."
-        )
-    how.metric_names(task)  # refuses one that there is not
+    chosen = check_measurable(task, methods, how)
     conditions = how.conditions(task)
     for each in chosen:  # a method the model cannot take is refused before an hour is spent
         RagMiddleModel(
@@ -130,6 +124,25 @@ def run(
         records=found,
         model=identity["model"],
     )
+
+
+def check_measurable(
+    task: Task, methods: Sequence[MethodSpec], how: Measurement
+) -> tuple[LabelledMethod, ...]:
+    """The methods with their labels, once what needs no model to be refused is refused.
+
+    Raises:
+        EvaluationConfigError, UnknownNameError, MethodConfigError: as `run`.
+    """
+    chosen = labelled_methods(methods)
+    if how.scoring == "likelihood" and not task.by_likelihood:
+        raise EvaluationConfigError(
+            f"{task.name} has no single right answer whose likelihood could be measured: use "
+            "scoring='generation'."
+        )
+    how.metric_names(task)
+    how.places(task)
+    return chosen
 
 
 def _ask(

@@ -6,22 +6,28 @@ a prompt is built, not here.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from io import BytesIO
+from math import isfinite
+from time import thread_time
 from typing import Any
 
 from rag_middle.errors import DocumentLoadError
+from rag_middle.plain_data import parse_json
 from rag_middle.retrieval.extras import require
 from rag_middle.retrieval.html import html_text
 from rag_middle.retrieval.records import Record, Skipped
 
 __all__ = ["READERS", "Reader"]
 
-_FRONT_MATTER = re.compile(r"\A---[ \t]*\n(?:.*\n)*?(?:---|\.\.\.)[ \t]*(?:\n|\Z)")
+_FRONT_MATTER = re.compile(r"---[ \t]*\n")
+_FRONT_MATTER_END = re.compile(r"^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.MULTILINE)
 _HEADING_WITHIN = 2**16  # characters; no title comes later
 _FRONT_TITLE = re.compile(r"^title:(.*)$", re.MULTILINE)
+_DEEPEST = 100  # objects and lists inside each other; more cannot always be written as JSON again
+#: Of processor time, for a PDF; books need a tenth of it. Few kilobytes may ask for days.
+_PDF_SECONDS, _PDF_SECONDS_PER_MIB = 30.0, 10.0
 
 Reader = Callable[[bytes, str], Iterator[Record | Skipped]]
 """(content, source) -> records. Raises DocumentLoadError; its message follows a file name."""
@@ -39,11 +45,12 @@ def read_markdown(content: bytes, source: str) -> Iterator[Record | Skipped]:
     there is no heading, a ``title:`` line of the front matter is the title.
     """
     whole = _decoded(content)
-    front = _FRONT_MATTER.match(whole)
-    start = front.end() if front else 0
+    opened = _FRONT_MATTER.match(whole)
+    closed = _FRONT_MATTER_END.search(whole, opened.end()) if opened else None
+    start = closed.end() if closed else 0
     text = whole[start:]
     title, heading_end = _first_heading(text)
-    if title is None and front and (named := _FRONT_TITLE.search(front.group())):
+    if title is None and (named := _FRONT_TITLE.search(whole, 0, start)):
         title = named.group(1).strip().strip("\"'") or None
     if text[heading_end:].strip():
         rest = text[heading_end:].lstrip()
@@ -67,9 +74,10 @@ def read_jsonl(content: bytes, source: str) -> Iterator[Record | Skipped]:
         if not line.strip():
             continue
         try:
-            yield _record(json.loads(line, parse_constant=_no_number), number, source)
-        except (ValueError, RecursionError) as error:
-            reason = str(error).rstrip(".") or "nested too deeply"
+            parsed = parse_json(line, parse_constant=_no_number, parse_float=_finite)
+            yield _record(parsed, number, source)
+        except ValueError as error:
+            reason = str(error).rstrip(".")
             expected = 'Expected {"text": "...", "title": "..."}; correct the line or remove it.'
             yield Skipped(source=f"{source}:{number}", reason=f"{reason}. {expected}")
 
@@ -80,7 +88,9 @@ def read_pdf(content: bytes, source: str) -> Iterator[Record | Skipped]:
     try:
         reader = pypdf.PdfReader(BytesIO(content))
         title = _pdf_title(reader)
-        pages = [_without_surrogates(page.extract_text()) for page in reader.pages]
+        pages = list(_pdf_pages(reader, _PDF_SECONDS + _PDF_SECONDS_PER_MIB * len(content) / 2**20))
+    except DocumentLoadError:
+        raise
     except Exception as error:  # broken files raise anything: KeyError, RecursionError, ...
         if "decrypt" in str(error) or type(error).__name__ == "DependencyError":
             raise DocumentLoadError("it is encrypted: save it without a password.") from error
@@ -154,13 +164,41 @@ def _record(line: Any, number: int, source: str) -> Record:
     if isinstance(fields.get("metadata"), dict):
         metadata = {**fields.pop("metadata"), **fields}
     (title or "").encode(), text.encode()  # half of a surrogate pair is a ValueError
+    _check_depth(metadata, _DEEPEST)
     return Record(
         text=text, source=source, title=title or None, metadata={**metadata, "line": number}
     )
 
 
+def _check_depth(value: Any, left: int) -> None:
+    if isinstance(value, dict | list):
+        if not left:
+            raise ValueError(f"it is nested more than {_DEEPEST} deep")
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_depth(item, left - 1)
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not isfinite(number):
+        raise ValueError(f"{digits[:20]} is too large a number")
+    return number
+
+
 def _no_number(constant: str) -> float:
     raise ValueError(f"{constant} is no JSON number")
+
+
+def _pdf_pages(reader: Any, seconds: float) -> Iterator[str]:
+    """The text of each page, as long as that takes no more time of the processor."""
+    started = thread_time()
+    for number, page in enumerate(reader.pages, start=1):
+        if thread_time() - started > seconds:
+            raise DocumentLoadError(
+                f"its pages from {number} on were not reached after {seconds:.0f} seconds of work "
+                f"for {len(reader.pages)} pages. Print it to a new PDF, or remove it."
+            )
+        yield _without_surrogates(page.extract_text())
 
 
 def _pdf_title(reader: Any) -> str | None:

@@ -1,9 +1,14 @@
-"""Plain text of HTML pages."""
+"""Plain text of HTML pages.
+
+The pages are anybody's. Python's own parser needs time that grows with the square of a page and
+more (``"<a " * 20_000``: minutes) and stops at some (``"<![x"``: an AssertionError); this one looks
+at every character once or twice and reads whatever there is.
+"""
 
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
+from html import unescape
 
 __all__ = ["html_text"]
 
@@ -13,7 +18,12 @@ _BLOCK = re.compile(
     "footer|form|h[1-6]|header|hr|li|main|nav|ol|p|pre|section|summary|table|t(body|d|foot|h|head|r)"
     "|ul"
 )
+_MARKUP = re.compile(r"<(?:!--|[!?]|(/)?([a-zA-Z][^\s/>]*))")
+_TAG_PART = re.compile(r">|=\s*([\"'])")
+_RAW = {name: re.compile(f"</{name}", re.IGNORECASE) for name in ("script", "style")}
+_HUGE_REFERENCE = re.compile(r"&#(?:[0-9]{8,}|[xX][0-9a-fA-F]{7,});?")  # no character has one
 _SPACES = re.compile(r"[^\S\n]+")
+_MOST_UNSEEN = 100
 _KEPT_SPACE = "\x00"  # stands for a space of preformatted text; no page holds it
 _BLANK_LINES = re.compile(r"\n{3,}")
 
@@ -26,16 +36,49 @@ def html_text(page: str) -> tuple[str | None, str]:
     """
     reader = _Reader()
     reader.feed(page)
-    reader.close()
     lines = [_SPACES.sub(" ", line).strip() for line in "".join(reader.pieces).split("\n")]
     text = _BLANK_LINES.sub("\n\n", "\n".join(lines)).strip().replace(_KEPT_SPACE, " ")
     title = " ".join("".join(reader.title).split()) or " ".join("".join(reader.heading).split())
     return title or None, text
 
 
-class _Reader(HTMLParser):
+class _Page:
+    """A page with a place in it. What was sought in vain is not sought again: it is not there."""
+
+    _TAG = "the end of a tag"
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._absent: set[str] = set()
+
+    def after(self, end: str, start: int) -> int | None:
+        """The place after the next `end`; None where there is none."""
+        if end in self._absent:
+            return None
+        found = self.text.find(end, start)
+        if found < 0:
+            self._absent.add(end)
+            return None
+        return found + len(end)
+
+    def after_tag(self, start: int) -> int | None:
+        """The place after the ``>`` of a tag; one inside a quoted value ends nothing.
+
+        None where there is none, and from then on: quotes are not told apart any longer.
+        """
+        while self._TAG not in self._absent and (mark := _TAG_PART.search(self.text, start)):
+            quote = mark.group(1)
+            start = mark.end()
+            if quote is None:
+                return start
+            # A value whose quote is never closed is read as one without quotes.
+            start = self.after(quote, start) or start
+        self._absent.add(self._TAG)
+        return None
+
+
+class _Reader:
     def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
         self.pieces: list[str] = []
         self.title: list[str] = []
         self.heading: list[str] = []
@@ -45,12 +88,42 @@ class _Reader(HTMLParser):
         self._in_heading = False
         self._headings = 0
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def feed(self, text: str) -> None:
+        """Read a whole page."""
+        page = _Page(text)
+        start = 0
+        for opened in _MARKUP.finditer(text):
+            if opened.start() < start:
+                continue  # inside of what was read already
+            end = page.after_tag(opened.end()) if opened.group(2) else None
+            if end is None:
+                closing = "-->" if opened.group() == "<!--" else ">"
+                end = page.after(closing, opened.end())
+            if end is None:
+                break  # never closed: the rest is text
+            if start < opened.start():
+                self._text(text[start : opened.start()])
+            start = end
+            name = (opened.group(2) or "").lower()
+            if opened.group(1):
+                self._end(name)
+            elif name and text.endswith("/>", 0, end):
+                self._empty(name)
+            elif name:
+                self._begin(name)
+                if name in _RAW and (stop := _RAW[name].search(text, end)):
+                    start = stop.start()
+                elif name in _RAW:
+                    return
+        self._text(text[start:])
+
+    def _begin(self, tag: str) -> None:
         # A page may leave out </head>; what follows <body> is seen all the same.
         if tag == "body":
             self._unseen.clear()
         elif tag in _UNSEEN:
-            self._unseen.append(tag)
+            if len(self._unseen) < _MOST_UNSEEN:  # which is searched at every end tag
+                self._unseen.append(tag)
         elif tag == "title" and self._unseen in ([], ["head"]):
             self._in_title = not self.title
         elif _BLOCK.fullmatch(tag):
@@ -60,11 +133,11 @@ class _Reader(HTMLParser):
                 self._headings += 1
                 self._in_heading = self._headings == 1
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def _empty(self, tag: str) -> None:
         if _BLOCK.fullmatch(tag):  # <br/>; <svg/> opens nothing
             self.pieces.append("\n")
 
-    def handle_endtag(self, tag: str) -> None:
+    def _end(self, tag: str) -> None:
         if tag in self._unseen:
             del self._unseen[self._unseen.index(tag) :]
         elif tag == "title":
@@ -75,7 +148,8 @@ class _Reader(HTMLParser):
             if tag == "h1":
                 self._in_heading = False
 
-    def handle_data(self, data: str) -> None:
+    def _text(self, text: str) -> None:
+        data = unescape(_HUGE_REFERENCE.sub("\ufffd", text))
         if self._in_title:
             self.title.append(data)
         elif not self._unseen:

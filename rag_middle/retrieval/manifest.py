@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_middle.errors import IndexFormatError
+from rag_middle.plain_data import parse_json
 from rag_middle.retrieval.records import Skipped
 
 __all__ = ["FORMAT_VERSION", "MANIFEST", "Corpus", "Manifest", "is_index_folder"]
@@ -78,11 +79,11 @@ class Manifest:
             IndexFormatError: it is damaged, or of another format version.
         """
         try:
-            fields = json.loads(content)
+            fields = parse_json(content)
             if fields.pop("format") != _FORMAT:
                 raise ValueError("it is of another format")
             version = fields.pop("version")
-        except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise IndexFormatError(_damaged(where, error)) from error
         if version != FORMAT_VERSION:
             raise IndexFormatError(
@@ -91,15 +92,15 @@ class Manifest:
             )
         try:
             return _manifest(fields)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise IndexFormatError(_damaged(where, error)) from error
 
 
 def is_index_folder(folder: Path) -> bool:
     """Whether `folder` holds a saved index."""
     try:
-        fields = json.loads((folder / MANIFEST).read_bytes())
-    except (OSError, ValueError, RecursionError):
+        fields = parse_json((folder / MANIFEST).read_bytes())
+    except (OSError, ValueError):
         return False
     return isinstance(fields, dict) and fields.get("format") == _FORMAT
 
@@ -111,6 +112,10 @@ def _manifest(fields: dict[str, Any]) -> Manifest:
     if corpus is not None:
         skipped = tuple(Skipped(**each) for each in corpus.pop("skipped"))
         corpus = Corpus(skipped=skipped, **corpus)
+        for each in skipped:
+            _require(str, source=each.source, reason=each.reason)
+        _require(str, content_hash=corpus.content_hash)
+        _require(dict, settings=corpus.settings)
     manifest = Manifest(corpus=corpus, **fields)
     for name in ("dimension", "count"):
         value = getattr(manifest, name)
@@ -128,6 +133,12 @@ def _manifest(fields: dict[str, Any]) -> Manifest:
         if not isinstance(value, str) or not shape.fullmatch(value):
             raise ValueError(f"{name} is {value!r}")
     return manifest
+
+
+def _require(kind: type, **values: object) -> None:
+    for name, value in values.items():
+        if not isinstance(value, kind):
+            raise ValueError(f"{name} is {value!r}")
 
 
 def _damaged(where: Path, error: Exception) -> str:

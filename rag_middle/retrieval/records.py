@@ -62,6 +62,13 @@ class Chunk:
     end: int = 0
     metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
+    def __post_init__(self) -> None:
+        """Chunks come from saved indexes too, and theirs become documents of a prompt."""
+        kinds = {"id": str, "text": str, "source": str, "title": str | None, "metadata": Mapping}
+        for name, kind in {**kinds, "start": int, "end": int}.items():
+            if not isinstance(getattr(self, name), kind):
+                raise TypeError(f"{name} of a chunk is {getattr(self, name)!r}")
+
     def render(self) -> str:
         """What is embedded, and what the model will read: the title on a line before the text."""
         return self.document().render()

@@ -8,7 +8,13 @@ from rag_middle.documents import Document
 from rag_middle.errors import RetrievalConfigError
 from rag_middle.retrieval.faiss_index import FaissIndex
 
-__all__ = ["Retriever"]
+__all__ = ["Retriever", "check_question"]
+
+
+def check_question(question: object) -> None:
+    """Raise `RetrievalConfigError` unless `question` asks something."""
+    if not isinstance(question, str) or not question.strip():
+        raise RetrievalConfigError(f"The question is empty: ask something; got {question!r}.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from rag_middle.errors import (
     IndexWriteError,
     RetrievalConfigError,
 )
+from rag_middle.plain_data import parse_json
 from rag_middle.retrieval.extras import require
 from rag_middle.retrieval.manifest import MANIFEST, REBUILD, Manifest
 from rag_middle.retrieval.vectors import faiss, is_store
@@ -103,7 +104,9 @@ def write(
     """
 
     def write_vectors(path: Path) -> None:
-        faiss().write_index(vectors, str(path))
+        # Not by its name: faiss reports no error where the disk is full when it closes the file.
+        with path.open("wb") as file:
+            faiss().write_index(vectors, faiss().PyCallbackIOWriter(file.write))
 
     def write_rows(path: Path) -> None:
         with path.open("w", encoding="utf-8", newline="\n") as file:
@@ -129,6 +132,7 @@ def write(
         _force_to_disk(folder)
         _remove_unnamed(folder, manifest)
     except (OSError, RuntimeError) as error:  # RuntimeError: faiss cannot write
+        _remove_unfinished(folder)
         raise _cannot_write(folder, error) from error
     return manifest, hashlib.sha256(content).hexdigest()
 
@@ -174,8 +178,8 @@ def _read(folder: Path, content: bytes) -> Saved:
     try:
         vectors = faiss().read_index(str(folder / manifest.vectors))
         with (folder / manifest.chunks).open(encoding="utf-8") as file:
-            rows = [json.loads(line) for line in file]
-    except (OSError, RuntimeError, ValueError, RecursionError) as error:
+            rows = [parse_json(line) for line in file]
+    except (OSError, RuntimeError, ValueError) as error:
         reason = str(error).strip().split("\n")[0]
         raise IndexFormatError(
             f"The index {str(folder)!r} cannot be read ({reason}). {REBUILD}"
@@ -249,6 +253,18 @@ def _force_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove what a failed attempt left: it may be what fills the disk."""
+    with suppress(OSError, IndexFormatError):
+        saved = folder / MANIFEST
+        if saved.exists():
+            _remove_unnamed(folder, Manifest.from_json(saved.read_bytes(), saved))
+        else:
+            for path in folder.iterdir():
+                if _DATA.fullmatch(path.name):
+                    path.unlink(missing_ok=True)
 
 
 def _remove_unnamed(folder: Path, manifest: Manifest) -> None:

@@ -5,7 +5,6 @@ The format is described in the README of the shipped directory (:func:`shipped_d
 
 from __future__ import annotations
 
-import json
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from rag_middle.errors import GoldenFormatError, PromptError
 from rag_middle.layout import PromptLayout
+from rag_middle.plain_data import parse_json
 
 __all__ = ["GoldenCase", "RecordedRun", "load_cases", "shipped_directory"]
 
@@ -173,7 +173,7 @@ def load_cases(directory: str | Path) -> tuple[GoldenCase, ...]:
     directory = Path(directory)
     path = directory / "cases.json"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         problem = "has no cases.json" if directory.is_dir() else "is not a directory"
         raise _unreadable(directory, problem) from error

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from rag_middle.methods import Method, MoICE
-from rag_middle.methods.moice_routers import ExpertRouters
-from rag_middle.ops.experts import ExpertGate
+from rag_middle.methods.moice.kernels import ExpertGate
+from rag_middle.methods.moice.routers import ExpertRouters
 from rag_middle.verify.cases import GoldenCase
 
 __all__ = ["moice_method"]

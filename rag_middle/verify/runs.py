@@ -20,6 +20,7 @@ from rag_middle.attention import applied
 from rag_middle.errors import GoldenFormatError, UnknownNameError
 from rag_middle.methods import Method
 from rag_middle.registry import suggest
+from rag_middle.tokens import TokenizedPrompt
 from rag_middle.verify.arranged import arranged_run
 from rag_middle.verify.cases import GoldenCase, RecordedRun, load_cases, shipped_directory
 from rag_middle.verify.methods import GOLDEN_METHODS, method_for
@@ -172,7 +173,12 @@ def _compared(case: GoldenCase, models: _Models) -> _Outcome:
 @torch.no_grad()
 def _logits(model: PreTrainedModel, method: Method, run: RecordedRun) -> NDArray[np.float32]:
     """``[P + m, vocabulary]``: the recorded prompt rows, then one row per fed token."""
-    with applied(model, method, [run.layout]):
+    prompt = TokenizedPrompt(
+        input_ids=tuple(run.input_ids),
+        layout=run.layout,
+        document_ids=(None,) * len(run.layout.documents),
+    )
+    with applied(model, method, [prompt]):
         output = model(input_ids=torch.tensor([run.input_ids]), use_cache=True)
         rows = [output.logits[0, torch.from_numpy(run.positions)]]
         for token in run.generated_tokens:

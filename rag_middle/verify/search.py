@@ -6,7 +6,11 @@ from typing import Any
 
 import torch
 
-from rag_middle.ops.positional_channels import channel_smoothness, channel_trends, rank_channels
+from rag_middle.methods.positional_hidden_states.channels import (
+    channel_smoothness,
+    channel_trends,
+    rank_channels,
+)
 from rag_middle.verify.cases import GoldenCase
 
 __all__ = ["SEARCH", "search_difference"]

@@ -1,12 +1,19 @@
 """The search of each method: which settings are tried, and in which order."""
 
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
 from rag_middle.calibration.searches.areas import InitialTokenSearch
 from rag_middle.calibration.searches.base import Found, Search, layer_ranges
 from rag_middle.calibration.searches.channels import ChannelSearch
 from rag_middle.calibration.searches.layer_factors import LayerSearch
 from rag_middle.calibration.searches.ratios import RatioSearch
+from rag_middle.errors import CalibrationConfigError
+from rag_middle.registry import suggest
 
 __all__ = [
+    "PRESETS",
     "SEARCHES",
     "ChannelSearch",
     "Found",
@@ -15,9 +22,42 @@ __all__ = [
     "RatioSearch",
     "Search",
     "layer_ranges",
+    "make_search",
 ]
 
 #: By the name of the method.
 SEARCHES: dict[str, type[Search]] = {
     kind.method: kind for kind in (ChannelSearch, LayerSearch, InitialTokenSearch, RatioSearch)
 }
+
+#: Settings of a search that have a name of their own.
+PRESETS: dict[str, dict[str, Any]] = {"lpes:paper": {"as_in_paper": True}}
+
+
+def make_search(name: str, options: Mapping[str, Any] | None = None) -> Search:
+    """The search for a method, by name and parameters.
+
+    Args:
+        name: of the method; ``"lpes:paper"`` for the search of LPES as the paper runs it.
+        options: parameters of the search.
+
+    Raises:
+        CalibrationConfigError: none for this method, or parameters that it does not have.
+    """
+    preset = PRESETS.get(name, {})
+    method = name.partition(":")[0] if preset else name
+    if method not in SEARCHES:
+        names = [*SEARCHES, *PRESETS]
+        raise CalibrationConfigError(
+            f"{name} has no settings to search for.{suggest(name, names)} Methods: "
+            f"{', '.join(names)}."
+        )
+    kind = SEARCHES[method]
+    parameters = [field.name for field in fields(kind)]
+    for option in options or {}:
+        if option not in parameters:
+            raise CalibrationConfigError(
+                f"The search for {method} has no option {option!r}.{suggest(option, parameters)} "
+                f"Options: {', '.join(parameters)}."
+            )
+    return kind(**{**preset, **dict(options or {})})

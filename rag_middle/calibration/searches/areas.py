@@ -26,7 +26,7 @@ from rag_middle.generation import RagMiddleModel
 from rag_middle.generation.runner import ModelRunner
 from rag_middle.generation.tokenizing import LockedTokenizer
 from rag_middle.methods import SIW, Method
-from rag_middle.ops.areas import document_density
+from rag_middle.methods.siw.areas import document_density
 
 __all__ = ["InitialTokenSearch"]
 

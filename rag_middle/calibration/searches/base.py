@@ -41,10 +41,27 @@ class Search(ABC):
     Class attributes:
         method: whose settings.
         criterion: what is compared by default.
+        weights: of the places at which each question is asked, spread evenly from the first to
+            the last; how many there are says how many places.
     """
 
     method: ClassVar[str]
     criterion: ClassVar[Criterion]
+    weights: ClassVar[tuple[float, ...]] = (1.0, 1.0, 1.0, 1.0, 1.0)
+
+    @property
+    def questions(self) -> int:
+        """How many are asked by default."""
+        return 40
+
+    @property
+    def held_out(self) -> int:
+        """How many questions the result is checked on by default."""
+        return 100
+
+    def criterion_for(self, *, chat: bool) -> Criterion:
+        """What is compared by default on a model that answers in turns of a chat, or does not."""
+        return self.criterion
 
     @abstractmethod
     def most_candidates(self, model: RagMiddleModel) -> int:

@@ -13,9 +13,12 @@ from rag_middle.documents import ContextPrompt
 from rag_middle.errors import EvaluationConfigError
 from rag_middle.evaluation.conditions import AS_GIVEN, CLOSED_BOOK, GOLD_ONLY, Condition
 from rag_middle.evaluation.items import Item
-from rag_middle.evaluation.metrics import answer_stated, best_subspan_em, exact_match, f1
+from rag_middle.evaluation.metrics import ANSWER_METRICS
 
 __all__ = ["Task", "require_whole"]
+
+#: Questions, places, orders ...: more is a slip of the pen that would run for years.
+_MOST = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,13 +82,7 @@ class Task(ABC):
 
     def scores(self, item: Item, condition: Condition, answer: str) -> dict[str, float]:
         """The scores of a generated answer, by metric."""
-        known = {
-            "answer_stated": answer_stated,
-            "best_subspan_em": best_subspan_em,
-            "exact_match": exact_match,
-            "f1": f1,
-        }
-        return {name: known[name](answer, item.answers) for name in self.metrics}
+        return {name: ANSWER_METRICS[name](answer, item.answers) for name in self.metrics}
 
     def target(self, item: Item, condition: Condition) -> str:
         """The answer whose likelihood is measured."""
@@ -96,13 +93,15 @@ class Task(ABC):
         return {"task": self.name, "version": self.version, **_plain(asdict(self))}
 
 
-def require_whole(owner: str, least: int, **values: object) -> None:
-    """Raise `EvaluationConfigError` unless all values are whole numbers from `least` on."""
+def require_whole(owner: str, least: int, *, most: int = _MOST, **values: object) -> None:
+    """Raise `EvaluationConfigError` unless all values are whole numbers of this range."""
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise EvaluationConfigError(
                 f"{owner}: {name} must be a whole number >= {least}, got {value!r}."
             )
+        if value > most:
+            raise EvaluationConfigError(f"{owner}: {name} must be at most {most}, got {value!r}.")
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -58,6 +58,13 @@ class KeyValueRetrieval(Task):
                 "key_value_retrieval: identifier_characters must be at most 36, a whole UUID; got "
                 f"{self.identifier_characters}."
             )
+        possible = 16 ** min(self.identifier_characters, 8)
+        if 2 * self.keys > possible:
+            raise EvaluationConfigError(
+                f"key_value_retrieval: there are {possible} identifiers of "
+                f"{self.identifier_characters} characters: too few to draw keys={self.keys} "
+                "different ones. Make them longer, or ask for fewer."
+            )
         if self.data is not None:
             object.__setattr__(self, "data", Path(self.data))
             _, first = next(lines_of(self.data), (None, None))

@@ -142,7 +142,13 @@ class OwnQuestions(Task):
                 f"{place} names no gold document: give 'gold' (a document), or 'documents' and "
                 "'gold' (a 0-based place), or 'text'."
             )
-        others = [as_document(each, place) for each in content.get("distractors") or ()]
+        others = content.get("distractors") or []
+        if not isinstance(others, list):
+            raise EvaluationDataError(
+                f"{place}: 'distractors' should be a list of documents, got "
+                f"{type(others).__name__}."
+            )
+        others = [as_document(each, place) for each in others]
         return gold, [gold, *others], 0
 
     def _pool(self, lines: list[_Line]) -> Pool:
@@ -204,7 +210,11 @@ class MultiDocumentQA(OwnQuestions):
             shown = [self._shown(each) for each in documents]
             return shown[documents.index(gold)], shown, at
         contexts = field(content, "ctxs", list, place)
-        golds = [at for at, each in enumerate(contexts) if each.get("isgold") is True]
+        golds = [
+            at
+            for at, each in enumerate(contexts)
+            if isinstance(each, dict) and each.get("isgold") is True
+        ]
         if len(golds) != 1:
             raise EvaluationDataError(
                 f"{place}: one of 'ctxs' should have 'isgold': true, {len(golds)} have."

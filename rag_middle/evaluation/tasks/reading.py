@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from rag_middle.documents import Document
 from rag_middle.errors import EvaluationDataError
+from rag_middle.plain_data import parse_json
 from rag_middle.registry import suggest
 
 __all__ = ["as_answers", "as_document", "field", "lines_of"]
@@ -42,8 +42,8 @@ def lines_of(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
             continue
         place = f"{path.name}:{number}"
         try:
-            content = json.loads(line)
-        except json.JSONDecodeError as error:
+            content = parse_json(line)
+        except ValueError as error:
             raise EvaluationDataError(
                 f"{place} is not valid JSON: {error}. Write one JSON object per line."
             ) from error
@@ -80,7 +80,7 @@ def as_answers(value: Any, place: str) -> tuple[str, ...]:
     Raises:
         EvaluationDataError: none, or something else than texts.
     """
-    answers = (value,) if isinstance(value, str) else tuple(value or ())
+    answers = tuple(value) if isinstance(value, list | tuple) else (value,)
     if not answers or not all(isinstance(each, str) and each.strip() for each in answers):
         raise EvaluationDataError(
             f"{place}: the answers should be at least one text that is not empty, got {value!r}."
