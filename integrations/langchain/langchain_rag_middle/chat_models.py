@@ -23,7 +23,6 @@ from langchain_rag_middle.notices import IgnoredArgumentWarning, check_documents
 from langchain_rag_middle.responses import response_metadata, streamed, usage
 from langchain_rag_middle.settings import RagMiddleSettings
 from langchain_rag_middle.weights import known_context_window
-from rag_middle import escape
 
 if TYPE_CHECKING:
     from rag_middle import Generation
@@ -170,7 +169,7 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
 
     def _result(self, generation: Generation) -> ChatResult:
         message = AIMessage(
-            content=escape(generation.text),
+            content=generation.text,
             usage_metadata=usage(generation),
             response_metadata=response_metadata(generation, self.model_name),
         )

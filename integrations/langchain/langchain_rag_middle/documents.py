@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from rag_middle import Document as PromptDocument
 from rag_middle import PromptError, mark
-from rag_middle.documents import CLOSE_MARKER, OPEN_MARKER, has_markers
+from rag_middle.documents import unmark
 
 __all__ = ["DocumentPrompt", "MarkDocuments", "format_docs"]
 
@@ -129,14 +129,8 @@ class MarkDocuments(BaseDocumentTransformer):
 
 
 def _marked_once(text: str) -> str:
-    """The text marked; unchanged where it is one marked document and nothing else.
-
-    A retrieved text of that form forges nothing: it is one document either way.
-    """
-    inner = text.removeprefix(OPEN_MARKER).removesuffix(CLOSE_MARKER)
-    if OPEN_MARKER + inner + CLOSE_MARKER == text and not has_markers(inner):
-        return text
-    return mark(text)
+    """The text marked as one document; what is marked in it already loses its markers."""
+    return mark(unmark(text))
 
 
 @cache

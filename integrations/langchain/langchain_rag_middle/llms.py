@@ -16,8 +16,8 @@ from langchain_rag_middle.asynchronous import in_thread, pieces_in_thread
 from langchain_rag_middle.notices import check_documents
 from langchain_rag_middle.responses import response_metadata, streamed, usage
 from langchain_rag_middle.settings import RagMiddleSettings
-from rag_middle import UnsupportedGenerationError, escape
-from rag_middle.documents import has_markers
+from rag_middle import UnsupportedGenerationError
+from rag_middle.documents import has_documents
 
 if TYPE_CHECKING:
     from rag_middle import Generation
@@ -172,7 +172,7 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
         self, prompts: Sequence[str], stop: list[str] | None, given: Mapping[str, Any]
     ) -> dict[str, Any]:
         options = self._options(stop, given)
-        check_documents(all(map(has_markers, prompts)), options)
+        check_documents(all(map(has_documents, prompts)), options)
         return options
 
     def _run(self, prompts: Sequence[str], options: dict[str, Any]) -> LLMResult:
@@ -185,7 +185,7 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
         }
         return LLMResult(
             generations=[
-                [TextGeneration(text=escape(each.text), generation_info=self._info(each))]
+                [TextGeneration(text=each.text, generation_info=self._info(each))]
                 for each in generations
             ],
             llm_output={"token_usage": total, "model_name": self.model_name},

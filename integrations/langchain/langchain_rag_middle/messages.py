@@ -10,9 +10,10 @@ from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, ToolMessage
 
 from langchain_rag_middle.documents import DocumentPrompt
-from rag_middle import ContextPrompt, MarkerError, PromptError, escape, parse
+from rag_middle import ContextPrompt, PromptError, parse
 from rag_middle import Document as PromptDocument
-from rag_middle.documents import has_markers
+from rag_middle.documents import has_documents as has_marked
+from rag_middle.documents import split
 
 __all__ = ["as_prompt_documents", "has_documents", "prompt_messages"]
 
@@ -39,7 +40,7 @@ def prompt_messages(
 ) -> list[dict[str, Any]]:
     """Messages as `RagMiddleModel` reads them.
 
-    Documents come from markers in the text, from blocks of type ``search_result`` and
+    Documents come from marked text, from blocks of type ``search_result`` and
     ``text-plain``, from the artifact of a tool's message, and from `documents`. Within a message
     they are put together where the first one stands. Neighbouring messages of the user and of
     tools, of which several hold documents, become one.
@@ -51,7 +52,7 @@ def prompt_messages(
 
     Raises:
         PromptError: a message holds something else than text, or there are none.
-        MarkerError: markers of a message are unbalanced, nested or stray.
+        MarkerError: marked documents of this turn do not stand together.
     """
     turns: list[tuple[str, list[Part]]] = []
     for index, message in enumerate(messages):
@@ -69,14 +70,20 @@ def prompt_messages(
             turns.append(("user", []))
         last = max(index for index, (role, _) in enumerate(turns) if role == "user")
         turns[last] = ("user", [*documents, *turns[last][1]])
-    return [{"role": role, "content": _content(role, parts)} for role, parts in turns]
+    answered = max((at for at, (role, _) in enumerate(turns) if role == "assistant"), default=-1)
+    return [
+        {"role": role, "content": _content(role, parts, earlier=at < answered)}
+        for at, (role, parts) in enumerate(turns)
+    ]
 
 
 def has_documents(messages: Iterable[Mapping[str, Any]]) -> bool:
     """Whether any of the messages holds documents."""
     return any(
-        bool(content.documents) if isinstance(content, ContextPrompt) else has_markers(content)
-        for content in (message["content"] for message in messages)
+        bool(content.documents)
+        if isinstance(content, ContextPrompt)
+        else role != "assistant" and has_marked(content)
+        for role, content in ((message["role"], message["content"]) for message in messages)
     )
 
 
@@ -152,19 +159,16 @@ def _block(block: Mapping[str, Any], index: int) -> Part | None:
 
 
 def _marked(content: object, documents: Sequence[PromptDocument]) -> list[PromptDocument] | None:
-    """The documents as they are marked in a text; None where the text is not made of them.
-
-    Flat text may hold look-alikes of markers that came with a retrieved document.
-    """
-    try:
-        found = parse(content) if isinstance(content, str) else ContextPrompt()
-    except MarkerError:
+    """The documents as they are marked in a text; None where the text is not made of them."""
+    pieces = split(content) if isinstance(content, str) else []
+    marked = [piece for piece in pieces if isinstance(piece, PromptDocument)]
+    rest = "".join(piece for piece in pieces if isinstance(piece, str))
+    if len(marked) != len(documents) or rest.strip():
         return None
-    pairs = list(zip(found.documents, documents, strict=False))
-    whole = len(found.documents) == len(documents) and not (found.prefix + found.suffix).strip()
-    if not whole or not all(original.text in marked.text for marked, original in pairs):
+    pairs = list(zip(marked, documents, strict=True))
+    if not all(original.text in read.text for read, original in pairs):
         return None
-    return [replace(original, text=marked.text, title=None) for marked, original in pairs]
+    return [replace(original, text=read.text, title=None) for read, original in pairs]
 
 
 def _is_documents(artifact: object) -> bool:
@@ -176,22 +180,26 @@ def _is_documents(artifact: object) -> bool:
 
 
 def _documents(parts: Iterable[Part]) -> bool:
-    return any(isinstance(part, PromptDocument) or has_markers(part) for part in parts)
+    return any(isinstance(part, PromptDocument) or has_marked(part) for part in parts)
 
 
-def _content(role: str, parts: Sequence[Part]) -> str | ContextPrompt:
-    """A message's content: its text, or a prompt where there are documents besides markers."""
-    if role == "assistant":
-        text = "".join(part for part in parts if isinstance(part, str))
-        # Nobody retrieved what the model itself said.
-        return escape(text) if has_markers(text) else text
+def _content(role: str, parts: Sequence[Part], *, earlier: bool) -> str | ContextPrompt:
+    """A message's content: its text, or a prompt where documents come in several parts.
+
+    Args:
+        role: whose message it is.
+        parts: in order.
+        earlier: the model has answered since.
+    """
     texts = [part for part in parts if isinstance(part, str)]
-    if len(texts) == len(parts) and sum(map(has_markers, texts)) < 2:
+    if role == "assistant":  # nobody retrieved what the model itself said
+        return "".join(texts)
+    if len(texts) == len(parts) and sum(map(has_marked, texts)) < 2:
         return "\n\n".join(texts)
-    return _prompt(parts)
+    return _prompt(parts, earlier=earlier)
 
 
-def _prompt(parts: Sequence[Part]) -> ContextPrompt:
+def _prompt(parts: Sequence[Part], *, earlier: bool) -> ContextPrompt:
     """Documents together where the first one stands."""
     before: list[str] = []
     documents: list[PromptDocument] = []
@@ -200,7 +208,8 @@ def _prompt(parts: Sequence[Part]) -> ContextPrompt:
         if isinstance(part, PromptDocument):
             documents.append(part)
             continue
-        found = parse(part)
+        # What was said in an earlier turn must not make later ones fail.
+        found = parse(part, groups="last" if earlier else "single")
         if found.documents:
             (after if documents else before).append(found.prefix)
             documents.extend(found.documents)

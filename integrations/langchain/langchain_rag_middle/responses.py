@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.messages.ai import UsageMetadata
 
-from rag_middle import escape
-
 if TYPE_CHECKING:
     from rag_middle import Generation, RagMiddleModel
 
@@ -26,7 +24,7 @@ def streamed(
     piece: Callable[[str], Chunk],
     last: Callable[[Generation], Chunk],
 ) -> Generator[Chunk, None, None]:
-    """An answer in chunks, with markers that the model writes escaped.
+    """An answer in chunks.
 
     What is known only once, such as token counts, comes with the last chunk: merging chunks would
     put strings together.
@@ -38,20 +36,15 @@ def streamed(
         piece: makes a chunk of text.
         last: makes the last chunk, which has none.
     """
-    from rag_middle.generation import EscapedText
-
     if options["num_beams"] > 1:  # known at the end only
         generation = model.generate(prompt, **options)
-        yield piece(escape(generation.text))
+        yield piece(generation.text)
     else:
-        text = EscapedText()
         with model.stream(prompt, **options) as stream:
             for new in stream:
-                if shown := text.push(new):
-                    yield piece(shown)
+                if new:
+                    yield piece(new)
             generation = stream.result
-        if shown := text.finish():
-            yield piece(shown)
     yield last(generation)
 
 

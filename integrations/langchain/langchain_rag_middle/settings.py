@@ -148,8 +148,7 @@ class RagMiddleSettings(BaseModel):
     @property
     def model_name(self) -> str:
         """The name of the model, as traces and responses show it."""
-        name = self._weights.identity["name_or_path"]
-        return str(name or type(self.rag_middle_model.model).__name__)
+        return str(self._weights.name or type(self.rag_middle_model.model).__name__)
 
     # -- counting -----------------------------------------------------------------------------
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["Weights", "known_context_window"]
 
 _CHECKPOINT_FILES = ("*.json", "*.safetensors", "*.bin", "*.jinja", "*.model")
-_SAMPLES = 16  # values of each parameter that go into a fingerprint
 
 
 class Weights:
@@ -72,11 +71,25 @@ class Weights:
                 self._model = RagMiddleModel.from_pretrained(**self._arguments)
             return self._model
 
-    @cached_property
+    @property
+    def name(self) -> str | None:
+        """The name of the model, as far as it has one; loads nothing."""
+        if self._arguments:
+            return str(self._arguments["name_or_path"])
+        assert self._model is not None
+        name: str | None = self._model.model.config.name_or_path
+        return name
+
+    @property
     def identity(self) -> dict[str, Any]:
-        """What tells these weights from others, as JSON-ready values; loads nothing."""
-        if not self._arguments:
-            return self._identity_of_loaded()
+        """What tells these weights from others now, as JSON-ready values; loads nothing.
+
+        Of a model that was passed, adapters that were switched and weights that were edited show.
+        """
+        return self._identity_by_name if self._arguments else self._identity_of_loaded()
+
+    @cached_property
+    def _identity_by_name(self) -> dict[str, Any]:
         given = {name: _plain(value) for name, value in self._arguments.items() if value}
         return {**given, "checkpoint": _checkpoint(self._arguments["name_or_path"])}
 
@@ -92,7 +105,8 @@ class Weights:
             "quantization_config": _plain(getattr(config, "quantization_config", None)),
             "attn_implementation": getattr(config, "_attn_implementation", None),
             "context_window": self._model.context_window,
-            "checkpoint": _fingerprint(network),
+            "checkpoint": self._model.fingerprint(),
+            "generation_config": _plain(network.generation_config),
             "tokenizer": _digest([tokenizer.name_or_path, len(tokenizer), tokenizer.chat_template]),
         }
 
@@ -115,9 +129,25 @@ def known_context_window(model: Any, revision: str | None = None) -> int | None:
         file = try_to_load_from_cache(str(model), "config.json", revision=revision)
     if not isinstance(file, str | Path):
         return None
-    config = json.loads(Path(file).read_bytes())
+    text = Path(file).read_bytes()
+    if b'"factor"' in text:
+        return _scaled_window(Path(file).parent)
+    config = json.loads(text)
     window = config.get("text_config", config).get("max_position_embeddings")
     return window if isinstance(window, int) else None
+
+
+def _scaled_window(folder: Path) -> int | None:
+    """What RoPE scaling makes of the window, which needs the classes of transformers."""
+    from transformers import AutoConfig
+
+    from rag_middle.attention import context_window
+
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError):  # of a family that this transformers does not know
+        return None
+    return context_window(config.get_text_config(decoder=True))
 
 
 def _checkpoint(name_or_path: object) -> str | None:
@@ -127,18 +157,6 @@ def _checkpoint(name_or_path: object) -> str | None:
         return None
     files = sorted(file for pattern in _CHECKPOINT_FILES for file in folder.glob(pattern))
     return _digest([(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files])
-
-
-def _fingerprint(network: Any) -> str:
-    """A hash of a few values of every parameter: other weights under one name differ."""
-    facts = []
-    for name, parameter in network.named_parameters():
-        facts.append((name, tuple(parameter.shape), str(parameter.dtype)))
-        if parameter.numel() and parameter.device.type != "meta":  # "meta": offloaded
-            flat = parameter.detach().flatten()
-            some = flat[:: max(1, flat.numel() // _SAMPLES)][:_SAMPLES]
-            facts.append(tuple(some.float().tolist()))
-    return _digest(facts)
 
 
 def _digest(value: object) -> str:

@@ -25,8 +25,9 @@ from tokenizers.trainers import BpeTrainer
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rag_middle import ContextPrompt, RagMiddleModel, mark
-from rag_middle.documents import CLOSE_MARKER, OPEN_MARKER
+from rag_middle.documents import split
 from rag_middle.generation import GenerationStream
+from rag_middle.generation.options import EncodeKwargs
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
@@ -162,14 +163,8 @@ class Call:
 
     text: str
     options: dict[str, Any]
-
-    @property
-    def opened(self) -> int:
-        return self.text.count(OPEN_MARKER)
-
-    @property
-    def closed(self) -> int:
-        return self.text.count(CLOSE_MARKER)
+    documents: int  # a document that is cut is none, and warned of
+    ids: tuple[int, ...]
 
 
 @pytest.fixture
@@ -178,19 +173,22 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     recorded: list[Call] = []
     generate, stream = RagMiddleModel.generate, RagMiddleModel.stream
 
-    def record(prompt: Any, options: dict[str, Any]) -> None:
+    def record(self: RagMiddleModel, prompt: Any, options: dict[str, Any]) -> None:
         if isinstance(prompt, ContextPrompt):
-            text = prompt.marked
-        else:
-            text = prompt if isinstance(prompt, str) else "\n".join(m["content"] for m in prompt)
-        recorded.append(Call(text, options))
+            prompt = prompt.marked
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        read = [m["content"] for m in messages if m["role"] != "assistant"]
+        text = "\n".join(m["content"] for m in messages)
+        documents = sum(len(split(content)) // 2 for content in read)
+        shaping = {name: options[name] for name in EncodeKwargs.__annotations__ if name in options}
+        recorded.append(Call(text, options, documents, self.encode(prompt, **shaping).input_ids))
 
     def recording_generate(self: RagMiddleModel, prompt: Any, **options: Any) -> Any:
-        record(prompt, options)
+        record(self, prompt, options)
         return generate(self, prompt, **options)
 
     def recording_stream(self: RagMiddleModel, prompt: Any, **options: Any) -> GenerationStream:
-        record(prompt, options)
+        record(self, prompt, options)
         return stream(self, prompt, **options)
 
     monkeypatch.setattr(RagMiddleModel, "generate", recording_generate)

@@ -41,8 +41,7 @@ def engine_of(mode: str, index: VectorStoreIndex, marker: Any, **options: Any) -
 
 
 def counts(calls: list) -> list[int]:
-    assert [call.opened for call in calls] == [call.closed for call in calls]
-    return [call.opened for call in calls]
+    return [call.documents for call in calls]
 
 
 @pytest.mark.parametrize("mode", MODES)

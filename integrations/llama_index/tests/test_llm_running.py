@@ -10,6 +10,8 @@ import pytest
 from llama_index.llms.rag_middle import RagMiddleLLM
 from transformers import LlamaForCausalLM
 
+from rag_middle import mark
+
 if TYPE_CHECKING:
     from conftest import MakeLLM, User
 
@@ -128,10 +130,11 @@ def test_what_is_raised_while_generating_reaches_the_caller(
 
 
 def test_threads_with_different_documents_get_their_own_answers(
-    make_llm: MakeLLM, marked: str
+    make_llm: MakeLLM,
 ) -> None:
     llm = make_llm(method="pine")
-    prompts = [marked.replace("Lyon", name) for name in ("Lyon", "Tours", "Bordeaux", "Lille")]
+    towns = ("Lyon", "Tours", "Bordeaux", "Lille")
+    prompts = [f"{mark(f'{town} on the Rhône.')}\n\n{mark('Nantes.')}\n\nWhich?" for town in towns]
     alone = [llm.complete(prompt).text for prompt in prompts]
     together: dict[int, str] = {}
 

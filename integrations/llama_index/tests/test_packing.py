@@ -17,7 +17,8 @@ from llama_index.llms.rag_middle import (
     RagMiddleLLM,
 )
 
-from rag_middle import MarkerError, mark, parse
+from rag_middle import mark, parse
+from rag_middle.generation import UnreadMarkersWarning
 
 if TYPE_CHECKING:
     from conftest import MakeLLM
@@ -86,7 +87,9 @@ def test_the_helper_of_llama_index_cuts_documents_apart(make_llm: MakeLLM) -> No
     packed = PromptHelper.from_llm_metadata(llm.metadata, tokenizer=llm.tokenize).repack(
         PROMPT, CHUNKS, llm=llm
     )
-    assert any(text.count("[[rm:doc]]") != text.count("[[/rm:doc]]") for text in packed)
+    with pytest.warns(UnreadMarkersWarning, match="a prompt helper that truncates"):
+        whole = documents(packed)
+    assert len(whole) < len(DOCUMENTS)
 
 
 def test_text_beside_documents_never_stands_between_two_of_one_call(llm: RagMiddleLLM) -> None:
@@ -114,9 +117,14 @@ def test_text_without_markers_is_split_as_always(make_llm: MakeLLM) -> None:
     assert helper.repack(PROMPT, [], llm=llm) == [""]
 
 
-def test_broken_markers_are_refused(llm: RagMiddleLLM) -> None:
-    with pytest.raises(MarkerError):
-        DocumentPromptHelper.from_llm(llm).repack(PROMPT, ["[[rm:doc]]One."], llm=llm)
+def test_markers_that_mark_nothing_are_packed_as_text(llm: RagMiddleLLM) -> None:
+    chunks = [mark("One."), "[[rm:doc]]Two.", f"[[/rm:doc]] {mark('Three.')[:-1]}"]
+    packed = DocumentPromptHelper.from_llm(llm).repack(PROMPT, chunks, llm=llm)
+    assert packed == ["\n\n".join(chunks)]
+
+
+def test_markers_take_no_room(llm: RagMiddleLLM) -> None:
+    assert llm.tokenize(mark("One.")) == llm.tokenize("One.")
 
 
 def test_a_prompt_that_leaves_no_room_is_refused_with_its_numbers(make_llm: MakeLLM) -> None:

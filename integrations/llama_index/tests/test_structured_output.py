@@ -70,4 +70,4 @@ def test_query_engines_return_objects_made_from_marked_documents(
         node_postprocessors=[MarkDocuments()],
     )
     assert engine.query(question).response.name == "Loire"
-    assert [(call.opened, call.closed) for call in calls] == [(6, 6)]
+    assert [call.documents for call in calls] == [6]

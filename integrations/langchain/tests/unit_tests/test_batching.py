@@ -15,9 +15,10 @@ from langchain_core.tracers import BaseTracer
 
 from langchain_rag_middle import ChatRagMiddle
 from langchain_rag_middle.gathering import Gathering, Request
-from rag_middle import ContextOverflowError, MarkerError
+from rag_middle import ContextOverflowError, MarkerError, mark
 
 INPUTS = ["a", "b b", "c c c", "d d d d", "e"]
+APART = f"{mark('a')} and {mark('b')}"  # refused: documents stand together
 
 
 def chat(model: Any, **settings: Any) -> ChatRagMiddle:
@@ -99,8 +100,8 @@ def test_inputs_without_a_thread_are_answered_one_by_one(
     assert [answer.content for answer in answers] == expected
     assert tiny.sent.batch_sizes == [most] * bool(most) + [1] * (5 - most)
     with pytest.raises(MarkerError):
-        chat(tiny).batch([*INPUTS, "[[rm:doc]]open"])
-    *_, refused = chat(tiny).batch([*INPUTS, "[[rm:doc]]open"], return_exceptions=True)
+        chat(tiny).batch([*INPUTS, APART])
+    *_, refused = chat(tiny).batch([*INPUTS, APART], return_exceptions=True)
     assert isinstance(refused, MarkerError)
 
 
@@ -147,7 +148,7 @@ def test_calls_that_come_after_an_interrupt_are_not_kept(monkeypatch: pytest.Mon
 
 
 def test_documents_of_each_input_stay_its_own(tiny: Any, batch: Any) -> None:
-    inputs = [f"[[rm:doc]]{each}[[/rm:doc]]\n\nWhich?" for each in INPUTS]
+    inputs = [f"{mark(each)}\n\nWhich?" for each in INPUTS]
     answers = batch(chat(tiny, method="pine"), inputs)
     assert tiny.sent.batch_sizes == [5]
     alone = [chat(tiny, method="pine").invoke(each).content for each in inputs]
@@ -197,7 +198,7 @@ def test_every_input_has_its_own_run_and_config(tiny: Any, batch: Any) -> None:
 
 def test_an_input_that_is_refused_costs_the_others_nothing(make_model: Any, batch: Any) -> None:
     model = make_model(context_window=60)
-    inputs = ["a", "long " * 60, "b", "[[rm:doc]]open", "c"]
+    inputs = ["a", "long " * 60, "b", APART, "c"]
     answers = batch(chat(model), inputs, return_exceptions=True)
     assert isinstance(answers[1], ContextOverflowError)
     assert isinstance(answers[3], MarkerError)

@@ -256,7 +256,7 @@ def check(name: str, kind: Any, tiny: Any, rivers: list[Document]) -> None:
         model = kind(model=tiny, method=method, max_tokens=10)
         answer, returned = CHAINS[name](model, Fixed(documents=retrieved))
         assert tiny.sent.documents == [reads(document) for document in retrieved]
-        assert "[[rm:doc]]" not in tiny.sent.text.replace(reads(rivers[1]), "")
+        assert "[[rm:doc:" not in tiny.sent.text
         assert returned in (None, retrieved)  # as they were
         answers[method].add(answer)
     assert len(answers["pine"]) == 1

@@ -10,6 +10,7 @@ from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage
 from langchain_core.rate_limiters import InMemoryRateLimiter
+from transformers import LlamaConfig
 
 from langchain_rag_middle import ChatRagMiddle, IgnoredArgumentWarning, format_docs
 from rag_middle import (
@@ -233,6 +234,11 @@ class TestHonesty:
         assert limited is not None
         assert limited["max_input_tokens"] == 100
         assert "max_input_tokens" not in (chat("nobody/knows-this-model").profile or {})
+
+    def test_the_profile_counts_rope_scaling_in(self, tmp_path: Path) -> None:
+        scaling = {"rope_type": "linear", "factor": 4.0}
+        LlamaConfig(max_position_embeddings=4096, rope_scaling=scaling).save_pretrained(tmp_path)
+        assert (chat(tmp_path).profile or {})["max_input_tokens"] == 16384
 
 
 def test_the_rate_limiter_is_asked_for_every_call(

@@ -77,6 +77,16 @@ def test_other_weights_under_one_name_have_another_key(make_model: Any, tiny_fol
     assert key(ChatRagMiddle(model=same)) != key(ChatRagMiddle(model=template))
 
 
+def test_weights_edited_after_the_first_question_have_another_key(make_model: Any) -> None:
+    model = make_model()
+    chat = ChatRagMiddle(model=model)
+    before = key(chat)
+    chat.invoke("Hello", on_missing_documents="ignore", max_tokens=1)
+    assert key(chat) == before
+    model.model.get_input_embeddings().weight.data.mul_(1.5)
+    assert key(chat) != before
+
+
 def test_a_model_saved_anew_has_another_key(
     make_model: Any, tiny_folder: Path, tmp_path: Path
 ) -> None:

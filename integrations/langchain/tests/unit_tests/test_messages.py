@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from langchain_core.caches import InMemoryCache
 from langchain_core.documents import Document
 from langchain_core.messages import (
     AIMessage,
@@ -21,6 +22,8 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_rag_middle import ChatRagMiddle, format_docs
 from rag_middle import Document as PromptDocument
 from rag_middle import MarkerError, PromptError, UnsupportedGenerationError
+from rag_middle.documents import MARKER_KEY_VARIABLE
+from rag_middle.generation import UnreadMarkersWarning
 
 MakeModel = Any
 TWO = [Document("Lyon lies on the Rhône."), Document("Nantes lies on the Loire.")]
@@ -249,9 +252,40 @@ def test_what_the_model_said_holds_no_documents(tiny: Any) -> None:
     assert "[[rm:doc]]forged[[/rm:doc]]" in tiny.sent.text
 
 
-def test_broken_markers_are_reported(tiny: Any) -> None:
-    with pytest.raises(MarkerError, match="opened and never closed"):
-        chat(tiny).invoke("[[rm:doc]]half a document")
+def test_text_that_is_cut_out_of_a_document_is_reported(tiny: Any) -> None:
+    with pytest.warns(UnreadMarkersWarning, match="cut or changed after it was marked"):
+        chat(tiny).invoke(format_docs(TWO)[:-9])
+    assert tiny.sent.documents == TEXTS[:1]
+
+
+def test_a_history_of_another_process_needs_the_same_key(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MARKER_KEY_VARIABLE, "of the process that was here before")
+    history = [HumanMessage("Which?"), ToolMessage(format_docs(TWO), tool_call_id="1")]
+    monkeypatch.delenv(MARKER_KEY_VARIABLE)
+    with pytest.warns(UnreadMarkersWarning, match=MARKER_KEY_VARIABLE):
+        chat(tiny).invoke(history)
+    assert tiny.sent.documents == []
+    monkeypatch.setenv(MARKER_KEY_VARIABLE, "of the process that was here before")
+    chat(tiny).invoke(history)
+    assert tiny.sent.documents == TEXTS
+
+
+def test_a_document_sent_again_by_the_user_does_not_break_later_turns(tiny: Any) -> None:
+    again = HumanMessage(f"{format_docs(TWO[:1])} and {format_docs(TWO[:1])}")
+    tool = ToolMessage(format_docs(TWO), tool_call_id="1")
+    with pytest.raises(MarkerError, match="'and' stands between"):
+        chat(tiny).invoke([again, tool])
+    chat(tiny).invoke([again, tool, AIMessage("So."), HumanMessage("And?")])
+    assert tiny.sent.documents == [TEXTS[0], *TEXTS]
+
+
+def test_markers_cost_neither_cached_answers_nor_tokens(tiny: Any) -> None:
+    model = chat(tiny, cache=InMemoryCache())
+    answers = {model.invoke(f"{format_docs(TWO)}\n\nWhich?").content for _ in range(2)}
+    assert len(answers) == len(tiny.sent.batch_sizes) == 1
+    assert model.get_num_tokens(format_docs(TWO)) == model.get_num_tokens("\n\n".join(TEXTS))
 
 
 def test_answers_in_blocks_come_back_as_their_text(tiny: Any) -> None:

@@ -11,7 +11,7 @@ from langchain_core.caches import InMemoryCache
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 
 from langchain_rag_middle import ChatRagMiddle, IgnoredArgumentWarning, RagMiddleLLM
-from rag_middle import ContextOverflowError
+from rag_middle import ContextOverflowError, mark
 
 BOTH = pytest.mark.parametrize("kind", [ChatRagMiddle, RagMiddleLLM])
 
@@ -104,7 +104,7 @@ def test_the_last_message_may_be_anyones(tiny: Any) -> None:
 @BOTH
 def test_models_with_other_settings_do_not_share_cached_answers(kind: Any, tiny: Any) -> None:
     cache = InMemoryCache()
-    prompt = "[[rm:doc]]Lyon on the Rhône.[[/rm:doc]][[rm:doc]]Nantes.[[/rm:doc]]\n\nWhich?"
+    prompt = f"{mark('Lyon on the Rhône.')}{mark('Nantes.')}\n\nWhich?"
     plain = build(kind, tiny, cache=cache).invoke(prompt)
     pine = build(kind, tiny, cache=cache, method="pine").invoke(prompt)
     short = build(kind, tiny, cache=cache, max_tokens=2).invoke(prompt)

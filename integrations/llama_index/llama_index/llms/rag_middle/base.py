@@ -28,7 +28,12 @@ from llama_index.core.types import BaseOutputParser, PydanticProgramMode
 from llama_index.llms.rag_middle.asynchronous import in_thread, streamed_in_thread
 from llama_index.llms.rag_middle.errors import refusals
 from llama_index.llms.rag_middle.loading import chosen_method, loaded_model, stop_strings
-from llama_index.llms.rag_middle.prompting import call_options, chat_request, completion_request
+from llama_index.llms.rag_middle.prompting import (
+    call_options,
+    chat_request,
+    completion_request,
+    formatted_prompt,
+)
 from llama_index.llms.rag_middle.responses import as_chat
 from llama_index.llms.rag_middle.running import complete, stream
 
@@ -73,8 +78,10 @@ class RagMiddleLLM(CustomLLM):
         system_prompt: a system message before every prompt that LlamaIndex's engines send.
         query_wrapper_prompt: a template with ``{query_str}`` around every completion prompt.
         messages_to_prompt: a function that writes the whole prompt instead of the chat template.
-            Control tokens in what it returns are recognised outside of documents.
-        completion_to_prompt: the same for completion prompts.
+            Control tokens that it writes itself are recognised; those in the messages stay text.
+            It is called several times, also with placeholders in place of contents.
+        completion_to_prompt: the same for completion prompts. The query wrapper around them may
+            write control tokens too.
         is_chat_model: whether engines send messages; by default where there is a chat template
             or `messages_to_prompt`.
         device_map: how to spread the model over devices (``"auto"``; needs the accelerate
@@ -251,6 +258,9 @@ class RagMiddleLLM(CustomLLM):
             shaping = {name: request.options[name] for name in names if name in request.options}
             return len(self._model.encode(request.prompt, **shaping))
 
+    def _get_prompt(self, prompt: BasePromptTemplate, **prompt_args: Any) -> str:
+        return formatted_prompt(self, prompt, prompt_args)
+
     # -- LlamaIndex's calls -------------------------------------------------------------------
 
     @llm_completion_callback()
@@ -259,7 +269,8 @@ class RagMiddleLLM(CustomLLM):
 
         Args:
             prompt: what to answer; a user message where there is a chat template.
-            formatted: the prompt is written as the model shall read it.
+            formatted: the prompt is written as the model shall read it. Control tokens in it are
+                text, unless `allow_control_tokens` is given too.
             kwargs: options of this call, see the class.
 
         Raises:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -16,11 +15,10 @@ from llama_index.llms.rag_middle.base import RagMiddleLLM
 from llama_index.llms.rag_middle.errors import ContextWindowError
 
 from rag_middle import mark
-from rag_middle.documents import CLOSE_MARKER, OPEN_MARKER, has_markers, unescape, unmark
+from rag_middle.documents import has_documents, split
 
 __all__ = ["DocumentPromptHelper", "DroppedTextWarning"]
 
-_DOCUMENT = re.compile(f"{re.escape(OPEN_MARKER)}(.*?){re.escape(CLOSE_MARKER)}", re.DOTALL)
 _SEPARATOR = "\n\n"
 
 
@@ -41,7 +39,7 @@ class DocumentPromptHelper(PromptHelper):
     is packed already changes nothing.
 
     Prompts for a `RagMiddleLLM` are measured as they are sent, chat template included, so that a
-    tight window is used to the full and not exceeded. Text without markers is split as always.
+    tight window is used to the full and not exceeded. Text without documents is split as always.
 
     Arguments are those of ``PromptHelper``; `from_llm` knows them.
     """
@@ -76,11 +74,10 @@ class DocumentPromptHelper(PromptHelper):
 
         Raises:
             ContextWindowError: the prompt and the answer alone fill the window.
-            MarkerError: markers are unbalanced, nested or stray.
         """
         text = _SEPARATOR.join(chunk.strip() for chunk in text_chunks if chunk.strip())
         size = self._available(prompt, padding, llm, tools)
-        if not has_markers(text):
+        if not has_documents(text):
             return self._splitter(size).split_text(text)
         pieces = [part for piece in _pieces(text) for part in self._fitting(piece, size)]
         return [_joined(pack) for pack in _packs(pieces, size, self._tokens)]
@@ -107,7 +104,7 @@ class DocumentPromptHelper(PromptHelper):
         return [self._shortened(chunk, max(size, 1)) for chunk in text_chunks]
 
     def _shortened(self, text: str, size: int) -> str:
-        if not has_markers(text):
+        if not has_documents(text):
             kept = self._splitter(size).split_text(text)[0]
             if len(kept) < len(text.strip()):
                 _warn("the end of a text")
@@ -188,18 +185,11 @@ class _Piece(NamedTuple):
 
 
 def _pieces(text: str) -> list[_Piece]:
-    """Documents and what is between them, in order.
-
-    Raises:
-        MarkerError: markers are unbalanced, nested or stray.
-    """
-    unmark(text)
-    pieces, end = [], 0
-    for found in _DOCUMENT.finditer(text):
-        pieces += [_Piece(text[end : found.start()].strip(), False)]
-        pieces += [_Piece(unescape(found.group(1)), True)]
-        end = found.end()
-    pieces += [_Piece(text[end:].strip(), False)]
+    """Documents and what is between them, in order."""
+    pieces = [
+        _Piece(part.strip(), False) if isinstance(part, str) else _Piece(part.text, True)
+        for part in split(text)
+    ]
     return [piece for piece in pieces if piece.text]
 
 

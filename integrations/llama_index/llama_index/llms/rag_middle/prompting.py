@@ -2,40 +2,121 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llama_index.core.base.llms.generic_utils import messages_to_prompt as generic_messages
-from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.base.llms.types import ChatMessage, TextBlock
 from llama_index.core.llms.llm import default_completion_to_prompt
+from llama_index.core.prompts import BasePromptTemplate
 from llama_index.llms.rag_middle.requests import Request, chat_messages, generation_options
 
-from rag_middle import parse
 from rag_middle.generation import GenerationKwargs
 from rag_middle.generation.options import checked_options
+from rag_middle.tokens.chat import Message, TemplateFunction
 
 if TYPE_CHECKING:
     from llama_index.llms.rag_middle.base import RagMiddleLLM
 
-__all__ = ["call_options", "chat_request", "completion_request"]
+__all__ = [
+    "FormattedPrompt",
+    "call_options",
+    "chat_request",
+    "completion_request",
+    "formatted_prompt",
+]
+
+
+class FormattedPrompt(str):
+    """A prompt as an engine formatted it, which still knows what it was made of.
+
+    Attributes:
+        contents: what the LLM's own functions were given: a text or messages.
+        template: writes the prompt of messages with these contents, see `rag_middle.tokens.encode`.
+    """
+
+    contents: str | list[dict[str, Any]]
+    template: TemplateFunction
+
+
+def formatted_prompt(
+    llm: RagMiddleLLM, prompt: BasePromptTemplate, prompt_args: Mapping[str, Any]
+) -> str:
+    """A template of an engine, filled in, and written by the LLM's own functions if it has any.
+
+    Only what these functions write may become control tokens, so what they were given is kept.
+    """
+    received: list[Any] = []
+
+    def written(completion: Callable[[str], str], chat: Callable[[Any], str]) -> str:
+        text = prompt.format(
+            llm=llm, completion_to_prompt=completion, messages_to_prompt=chat, **prompt_args
+        )
+        return text if llm.output_parser is None else llm.output_parser.format(text)
+
+    def noted(function: Callable[[Any], str]) -> Callable[[Any], str]:
+        def note(content: Any) -> str:
+            received.append(content)
+            return function(content)
+
+        return note
+
+    complete, chat = _functions(llm)
+    text = _extended(llm, written(noted(complete), noted(chat)), llm.system_prompt)
+    if len(received) != 1 or not _has_own_functions(llm):
+        return text
+    content = received[0]
+
+    def template(messages: Sequence[Message]) -> str:
+        if isinstance(content, str):
+            *system, user = messages
+            again = written(lambda _: complete(user["content"]), chat)
+        else:
+            system = list(messages[: -len(content)])
+            own = messages[-len(content) :]
+            again = written(complete, lambda _: chat(_as_chat_messages(own, content)))
+        return _extended(llm, again, system[0]["content"] if system else None)
+
+    formatted = FormattedPrompt(text)
+    formatted.contents = content if isinstance(content, str) else _with_arguments(content)
+    formatted.template = template
+    return formatted
 
 
 def completion_request(
     llm: RagMiddleLLM, prompt: str, formatted: bool, given: Mapping[str, Any]
 ) -> Request:
-    """A request for a completion; `formatted` prompts are sent as they are."""
+    """A request for a completion.
+
+    A `formatted` prompt is read as it is. Nobody can tell its template from what was filled in, so
+    nothing in it becomes a control token, unless it is a `FormattedPrompt` or the caller gives
+    ``allow_control_tokens=True``.
+    """
     options = call_options(llm, given)
-    writes_itself = llm.completion_to_prompt is not default_completion_to_prompt
-    if formatted or writes_itself:
-        if not formatted:
-            assert llm.completion_to_prompt is not None
-            prompt = llm.completion_to_prompt(llm._extend_prompt(prompt))
-        return Request(prompt, {**options, **_raw(writes_itself)})
-    if llm.query_wrapper_prompt:
-        prompt = llm.query_wrapper_prompt.format(query_str=prompt)
+    if formatted and not isinstance(prompt, FormattedPrompt):
+        return Request(prompt, {**options, "template": "raw"})
+    if isinstance(prompt, FormattedPrompt):
+        contents = prompt.contents
+        options["template"] = prompt.template
+        if llm.system_prompt and isinstance(contents, str):
+            options["system"] = llm.system_prompt
+        elif llm.system_prompt:
+            # Beside a system message of the engine's own, which system= would refuse.
+            contents = [{"role": "system", "content": llm.system_prompt}, *contents]
+        return Request(contents, options)
     if llm.system_prompt:
         options.setdefault("system", llm.system_prompt)
-    return Request(prompt, options)
+    if not _has_own_functions(llm, chat=False):
+        if llm.query_wrapper_prompt:
+            prompt = llm.query_wrapper_prompt.format(query_str=prompt)
+        return Request(prompt, options)
+    complete, _ = _functions(llm)
+
+    def template(messages: Sequence[Message]) -> str:
+        *system, user = messages
+        return complete(_extended(llm, user["content"], system[0]["content"] if system else None))
+
+    return Request(prompt, {**options, "template": template})
 
 
 def chat_request(
@@ -43,14 +124,15 @@ def chat_request(
 ) -> Request:
     """A request for an answer: through the chat template, else through `messages_to_prompt`."""
     options = call_options(llm, given)
-    writes_itself = llm.messages_to_prompt is not generic_messages
+    _, chat = _functions(llm)
     has_template = bool(getattr(llm.rag_middle_model.tokenizer, "chat_template", None))
-    if has_template and not writes_itself:
+    if has_template and chat is generic_messages:
         return Request(chat_messages(messages), options)
-    assert llm.messages_to_prompt is not None
-    # Documents of earlier turns are plain text, as they are under a chat template.
-    prompt = parse(llm.messages_to_prompt(messages), groups="last")
-    return Request(prompt, {**options, **_raw(writes_itself)})
+
+    def template(contents: Sequence[Message]) -> str:
+        return chat(_as_chat_messages(contents, messages))
+
+    return Request(_with_arguments(messages), {**options, "template": template})
 
 
 def call_options(llm: RagMiddleLLM, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,6 +155,62 @@ def call_options(llm: RagMiddleLLM, given: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _raw(control_tokens: bool) -> dict[str, Any]:
-    """Options for text that is written as the model shall read it."""
-    return {"template": "raw", "allow_control_tokens": control_tokens}
+def _functions(
+    llm: RagMiddleLLM,
+) -> tuple[Callable[[str], str], Callable[[Sequence[ChatMessage]], str]]:
+    """`completion_to_prompt` and `messages_to_prompt`; LlamaIndex's own where there are none."""
+    assert llm.completion_to_prompt is not None
+    assert llm.messages_to_prompt is not None
+    return llm.completion_to_prompt, llm.messages_to_prompt
+
+
+def _has_own_functions(llm: RagMiddleLLM, *, chat: bool = True) -> bool:
+    is_own = llm.completion_to_prompt is not default_completion_to_prompt
+    return is_own or (chat and llm.messages_to_prompt is not generic_messages)
+
+
+def _extended(llm: RagMiddleLLM, prompt: str, system: str | None) -> str:
+    """The prompt after the system prompt and inside the query wrapper, as LlamaIndex does it."""
+    if system:
+        prompt = f"{system}\n\n{prompt}"
+    if llm.query_wrapper_prompt:
+        prompt = llm.query_wrapper_prompt.format(query_str=prompt)
+    return prompt
+
+
+def _with_arguments(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """Messages for a function of the caller, which may read their further arguments too."""
+    return [
+        {**converted, "additional_kwargs": _plain(message.additional_kwargs)}
+        for converted, message in zip(chat_messages(messages), messages, strict=True)
+    ]
+
+
+def _as_chat_messages(
+    contents: Sequence[Message], originals: Sequence[ChatMessage]
+) -> list[ChatMessage]:
+    """LlamaIndex's messages with other contents; those before the originals are system messages."""
+    added = contents[: -len(originals)] if originals else contents
+    system = [ChatMessage(role="system", content=message["content"]) for message in added]
+    return system + [
+        original.model_copy(
+            update={
+                "blocks": [TextBlock(text=message["content"])],
+                "additional_kwargs": message["additional_kwargs"],
+            }
+        )
+        for message, original in zip(contents[len(added) :], originals, strict=True)
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """Strings, numbers and what holds them; other objects hide text that a function may write."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items() if _is_plain(item)}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value if _is_plain(item)]
+    return value
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, str | int | float | Mapping | list | tuple)

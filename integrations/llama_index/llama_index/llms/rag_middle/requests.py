@@ -16,8 +16,8 @@ from llama_index.core.base.llms.types import (
     ThinkingBlock,
 )
 
-from rag_middle import ContextPrompt, Document, Method, PromptError, escape, mark
-from rag_middle.documents import has_markers
+from rag_middle import ContextPrompt, Document, Method, PromptError, mark
+from rag_middle.documents import has_documents
 from rag_middle.generation import MissingDocumentsWarning, Prompt
 
 __all__ = ["Request", "chat_messages", "check_documents", "generation_options"]
@@ -49,8 +49,7 @@ class Request:
 def chat_messages(messages: Sequence[ChatMessage]) -> list[dict[str, str]]:
     """Messages as chat templates read them, documents marked.
 
-    Citable blocks become marked documents. An assistant's message holds no documents: markers in it
-    are escaped.
+    Citable blocks become marked documents.
 
     Raises:
         PromptError: a message holds something else than text.
@@ -59,8 +58,6 @@ def chat_messages(messages: Sequence[ChatMessage]) -> list[dict[str, str]]:
     for index, message in enumerate(messages):
         role = _ROLES.get(message.role, message.role.value)
         content = "\n".join(_texts(message, index))
-        if role == "assistant" and has_markers(content):
-            content = escape(content)
         converted.append({"role": role, "content": content})
     return converted
 
@@ -118,8 +115,11 @@ def _has_documents(prompt: Prompt) -> bool:
     if isinstance(prompt, ContextPrompt):
         return bool(prompt.documents)
     if isinstance(prompt, str):
-        return has_markers(prompt)
-    return any(has_markers(message["content"]) for message in prompt)  # type: ignore[union-attr]
+        return has_documents(prompt)
+    return any(
+        message["role"] != "assistant" and has_documents(message["content"])
+        for message in prompt  # type: ignore[union-attr]
+    )
 
 
 def _texts(message: ChatMessage, index: int) -> list[str]:

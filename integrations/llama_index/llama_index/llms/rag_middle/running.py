@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from llama_index.core.base.llms.types import CompletionResponse
 from llama_index.llms.rag_middle.errors import refusals
 from llama_index.llms.rag_middle.requests import Request, check_documents
-from llama_index.llms.rag_middle.responses import EscapedText, completion
+from llama_index.llms.rag_middle.responses import completion
 
 from rag_middle.generation import GenerationStream
 from rag_middle.methods import resolve_method
@@ -22,10 +22,7 @@ __all__ = ["complete", "stream"]
 def complete(llm: RagMiddleLLM, request: Request) -> CompletionResponse:
     """The whole answer."""
     generation = llm.rag_middle_model.generate(request.prompt, **_checked(llm, request))
-    text = EscapedText()
-    text.push(generation.text)
-    text.finish()
-    return completion(text.text, generation, llm.model_name)
+    return completion(generation.text, generation, llm.model_name)
 
 
 def stream(
@@ -42,13 +39,13 @@ def stream(
 def _responses(
     pieces: GenerationStream, model_name: str, shape: Callable[[CompletionResponse], Any]
 ) -> Generator[Any, None, None]:
-    text = EscapedText()
+    text = ""
     with pieces, refusals():
         for piece in pieces:
-            if delta := text.push(piece):
-                yield shape(completion(text.text, None, model_name, delta))
-        delta = text.finish()
-        yield shape(completion(text.text, pieces.result, model_name, delta))
+            if piece:
+                text += piece
+                yield shape(completion(text, None, model_name, piece))
+        yield shape(completion(text, pieces.result, model_name, ""))
 
 
 def _checked(llm: RagMiddleLLM, request: Request) -> dict[str, Any]:
