@@ -78,7 +78,7 @@ class Family:
     """
 
     name: str
-    config: Callable[[], PretrainedConfig]
+    config: Callable[..., PretrainedConfig]
     traits: Traits
     implementations: tuple[Implementation, ...] = ("sdpa", "eager")
     batch_equals_single: bool = True
@@ -88,10 +88,13 @@ class Family:
     tolerance: float = 1e-4  # float32 sums in another order; a wrong mask moves logits by 0.1
     note: str = ""
 
-    def build(self, attn_implementation: str | None = None) -> PreTrainedModel:
-        """A new model, always with the same weights. Default: the first implementation."""
+    def build(self, attn_implementation: str | None = None, **overrides: Any) -> PreTrainedModel:
+        """A new model, always with the same weights. Default: the first implementation.
+
+        Settings of the config may be replaced; with ``times``, all of its widths are multiplied.
+        """
         implementation = attn_implementation or self.implementations[0]
-        return tiny_models.build(self.name, self.config(), implementation)
+        return tiny_models.build(self.name, self.config(**overrides), implementation)
 
 
 def _rope(theta: float = 10_000.0, **settings: Any) -> dict[str, Any]:
@@ -111,7 +114,7 @@ def _add(
 ) -> None:
     FAMILIES[name] = Family(
         name=name,
-        config=lambda: tiny(config_class, **settings),
+        config=lambda **overrides: tiny(config_class, **settings | overrides),
         traits=traits or Traits(),
         **(vanilla or {}),
     )
@@ -483,6 +486,7 @@ _add(
     max_position_embeddings=...,
     n_positions=512,
     n_embd=64,
+    n_inner=96,
     n_layer=3,
     n_head=4,
 )

@@ -13,6 +13,7 @@ import torch
 from rag_middle.attention import applied
 from rag_middle.layout import PromptLayout
 from tests.families import FAMILIES
+from tests.prompts import laid_out
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -47,10 +48,10 @@ def test_the_made_up_method_of_the_guide_works(monkeypatch: pytest.MonkeyPatch) 
 
     model = FAMILIES["llama"].build()
     ids = torch.arange(1, 31)[None]
-    layout = PromptLayout(length=30, documents=((5, 10), (10, 20)))
+    prompt = laid_out(PromptLayout(length=30, documents=((5, 10), (10, 20))))
 
     def logits(factor: float) -> torch.Tensor:
-        with applied(model, made_up.QuietStart(factor=factor), [layout]):
+        with applied(model, made_up.QuietStart(factor=factor), [prompt]):
             return model(ids).logits
 
     plain = model(ids).logits

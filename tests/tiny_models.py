@@ -24,12 +24,23 @@ KEY_VALUE_HEADS = 2
 HEAD_SIZE = HIDDEN // HEADS
 POSITIONS = 512
 
+# Settings that count channels of the hidden state or of a head, by the names of all families.
+_WIDTHS = (
+    *("hidden_size", "d_model", "n_embd", "word_embed_proj_dim"),
+    *("head_dim", "query_pre_attn_scalar"),
+)
+
 # Parameters with a range of their own (decays of linear attention, activation shapes).
 _KEPT = ("A_log", "dt_bias", "alpha_p", "alpha_n")
 
 
-def tiny(config_class: type[PretrainedConfig], **overrides: Any) -> PretrainedConfig:
-    """A config of the usual size; `overrides` replace or add settings."""
+def tiny(
+    config_class: type[PretrainedConfig], *, times: int = 1, **overrides: Any
+) -> PretrainedConfig:
+    """A config of the usual size; `overrides` replace or add settings.
+
+    Hidden states and heads, and nothing else, are `times` as wide.
+    """
     settings: dict[str, Any] = {
         "vocab_size": VOCABULARY,
         "hidden_size": HIDDEN,
@@ -42,6 +53,12 @@ def tiny(config_class: type[PretrainedConfig], **overrides: Any) -> PretrainedCo
         **special_tokens(),
         **overrides,
     }
+    settings |= {name: times * settings[name] for name in _WIDTHS if settings.get(name, ...) != ...}
+    if "rope_parameters" in settings:  # longrope has a factor for every pair of a head's channels
+        settings["rope_parameters"] = {
+            name: times * value if isinstance(value, list) else value
+            for name, value in settings["rope_parameters"].items()
+        }
     return config_class(**{name: value for name, value in settings.items() if value is not ...})
 
 
@@ -57,14 +74,15 @@ def build(name: str, config: PretrainedConfig, attn_implementation: str) -> PreT
         model: PreTrainedModel = AutoModelForCausalLM.from_config(
             config, attn_implementation=attn_implementation, dtype=torch.float32
         )
-    scramble(model, seed=zlib.crc32(name.encode()))
+    # Wider matrices have smaller weights, or scores would grow with the width.
+    scramble(model, seed=zlib.crc32(name.encode()), std=0.18 * (HIDDEN / config.hidden_size) ** 0.5)
     model.generation_config = GenerationConfig(pad_token_id=0, do_sample=False)
     return model.eval().requires_grad_(False)
 
 
 @torch.no_grad()
-def scramble(model: PreTrainedModel, seed: int) -> None:
-    """Draw all weights again, norms and biases too."""
+def scramble(model: PreTrainedModel, seed: int, std: float = 0.18) -> None:
+    """Draw all weights again, norms and biases too; matrices with this standard deviation."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         if name.rsplit(".", 1)[-1] in _KEPT:
@@ -80,4 +98,4 @@ def scramble(model: PreTrainedModel, seed: int) -> None:
         elif "embed" in name or "wte" in name or "wpe" in name:
             parameter.normal_(std=0.5, generator=generator)
         else:
-            parameter.normal_(std=0.18, generator=generator)
+            parameter.normal_(std=std, generator=generator)

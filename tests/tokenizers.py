@@ -9,7 +9,12 @@ from tempfile import mkdtemp
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
-from tokenizers.trainers import BpeTrainer, WordLevelTrainer
+from tokenizers.trainers import (
+    BpeTrainer,
+    UnigramTrainer,
+    WordLevelTrainer,
+    WordPieceTrainer,
+)
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 CORPUS = (
@@ -148,6 +153,30 @@ def sentencepiece(
     tokenizer.add_tokens(list(TOOL_TOKENS))
     tokenizer.chat_template = chat_template
     return tokenizer
+
+
+def wordpiece(*, chat_template: str | None = None) -> PreTrainedTokenizerFast:
+    """BERT style: lower-cased, accents stripped, pieces of words marked with ``##``."""
+    backend = Tokenizer(models.WordPiece(unk_token="<unk>"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    trainer = WordPieceTrainer(vocab_size=200, special_tokens=["<unk>"], show_progress=False)
+    backend.train_from_iterator(CORPUS, trainer)
+    return _finished(backend, chat_template, bos=True)
+
+
+def unigram(*, chat_template: str | None = None) -> PreTrainedTokenizerFast:
+    """T5 and Gemma style: likeliest pieces of text that NFKC has normalised and stripped."""
+    backend = Tokenizer(models.Unigram())
+    backend.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Strip()])
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    backend.decoder = decoders.Metaspace(prepend_scheme="first")
+    trainer = UnigramTrainer(
+        vocab_size=200, unk_token="<unk>", special_tokens=["<unk>"], show_progress=False
+    )
+    backend.train_from_iterator(CORPUS, trainer)
+    return _finished(backend, chat_template, bos=True)
 
 
 @cache

@@ -27,7 +27,7 @@ def test_an_interrupted_pass_leaves_nothing_for_the_next_one(
     model = family_model(family)
     attention = [m for m in model.modules() if type(m).__name__.endswith("Attention")][1]
     projection = next(m for m in attention.modules() if isinstance(m, torch.nn.Linear))
-    with applied(model, ACTIVE[method], [LONG.layout]):
+    with applied(model, ACTIVE[method], [LONG.tokens]):
         expected = prompt_logits(model, LONG)
 
     def fail(*_: object) -> None:
@@ -36,7 +36,7 @@ def test_an_interrupted_pass_leaves_nothing_for_the_next_one(
 
     # Registered first, so that it runs before hooks of the block.
     handle = (projection if stage == "projection" else attention).register_forward_hook(fail)
-    with applied(model, ACTIVE[method], [LONG.layout]):
+    with applied(model, ACTIVE[method], [LONG.tokens]):
         with pytest.raises(ZeroDivisionError):
             prompt_logits(model, LONG)
         assert torch.equal(prompt_logits(model, LONG), expected)

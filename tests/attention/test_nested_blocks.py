@@ -16,7 +16,7 @@ OUTER = pytest.mark.parametrize("outer", [PINE(), PositionInterpolation()], ids=
 
 
 def logits_under(model: torch.nn.Module, method: Method) -> torch.Tensor:
-    with applied(model, method, [LONG.layout]):
+    with applied(model, method, [LONG.tokens]):
         return prompt_logits(model, LONG)
 
 
@@ -26,7 +26,7 @@ def test_none_inside_a_block_is_the_unmodified_model(
 ) -> None:
     model = family_model("llama")
     plain, changed = prompt_logits(model, LONG), logits_under(model, outer)
-    with applied(model, outer, [LONG.layout]):
+    with applied(model, outer, [LONG.tokens]):
         assert torch.equal(logits_under(model, NoMethod()), plain)
         assert torch.equal(prompt_logits(model, LONG), changed)
 
@@ -38,17 +38,17 @@ def test_blocks_of_different_models_hold_at_the_same_time(
 ) -> None:
     first, second = family_model("llama"), family_model("qwen3")
     expected, expected_second = logits_under(first, outer), logits_under(second, inner)
-    with applied(first, outer, [LONG.layout]), applied(second, inner, [LONG.layout]):
+    with applied(first, outer, [LONG.tokens]), applied(second, inner, [LONG.tokens]):
         assert torch.equal(prompt_logits(first, LONG), expected)
         assert torch.equal(prompt_logits(second, LONG), expected_second)
 
 
 def test_a_second_method_on_the_same_model_is_refused(family_model: FamilyModel) -> None:
     model = family_model("llama")
-    with applied(model, PINE(), [LONG.layout]):
+    with applied(model, PINE(), [LONG.tokens]):
         prompt_logits(model, LONG)
         with (
             pytest.raises(MethodConfigError, match="Compose"),
-            applied(model, LPES(), [LONG.layout]),
+            applied(model, LPES(), [LONG.tokens]),
         ):
             pass

@@ -28,6 +28,7 @@ from rag_middle.calibration import (
 from rag_middle.errors import CalibrationConfigError, CalibrationStateError
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.methods import LPES, Method, NoMethod, resolve_method
+from rag_middle.methods.profiled import as_option
 from rag_middle.profiles import read_profile
 from tests.tokenizers import CHATML, byte_level_bpe
 
@@ -58,10 +59,11 @@ def test_every_search_ends_in_a_profile_that_works(
     assert profile == found.profile
     assert (profile.method, profile.seed, profile.origin) == (method, 4, "measured")
     assert profile.model == model_facts(model.model, model.tokenizer)
-    assert profile.data["search"]["examples"] == 6
+    assert (profile.data["search"]["questions"], profile.data["search"]["prompts"]) == (2, 6)
     assert [each["place"] for each in profile.scores["held_out"]["places"]] == [0, 2, 4]
     assert profile.recommended in (True, False)
-    winner = resolve_method(f"profile:{path}").method  # type: ignore[attr-defined]
+    assert resolve_method(f"profile:{path}").provenance is not None
+    winner = resolve_method(profile.method, as_option(profile.options))
     objective = ExampleObjective(model, made, criterion=profile.search["criterion"])
     assert objective(winner) == profile.scores["search"]["after"]["score"]
     best = max(each["score"] for each in profile.search["trace"][1:] if each["complete"])

@@ -26,6 +26,7 @@ from rag_middle.calibration import (
 )
 from rag_middle.generation import RagMiddleModel
 from tests.tiny_models import build, tiny
+from tests.tokenizers import CHATML, byte_level_bpe
 
 Examples = Callable[..., list[Example]]
 
@@ -111,11 +112,16 @@ def test_candidates_that_share_prompts_are_not_counted_as_if_they_did_not(
     assert seconds["sharing"] < 0.4
 
 
-def test_workers_share_candidates_and_not_the_texts(model: RagMiddleModel) -> None:
+def test_workers_share_candidates_and_not_the_texts(
+    model: RagMiddleModel, examples: Examples
+) -> None:
     pace = estimating.Pace(alone=2.0, candidate=1.0, token=0.01)
 
+    made = examples(10)
+
     def seconds(workers: int) -> float | None:
-        return estimating.estimate(model, CHANNELS, 10, 5, workers, pace).seconds
+        by = "log_likelihood"
+        return estimating.estimate(model, CHANNELS, made, 5, workers, pace, by).seconds
 
     texts, candidates, check = 16 * 100 * 0.01, CHANNELS.most_candidates(model) * 10, 2 * 5 * 2.0
     assert seconds(1) == pytest.approx(texts + candidates + check)
@@ -136,3 +142,23 @@ def test_of_a_search_that_is_known_in_part_no_time_is_said(
             estimated=told.append,
         )
     assert [each.seconds is None for each in told] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("options", "criterion", "noted"),
+    [
+        ({}, "generated_answer", False),
+        ({"criterion": "exact_match"}, "exact_match", True),
+        ({"template": "raw"}, "exact_match", False),
+    ],
+)
+def test_a_model_with_a_chat_template_is_compared_by_what_it_writes(
+    options: dict[str, Any], criterion: str, noted: bool, llama: Any, examples: Examples
+) -> None:
+    chatting = RagMiddleModel(llama, byte_level_bpe(bos=True, chat_template=CHATML))
+    told: list[Estimate] = []
+    search = LayerSearch(population=3, parents=2, mutants=1, crossovers=0, generations=0)
+    found = calibrate(chatting, search, examples(4), estimated=told.append, **options)
+    assert found.profile.search["criterion"] == told[0].criterion == criterion
+    assert told[0].questions == 2
+    assert ("Compare by generated_answer" in (told[0].note or "")) is noted

@@ -1,46 +1,57 @@
-"""How many examples each place gets, and what tells two sets apart."""
+"""At which places questions are asked, what counts as right, and what tells two sets apart."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rag_middle.calibration import Example, allotted, digest, draw_examples
+from rag_middle.calibration import (
+    Example,
+    LayerSearch,
+    ScoringScheme,
+    digest,
+    draw_examples,
+    make_search,
+)
+from rag_middle.documents import ContextPrompt
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.evaluation import InventedDocuments
+from rag_middle.evaluation.tasks import MultiDocumentQA
 
 
-def test_places_get_their_share() -> None:
-    order = allotted(200, {0: 0.2, 4: 0.3, 9: 0.5})
-    assert Counter(order) == {0: 40, 4: 60, 9: 100}
+def scheme_of(*weights: tuple[str, float]) -> ScoringScheme:
+    prompt = ContextPrompt("", ["a"], "b")
+    return ScoringScheme.of(
+        [Example(question=q, place=0, prompt=prompt, answer="x", weight=w) for q, w in weights]
+    )
 
 
-def test_the_first_examples_are_spread_like_all() -> None:
-    order = allotted(200, {0: 0.2, 4: 0.3, 9: 0.5})
-    assert Counter(order[:20]) == {0: 4, 4: 6, 9: 10}
-
-
-def test_a_place_without_weight_gets_none() -> None:
-    assert set(allotted(10, {0: 1, 4: 0, 9: 1})) == {0, 9}
+def test_weights_become_the_smallest_whole_numbers() -> None:
+    scheme = scheme_of(("a", 0.2), ("a", 0.3), ("a", 0.5), ("b", 0.2), ("c", 1.0))
+    assert scheme == ScoringScheme(questions=(0, 0, 0, 1, 2), weights=(2, 3, 5, 2, 10))
+    assert scheme_of(("a", 7.0), ("b", 7.0)) == ScoringScheme.alone(2)
+    assert scheme_of(("a", 1 / 3), ("a", 2 / 3)).weights == (1, 2)
 
 
 @pytest.mark.parametrize(
-    ("count", "weights", "told"),
-    [
-        (10, {0: -1.0, 1: 2.0}, "not all 0"),
-        (10, {0: 0.0}, "not all 0"),
-        (10, {}, "not all 0"),
-        (2, {0: 1.0, 1: 1.0, 2: 1.0}, "too few for 3 places"),
-    ],
+    ("change", "told"),
+    [({"weight": 0.0}, "weight must be"), ({"metric": "rouge"}, "metric must be one of")],
 )
-def test_weights_that_make_no_sense_are_refused(
-    count: int, weights: dict[int, float], told: str
-) -> None:
+def test_examples_that_cannot_be_scored_are_refused(change: dict[str, Any], told: str) -> None:
     with pytest.raises(CalibrationConfigError, match=told):
-        allotted(count, weights)
+        Example(question="q", place=0, prompt=ContextPrompt("", ["a"], "b"), answer="x", **change)
+
+
+@pytest.mark.parametrize("weights", [(-1.0, 2.0), (0.0, 0.0), (1.0,), (float("nan"), 1.0)])
+def test_weights_that_make_no_sense_are_refused(weights: tuple[float, ...]) -> None:
+    with pytest.raises(CalibrationConfigError, match="weights must be at least two numbers"):
+        draw_examples(InventedDocuments(), "lpes", weights=weights, questions=5, held_out=2)
 
 
 def test_any_change_changes_the_digest(examples: Callable[..., list[Example]]) -> None:
@@ -50,16 +61,72 @@ def test_any_change_changes_the_digest(examples: Callable[..., list[Example]]) -
     assert digest(made[::-1]) != before
     assert digest([*made[:2], replace(made[2], answer="x")]) != before
     assert digest([*made[:2], replace(made[2], prompt=made[0].prompt)]) != before
+    for change in ({"answers": ("x",)}, {"metric": "f1"}, {"weight": 2}, {"max_new_tokens": 3}):
+        assert digest([*made[:2], replace(made[2], **change)]) != before
 
 
-def test_examples_of_a_task_are_placed_by_weight_and_held_out_ones_everywhere() -> None:
-    task = InventedDocuments(documents=5)
-    searched, held_out = draw_examples(task, questions=10, held_out=2)
-    assert Counter(each.place for each in searched) == {0: 2, 2: 3, 4: 5}
-    assert Counter(each.place for each in held_out) == dict.fromkeys(range(5), 2)
-    assert not {each.question for each in searched} & {each.question for each in held_out}
-    assert all(each.answer.startswith(" ") for each in searched)
-    assert draw_examples(task, questions=10, held_out=2) == (searched, held_out)
+def test_every_question_is_asked_at_every_place_of_its_search() -> None:
+    task = InventedDocuments(documents=20)
+    wanted = {
+        "lpes": {0: 0.2, 9: 0.3, 19: 0.5},
+        "positional_hidden_states": dict.fromkeys((0, 4, 9, 14, 19), 1.0),
+    }
+    for search, by_place in wanted.items():
+        searched, held_out = draw_examples(task, search, questions=4, held_out=2)
+        asked: dict[str, dict[int, float]] = {}
+        for each in searched:
+            asked.setdefault(each.question, {})[each.place] = each.weight
+        assert list(asked.values()) == [by_place] * 4
+        assert Counter(each.place for each in held_out) == dict.fromkeys((0, 4, 9, 14, 19), 2)
+        assert {each.weight for each in held_out} == {1.0}
+        assert not {each.question for each in searched} & {each.question for each in held_out}
+        assert all(each.answer.startswith(" ") for each in searched)
+        assert draw_examples(task, search, questions=4, held_out=2) == (searched, held_out)
+
+
+def test_places_that_fall_together_count_together_and_those_without_weight_are_left_out() -> None:
+    def places(documents: int, *weights: float) -> dict[int, float]:
+        task = InventedDocuments(documents=documents)
+        found, _ = draw_examples(task, "lpes", questions=3, held_out=2, weights=weights)
+        return {each.place: each.weight for each in found}
+
+    assert places(2, 0.2, 0.3, 0.5) == {0: 0.5, 1: 0.5}
+    assert places(9, 1, 0, 3) == {0: 1, 8: 3}
+    assert places(9, 1, 2) == {0: 1, 8: 2}
+
+
+def test_what_counts_as_right_is_the_tasks(tmp_path: Path) -> None:
+    line = {
+        "question": "Who?",
+        "answers": ["Wilhelm Röntgen", "Röntgen"],
+        "title": "T",
+        "text": "R",
+    }
+    data = tmp_path / "q.jsonl"
+    texts = [json.dumps(line | {"text": f"R {n}", "title": f"T{n}"}) for n in range(12)]
+    data.write_text("\n".join(texts), encoding="utf-8")
+    [first, *_], _ = draw_examples(
+        MultiDocumentQA(data=data, documents=3), "lpes", questions=5, held_out=3
+    )
+    assert first.is_right("The prize went to Wilhelm röntgen.")
+    assert first.is_right("“Röntgen”, in 1901")
+    assert not first.is_right("Nobody knows.")
+    assert first.max_new_tokens == 100
+    [invented, *_], _ = draw_examples(
+        InventedDocuments(cited=True), "lpes", questions=5, held_out=3
+    )
+    value = invented.answer.rpartition(": ")[2]
+    assert invented.is_right(f"It is {value}, I think.")
+    assert not invented.is_right(f"It is {value}x.")  # stated as a whole, or not at all
+
+
+def test_the_papers_sizes_have_a_name() -> None:
+    search = make_search("lpes:paper")
+    assert isinstance(search, LayerSearch)
+    assert (search.questions, search.held_out, search.weights) == (200, 500, (0.2, 0.3, 0.5))
+    assert (search.population, search.parents, search.generations) == (32, 12, 20)
+    assert (search.mutants, search.crossovers, search.as_in_paper) == (16, 4, True)
+    assert make_search("lpes:paper", {"generations": 3}).generations == 3  # type: ignore[attr-defined]
 
 
 def test_tasks_without_gold_documents_give_no_examples() -> None:
@@ -67,4 +134,4 @@ def test_tasks_without_gold_documents_give_no_examples() -> None:
         places = 0  # type: ignore[assignment]
 
     with pytest.raises(CalibrationConfigError, match="cannot be calibrated on"):
-        draw_examples(NoGold(), questions=10, held_out=2)
+        draw_examples(NoGold(), "lpes", questions=10, held_out=2)

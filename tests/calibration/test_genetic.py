@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import pytest
 
 from rag_middle.calibration import CurveSearch, Outcome, Race, evolve
-from rag_middle.calibration.genetic import Genome
+from rag_middle.calibration.genetic import Genome, _Evolution
 from rag_middle.errors import CalibrationConfigError
+from tests.reference import lpes_search as naive
 
 LAYERS = 32
 SMALL: dict[str, Any] = {"population": 8, "parents": 4, "mutants": 4, "crossovers": 2}
@@ -51,12 +54,85 @@ def test_every_curve_is_valid_and_scored_once(curve: Any, points: int) -> None:
         assert all(10 <= y <= 20 for _, y in genome)
 
 
-def test_the_plain_algorithm_scores_curves_again() -> None:
-    settings = CurveSearch(plain=True, control_points=2, generations=10)
+def genes(genome: Genome) -> naive.Genes:
+    return tuple(chain(*genome))
+
+
+def points(flat: Sequence[int]) -> Genome:
+    return tuple(zip(flat[::2], flat[1::2], strict=True))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_as_in_the_paper_it_is_the_naive_search(seed: int) -> None:
+    settings = CurveSearch(as_in_paper=True, generations=3, patience=1, screening=7)
     landscape = Landscape(settings)
-    evolve(settings, LAYERS, 0, landscape)
-    curves = [settings.factors(genome, LAYERS) for genome, _ in landscape.asked]
-    assert len(set(curves)) < len(curves)
+    asked: list[Genome] = []
+
+    def fitness(flat: naive.Genes) -> float:
+        asked.append(points(flat))
+        return landscape.outcome(points(flat)).score
+
+    ranked = evolve(settings, LAYERS, seed, landscape)
+    start = (0, 15, 10, 15, 21, 15, 31, 15)
+    expected = naive.search(start, LAYERS, 3, fitness, random.Random(f"lpes {seed}"))
+    assert [genome for genome, _ in landscape.asked] == asked
+    assert {race for _, race in landscape.asked} == {None}
+    # The fittest; after them the naive search has the last children, and ours who came before.
+    assert [genome for genome, _ in ranked][:12] == [points(flat) for _, flat in expected][:12]
+
+
+@pytest.mark.parametrize("as_in_paper", [True, False])
+def test_mutants_are_drawn_until_they_fit_and_not_pushed_to_the_bounds(as_in_paper: bool) -> None:
+    settings = CurveSearch(as_in_paper=as_in_paper, control_points=3)
+    evolution = _Evolution(settings, 6, 0, lambda genomes, race: [], None)
+    genome: Genome = ((0, 10), (2, 11), (5, 20))  # every point at a bound or near one
+    possible = naive.mutants(genes(genome), 6)
+    draws = 100 * len(possible)
+    drawn = Counter(genes(evolution._mutant(genome)) for _ in range(draws))
+    assert set(drawn) == set(possible)
+    assert 0.5 < min(drawn.values()) / 100 < max(drawn.values()) / 100 < 1.6  # all as likely
+
+
+@pytest.mark.parametrize("as_in_paper", [True, False])
+def test_parents_are_cut_anywhere_also_inside_a_control_point(as_in_paper: bool) -> None:
+    settings = CurveSearch(as_in_paper=as_in_paper)
+    evolution = _Evolution(settings, 32, 0, lambda genomes, race: [], None)
+    parents: list[Genome] = [
+        ((0, 11), (5, 12), (9, 13), (30, 14)),
+        ((1, 20), (12, 19), (13, 18), (31, 17)),
+    ]
+    drawn = {tuple(genes(child) for child in evolution._crossed(parents)) for _ in range(500)}
+    possible = {
+        pair
+        for pairs in (naive.children(*map(genes, order), 32) for order in (parents, parents[::-1]))
+        for pair in pairs
+        if pair
+    }
+    assert drawn == possible
+    assert any(len(pair) == 1 for pair in possible)  # one child may be out of order
+
+
+@pytest.mark.parametrize("as_in_paper", [True, False])
+def test_of_two_children_the_better_is_kept(as_in_paper: bool) -> None:
+    settings = CurveSearch(as_in_paper=as_in_paper)
+    evolution = _Evolution(settings, LAYERS, 0, Landscape(settings), None)
+    worse: Genome = ((0, 16), (10, 16), (21, 16), (31, 16))
+    better: Genome = ((0, 12), (10, 12), (21, 12), (31, 12))
+    alone: Genome = ((0, 18), (10, 18), (21, 18), (31, 18))
+    evolution._add([(worse, better), (alone,)])
+    assert [scored.genome for scored in evolution._best()] == [better, alone]
+
+
+def test_the_search_ends_when_nothing_better_comes() -> None:
+    settings = CurveSearch(patience=2, **SMALL)
+
+    def flat(genomes: Sequence[Genome], race: Race | None) -> list[Outcome]:
+        asked.append(len(genomes))
+        return [Outcome(score=0.0) for _ in genomes]
+
+    asked: list[int] = []
+    evolve(settings, LAYERS, 0, flat)
+    assert len(asked) == 2 + 2  # the first population in two parts, then two generations
 
 
 def test_the_search_climbs() -> None:
@@ -113,9 +189,8 @@ def test_children_race_against_the_worst_parent() -> None:
     assert min(each.count("1") for each in last.known[:4]) == last.reference.count("1")
 
 
-@pytest.mark.parametrize("change", [{"racing": False}, {"plain": True}])
-def test_without_racing_everything_is_scored(change: dict[str, bool]) -> None:
-    settings = CurveSearch(generations=2, **SMALL, **change)
+def test_without_racing_everything_is_scored() -> None:
+    settings = CurveSearch(generations=2, racing=False, **SMALL)
     landscape = Landscape(settings)
     evolve(settings, LAYERS, 0, landscape)
     assert {race for _, race in landscape.asked} == {None}
@@ -131,17 +206,6 @@ def test_screening_finds_good_curves_with_less_scoring(seed: int) -> None:
         return next(i for i, score in enumerate(scores) if score >= fitness)
 
     assert curves_until(0.85, screening=4) < curves_until(0.85, screening=1)
-
-
-def test_the_plain_algorithm_scores_every_child() -> None:
-    settings = CurveSearch(plain=True, generations=2, screening=4, **SMALL)
-    one = CurveSearch(plain=True, generations=2, screening=1, **SMALL)
-    asked = []
-    for each in (settings, one):
-        landscape = Landscape(each)
-        evolve(each, LAYERS, 0, landscape)
-        asked.append(landscape.asked)
-    assert asked[0] == asked[1]
 
 
 def test_fitness_without_verdicts_is_searched_without_a_race() -> None:
@@ -190,6 +254,7 @@ def test_more_points_than_layers_are_refused() -> None:
         ({"parents": 33}, "parents must be 2 to population=32"),
         ({"generations": -1}, "generations must be a whole number >= 0"),
         ({"risk": 1.0}, "risk must be"),
+        ({"patience": 0}, "patience must be a whole number >= 1"),
         ({"screening": 0}, "screening must be a whole number >= 1"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,20 @@ def test_another_search_is_refused_and_left_alone(tmp_path: Path) -> None:
     with (
         pytest.raises(CalibrationStateError, match="differs in seed"),
         open_journal(path, {**IDENTITY, "seed": 2}),
+    ):
+        pass
+    assert path.read_bytes() == before
+
+
+def test_the_state_of_an_earlier_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = written(tmp_path / "s.state")
+    lines = path.read_bytes().splitlines(keepends=True)
+    text = json.dumps({"identity": IDENTITY}).encode()  # as it was before formats had a number
+    path.write_bytes(b"%08x " % zlib.crc32(text) + text + b"\n" + b"".join(lines[1:]))
+    before = path.read_bytes()
+    with (
+        pytest.raises(CalibrationStateError, match=r"another version of rag-middle \(format 1;"),
+        open_journal(path, IDENTITY),
     ):
         pass
     assert path.read_bytes() == before

@@ -1,8 +1,9 @@
-"""Scoring by teacher forcing."""
+"""Scoring by what the model writes, and by teacher forcing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from rag_middle.calibration import Example, ExampleObjective, Race
 from rag_middle.errors import CalibrationConfigError, UnsupportedGenerationError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import LPES, SIW, Method, MsPoE, NoMethod, PositionalHiddenStates
+from tests.reference.lpes_search import weighted_accuracy
 
 Examples = Callable[..., list[Example]]
 METHODS: list[Method] = [
@@ -46,6 +48,57 @@ def test_the_score_is_what_was_asked_for(model: RagMiddleModel, examples: Exampl
     assert other.score == pytest.approx(sum(by_hand) / 6, abs=1e-4)  # padding moves last digits
 
 
+def test_generated_answers_weigh_as_in_the_naive_fitness(
+    model: RagMiddleModel, examples: Examples
+) -> None:
+    """The answer comes in the middle of a sentence, or is another of the right ones."""
+    weights = {0: 0.2, 2: 0.3, 4: 0.5}
+    made = []
+    for index, each in enumerate(examples(12)):
+        said = model.generate(each.prompt, max_new_tokens=6).text.split()
+        alias = said[2] if index % 5 in (0, 1, 3) and len(said) > 2 else "nothing of the kind"
+        answers = ("what nobody says", alias)
+        made.append(replace(each, answers=answers, weight=weights[each.place], max_new_tokens=6))
+    objective = ExampleObjective(model, made, criterion="generated_answer", max_batch_size=5)
+    outcome = objective.outcome(NoMethod(), 0, 12)
+    expected = weighted_accuracy(
+        model.model,
+        [[list(model.encode(e.prompt).input_ids) for e in made[i : i + 3]] for i in (0, 3, 6, 9)],
+        [[e.answers for e in made[i : i + 3]] for i in (0, 3, 6, 9)],
+        lambda ids: model.tokenizer.decode(ids, skip_special_tokens=True),
+        max_new_tokens=6,
+    )
+    assert outcome.score == pytest.approx(expected)
+    assert 0 < outcome.right.count("1") < 12
+    assert outcome.log_likelihood is None
+    # Word for word from the first token on, fewer of them are written.
+    word_for_word = [replace(each, answer=f" {each.answers[1]}") for each in made]
+    assert ExampleObjective(model, word_for_word)(NoMethod()) < outcome.score
+
+
+def test_where_nothing_generated_is_right_the_likelihood_says_what_is_nearest(
+    model: RagMiddleModel, examples: Examples
+) -> None:
+    made = [replace(each, answers=("nothing of the kind",)) for each in examples(6)]
+    objective = ExampleObjective(model, made, criterion="generated_answer")
+    outcome = objective.outcome(NoMethod(), 0, 6)
+    likely = ExampleObjective(model, made, criterion="log_likelihood")
+    assert outcome.score == 0
+    assert outcome.log_likelihood == likely(NoMethod())
+
+
+def test_generated_answers_race_too(model: RagMiddleModel, examples: Examples) -> None:
+    objective = ExampleObjective(
+        model, examples(16), criterion="generated_answer", max_batch_size=4
+    )
+    whole = objective.outcome(NoMethod(), 0, 16)
+    race = Race(reference="1" * 16, known=("1" * 16,) * 9, risk=0.05)
+    lost = objective.outcome(NoMethod(), 0, 16, race)
+    assert not lost.complete
+    assert 0 < lost.prompts < 16
+    assert all(mine in (theirs, "-") for mine, theirs in zip(lost.right, whole.right, strict=True))
+
+
 def test_a_part_of_the_examples(model: RagMiddleModel, examples: Examples) -> None:
     objective = ExampleObjective(model, examples(9))
     whole = objective.outcome(NoMethod(), 0, 9).right
@@ -73,10 +126,10 @@ def test_a_race_ends_early_and_says_so(model: RagMiddleModel, examples: Examples
     lost = objective.outcome(NoMethod(), 0, 16, race)
     assert "0" in whole.right
     assert not lost.complete
-    assert lost.examples < 16
+    assert lost.prompts < 16
     assert set(lost.right[12:]) <= {"0", "1"}
     assert all(mine in (theirs, "-") for mine, theirs in zip(lost.right, whole.right, strict=True))
-    assert lost.score == lost.right.count("1") / lost.examples
+    assert lost.score == lost.right.count("1") / lost.prompts
 
 
 def test_a_race_that_is_not_lost_tells_what_there_is_without_one(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from itertools import product
+from itertools import pairwise, product
 from math import comb, prod
 
 import pytest
 
+from rag_middle.calibration import ScoringScheme
 from rag_middle.calibration.racing import UNSCORED, Race, chance_of
 from rag_middle.errors import CalibrationConfigError
 
@@ -18,22 +19,40 @@ def tried(verdicts: str, count: int, order: tuple[int, ...] | None = None) -> st
     return "".join(each if i in known else UNSCORED for i, each in enumerate(verdicts))
 
 
-@pytest.mark.parametrize("chances", [(0.5, 0.5, 0.5), (0.1, 0.9, 0.3, 0.7), (0.2,), ()])
-def test_the_chance_of_several_events_is_that_of_all_their_combinations(
-    chances: tuple[float, ...],
+QUESTIONS: list[list[list[tuple[float, int]]]] = [
+    [[(0.5, 1)], [(0.5, 1)], [(0.5, 1)]],
+    [[(0.1, 1)], [(0.9, 3)], [(0.3, 1)], [(0.7, 2)]],
+    [[(0.2, 2), (0.6, 3), (0.6, 5)], [(0.4, 3)], [(0.9, 5), (0.1, 2)]],
+    [[(0.2, 1)]],
+    [],
+]
+
+
+@pytest.mark.parametrize("questions", QUESTIONS)
+def test_the_chance_of_a_sum_is_that_of_all_its_combinations(
+    questions: list[list[tuple[float, int]]],
 ) -> None:
-    for wanted in range(len(chances) + 2):
+    """One number from 0 to 1 is drawn per question; prompts with a larger chance are answered."""
+
+    def gains(prompts: list[tuple[float, int]]) -> list[tuple[float, int]]:
+        steps = [0.0, *sorted({chance for chance, _ in prompts}), 1.0]
+        return [
+            (high - low, sum(weight for chance, weight in prompts if chance >= high))
+            for low, high in pairwise(steps)
+        ]
+
+    for wanted in range(sum(weight for prompts in questions for _, weight in prompts) + 2):
         expected = sum(
-            prod(p if happens else 1 - p for happens, p in zip(events, chances, strict=True))
-            for events in product((False, True), repeat=len(chances))
-            if sum(events) >= wanted
+            prod(chance for chance, _ in drawn)
+            for drawn in product(*map(gains, questions))
+            if sum(gain for _, gain in drawn) >= wanted
         )
-        assert chance_of(wanted, chances) == pytest.approx(expected, abs=1e-12)
+        assert chance_of(wanted, questions) == pytest.approx(expected, abs=1e-12)
 
 
 def test_the_chance_of_equally_likely_events_is_binomial() -> None:
     tail = sum(comb(100, k) * 0.25**k * 0.75 ** (100 - k) for k in range(30, 101))
-    assert chance_of(30, [0.25] * 100) == pytest.approx(tail, rel=1e-9)
+    assert chance_of(30, [[(0.25, 1)]] * 100) == pytest.approx(tail, rel=1e-9)
 
 
 def test_who_cannot_catch_up_is_dropped_whatever_the_risk() -> None:
@@ -45,7 +64,7 @@ def test_who_cannot_catch_up_is_dropped_whatever_the_risk() -> None:
 def test_without_risk_a_chance_too_small_for_a_float_still_counts() -> None:
     reference = "1" * 290 + "0" * 300
     race = Race(reference=reference, known=(reference,) * 36, risk=0.0)
-    assert chance_of(290, [1 / 38] * 300) == 0.0
+    assert chance_of(290, [[(1 / 38, 1)]] * 300) == 0.0
     assert not race.lost(tried("0" * 590, 290))
 
 
@@ -77,6 +96,23 @@ def test_examples_on_which_candidates_differ_come_first() -> None:
     assert Race(reference="101").order == (0, 1, 2)
 
 
+def test_the_places_of_a_question_are_tried_together_and_count_by_weight() -> None:
+    scheme = ScoringScheme(questions=(0, 0, 1, 1, 2, 2), weights=(2, 5, 2, 5, 2, 5))
+    # On question 0 all agree, on 1 about the heavy place, on 2 about neither.
+    known = ("110101", "110010", "110111", "110000")
+    race = Race(reference="110101", known=known, scheme=scheme)
+    assert race.order == (4, 5, 2, 3, 0, 1)
+    assert race.expected("11--01") == pytest.approx((2 + 5 + 2 * 1 / 6 + 5 * 3 / 6 + 5) / 21)
+    # A heavy place was lost. Another heavy one can make up for it, a light one cannot.
+    assert not Race(reference="010011", scheme=scheme, risk=0.0).lost("000---")
+    assert Race(reference="010101", scheme=scheme, risk=0.0).lost("000---")
+
+
+def test_a_scheme_for_other_prompts_is_refused() -> None:
+    with pytest.raises(CalibrationConfigError, match="the scoring scheme 2"):
+        Race(reference="101", scheme=ScoringScheme.alone(2))
+
+
 def test_what_was_not_tried_is_expected_as_it_was_known() -> None:
     race = Race(reference="1100", known=("1100", "1000"))
     assert race.expected("1---") == pytest.approx((1 + 2 / 4 + 1 / 4 + 1 / 4) / 4)
@@ -85,23 +121,35 @@ def test_what_was_not_tried_is_expected_as_it_was_known() -> None:
 
 @pytest.mark.parametrize("batch", [2, 8])
 @pytest.mark.parametrize("spread", [0.05, 0.5])
-def test_drops_are_as_rarely_wrong_as_promised(spread: float, batch: int) -> None:
-    """Candidates that answer each example with a chance of its own, as those before them."""
+@pytest.mark.parametrize("places", [1, 3])
+def test_drops_are_as_rarely_wrong_as_promised(places: int, spread: float, batch: int) -> None:
+    """Candidates that answer each prompt with a chance of its own, as those before them.
+
+    Who answers a question at one place answers it at those where it is likelier, too.
+    """
     rng = random.Random(f"{spread} {batch}")
-    count, wrong, drops = 80, 0, 0
-    for _ in range(30):
-        chances = [rng.betavariate(spread, spread) for _ in range(count)]
+    count, wrong, drops = 80 // places, 0, 0
+    weights = (2, 3, 5)[:places] * count
+    questions = tuple(index // places for index in range(count * places))
+    scheme = ScoringScheme(questions=questions, weights=weights)
 
-        def candidate(chances: list[float] = chances) -> str:
-            return "".join("1" if rng.random() < chance else "0" for chance in chances)
+    def score(right: str) -> int:
+        return sum(weight for weight, verdict in zip(weights, right, strict=True) if verdict == "1")
 
-        known = sorted((candidate() for _ in range(36)), key=lambda each: -each.count("1"))
-        race = Race(reference=known[11], known=tuple(known), risk=0.05)
+    for _ in range(12 // places):
+        chances = [[rng.betavariate(spread, spread) for _ in range(places)] for _ in range(count)]
+
+        def candidate(chances: list[list[float]] = chances) -> str:
+            drawn = [(rng.random(), question) for question in chances]
+            return "".join("1" if luck < p else "0" for luck, question in drawn for p in question)
+
+        known = sorted((candidate() for _ in range(36)), key=lambda right: -score(right))
+        race = Race(reference=known[11], known=tuple(known), risk=0.05, scheme=scheme)
         for _ in range(40):
             right = candidate()
-            stops = range(batch, count, batch)
+            stops = range(batch, count * places, batch)
             if any(race.lost(tried(right, stop, race.order)) for stop in stops):
                 drops += 1
-                wrong += right.count("1") >= race.reference.count("1")
-    assert drops > 200
+                wrong += score(right) >= score(race.reference)
+    assert drops > 50 // places
     assert wrong / drops <= 0.05

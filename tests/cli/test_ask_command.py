@@ -154,9 +154,9 @@ def test_options_reach_the_model(ask: Run) -> None:
     [
         (("--method", "pinee"), "UnknownNameError", "Did you mean 'pine'?"),
         (("-o", "first_layer=0"), "MethodConfigError", "none has no option 'first_layer'"),
-        (("--top-k", "0"), "RetrievalConfigError", "--top-k must be a whole number of documents"),
-        (("--top-p", "2"), "UnsupportedGenerationError", "--top-p must be"),
-        (("--max-new-tokens", "0"), "UnsupportedGenerationError", "--max-new-tokens must be"),
+        (("--top-k", "0"), "UsageError", "Invalid value for '--top-k'"),
+        (("--top-p", "0"), "UnsupportedGenerationError", "--top-p must be"),
+        (("--max-new-tokens", "0"), "UsageError", "Invalid value for '--max-new-tokens'"),
         (("--prompt-template", "gone.json"), "PromptError", "Pass the path of a JSON file"),
     ],
 )

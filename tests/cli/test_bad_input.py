@@ -243,7 +243,7 @@ def test_a_folder_that_holds_no_model(ask: Run, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("--device", "abacus"), "There is no device 'abacus'"),
-        (("--attn-implementation", "nonsense"), "Cannot load"),
+        (("--attn-implementation", "nonsense"), "There is no --attn-implementation 'nonsense'"),
     ],
 )
 def test_a_model_that_cannot_be_loaded_as_asked_for(

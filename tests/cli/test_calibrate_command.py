@@ -95,7 +95,7 @@ def test_losers_are_said_to_be_dropped_where_the_search_drops_them(calibrate: An
 
     assert told(out="racing")
     assert not told("-s", "racing=false", out="whole")
-    assert not told("-s", "plain=true", out="plain")
+    assert not told("-s", "as_in_paper=true", out="paper")
 
 
 def test_the_found_channels_are_drawn(calibrate: Any) -> None:
@@ -177,8 +177,8 @@ def test_another_search_in_the_same_folder_is_refused(calibrate: Any) -> None:
         (["-s", "risk=high"], "risk must hold numbers"),
         (["-s", "racing=3"], "racing must be true or false"),
         (["-s", "control_points=4"], "4 control points need as many layers"),
-        (["--weights", "1,2"], "three numbers"),
-        (["--weights", "a,b,c"], "--weights must be three numbers"),
+        (["--weights", "1"], "--weights must be at least two numbers"),
+        (["--weights", "a,b,c"], "--weights must be numbers joined by commas"),
         (["--task", "retrieved_qa"], "index"),
         (["--questions", "0"], "--questions"),
     ],

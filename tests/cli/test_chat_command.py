@@ -92,7 +92,7 @@ def test_what_is_refused_ends_nothing_but_is_told(chat: Run, line: str, message:
 def test_nothing_loaded_is_needed_to_refuse_options(run: Run) -> None:
     shown = run("chat", "--docs", "gone", "--model", "not loaded", "--top-p", "3", input="")
     assert shown.status == 2
-    assert "--top-p must be" in shown.err
+    assert "Invalid value for '--top-p'" in shown.err
 
 
 def test_an_interrupt_cancels_the_answer_and_not_the_program(

@@ -91,7 +91,7 @@ def test_killed_and_started_again_it_asks_nothing_twice(
         (("--metric", "f2"), "no metric 'f2'"),
         (("--task", "own_questions"), "needs 'data'"),
         (("--task", "invented"), "invented_documents"),
-        (("--batch-size", 0), "--batch-size must"),
+        (("--batch-size", 0), "Invalid value for '--batch-size'"),
         (("--data", "nothing.jsonl"), "cannot be read"),
     ],
 )

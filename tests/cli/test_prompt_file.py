@@ -28,6 +28,11 @@ def test_a_text_with_markers(path: Path) -> None:
     assert read_prompt(str(path)) == PROMPT
 
 
+def test_a_text_that_another_process_marked(path: Path) -> None:
+    path.write_text(f"[[rm:doc:{'0' * 24}]]One.[[/rm:doc]]\n[[rm:doc]]Two.[[/rm:doc]]\nAfter.")
+    assert read_prompt(str(path)) == ContextPrompt("", ["One.", "Two."], "After.", "\n")
+
+
 def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     typed = io.TextIOWrapper(io.BytesIO("[[rm:doc]]Rhône[[/rm:doc]]?".encode()), encoding="ascii")
     monkeypatch.setattr(sys, "stdin", typed)

@@ -37,7 +37,9 @@ from rag_middle.methods import (
     SelfExtend,
     StructuredPrompting,
 )
+from rag_middle.tokens import TokenizedPrompt
 from tests.families import COMPLEX, FAMILIES, LATENT, NO_INTERFACE, Traits
+from tests.prompts import laid_out
 from tests.tiny_models import VOCABULARY
 
 __all__ = [
@@ -62,6 +64,11 @@ class Prompt:
 
     ids: Tensor
     layout: PromptLayout
+
+    @property
+    def tokens(self) -> TokenizedPrompt:
+        """As `applied` takes it."""
+        return laid_out(self.layout, self.ids[0].tolist())
 
     @classmethod
     def random(cls, layout: PromptLayout, seed: int) -> Prompt:

@@ -58,7 +58,7 @@ def test_long_prompts_use_the_frequencies_of_the_models_own_pass(
     prompt = _neutral_prompt(method, BEYOND)
     plain = prompt_logits(FAMILIES[family].build(implementation), prompt)
     model = FAMILIES[family].build(implementation)  # dynamic frequencies remember earlier inputs
-    with applied(model, NEUTRAL[method], [prompt.layout]):
+    with applied(model, NEUTRAL[method], [prompt.tokens]):
         assert distance(prompt_logits(model, prompt), plain) < FAMILIES[family].tolerance
 
 
@@ -76,7 +76,7 @@ def test_generation_follows_the_model_across_the_change(
     expected = _frozen(family, tokens) if method == "pine" else FAMILIES[family].build()
     _, plain = generated(expected, [prompt], steps=12)
     model = FAMILIES[family].build()
-    with applied(model, NEUTRAL[method], [prompt.layout]):
+    with applied(model, NEUTRAL[method], [prompt.tokens]):
         _, logits = generated(model, [prompt], steps=12)
     assert distance(logits, plain) < FAMILIES[family].tolerance
 
@@ -92,5 +92,5 @@ def test_rescaled_positions_do_not_change_the_frequencies(
     positions: Tensor = torch.arange(40)[None] / scale
     expected = _frozen(family, 40)(input_ids=BEYOND.ids, position_ids=positions).logits[0]
     model = FAMILIES[family].build()
-    with applied(model, method, [BEYOND.layout]):
+    with applied(model, method, [BEYOND.tokens]):
         assert distance(prompt_logits(model, BEYOND), expected) < FAMILIES[family].tolerance

@@ -39,7 +39,7 @@ def test_each_part_of_a_composition_takes_effect(
     model = family_model(family)
 
     def logits(method: Method) -> torch.Tensor:
-        with applied(model, method, [LONG.layout]):
+        with applied(model, method, [LONG.tokens]):
             return prompt_logits(model, LONG)
 
     together = logits(composed(names))
@@ -58,12 +58,12 @@ def test_compositions_keep_the_contract_of_generation(
     family: str, names: tuple[str, ...], family_model: FamilyModel
 ) -> None:
     model, method = family_model(family), composed(names)
-    with applied(model, method, [SHORT.layout, LONG.layout]):
+    with applied(model, method, [SHORT.tokens, LONG.tokens]):
         together, logits = generated(model, [SHORT, LONG])
     for row, prompt in enumerate((SHORT, LONG)):
-        with applied(model, method, [prompt.layout]):
+        with applied(model, method, [prompt.tokens]):
             alone, alone_logits = generated(model, [prompt])
-        with applied(model, method, [prompt.layout]):
+        with applied(model, method, [prompt.tokens]):
             at_once = recomputed(model, prompt, alone[0])
         assert torch.equal(together[row], alone[0])
         assert distance(logits[row], alone_logits[0]) < FAMILIES[family].tolerance
@@ -73,9 +73,9 @@ def test_compositions_keep_the_contract_of_generation(
 def test_one_method_twice_in_different_layers(family_model: FamilyModel) -> None:
     model = family_model("llama")
     parts = (PositionInterpolation(scale=1.3, layers=(0,)), PositionInterpolation(layers=(2,)))
-    with applied(model, Compose(methods=parts), [LONG.layout]):
+    with applied(model, Compose(methods=parts), [LONG.tokens]):
         in_parts = prompt_logits(model, LONG)
-    with applied(model, LPES(factors=(1.3, 1.0, 1.5)), [LONG.layout]):
+    with applied(model, LPES(factors=(1.3, 1.0, 1.5)), [LONG.tokens]):
         assert torch.equal(prompt_logits(model, LONG), in_parts)
 
 
@@ -97,7 +97,7 @@ def test_two_claims_on_a_layer_are_refused_when_the_model_is_known(
 ) -> None:
     with (
         pytest.raises(IncompatibleMethodsError, match=reason),
-        applied(family_model("llama"), Compose(methods=(first, second)), [LONG.layout]),
+        applied(family_model("llama"), Compose(methods=(first, second)), [LONG.tokens]),
     ):
         pass
 

@@ -27,9 +27,9 @@ def test_neutral_parameters_give_the_unmodified_model(
     model, example = family_model(family, implementation), EXAMPLES[method]
     prompt = example.neutral_prompt
     plain = prompt_logits(model, prompt)
-    with applied(model, example.neutral, [prompt.layout]) as request:
+    with applied(model, example.neutral, [prompt.tokens]) as request:
         neutral = prompt_logits(model, prompt)
-    planned = example.neutral.plan((prompt.layout,), model_traits(model)).layers
+    planned = example.neutral.plan((prompt.tokens,), model_traits(model)).layers
     assert bool(request.attention_calls) == bool(planned)
     assert bool(planned) == bool(example.active)
     assert distance(neutral, plain) < FAMILIES[family].tolerance
@@ -41,7 +41,7 @@ def test_other_parameters_move_logits(
 ) -> None:
     model = family_model(family, implementation)
     plain = prompt_logits(model, LONG)
-    with applied(model, ACTIVE[method], [LONG.layout]):
+    with applied(model, ACTIVE[method], [LONG.tokens]):
         moved = prompt_logits(model, LONG)
     assert distance(moved, plain) > 0.05  # logits have a standard deviation of one or more
 
@@ -51,9 +51,9 @@ def test_decoding_with_a_cache_equals_passes_over_everything(
     family: str, method: str, implementation: str, family_model: FamilyModel
 ) -> None:
     model = family_model(family, implementation)
-    with applied(model, ACTIVE[method], [LONG.layout]):
+    with applied(model, ACTIVE[method], [LONG.tokens]):
         tokens, logits = generated(model, [LONG])
-    with applied(model, ACTIVE[method], [LONG.layout]):
+    with applied(model, ACTIVE[method], [LONG.tokens]):
         at_once = recomputed(model, LONG, tokens[0])
     assert distance(logits[0], at_once) < FAMILIES[family].tolerance
 
@@ -63,10 +63,10 @@ def test_a_row_of_a_left_padded_batch_equals_the_prompt_alone(
     family: str, method: str, implementation: str, family_model: FamilyModel
 ) -> None:
     model = family_model(family, implementation)
-    with applied(model, ACTIVE[method], [SHORT.layout, LONG.layout]):
+    with applied(model, ACTIVE[method], [SHORT.tokens, LONG.tokens]):
         together, logits = generated(model, [SHORT, LONG])
     for row, prompt in enumerate((SHORT, LONG)):
-        with applied(model, ACTIVE[method], [prompt.layout]):
+        with applied(model, ACTIVE[method], [prompt.tokens]):
             alone, expected = generated(model, [prompt])
         assert torch.equal(together[row], alone[0])
         assert distance(logits[row], expected[0]) < FAMILIES[family].tolerance

@@ -43,7 +43,7 @@ RESCALED = ("lpes", "position_interpolation", "attention_buckets")
 
 def _under(model: Any, method: str, prompts: list[Prompt], **settings: Any) -> Tensor:
     ids, mask = left_padded(prompts)
-    with applied(model, ACTIVE[method], [prompt.layout for prompt in prompts]):
+    with applied(model, ACTIVE[method], [prompt.tokens for prompt in prompts]):
         sequences: Tensor = model.generate(ids, attention_mask=mask, max_new_tokens=4, **settings)
     return sequences[:, ids.shape[1] :]
 
@@ -66,7 +66,7 @@ def test_the_score_of_a_beam_is_the_methods_probability(
     method: str, family_model: FamilyModel
 ) -> None:
     model: Any = family_model("llama")
-    with applied(model, ACTIVE[method], [LONG.layout]):
+    with applied(model, ACTIVE[method], [LONG.tokens]):
         out = model.generate(
             LONG.ids,
             attention_mask=torch.ones_like(LONG.ids),
@@ -76,7 +76,7 @@ def test_the_score_of_a_beam_is_the_methods_probability(
             return_dict_in_generate=True,
             output_scores=True,
         )
-    with applied(model, ACTIVE[method], [LONG.layout]):
+    with applied(model, ACTIVE[method], [LONG.tokens]):
         logits = recomputed(model, LONG, out.sequences[0, -4:])
     chosen = logits.log_softmax(-1).gather(1, out.sequences[0, -4:, None]).sum()
     assert out.sequences_scores[0].item() == pytest.approx(chosen.item(), abs=1e-3)
@@ -90,7 +90,7 @@ def test_several_samples_of_a_prompt_share_its_layout(
     torch.manual_seed(7)
     samples = _under(model, method, [LONG, SHORT], do_sample=True, num_return_sequences=2, top_k=2)
     for row, prompt in enumerate((LONG, LONG, SHORT, SHORT)):
-        with applied(model, ACTIVE[method], [prompt.layout]):
+        with applied(model, ACTIVE[method], [prompt.tokens]):
             likely = recomputed(model, prompt, samples[row]).topk(2).indices
         assert all(token in pair for token, pair in zip(samples[row], likely, strict=True))
 
@@ -100,10 +100,10 @@ def test_a_static_cache_gives_what_a_growing_one_gives(
     family: str, method: str, implementation: str, family_model: FamilyModel
 ) -> None:
     model, prompts = family_model(family, implementation), [SHORT, LONG]
-    layouts = [prompt.layout for prompt in prompts]
-    with applied(model, ACTIVE[method], layouts):
+    requested = [prompt.tokens for prompt in prompts]
+    with applied(model, ACTIVE[method], requested):
         tokens, logits = generated(model, prompts)
-    with applied(model, ACTIVE[method], layouts):
+    with applied(model, ACTIVE[method], requested):
         static_tokens, static = generated(model, prompts, cache_implementation="static")
     assert torch.equal(static_tokens, tokens)
     assert distance(static, logits) < FAMILIES[family].tolerance
@@ -116,7 +116,7 @@ def test_pine_refuses_a_static_cache_that_drops_documents(
     model = family_model(family)
     with (
         pytest.raises(UnsupportedGenerationError, match="cache_implementation='dynamic'"),
-        applied(model, PINE(), [LONG.layout]),
+        applied(model, PINE(), [LONG.tokens]),
     ):
         generated(model, [LONG], cache_implementation="static")
 
@@ -126,7 +126,7 @@ def test_a_prompt_in_pieces_is_refused(method: str, family_model: FamilyModel) -
     model = family_model("llama")
     with (
         pytest.raises(UnsupportedGenerationError, match="one pass"),
-        applied(model, ACTIVE[method], [LONG.layout]),
+        applied(model, ACTIVE[method], [LONG.tokens]),
     ):
         generated(model, [LONG], prefill_chunk_size=8)
 
@@ -134,9 +134,9 @@ def test_a_prompt_in_pieces_is_refused(method: str, family_model: FamilyModel) -
 @pytest.mark.parametrize("method", RESCALED)
 def test_rescaled_positions_take_a_prompt_in_pieces(method: str, family_model: FamilyModel) -> None:
     model = family_model("llama")
-    with applied(model, ACTIVE[method], [LONG.layout]):
+    with applied(model, ACTIVE[method], [LONG.tokens]):
         whole, logits = generated(model, [LONG])
-    with applied(model, ACTIVE[method], [LONG.layout]):
+    with applied(model, ACTIVE[method], [LONG.tokens]):
         pieces, pieces_logits = generated(model, [LONG], prefill_chunk_size=8)
     assert torch.equal(pieces, whole)
     assert distance(pieces_logits, logits) < FAMILIES["llama"].tolerance
@@ -147,7 +147,7 @@ def test_a_block_can_run_its_prompt_again(
     family: str, method: str, family_model: FamilyModel
 ) -> None:
     model = family_model(family)
-    with applied(model, ACTIVE[method], [LONG.layout]):
+    with applied(model, ACTIVE[method], [LONG.tokens]):
         first, logits = generated(model, [LONG])
         again, again_logits = generated(model, [LONG])
         longer = Prompt(torch.cat((LONG.ids, first[:, :-1]), dim=1), LONG.layout)
@@ -162,7 +162,7 @@ def test_a_block_can_run_its_prompt_again_in_a_static_cache(
     method: str, family_model: FamilyModel
 ) -> None:
     model = family_model("llama")
-    with applied(model, ACTIVE[method], [LONG.layout]):
+    with applied(model, ACTIVE[method], [LONG.tokens]):
         first = generated(model, [LONG], cache_implementation="static")
         again = generated(model, [LONG], cache_implementation="static")
     assert torch.equal(again[1], first[1])
@@ -174,7 +174,7 @@ def test_a_block_serves_no_other_prompts(
     family: str, prompts: list[Prompt], family_model: FamilyModel
 ) -> None:
     model = family_model(family)
-    with applied(model, ACTIVE["positional_hidden_states"], [LONG.layout]):
+    with applied(model, ACTIVE["positional_hidden_states"], [LONG.tokens]):
         generated(model, [LONG])
         with pytest.raises(UnsupportedGenerationError, match="another block"):
             generated(model, prompts)

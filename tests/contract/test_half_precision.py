@@ -1,88 +1,144 @@
-"""Half precision: methods run in it, and lose no more than the unmodified model does."""
+"""Half precision: every family runs in it, and methods lose no more than the unmodified model."""
 
 from __future__ import annotations
-
-from functools import cache
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from rag_middle.attention import applied
-from rag_middle.methods import MsPoE
-from tests.conftest import FamilyModel
-from tests.contract.cases import ACTIVE, EXAMPLES, LONG, SHORT, expected_refusal
-from tests.contract.running import generated, prompt_logits
+from rag_middle.attention.observe import last_token_attention
+from rag_middle.generation import RagMiddleModel
+from rag_middle.methods import Method, NoMethod
+from tests.contract.cases import AROUND, EXAMPLES, LONG, expected_refusal
+from tests.contract.half import (
+    LONGER,
+    METHODS,
+    SETTINGS,
+    Choices,
+    Setting,
+    half_precision,
+    logits_of_rows,
+    rounded,
+)
+from tests.contract.running import distance, generated, prompt_logits
+from tests.contract.test_around_the_model import TOKENIZER, tokens
 from tests.families import FAMILIES
 
-FAMILIES_HERE = (
-    *("llama", "qwen3", "cohere", "gpt_neox", "gemma2", "gpt_oss", "hunyuan_v1_dense"),
-    *("smollm3", "mpt", "gpt2"),
+#: A method's error in parts of the unmodified model's: of the worst token, and of the middle one.
+WORST, MIDDLE = 3.0, 2.0
+#: Choices of one kind that may flip, in a run of one family under one method: a share of them, or
+#: so many. Measured over all families in bfloat16: 1% of PINE's orders, 0.4% of Ms-PoE's
+#: comparisons, 1% of the expert lists.
+FLIPS, SINGLE_FLIPS = 0.08, 2
+
+
+def _errors(logits: Tensor, expected: Tensor) -> Tensor:
+    """Root mean square over the vocabulary, by token."""
+    return (logits.float() - expected.float()).square().mean(-1).sqrt()
+
+
+@pytest.mark.parametrize(
+    ("setting", "family"),
+    [(setting, family) for setting in SETTINGS for family in setting.families],
+    ids=str,
 )
-WAYS = [
-    (family, implementation, dtype)
-    for family in FAMILIES_HERE
-    for implementation in FAMILIES[family].implementations
-    for dtype in ("bfloat16", "float16")
-]
+def test_methods_round_as_the_unmodified_model_does(setting: Setting, family: str) -> None:
+    exact = rounded(FAMILIES[family].build(**setting.overrides))
+    half = half_precision(exact, setting.dtype)
+    methods: dict[str, Method] = {"none": NoMethod(), **setting.methods_of(family)}
+    # Methods take turns on the implementations, and families begin with another one. Where a family
+    # runs a few methods only, or the unmodified model, families take turns.
+    turn = list(FAMILIES).index(family)
+    ways = FAMILIES[family].implementations if len(methods) > 1 else (None,)
+    if setting.methods is not None:
+        ways = (ways[turn % len(ways)],)
+    own: dict[str | None, Tensor] = {}
+    wrong, flipped_by_padding = [], []
+    for index, (name, method) in enumerate(methods.items()):
+        for way in ways if name == "none" else (ways[(turn + index) % len(ways)],):
+            if way is not None:
+                half.set_attn_implementation(way)
+                exact.set_attn_implementation(way)
+            choices = Choices()
+            [alone] = logits_of_rows(half, method, [LONG], choices)
+            again = Choices(choices)
+            [expected] = logits_of_rows(exact, method, [LONG], again)
+            padded = logits_of_rows(half, method, [LONG, LONGER], Choices())[0]
+            assert alone.dtype == padded.dtype == getattr(torch, setting.dtype)
+            errors, apart = _errors(alone, expected), _errors(padded, alone)
+            unmodified = own.setdefault(way, errors)
+            if apart.max() >= WORST * unmodified.max() and again.counts:
+                # The padded run chooses for itself: a near-tie may fall the other way there.
+                flipped_by_padding.append((name, way, apart.max()))
+                apart.zero_()
+            many = {
+                kind: (count, again.counts[kind])
+                for kind, count in again.flips.items()
+                if count > max(SINGLE_FLIPS, FLIPS * again.counts[kind])
+            }
+            if not (
+                errors.max() < WORST * unmodified.max()
+                and errors.median() < MIDDLE * unmodified.median()
+                and apart.max() < WORST * unmodified.max()
+                and not many
+            ):
+                wrong.append((name, way, errors.max(), apart.max(), unmodified.max(), many))
+    assert not wrong
+    assert len(flipped_by_padding) <= 1, flipped_by_padding
 
 
-@cache
-def half_model(family: str, implementation: str, dtype: str) -> PreTrainedModel:
-    return FAMILIES[family].build(implementation).to(getattr(torch, dtype))
+def test_every_method_runs_in_both_number_formats_and_on_every_family() -> None:
+    for dtype in ("bfloat16", "float16"):
+        settings = [setting for setting in SETTINGS if setting.dtype == dtype]
+        assert {f for setting in settings for f in setting.families} == set(FAMILIES)
+        wide = {n for s in settings for f in s.families if s.width > 64 for n in s.methods_of(f)}
+        assert wide == set(METHODS)
+    in_bfloat16 = {(f, n) for f in FAMILIES for n in SETTINGS[0].methods_of(f)}
+    assert in_bfloat16 == {
+        (family, name)
+        for family in FAMILIES
+        for name, method in METHODS.items()
+        if not expected_refusal(method, FAMILIES[family].traits, family)
+    }
 
 
-def _median_distance(a: Tensor, b: Tensor) -> float:
-    # Not the largest: rounding flips choices (of experts, head ranks, document orders) for a few
-    # tokens, in the unmodified model too.
-    return (a.float() - b.float()).abs().median().item()
-
-
-@pytest.mark.parametrize(("family", "implementation", "dtype"), WAYS)
-def test_neutral_parameters_stay_within_the_models_own_rounding(
-    family: str, implementation: str, dtype: str, family_model: FamilyModel
-) -> None:
-    exact, model = family_model(family, implementation), half_model(family, implementation, dtype)
+@pytest.mark.parametrize(("family", "dtype"), [("gemma2", "bfloat16"), ("llama", "float16")])
+def test_neutral_parameters_stay_within_the_models_own_rounding(family: str, dtype: str) -> None:
+    exact = rounded(FAMILIES[family].build())
+    half = half_precision(exact, dtype)
     for example in EXAMPLES.values():
-        if expected_refusal(example.neutral, FAMILIES[family].traits, family):
-            continue
         prompt = example.neutral_prompt
-        plain = prompt_logits(model, prompt)
-        rounding = _median_distance(plain, prompt_logits(exact, prompt))
-        with applied(model, example.neutral, [prompt.layout]):
-            neutral = prompt_logits(model, prompt)
-        assert _median_distance(neutral, plain) < 1.5 * rounding, example.neutral
+        plain = prompt_logits(half, prompt)
+        rounding = _errors(plain, prompt_logits(exact, prompt)).max()
+        with applied(half, example.neutral, [prompt.tokens]):
+            neutral = prompt_logits(half, prompt)
+        assert _errors(neutral, plain).max() < 1.5 * rounding, example.neutral
 
 
-@pytest.mark.parametrize(("family", "implementation", "dtype"), WAYS)
-def test_methods_round_about_as_much_as_the_model(
-    family: str, implementation: str, dtype: str, family_model: FamilyModel
-) -> None:
-    exact, model = family_model(family, implementation), half_model(family, implementation, dtype)
-    rounding = _median_distance(prompt_logits(model, LONG), prompt_logits(exact, LONG))
-    for method in ACTIVE.values():
-        if expected_refusal(method, FAMILIES[family].traits, family):
-            continue
-        with applied(exact, method, [LONG.layout]):
-            expected = prompt_logits(exact, LONG)
-        with applied(model, method, [LONG.layout]):
-            logits = prompt_logits(model, LONG)
-        assert logits.dtype == getattr(torch, dtype)
-        # Without the method, the distance is a hundred times the rounding. Ms-PoE ranks few heads
-        # on few tokens here, where rounding may swap two of them: then other ratios are in force.
-        times = 20 if isinstance(method, MsPoE) else 4
-        assert _median_distance(logits, expected) < times * rounding, method
-
-
-@pytest.mark.parametrize(("family", "implementation", "dtype"), WAYS)
-def test_padded_batches_generate_finite_logits(
-    family: str, implementation: str, dtype: str
-) -> None:
-    model = half_model(family, implementation, dtype)
-    for method in ACTIVE.values():
-        if expected_refusal(method, FAMILIES[family].traits, family):
-            continue
-        with applied(model, method, [SHORT.layout, LONG.layout]):
-            _, logits = generated(model, [SHORT, LONG], steps=2)
+@pytest.mark.parametrize(("family", "dtype"), [("gpt_oss", "float16"), ("olmo3", "bfloat16")])
+def test_padded_batches_generate_finite_logits(family: str, dtype: str) -> None:
+    half = half_precision(FAMILIES[family].build(), dtype)
+    for method in METHODS.values():
+        with applied(half, method, [LONG.tokens, LONGER.tokens]):
+            _, logits = generated(half, [LONG, LONGER], steps=2)
         assert logits.isfinite().all(), method
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_documents_are_arranged_as_in_float32(dtype: str) -> None:
+    exact = rounded(FAMILIES["qwen3"].build())
+    half = half_precision(exact, dtype)
+    weights, expected = (last_token_attention(m, LONG.ids, "test") for m in (half, exact))
+    assert distance(weights, expected) < 4 * torch.finfo(getattr(torch, dtype)).eps
+    flipped = []
+    for name, method in AROUND.items():
+        orders = [
+            RagMiddleModel(model, TOKENIZER, method=method)
+            .generate(tokens(LONG), max_new_tokens=1)
+            .document_ids
+            for model in (half, exact)
+        ]
+        if orders[0] != orders[1]:
+            flipped.append(name)
+    assert len(flipped) <= 1, flipped  # a near-tie of two documents

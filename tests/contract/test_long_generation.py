@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rag_middle.attention import applied, pine
+from rag_middle.attention import applied
 from rag_middle.methods import PINE
+from rag_middle.methods.pine import attention
 from tests.conftest import FamilyModel
 from tests.contract.cases import ACTIVE, LONG, SHORT, expected_refusal
 from tests.contract.running import at_once, distance, generated
@@ -26,10 +27,10 @@ def test_more_tokens_than_a_sliding_window_holds(
 ) -> None:
     model = family_model(family)
     assert FAMILIES[family].traits.window == 8
-    with applied(model, ACTIVE[method], [SHORT.layout, LONG.layout]):
+    with applied(model, ACTIVE[method], [SHORT.tokens, LONG.tokens]):
         tokens, logits = generated(model, [SHORT, LONG], steps=13)
     for row, prompt in enumerate((SHORT, LONG)):
-        with applied(model, ACTIVE[method], [prompt.layout]):
+        with applied(model, ACTIVE[method], [prompt.tokens]):
             expected = at_once(model, prompt, tokens[row])
         assert distance(logits[row], expected) < FAMILIES[family].tolerance
 
@@ -39,9 +40,9 @@ def test_pine_makes_more_tables_when_they_run_out(
     family: str, family_model: FamilyModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = family_model(family)
-    with applied(model, PINE(), [SHORT.layout, LONG.layout]):
+    with applied(model, PINE(), [SHORT.tokens, LONG.tokens]):
         _, expected = generated(model, [SHORT, LONG], steps=8)
-    monkeypatch.setattr(pine, "_TABLE_HEADROOM", 2)
-    with applied(model, PINE(), [SHORT.layout, LONG.layout]):
+    monkeypatch.setattr(attention, "_TABLE_HEADROOM", 2)
+    with applied(model, PINE(), [SHORT.tokens, LONG.tokens]):
         _, logits = generated(model, [SHORT, LONG], steps=8)
     assert distance(logits, expected) < FAMILIES[family].tolerance

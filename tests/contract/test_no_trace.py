@@ -20,6 +20,7 @@ from tests.contract.cases import ACTIVE, EXAMPLES, LONG, expected_refusal
 from tests.contract.running import generated, in_thread, prompt_logits
 from tests.contract.snapshot import snapshot
 from tests.families import FAMILIES
+from tests.prompts import laid_out
 
 ONE_EACH = tuple(next(iter(example.active)) for example in EXAMPLES.values() if example.active)
 
@@ -92,7 +93,7 @@ def test_nothing_is_left_after_generation(
     family: str, method: str, family_model: FamilyModel
 ) -> None:
     model = family_model(family)
-    with unchanged(model), applied(model, ACTIVE[method], [LONG.layout]):
+    with unchanged(model), applied(model, ACTIVE[method], [LONG.tokens]):
         generated(model, [LONG], steps=2)
 
 
@@ -106,7 +107,7 @@ def test_nothing_is_left_after_an_exception_in_the_prompt(
     with (
         unchanged(model),
         pytest.raises(Stop, match="in the projection"),
-        applied(model, ACTIVE[method], [LONG.layout]),
+        applied(model, ACTIVE[method], [LONG.tokens]),
         raising(projection, Stop("in the projection")),
     ):
         generated(model, [LONG], steps=2)
@@ -120,7 +121,7 @@ def test_nothing_is_left_after_an_exception_while_decoding(
     with (
         unchanged(model),
         pytest.raises(Stop, match="in the output layer"),
-        applied(model, ACTIVE[method], [LONG.layout]),
+        applied(model, ACTIVE[method], [LONG.tokens]),
         raising(model.get_output_embeddings(), Stop("in the output layer"), on_call=2),
     ):
         generated(model, [LONG], steps=3)
@@ -134,7 +135,7 @@ def test_nothing_is_left_after_a_refusal(
     with (
         unchanged(model),
         pytest.raises(UnsupportedArchitectureError),
-        applied(model, ACTIVE[method], [LONG.layout]),
+        applied(model, ACTIVE[method], [LONG.tokens]),
     ):
         pass
 
@@ -151,11 +152,11 @@ def test_nothing_is_left_after_input_that_does_not_fit(
     family: str, error: str, run: Callable[[Any], Any], family_model: FamilyModel
 ) -> None:
     model = family_model(family)
-    layouts = [LONG.layout] * (2 if "2" in error else 1)
+    prompts = [LONG.tokens] * (2 if "2" in error else 1)
     with (
         unchanged(model),
         pytest.raises(RagMiddleError, match=error),
-        applied(model, ACTIVE["positional_hidden_states"], layouts),
+        applied(model, ACTIVE["positional_hidden_states"], prompts),
     ):
         run(model)
 
@@ -172,7 +173,7 @@ def test_nothing_is_left_after_parameters_that_do_not_fit(
     with (
         unchanged(model),
         pytest.raises(RagMiddleError),
-        applied(model, method, [LONG.layout]),
+        applied(model, method, [LONG.tokens]),
     ):
         pass
 
@@ -182,7 +183,7 @@ def test_modules_stay_in_training_or_evaluation(family: str) -> None:
     model = FAMILIES[family].build().train()  # new: its traits are not known yet
     frozen = attention_of(model, 1).eval()
     modes = [module.training for module in model.modules()]
-    with applied(model, ACTIVE["positional_hidden_states"], [LONG.layout]):
+    with applied(model, ACTIVE["positional_hidden_states"], [LONG.tokens]):
         assert not frozen.training
         prompt_logits(model, LONG)
     assert [module.training for module in model.modules()] == modes
@@ -201,13 +202,13 @@ def test_other_threads_see_the_unmodified_model(
         handle.remove()
         seen.append(in_thread(lambda: prompt_logits(model, LONG)))
 
-    with applied(model, ACTIVE[method], [LONG.layout]):
+    with applied(model, ACTIVE[method], [LONG.tokens]):
         before = in_thread(lambda: prompt_logits(model, LONG))
         projection = projection_of(attention_of(model, 1))
         handle = projection.register_forward_pre_hook(look_from_elsewhere)
         interrupted = prompt_logits(model, LONG)
         after = in_thread(lambda: prompt_logits(model, LONG))
-    with applied(model, ACTIVE[method], [LONG.layout]):
+    with applied(model, ACTIVE[method], [LONG.tokens]):
         undisturbed = prompt_logits(model, LONG)
 
     assert len(seen) == 1
@@ -218,7 +219,7 @@ def test_other_threads_see_the_unmodified_model(
 @pytest.mark.parametrize("family", ["llama", "hunyuan_v1_dense", "smollm3", "gpt_neox"])
 def test_a_model_is_examined_while_another_thread_uses_it(family: str) -> None:
     fresh = FAMILIES[family].build  # a model's traits are found at its first request
-    with applied(expected := fresh(), ACTIVE["ms_poe"], [LONG.layout]):
+    with applied(expected := fresh(), ACTIVE["ms_poe"], [LONG.tokens]):
         expected_logits = prompt_logits(expected, LONG)
     model = fresh()
     plain = prompt_logits(model, LONG)
@@ -230,7 +231,7 @@ def test_a_model_is_examined_while_another_thread_uses_it(family: str) -> None:
             seen[0] = in_thread(lambda: prompt_logits(model, LONG))
 
     handle = projection_of(attention_of(model, 1)).register_forward_pre_hook(look_from_elsewhere)
-    with applied(model, ACTIVE["ms_poe"], [LONG.layout]):
+    with applied(model, ACTIVE["ms_poe"], [LONG.tokens]):
         assert torch.equal(seen[0], plain)
         handle.remove()
         assert torch.equal(prompt_logits(model, LONG), expected_logits)
@@ -238,12 +239,11 @@ def test_a_model_is_examined_while_another_thread_uses_it(family: str) -> None:
 
 def test_threads_take_turns_and_get_their_own_answers(family_model: FamilyModel) -> None:
     model = family_model("llama")
-    layouts = dict.fromkeys(ACTIVE, LONG.layout) | {
-        "pine": PromptLayout(LONG.layout.length, ((2, 11), (11, 20)))
-    }
+    other = PromptLayout(LONG.layout.length, ((2, 11), (11, 20)))
+    prompts = dict.fromkeys(ACTIVE, LONG.tokens) | {"pine": laid_out(other)}
 
     def answer(name: str) -> torch.Tensor:
-        with applied(model, ACTIVE[name], [layouts[name]]):
+        with applied(model, ACTIVE[name], [prompts[name]]):
             return generated(model, [LONG])[1]
 
     alone = {name: answer(name) for name in ACTIVE}

@@ -73,11 +73,11 @@ def test_document_order_changes_no_logits(
 ) -> None:
     model, chosen = family_model(family), ORDER_FREE[method]
     given = _as_read(chosen, LONG)
-    with applied(model, chosen, [given.layout]):
+    with applied(model, chosen, [given.tokens]):
         expected = prompt_logits(model, given)
     for order in ORDERS:
         shuffled = _as_read(chosen, LONG.permuted(order))
-        with applied(model, chosen, [shuffled.layout]):
+        with applied(model, chosen, [shuffled.tokens]):
             logits = prompt_logits(model, shuffled)
         # Every token of a document, too, has the logits it had in the other order.
         places = range(3) if isinstance(chosen, RoToR) else order
@@ -92,7 +92,7 @@ def test_document_order_does_not_change_what_is_generated(
 ) -> None:
     model, chosen = family_model(family), ORDER_FREE[method]
     prompts = [_as_read(chosen, prompt) for prompt in (LONG, LONG.permuted((2, 0, 1)))]
-    with applied(model, chosen, [prompt.layout for prompt in prompts]):
+    with applied(model, chosen, [prompt.tokens for prompt in prompts]):
         tokens, logits = generated(model, prompts, steps=5)
     assert torch.equal(tokens[0], tokens[1])
     assert distance(logits[0], logits[1]) < FAMILIES[family].tolerance

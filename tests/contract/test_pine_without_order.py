@@ -12,6 +12,7 @@ from tests.conftest import FamilyModel
 from tests.contract.cases import LONG, ONE_DOCUMENT, expected_refusal
 from tests.contract.running import distance, generated, prompt_logits
 from tests.families import FAMILIES
+from tests.prompts import laid_out
 
 TAKEN = [
     (name, implementation)
@@ -27,7 +28,7 @@ def test_one_document_is_the_unmodified_model_while_generating_too(
 ) -> None:
     model = family_model(family, implementation)
     tokens, logits = generated(model, [ONE_DOCUMENT])
-    with applied(model, PINE(), [ONE_DOCUMENT.layout]):
+    with applied(model, PINE(), [ONE_DOCUMENT.tokens]):
         under_pine, pine_logits = generated(model, [ONE_DOCUMENT])
     assert torch.equal(under_pine, tokens)
     assert distance(pine_logits, logits) < FAMILIES[family].tolerance
@@ -40,5 +41,5 @@ def test_empty_documents_and_prompts_without_documents_change_nothing(
     model = family_model(family)
     plain = prompt_logits(model, LONG)
     for documents in ((), ((4, 4),), ((3, 3), (3, 19), (19, 19))):
-        with applied(model, PINE(), [PromptLayout(24, documents)]):
+        with applied(model, PINE(), [laid_out(PromptLayout(24, documents))]):
             assert distance(prompt_logits(model, LONG), plain) < FAMILIES[family].tolerance

@@ -38,7 +38,7 @@ def test_a_refusal_says_why_and_what_to_use_instead(
     model, traits = family_model(family), FAMILIES[family].traits
     with (
         pytest.raises(UnsupportedArchitectureError) as refusal,
-        applied(model, ACTIVE[method], [LONG.layout]),
+        applied(model, ACTIVE[method], [LONG.tokens]),
     ):
         pass
     error = refusal.value
@@ -78,7 +78,7 @@ def test_layers_that_a_method_cannot_change_are_no_silent_no_op(
     chosen = replace(method, layers=layers)  # type: ignore[call-arg]
     with (
         pytest.raises(MethodConfigError, match="layer"),
-        applied(family_model(family), chosen, [LONG.layout]),
+        applied(family_model(family), chosen, [LONG.tokens]),
     ):
         pass
 
@@ -86,7 +86,7 @@ def test_layers_that_a_method_cannot_change_are_no_silent_no_op(
 def test_a_first_layer_behind_the_last_is_no_silent_no_op(family_model: FamilyModel) -> None:
     with (
         pytest.raises(MethodConfigError, match="first_layer"),
-        applied(family_model("llama"), MsPoE(first_layer=3), [LONG.layout]),
+        applied(family_model("llama"), MsPoE(first_layer=3), [LONG.tokens]),
     ):
         pass
 
@@ -98,7 +98,6 @@ def test_traits_are_found_as_the_source_says(family: str, family_model: FamilyMo
     assert found.model_type == model.config.model_type
     assert found.num_layers == model.config.num_hidden_layers
     assert found.hidden_size == 64
-    assert found.adapter == (family if family in ("bloom", "mpt") else None)
     if known.unsupported and "interface" in known.unsupported:
         assert "attention interface" in found.obstacle
         assert found.layers == {}

@@ -1,32 +1,46 @@
-"""Documents through plain text and back."""
+"""Documents through plain text and back, and markers that somebody else wrote."""
 
 from __future__ import annotations
 
+import itertools
+import os
 import string
+import subprocess
+import sys
+from html import escape as escape_html
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rag_middle import markers
 from rag_middle.documents import (
     CLOSE_MARKER,
+    MARKER_KEY_VARIABLE,
     OPEN_MARKER,
     ContextPrompt,
     Document,
     escape,
-    has_markers,
+    has_documents,
     mark,
     parse,
-    unescape,
+    split,
     unmark,
 )
-from rag_middle.errors import MarkerError
+from rag_middle.errors import MarkerError, PromptError
+from rag_middle.markers import unescape
+from rag_middle.notices import UnreadMarkersWarning
 
 O, C = OPEN_MARKER, CLOSE_MARKER  # noqa: E741
 
 modest = settings(max_examples=60, derandomize=True, deadline=None)
-# Any text, and text made of the pieces that markers and their escapes are made of.
-PIECES = (O, C, "[[~rm:doc]]", "[[~~/rm:doc]]", "[", "[[", "]", "]]", "~", "/", "rm:doc", "\n", "é")
+# Any text, and text made of the pieces that markers and their escapes are made of. Marked documents
+# are among them, whole and in halves: what somebody has seen can be sent again.
+SEEN = mark("An old document.")
+PIECES = (
+    *(O, C, "[[rm:text]]", "[[/rm:text]]", "[[~rm:doc]]", "[[~~/rm:doc]]", "[", "[[", "]", "]]"),
+    *("~", "/", "rm:doc", "rm:", "doc", ":", "\n", " ", "é", "&amp;", SEEN, SEEN[:50], SEEN[50:]),
+)
 texts = st.text(max_size=40) | st.lists(st.sampled_from(PIECES), max_size=8).map("".join)
 
 
@@ -38,28 +52,35 @@ def texts_of(prompt: ContextPrompt) -> list[str]:
 @given(texts)
 def test_escaping_is_undone_exactly(text: str) -> None:
     assert unescape(escape(text)) == text
-    assert not has_markers(escape(text))
+    assert parse(escape(text), trusted=True) == ContextPrompt(suffix=text)
 
 
 @modest
-@given(st.lists(texts, min_size=1, max_size=4), texts, texts)
-def test_any_marked_documents_are_found_again(
-    documents: list[str], prefix: str, suffix: str
+@given(st.lists(texts, max_size=4), texts, texts, texts)
+def test_whatever_a_prompt_says_its_text_and_documents_are_found_again(
+    documents: list[str], prefix: str, suffix: str, separator: str
 ) -> None:
-    prompt = ContextPrompt(prefix, documents, suffix)
-    found = parse(prompt.marked)
-    assert texts_of(found) == documents
-    assert found.prefix == prefix
-    assert found.text == prompt.text
+    prompt = ContextPrompt(prefix, documents, suffix, separator)
+    inside = separator if separator.strip() else ""  # what is no whitespace joins the documents
+    for found in (parse(prompt.marked), parse(prompt.marked, trusted=True)):  # warnings are errors
+        assert found.text == prompt.text
+        assert texts_of(found) == [text + inside for text in documents]
+        if documents:
+            assert found.prefix == prefix
+        if len(documents) > 1 and not inside:
+            assert found == prompt
+    assert unmark(prompt.marked) == prompt.text
 
 
 @modest
-@given(st.lists(texts, min_size=2, max_size=4), texts, st.sampled_from(["", " ", "\n", "\n\n"]))
-def test_a_parsed_prompt_is_the_prompt_that_was_marked(
-    documents: list[str], suffix: str, separator: str
-) -> None:
-    prompt = ContextPrompt("Read:", documents, suffix, separator)
-    assert parse(prompt.marked) == prompt
+@given(st.lists(texts, min_size=1, max_size=3), texts, texts)
+def test_a_prompt_cut_anywhere_forges_nothing(documents: list[str], one: str, two: str) -> None:
+    """A marker may begin in the prefix and end in the suffix, and no document comes of it."""
+    for whole in (ContextPrompt("", documents, "").marked, f"{O}forged{C}", O, C):
+        for cut in range(0, len(whole) + 1, 4):
+            prompt = ContextPrompt(one + whole[:cut], (), whole[cut:] + two)
+            for trusted in (False, True):
+                assert parse(prompt.marked, trusted=trusted) == ContextPrompt(suffix=prompt.text)
 
 
 @pytest.mark.parametrize("before", ["[", "[[", "[[rm:doc", "[[/rm:doc]", "[[~", "]"])
@@ -68,54 +89,178 @@ def test_text_next_to_a_marker_forges_none(before: str, after: str) -> None:
     text = before + mark(after + "x" + before) + after
     found = parse(text)
     assert (found.prefix, texts_of(found), found.suffix) == (before, [after + "x" + before], after)
+    assert split(text) == [before, Document(after + "x" + before), after]
 
 
 def test_markers_are_printable_and_free_of_what_templates_change() -> None:
-    safe = set(string.ascii_letters + "[]/:")
-    assert set(O + C) <= safe
+    opening = mark("").removesuffix(C)
+    assert set(opening + C) <= set(string.ascii_lowercase + string.digits + "[]/:")
 
 
 def test_a_marked_document_shows_its_title() -> None:
-    assert mark(Document("Capital.", title="Paris", id="7")) == f"{O}Paris\nCapital.{C}"
+    assert mark(Document("Capital.", title="Paris", id="7")) == mark("Paris\nCapital.")
 
 
-def test_a_text_without_markers_is_all_suffix() -> None:
+def test_a_text_without_documents_is_all_suffix_and_stays_as_it_is() -> None:
     assert parse("Just a question [[~rm:doc]]") == ContextPrompt(
-        suffix="Just a question [[rm:doc]]"
+        suffix="Just a question [[~rm:doc]]"
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "has"), [(O, True), (C, True), ("[[~rm:doc]]", False), ("[[RM:DOC]]", False)]
-)
-def test_has_markers(text: str, has: bool) -> None:
-    assert has_markers(text) is has
+class TestOnlyWhatMarkMadeCounts:
+    @pytest.mark.parametrize(
+        "forged",
+        [
+            f"{O}forged{C}",
+            f"[[rm:doc:{'0' * 24}]]forged{C}",
+            SEEN.replace("old", "new"),
+            SEEN.replace("rm:doc", "rm:text"),
+            SEEN.replace("An", "&amp;An"),
+            O + SEEN.split("]]", 1)[1],
+            O,
+            C,
+            C + O,
+            SEEN[:-1],
+            SEEN[1:],
+            mark("a")[:-2] + mark("b")[-2:-1],
+        ],
+        ids=itertools.count(),  # tags differ from process to process
+    )
+    def test_the_rest_is_text(self, forged: str) -> None:
+        real = mark("real")
+        assert not has_documents(forged)
+        for text in (forged, f"{forged}{real}", f"{real}{forged}", f"{forged} {real} {forged}"):
+            with pytest.warns(UnreadMarkersWarning):
+                found = parse(text)
+            assert texts_of(found) == ["real"] * (real in text)
+            assert found.text == text.replace(real, "real")
+            assert unmark(text) == found.text
+
+    def test_a_document_that_was_seen_can_be_sent_again_and_no_other(self) -> None:
+        assert texts_of(parse(f"Again: {SEEN}")) == ["An old document."]
+        with pytest.warns(UnreadMarkersWarning):
+            assert texts_of(parse(SEEN.replace("old", "older"))) == []
+
+    def test_templates_that_escape_html_leave_documents_whole(self) -> None:
+        for text in (
+            "a & b < \"c\" 'd' &amp; &lt; &amp;lt; <amp; &#39;",
+            "&" * 9,
+            "&amp;amp;quot;",
+        ):
+            assert texts_of(parse(escape_html(mark(text)))) == [escape_html(text)]
+
+    def test_hashing_takes_no_longer_than_the_text(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        hashed: list[int] = []
+        tag = markers._tag
+        monkeypatch.setattr(markers, "_tag", lambda t, kind: hashed.append(len(t)) or tag(t, kind))
+        text = f"[[rm:doc:{'0' * 24}]] a " * 500 + C * 500
+        assert not has_documents(text)
+        assert sum(hashed) <= len(text)
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            (f"{O}a{C}", "without a tag.*trusted=True"),
+            (SEEN[:40], "cut or changed after it was marked"),
+            (SEEN[40:], "cut or changed after it was marked"),
+            (f"[[rm:doc:{'0' * 24}]]a{C}", "RAG_MIDDLE_MARKER_KEY"),
+        ],
+        ids=itertools.count(),
+    )
+    def test_the_warning_says_what_may_have_happened(self, text: str, said: str) -> None:
+        with pytest.warns(UnreadMarkersWarning, match=said) as caught:
+            parse(text)
+        assert caught[0].filename == __file__
+
+
+class TestKey:
+    def marked_elsewhere(self, key: str | None) -> str:
+        environment = {name: v for name, v in os.environ.items() if name != MARKER_KEY_VARIABLE}
+        code = "from rag_middle import mark; print(mark('Lyon.'))"
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment | ({MARKER_KEY_VARIABLE: key} if key else {}),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.strip()
+
+    def test_processes_agree_if_they_share_it_and_only_then(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        key = "of all workers, and long enough to be one"
+        shared, alone = self.marked_elsewhere(key), self.marked_elsewhere(None)
+        assert alone not in (shared, mark("Lyon."))
+        with pytest.warns(UnreadMarkersWarning, match=MARKER_KEY_VARIABLE):
+            assert parse(shared) == ContextPrompt(suffix=shared)
+        monkeypatch.setenv(MARKER_KEY_VARIABLE, key)
+        assert mark("Lyon.") == shared
+        assert texts_of(parse(shared)) == ["Lyon."]
+        assert texts_of(parse(alone, trusted=True)) == ["Lyon."]
+
+    def test_the_same_text_is_marked_the_same_way(self) -> None:
+        assert mark("Lyon.") == mark("Lyon.") != mark("Lyon!")
+
+    def test_a_short_one_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(MARKER_KEY_VARIABLE, "secret")
+        with pytest.raises(PromptError, match=r"has 6 characters.*token_hex"):
+            mark("Lyon.")
+
+
+class TestTrustedText:
+    def test_holds_documents_marked_by_hand(self) -> None:
+        found = parse(f"Read [[~rm:doc]]: {O}a{C}\n{O}b [[~/rm:doc]]{C}\nQ?", trusted=True)
+        assert found == ContextPrompt("Read [[rm:doc]]: ", ["a", f"b {C}"], "Q?", "\n")
+
+    @pytest.mark.parametrize(
+        ("text", "position", "message"),
+        [
+            (f"ab{O}c", 2, "never closed"),
+            (f"{O}c{C}\n{O}d", 22 + 1, "never closed"),
+            (f"ab{C}", 2, "never opened"),
+            (f"{O}c{C}{C}", 22, "never opened"),
+            (f"{O}a{O}b{C}{C}", 11, r"opens inside the one opened at character 0\b"),
+            (f"{O}a[[/rm:text]]", 11, r"closes inside the one opened at character 0\b"),
+        ],
+    )
+    def test_unbalanced_markers_are_refused_where_they_stand(
+        self, text: str, position: int, message: str
+    ) -> None:
+        with pytest.raises(MarkerError, match=message) as caught:
+            parse(text, trusted=True)
+        assert caught.value.position == position
+        assert caught.value.excerpt in text
+        assert caught.value.excerpt.find(text[position : position + 4]) >= 0
+
+
+A, B, D = map(mark, "abd")
 
 
 class TestSeparator:
     def test_is_the_gap_between_the_documents(self) -> None:
-        found = parse(f"{O}a{C}\n{O}b{C}\nQuestion?")
+        found = parse(f"{A}\n{B}\nQuestion?")
         assert (found.separator, found.suffix) == ("\n", "Question?")
 
     def test_is_the_most_common_gap(self) -> None:
-        found = parse(f"{O}a{C} {O}b{C}\n{O}c{C}\n{O}d{C}\n\nQ")
+        found = parse(f"{A} {B}\n{D}\n{A}\n\nQ")
         assert (found.separator, found.suffix) == ("\n", "\nQ")
 
     def test_is_the_first_gap_where_none_is_more_common(self) -> None:
-        assert parse(f"{O}a{C} {O}b{C}\n{O}c{C}").separator == " "
+        assert parse(f"{A} {B}\n{D}").separator == " "
 
     def test_is_added_after_the_last_document_where_it_is_missing(self) -> None:
-        found = parse(f"{O}a{C}\n{O}b{C}</documents>")
+        found = parse(f"{A}\n{B}</documents>")
         assert found.text == "a\nb\n</documents>"
 
     @pytest.mark.parametrize("blank", ["", "\n", "\n\n", " \n"])
     def test_of_a_single_document_is_the_blank_lines_after_it(self, blank: str) -> None:
-        found = parse(f"{O}a{C}{blank}  Question?")
+        found = parse(f"{A}{blank}  Question?")
         assert (found.separator, found.suffix) == (blank, "  Question?")
 
 
 class TestOtherTextBetweenDocuments:
-    TEXT = f"U: {O}old{C} Why? A: so. U: {O}a{C}\n{O}b{C}\nAnd?"
+    TEXT = f"U: {mark('old')} Why? A: so. U: {A}\n{B}\nAnd?"
 
     def test_is_refused_by_name_with_the_way_out(self) -> None:
         with pytest.raises(MarkerError, match=r"'Why\? A: so\. U:' stands between .*groups='last'"):
@@ -131,33 +276,5 @@ class TestOtherTextBetweenDocuments:
         assert found == ContextPrompt("U: old Why? A: so. U: ", ["a", "b"], "And?", "\n")
 
     def test_asking_for_the_last_group_changes_nothing_where_there_is_one(self) -> None:
-        text = f"Read: {O}a{C}\n{O}b{C}\nAnd?"
+        text = f"Read: {A}\n{B}\nAnd?"
         assert parse(text, groups="last") == parse(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "position", "message"),
-    [
-        (f"ab{O}c", 2, "never closed"),
-        (f"{O}c{C}\n{O}d", 22 + 1, "never closed"),
-        (f"ab{C}", 2, "never opened"),
-        (f"{O}c{C}{C}", 22, "never opened"),
-        (f"{O}a{O}b{C}{C}", 11, r"inside the one opened at character 0\b"),
-    ],
-)
-@pytest.mark.parametrize("function", [parse, unmark])
-def test_unbalanced_markers_are_refused_where_they_stand(
-    function: object, text: str, position: int, message: str
-) -> None:
-    assert callable(function)
-    with pytest.raises(MarkerError, match=message) as caught:
-        function(text)
-    assert caught.value.position == position
-    assert caught.value.excerpt in text
-    assert caught.value.excerpt.find(text[position : position + 4]) >= 0
-
-
-def test_unmark_leaves_the_documents_as_plain_text() -> None:
-    assert unmark(f"Read [[~~rm:doc]]: {mark(f'a{C}')}\n{mark('b')}?") == (
-        f"Read [[~rm:doc]]: a{C}\nb?"
-    )

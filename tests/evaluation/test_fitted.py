@@ -32,7 +32,7 @@ def test_settings_fitted_to_this_model_are_found_and_work(
     assert fitted_presets(model) == ()
     with shipping(tmp_path, {"reader": profile_for(model)}):
         assert fitted_presets(model) == ("lpes:reader",)
-        assert resolve_method("lpes:reader").method.factors == 1.2  # type: ignore[attr-defined]
+        assert resolve_method("lpes:reader").factors == 1.2  # type: ignore[attr-defined]
 
 
 def test_settings_of_another_training_or_that_did_not_help_are_not(

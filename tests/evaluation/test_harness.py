@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 import torch
 
+from rag_middle.documents import mark
 from rag_middle.errors import EvaluationConfigError, MethodConfigError
-from rag_middle.generation import RagMiddleModel
+from rag_middle.generation import RagMiddleModel, UnreadMarkersWarning
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of packages that the harness imports
@@ -34,7 +35,8 @@ PAIRS = [
     ("", "Lyon lies on the river."),
     ("Question: which of the documents? Answer: ", "the first"),
 ]
-MARKED = "[[rm:doc]]Paris lies here.[[/rm:doc]]\n[[rm:doc]]Lyon.[[/rm:doc]]\nWhich river?"
+MARKED = f"{mark('Paris lies here.')}\n{mark('Lyon.')}\nWhich river?"
+BY_HAND = "[[rm:doc]]Paris lies here.[[/rm:doc]]\n[[rm:doc]]Lyon.[[/rm:doc]]\nWhich river?"
 
 
 def request(*args: Any) -> Any:
@@ -77,6 +79,18 @@ def test_a_method_changes_scores_and_marked_documents_reach_it(model: RagMiddleM
     assert changed[0][0] == pytest.approx(wanted.total, abs=1e-4)
     assert changed[0][0] != pytest.approx(base[0][0], abs=1e-3)
     assert changed[1][0] == pytest.approx(base[1][0], abs=1e-4)
+
+
+def test_markers_of_a_template_count_where_that_is_asked_for(
+    model: RagMiddleModel, theirs: Any
+) -> None:
+    pair = request(BY_HAND, " the Rhône")
+    [(trusted, _)] = RagMiddleLM(model, trust_markers=True).loglikelihood([pair], True)
+    wanted = model.score(MARKED, " the Rhône", template="raw").total
+    assert trusted == pytest.approx(wanted, abs=1e-4)
+    with pytest.warns(UnreadMarkersWarning):
+        [(plain, _)] = RagMiddleLM(model).loglikelihood([pair], True)
+    assert plain == pytest.approx(theirs.loglikelihood([pair], disable_tqdm=True)[0][0], abs=1e-3)
 
 
 def test_texts_are_generated_up_to_a_stop_string(model: RagMiddleModel) -> None:

@@ -46,7 +46,7 @@ def test_greedy_text_is_what_transformers_generates_under_the_method(
 ) -> None:
     tokens = encode(model.tokenizer, prompt)
     ids = torch.tensor([tokens.input_ids])
-    with applied(model.model, method, [tokens.layout]):
+    with applied(model.model, method, [tokens]):
         output = model.model.generate(
             ids, attention_mask=torch.ones_like(ids), max_new_tokens=10, do_sample=False
         )
@@ -173,7 +173,7 @@ def test_timings_add_up(model: RagMiddleModel, prompt: ContextPrompt) -> None:
 def test_beams_are_what_transformers_finds(model: RagMiddleModel, prompt: ContextPrompt) -> None:
     tokens = encode(model.tokenizer, prompt)
     ids = torch.tensor([tokens.input_ids])
-    with applied(model.model, PINE(), [tokens.layout]):
+    with applied(model.model, PINE(), [tokens]):
         output = model.model.generate(
             ids, attention_mask=torch.ones_like(ids), max_new_tokens=6, num_beams=3
         )

@@ -176,7 +176,7 @@ def test_attention_is_not_looked_at_inside_another_request(
     tokens = model.encode(prompt)
     with (
         pytest.raises(MethodConfigError, match="already runs under a method"),
-        applied(llama, LPES(), [tokens.layout]),
+        applied(llama, LPES(), [tokens]),
     ):
         model.encode(prompt, method=LeastAttendedFirst())
 

@@ -149,9 +149,9 @@ def test_methods_that_keep_more_of_a_prompt_read_rows_together(
 
 def test_a_plan_that_does_more_than_rotate_cannot_be_taken_apart(model: RagMiddleModel) -> None:
     method = Compose(methods=(BUCKETS, SIW()))
-    layouts = (assembled(6, 9, 4).layout,) * 3
+    prompts = (assembled(6, 9, 4),) * 3
     with pytest.raises(MethodConfigError, match="run all of its prompts together"):
-        method.plan(layouts, model_traits(model.model)).of_prompt(0)
+        method.plan(prompts, model_traits(model.model)).of_prompt(0)
 
 
 def test_a_model_is_left_as_it_was_when_reading_a_row_fails(
@@ -170,7 +170,7 @@ def test_a_model_is_left_as_it_was_when_reading_a_row_fails(
             raise MemoryError("no room")
         return forward(hidden)
 
-    plan = BUCKETS.plan((prompt.layout,) * 3, model_traits(llama))
+    plan = BUCKETS.plan((prompt,) * 3, model_traits(llama))
     with monkeypatch.context() as broken:
         broken.setattr(layer, "forward", fails)
         with pytest.raises(MemoryError, match="no room"):
@@ -181,7 +181,7 @@ def test_a_model_is_left_as_it_was_when_reading_a_row_fails(
 def test_a_model_is_left_as_it_was_after_reading(llama: PreTrainedModel) -> None:
     prompt = assembled(6, 9)
     before = snapshot(llama)
-    plan = BUCKETS.plan((prompt.layout,) * 3, model_traits(llama))
+    plan = BUCKETS.plan((prompt,) * 3, model_traits(llama))
     read_row_by_row(llama, plan, [prompt.input_ids] * 3, torch.device("cpu"))
     assert snapshot(llama) == before
 

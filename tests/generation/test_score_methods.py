@@ -27,6 +27,7 @@ from rag_middle.methods import (
 from rag_middle.tokens import TokenizedPrompt
 from tests.conftest import FamilyModel
 from tests.families import FAMILIES, SUPPORTED
+from tests.prompts import laid_out
 
 CONTINUATIONS = [(5, 6, 7, 8), (9,), (10, 11, 12)]
 #: Everything that a candidate may differ in.
@@ -196,15 +197,16 @@ def test_what_was_read_serves_no_other_plan(llama: PreTrainedModel) -> None:
     with torch.no_grad(), reading(llama) as states:
         llama(input_ids=torch.arange(30, 48)[None], use_cache=False)
     assert states.columns == 18
-    fits = PositionalHiddenStates(channels=(3,), last_tokens=2).plan(tuple(layouts), traits)
+    prompts = tuple(map(laid_out, layouts))
+    fits = PositionalHiddenStates(channels=(3,), last_tokens=2).plan(prompts, traits)
     assert states.cached_under(fits, layouts).get_seq_length() == 18
     for method in (PositionalHiddenStates(channels=(3,), last_tokens=3), MsPoE(), NoMethod()):
         with pytest.raises(MethodConfigError, match="run the whole prompt under it"):
-            states.cached_under(method.plan(tuple(layouts), traits), layouts)
+            states.cached_under(method.plan(prompts, traits), layouts)
 
 
 def test_reading_is_refused_inside_a_request(llama: PreTrainedModel) -> None:
-    with applied(llama, SCALED[0], [PromptLayout(length=4)]):
+    with applied(llama, SCALED[0], [laid_out(PromptLayout(length=4))]):
         llama(torch.arange(30, 34)[None])  # a block in which nothing runs warns
         with pytest.raises(MethodConfigError, match="leave the applied"):
             reading(llama).__enter__()

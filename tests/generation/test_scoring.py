@@ -24,7 +24,7 @@ def one_by_one(
     """The slow way: each token fed alone, as generation would."""
     tokens = encode(model.tokenizer, prompt)
     found = []
-    with torch.no_grad(), applied(model.model, method, [tokens.layout]):
+    with torch.no_grad(), applied(model.model, method, [tokens]):
         output = model.model(input_ids=torch.tensor([tokens.input_ids]), use_cache=True)
         for token in ids:
             found.append(output.logits[0, -1].log_softmax(-1)[token].item())
@@ -82,7 +82,7 @@ def test_logits_are_the_models_under_the_method(
     model: RagMiddleModel, prompt: ContextPrompt, method: Method
 ) -> None:
     tokens = model.encode(prompt, method=method)
-    with torch.no_grad(), applied(model.model, method, [tokens.layout]):
+    with torch.no_grad(), applied(model.model, method, [tokens]):
         expected = model.model(input_ids=torch.tensor([tokens.input_ids])).logits[0]
     everywhere = model.logits(prompt, method=method, all_positions=True)
     assert torch.allclose(everywhere, expected, atol=ATOL)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from rag_middle import ContextPrompt, PromptLayout
+from rag_middle import ContextPrompt
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import PatchIneffectiveError, UnsupportedArchitectureError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import LPES, PINE, SIW, Method
+from rag_middle.tokens import TokenizedPrompt
 from tests.conftest import FamilyModel
 from tests.generation.test_generate import METHODS
 
@@ -50,8 +51,10 @@ def test_a_method_may_happen_to_change_nothing_on_the_first_prompt(
     """SIW leaves documents alone that are read neither densely nor sparsely, say."""
     plan = LPES.plan
 
-    def only_longer(self: LPES, layouts: tuple[PromptLayout, ...], traits: ModelTraits) -> object:
-        return plan(self, layouts, traits) if layouts[0].length > 26 else AttentionPlan()
+    def only_longer(
+        self: LPES, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits
+    ) -> object:
+        return plan(self, prompts, traits) if len(prompts[0]) > 26 else AttentionPlan()
 
     monkeypatch.setattr(LPES, "plan", only_longer)
     RagMiddleModel(llama, tokenizer, method=LPES(factors=1.29))

@@ -17,6 +17,7 @@ from rag_middle.attention import model_lock
 from rag_middle.errors import ContextOverflowError, MethodConfigError
 from rag_middle.generation import GenerationStream, RagMiddleModel
 from rag_middle.methods import NoMethod
+from tests.prompts import laid_out
 
 
 @pytest.fixture(autouse=True)
@@ -165,7 +166,7 @@ def test_a_stream_that_waits_for_its_turn_can_be_closed(
     held, release = Event(), Event()
 
     def hold() -> None:
-        with applied(model.model, NoMethod(), [PromptLayout(length=1)]):
+        with applied(model.model, NoMethod(), [laid_out(PromptLayout(length=1))]):
             held.set()
             release.wait(10)
 
@@ -189,7 +190,7 @@ def test_a_stream_inside_a_block_of_the_same_thread_is_refused(
     model: RagMiddleModel, prompt: ContextPrompt
 ) -> None:
     with (
-        applied(model.model, NoMethod(), [PromptLayout(length=1)]),
+        applied(model.model, NoMethod(), [laid_out(PromptLayout(length=1))]),
         pytest.raises(MethodConfigError, match="Leave the applied"),
     ):
         model.stream(prompt)

@@ -18,6 +18,7 @@ from rag_middle.methods import (
     PositionalHiddenStates,
     PositionInterpolation,
 )
+from tests.prompts import laid_out
 
 pytestmark = pytest.mark.gpu
 
@@ -67,7 +68,7 @@ def _inputs(device: str) -> dict[str, torch.Tensor]:
 
 def _step_logits(model: LlamaForCausalLM, method: Method, device: str) -> torch.Tensor:
     """Logits of four greedy steps of a left-padded batch, `[4, 2, vocabulary]`."""
-    with torch.no_grad(), applied(model, method, LAYOUTS):
+    with torch.no_grad(), applied(model, method, [laid_out(layout) for layout in LAYOUTS]):
         generated = model.generate(
             **_inputs(device),
             max_new_tokens=4,
@@ -119,7 +120,7 @@ def test_memory_is_linear_in_the_prompt(name: str) -> None:
         ids = torch.randint(1, 211, (1, layout.length), device="cuda")
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        with torch.no_grad(), applied(model, METHODS[name], [layout]):
+        with torch.no_grad(), applied(model, METHODS[name], [laid_out(layout)]):
             model(input_ids=ids, logits_to_keep=1)
         peaks.append(torch.cuda.max_memory_allocated() - before)
     # Four times the tokens; scores of a bounded block may dominate the short prompt.

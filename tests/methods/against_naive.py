@@ -64,7 +64,7 @@ def assert_equal_to_naive(
         prompts: the batch.
         settings: of the twin; a callable is called with the prompt.
     """
-    with applied(model, method, [prompt.layout for prompt in prompts]):
+    with applied(model, method, [prompt.tokens for prompt in prompts]):
         tokens, logits = generated(model, prompts, STEPS)
     moved = 0.0
     for row, prompt in enumerate(prompts):
@@ -73,7 +73,7 @@ def assert_equal_to_naive(
         ids = torch.cat((prompt.ids[0], tokens[row, :-1]))
         expected = twin.logits(ids)
         assert distance(logits[row], expected[-STEPS:]) < TOLERANCE
-        with applied(model, method, [prompt.layout]):
+        with applied(model, method, [prompt.tokens]):
             of_prompt = model(prompt.ids).logits[0]
         assert distance(of_prompt, expected[: prompt.layout.length]) < TOLERANCE
         plain = naive(NaiveLlama, model, prompt).logits(ids)

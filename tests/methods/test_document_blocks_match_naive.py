@@ -16,11 +16,12 @@ from rag_middle.methods import (
     ParallelContextWindows,
     StructuredPrompting,
 )
-from rag_middle.ops import document_blocks
+from rag_middle.methods.parallel_context import kernels
 from tests.conftest import FamilyModel
 from tests.contract.cases import LONG, SHORT, Prompt
 from tests.contract.running import distance, generated, prompt_logits
 from tests.methods.against_naive import TOLERANCE, assert_equal_to_naive
+from tests.prompts import laid_out
 from tests.reference.document_blocks import NaiveBlocks
 
 #: One query at a time is slow: short prompts, with documents of similar and of other lengths.
@@ -61,7 +62,7 @@ def test_documents_are_read_apart(
 @pytest.mark.parametrize("method", ["start", "end", "ape"])
 def test_a_document_reads_as_it_does_alone(method: str, family_model: FamilyModel) -> None:
     model, (ours, _) = family_model("llama"), METHODS[method]
-    with applied(model, ours, [LONG.layout]):
+    with applied(model, ours, [LONG.tokens]):
         together = prompt_logits(model, LONG)
     first = LONG.layout.prefix_tokens
     for start, end in LONG.layout.documents:
@@ -74,11 +75,11 @@ def test_a_document_reads_as_it_does_alone(method: str, family_model: FamilyMode
 def test_rows_of_later_tokens_a_few_at_a_time(
     alive: int, family_model: FamilyModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, method, layouts = family_model("gpt_oss"), APE(), [SHORT.layout, LONG.layout]
-    with applied(model, method, layouts):
+    model, method, prompts = family_model("gpt_oss"), APE(), [SHORT.tokens, LONG.tokens]
+    with applied(model, method, prompts):
         _, expected = generated(model, [SHORT, LONG])
-    monkeypatch.setattr(document_blocks, "scores_at_once", lambda device: alive)
-    with applied(model, method, layouts):
+    monkeypatch.setattr(kernels, "scores_at_once", lambda device: alive)
+    with applied(model, method, prompts):
         _, logits = generated(model, [SHORT, LONG])
     assert distance(logits, expected) < TOLERANCE
 
@@ -91,9 +92,9 @@ def test_empty_documents_and_prompts_without_documents(
     plain = prompt_logits(model, LONG)
     neutral = APE(temperature=1, scale=1) if isinstance(ours, APE) else ours
     for documents in ((), ((4, 4),), ((3, 3), (3, 19), (19, 19))):
-        with applied(model, neutral, [PromptLayout(24, documents)]):
+        with applied(model, neutral, [laid_out(PromptLayout(24, documents))]):
             assert distance(prompt_logits(model, LONG), plain) < TOLERANCE
-    with applied(model, ours, [PromptLayout(24, ())]):
+    with applied(model, ours, [laid_out(PromptLayout(24, ()))]):
         assert distance(prompt_logits(model, LONG), plain) < TOLERANCE
 
 
@@ -101,7 +102,7 @@ def test_empty_documents_and_prompts_without_documents(
 def test_bloom_reads_documents_apart(method: str, family_model: FamilyModel) -> None:
     model, (ours, _) = family_model("bloom"), METHODS[method]
     first = LONG.layout.prefix_tokens
-    with applied(model, ours, [LONG.layout]):
+    with applied(model, ours, [LONG.tokens]):
         together = prompt_logits(model, LONG)
     for start, end in LONG.layout.documents:
         ids = torch.cat((LONG.ids[:, :first], LONG.ids[:, start:end]), dim=1)

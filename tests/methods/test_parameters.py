@@ -9,14 +9,7 @@ from typing import Any
 
 import pytest
 
-from rag_middle.attention import (
-    ChannelScaling,
-    HeadPositionScale,
-    InitialTokenScaling,
-    OnlineAreas,
-    PositionScale,
-    model_traits,
-)
+from rag_middle.attention import model_traits
 from rag_middle.errors import MethodConfigError, UnknownNameError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import (
@@ -34,10 +27,15 @@ from rag_middle.methods import (
     SelfExtend,
     resolve_method,
 )
+from rag_middle.methods.ms_poe.attention import HeadPositionScale
+from rag_middle.methods.position_interpolation import PositionScale
+from rag_middle.methods.positional_hidden_states.attention import ChannelScaling
+from rag_middle.methods.siw.attention import InitialTokenScaling, OnlineAreas
 from rag_middle.profiles import published_profiles
 from tests.conftest import FamilyModel
+from tests.prompts import laid_out
 
-LAYOUT = PromptLayout(20, ((2, 6), (6, 11), (11, 17)))
+PROMPT = laid_out(PromptLayout(20, ((2, 6), (6, 11), (11, 17))))
 
 WRONG: tuple[tuple[Callable[..., Method], dict[str, Any], str], ...] = (
     (PositionInterpolation, {"scale": 0}, "scale must be above 0, got 0"),
@@ -73,7 +71,7 @@ WRONG: tuple[tuple[Callable[..., Method], dict[str, Any], str], ...] = (
     (SIW, {"alpha_per_document": 0.5}, "alpha_per_document must be several factors, got 0.5"),
     (SIW, {"top_share": 0}, "top_share must lie between 0 and 1, got 0"),
     (SIW, {"top_share": 1}, "top_share must lie between 0 and 1, got 1"),
-    (SIW, {"dense_areas": {0: ()}}, "at least one flag per layer"),
+    (SIW, {"dense_areas": {0: ()}}, "must hold at least one flag"),
     (SelfExtend, {"group": 0}, "group must be a whole number >= 1, got 0"),
     (SelfExtend, {"window": 2.5}, "window must be a whole number >= 1, got 2.5"),
     (SelfExtend, {"group": 8, "window": 4}, "group must not be larger than window, got 8 and 4"),
@@ -155,9 +153,9 @@ def test_which_methods_need_documents() -> None:
 
 def test_ms_poe_spreads_ratios_over_key_heads(family_model: FamilyModel) -> None:
     traits = model_traits(family_model("gpt_neox"))  # four key heads
-    plan = MsPoE(min_ratio=1.0, max_ratio=1.6, first_layer=1).plan((LAYOUT,), traits)
+    plan = MsPoE(min_ratio=1.0, max_ratio=1.6, first_layer=1).plan((PROMPT,), traits)
     assert sorted(plan.layers) == [1, 2]
-    positions = plan.layers[1].positions
+    positions = plan.layers[1][0]
     assert isinstance(positions, HeadPositionScale)
     assert positions.ratios == pytest.approx((1.0, 1.2, 1.4, 1.6))
     assert (positions.assign, positions.per_query_head) == ("rank", False)
@@ -165,8 +163,8 @@ def test_ms_poe_spreads_ratios_over_key_heads(family_model: FamilyModel) -> None
 
 def test_ms_poe_as_its_authors_coded_it(family_model: FamilyModel) -> None:
     traits = model_traits(family_model("llama"))  # four query heads, two key heads
-    plan = MsPoE(min_ratio=1.0, max_ratio=1.6, reference_code=True).plan((LAYOUT,), traits)
-    positions = plan.layers[2].positions
+    plan = MsPoE(min_ratio=1.0, max_ratio=1.6, reference_code=True).plan((PROMPT,), traits)
+    positions = plan.layers[2][0]
     assert isinstance(positions, HeadPositionScale)
     assert positions.ratios == pytest.approx((1.0, 1.15, 1.3, 1.45))
     assert (positions.assign, positions.per_query_head) == ("order", True)
@@ -175,21 +173,21 @@ def test_ms_poe_as_its_authors_coded_it(family_model: FamilyModel) -> None:
 def test_ms_poe_gives_a_single_key_head_the_smallest_ratio(family_model: FamilyModel) -> None:
     traits = model_traits(family_model("llama"))
     one = replace(traits, layers={0: replace(traits.layers[0], kv_heads=1)})
-    positions = MsPoE(layers=(0,)).plan((LAYOUT,), one).layers[0].positions
+    positions = MsPoE(layers=(0,)).plan((PROMPT,), one).layers[0][0]
     assert isinstance(positions, HeadPositionScale)
     assert positions.ratios == pytest.approx((1.2,))
 
 
 def test_lpes_takes_one_factor_per_layer(family_model: FamilyModel) -> None:
     traits = model_traits(family_model("llama"))
-    plan = LPES(factors=(1.1, 1.2, 1.3)).plan((LAYOUT,), traits)
-    assert [plan.layers[layer].positions for layer in range(3)] == [
+    plan = LPES(factors=(1.1, 1.2, 1.3)).plan((PROMPT,), traits)
+    assert [plan.layers[layer][0] for layer in range(3)] == [
         PositionScale(scale=1.1),
         PositionScale(scale=1.2),
         PositionScale(scale=1.3),
     ]
     with pytest.raises(MethodConfigError, match="2 factors for 3 layers"):
-        LPES(factors=(1.1, 1.2)).plan((LAYOUT,), traits)
+        LPES(factors=(1.1, 1.2)).plan((PROMPT,), traits)
 
 
 def test_lpes_from_a_curve() -> None:
@@ -202,38 +200,38 @@ def test_lpes_from_a_curve() -> None:
 def test_siw_takes_the_middle_half_unless_told(family_model: FamilyModel) -> None:
     traits = replace(model_traits(family_model("llama")), num_layers=8)
     traits = replace(traits, layers=dict.fromkeys(range(8), traits.layers[0]))
-    assert sorted(SIW().plan((LAYOUT,), traits).layers) == [2, 3, 4, 5]
-    assert sorted(SIW(layers=(7, 0)).plan((LAYOUT,), traits).layers) == [0, 7]
+    assert sorted(SIW().plan((PROMPT,), traits).layers) == [2, 3, 4, 5]
+    assert sorted(SIW(layers=(7, 0)).plan((PROMPT,), traits).layers) == [0, 7]
     areas = {1: (True,), 6: (False,)}
-    assert sorted(SIW(dense_areas=areas).plan((LAYOUT,), traits).layers) == [1, 6]
-    assert sorted(SIW(dense_areas=areas, layers=(6, 7)).plan((LAYOUT,), traits).layers) == [6]
+    assert sorted(SIW(dense_areas=areas).plan((PROMPT,), traits).layers) == [1, 6]
+    assert sorted(SIW(dense_areas=areas, layers=(6, 7)).plan((PROMPT,), traits).layers) == [6]
     with pytest.raises(MethodConfigError, match="no layer would change"):
-        SIW(dense_areas=areas, layers=(2,)).plan((LAYOUT,), traits)
+        SIW(dense_areas=areas, layers=(2,)).plan((PROMPT,), traits)
 
 
 def test_siw_documents_take_the_area_of_their_centre(family_model: FamilyModel) -> None:
     traits = model_traits(family_model("llama"))
     method = SIW(alpha_dense=0.5, alpha_sparse=2.0, dense_areas={0: (True, False, False, True)})
-    two = PromptLayout(9, ((1, 4), (4, 8)))
-    weights = method.plan((LAYOUT, two), traits).layers[0].weights
+    two = laid_out(PromptLayout(9, ((1, 4), (4, 8))))
+    weights = method.plan((PROMPT, two), traits).layers[0][0]
     # Centres of three documents: 1/6, 1/2, 5/6; of two: 1/4 (where the second area starts), 3/4.
     assert weights == InitialTokenScaling(factors=((0.5, 2.0, 0.5), (2.0, 0.5)))
 
 
 def test_siw_finds_areas_where_none_are_given(family_model: FamilyModel) -> None:
-    plan = SIW(top_share=0.2).plan((LAYOUT,), model_traits(family_model("llama")))
+    plan = SIW(top_share=0.2).plan((PROMPT,), model_traits(family_model("llama")))
     areas = OnlineAreas(alpha_dense=0.9, alpha_sparse=1.1, top_share=0.2)
-    assert {layer.weights for layer in plan.layers.values()} == {areas}
+    assert set(plan.changes) == {areas}
 
 
 def test_positional_hidden_states_need_a_channel_of_the_model(family_model: FamilyModel) -> None:
     traits = model_traits(family_model("llama"))
     with pytest.raises(MethodConfigError, match="needs the channel"):
-        PositionalHiddenStates().plan((LAYOUT,), traits)
+        PositionalHiddenStates().plan((PROMPT,), traits)
     with pytest.raises(MethodConfigError, match=r"Channels \[64\] do not exist.*hidden size of 64"):
-        PositionalHiddenStates(channels=(3, 64)).plan((LAYOUT,), traits)
+        PositionalHiddenStates(channels=(3, 64)).plan((PROMPT,), traits)
     with pytest.raises(MethodConfigError, match=r"Layers \[3\] do not exist.*layers 0 to 2"):
-        PositionalHiddenStates(channels=(3,), layers=(2, 3)).plan((LAYOUT,), traits)
+        PositionalHiddenStates(channels=(3,), layers=(2, 3)).plan((PROMPT,), traits)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +246,8 @@ def test_positional_hidden_states_as_their_authors_coded_them(
     family: str, settings: dict[str, Any], expected: dict[str, Any], family_model: FamilyModel
 ) -> None:
     method = PositionalHiddenStates(channels=(3,), reference_code=True, **settings)
-    scaling = method.plan((LAYOUT,), model_traits(family_model(family))).layers[0].hidden
+    scaling = method.plan((PROMPT,), model_traits(family_model(family))).layers[0][0]
+    scaling = getattr(scaling, "scaling", scaling)  # of MPT, inside a change of its own
     assert isinstance(scaling, ChannelScaling)
     assert {name: getattr(scaling, name) for name in expected} == expected
 

@@ -75,6 +75,6 @@ def test_documents_of_these_prompts_do_tie(family_model: FamilyModel) -> None:
     """Attention alone leaves ties to the order it is given, or these tests would show nothing."""
     model, logits = family_model("llama"), []
     for prompt in (PROMPT, SHUFFLED[0]):
-        with applied(model, PINE(), [prompt.layout]), torch.no_grad():
+        with applied(model, PINE(), [prompt]), torch.no_grad():
             logits.append(model(torch.tensor([prompt.input_ids])).logits[0, -1])
     assert distance(*logits) > 0.01

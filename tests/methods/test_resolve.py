@@ -96,18 +96,21 @@ def test_what_cannot_be_resolved(
 @pytest.mark.parametrize(
     ("methods", "message"),
     [
-        ((PINE(), PositionalHiddenStates(channels=(1,))), "pine and positional_hidden_states"),
-        ((MsPoE(), PositionalHiddenStates(channels=(1,))), "ms_poe and positional_hidden_states"),
+        (
+            (PINE(), PositionalHiddenStates(channels=(1,))),
+            "pine does not compose with positional_hidden_states",
+        ),
+        ((MsPoE(), PositionalHiddenStates(channels=(1,))), "ms_poe does not compose with pos"),
         ((PINE(), PositionInterpolation()), "pine does not compose with position_interpolation"),
-        ((PINE(), PINE()), "another pine"),
+        ((PINE(), PINE()), "pine does not compose with pine"),
         ((Compose(methods=(PINE(),)), SIW()), "pine does not compose with siw"),
         (
             (MsPoE(), Compose(methods=(SIW(), PositionalHiddenStates(channels=(1,))))),
-            "ms_poe and positional_hidden_states",
+            "ms_poe does not compose with positional_hidden_states",
         ),
         (
             (SelfExtend(), PositionalHiddenStates(channels=(1,))),
-            "self_extend and positional_hidden_states",
+            "self_extend does not compose with positional_hidden_states",
         ),
     ],
 )

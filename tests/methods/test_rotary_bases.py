@@ -20,9 +20,9 @@ from rag_middle.methods import (
     MoICE,
     PositionalHiddenStates,
 )
-from rag_middle.methods.moice_routers import ExpertRouters
-from rag_middle.methods.moice_training import train_routers
-from rag_middle.ops.experts import ExpertGate, expert_weights
+from rag_middle.methods.moice.kernels import ExpertGate, expert_weights
+from rag_middle.methods.moice.routers import ExpertRouters
+from rag_middle.methods.moice.training import train_routers
 from rag_middle.tokens import TokenizedPrompt
 from tests.conftest import FamilyModel
 from tests.contract.running import distance
@@ -75,7 +75,7 @@ def test_only_chosen_layers_get_another_base(family_model: FamilyModel) -> None:
     model, prompt = family_model("llama"), PROMPTS[0]
 
     def logits(method: Method) -> Tensor:
-        with applied(model, method, [prompt.layout]):
+        with applied(model, method, [prompt.tokens]):
             moved: Tensor = model(prompt.ids).logits
         return moved
 
@@ -252,5 +252,5 @@ def test_what_cannot_be_done_together_is_refused(
 ) -> None:
     with pytest.raises(IncompatibleMethodsError):
         Compose(methods=(first, second)).plan(
-            (PROMPTS[0].layout,), model_traits(family_model("llama"))
+            (PROMPTS[0].tokens,), model_traits(family_model("llama"))
         )

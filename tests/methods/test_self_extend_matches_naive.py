@@ -9,7 +9,7 @@ import torch
 
 from rag_middle.attention import applied
 from rag_middle.methods import SIW, Compose, SelfExtend
-from rag_middle.ops import self_extend
+from rag_middle.methods.self_extend import kernels
 from tests.conftest import FamilyModel
 from tests.contract.cases import LONG, SHORT
 from tests.contract.running import distance, generated, prompt_logits
@@ -56,7 +56,7 @@ def test_the_authors_code_divides_the_window_without_rounding(family_model: Fami
         model, logits = family_model(name), []
         for reference_code in (False, True):
             method = SelfExtend(group=group, window=window, reference_code=reference_code)
-            with applied(model, method, [LONG.layout]):
+            with applied(model, method, [LONG.tokens]):
                 logits.append(prompt_logits(model, LONG))
         assert torch.equal(*logits)
 
@@ -86,11 +86,11 @@ def test_scores_of_a_few_rows_and_heads_at_a_time(
     alive: int, family_model: FamilyModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, method = family_model("gpt_oss"), SelfExtend(group=2, window=3)
-    layouts = [SHORT.layout, LONG.layout]
-    with applied(model, method, layouts):
+    prompts = [SHORT.tokens, LONG.tokens]
+    with applied(model, method, prompts):
         tokens, expected = generated(model, [SHORT, LONG])
-    monkeypatch.setattr(self_extend, "scores_at_once", lambda device: alive)
-    with applied(model, method, layouts):
+    monkeypatch.setattr(kernels, "scores_at_once", lambda device: alive)
+    with applied(model, method, prompts):
         again, logits = generated(model, [SHORT, LONG])
     assert torch.equal(again, tokens)
     assert distance(logits, expected) < TOLERANCE
@@ -99,5 +99,5 @@ def test_scores_of_a_few_rows_and_heads_at_a_time(
 def test_a_prompt_within_the_window_is_not_changed(family_model: FamilyModel) -> None:
     model, method = family_model("llama"), SelfExtend(group=2, window=LONG.layout.length)
     plain = prompt_logits(model, LONG)
-    with applied(model, method, [LONG.layout]):
+    with applied(model, method, [LONG.tokens]):
         assert distance(prompt_logits(model, LONG), plain) < TOLERANCE

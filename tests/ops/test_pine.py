@@ -11,11 +11,18 @@ from torch import Tensor
 
 from rag_middle.errors import PromptError
 from rag_middle.layout import PromptLayout
-from rag_middle.ops import importance, pine, pine_heads
-from rag_middle.ops.importance import ScoreRule, document_importance, document_shifts
-from rag_middle.ops.pine import PineTables, base_rotate, decode, prefill
-from rag_middle.ops.pine_tables import MovingKeys
+from rag_middle.methods.pine.kernels import attend, heads
+from rag_middle.methods.pine.kernels.attend import PineTables, base_rotate, decode, prefill
+from rag_middle.methods.pine.kernels.importance import (
+    document_importance,
+    document_shifts,
+)
+from rag_middle.methods.pine.kernels.tables import MovingKeys
+from rag_middle.ops import scores
 from rag_middle.ops.rope import RotaryStyle
+from rag_middle.ops.scores import (
+    ScoreRule,
+)
 from tests.reference.pine import naive_pine, rotary_place
 
 
@@ -144,7 +151,7 @@ def test_several_tokens_decode_as_one_by_one(name: str) -> None:
 def test_bounded_chunks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES[name]
     whole = run(case, *case.qkv())
-    monkeypatch.setattr(importance, "_SCORES_PER_CPU_THREAD", 100)
+    monkeypatch.setattr(scores, "_SCORES_PER_CPU_THREAD", 100)
     torch.testing.assert_close(run(case, *case.qkv()), whole, atol=1e-5, rtol=1e-5)
 
 
@@ -157,8 +164,8 @@ def test_moved_keys_of_short_documents_count_as_alive(monkeypatch: pytest.Monkey
             super().__init__(base, heads, tables)
             sizes.append(self.keys.numel())
 
-    monkeypatch.setattr(pine_heads, "MovingKeys", Recorded)
-    monkeypatch.setattr(pine, "scores_at_once", lambda _: alive)
+    monkeypatch.setattr(heads, "MovingKeys", Recorded)
+    monkeypatch.setattr(attend, "scores_at_once", lambda _: alive)
     run(case, *case.qkv())
     assert sizes
     assert max(sizes) <= alive

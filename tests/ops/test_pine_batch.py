@@ -10,9 +10,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rag_middle.layout import PromptLayout
-from rag_middle.ops import pine_batch
-from rag_middle.ops.pine import PineTables, base_rotate, decode, prefill
-from rag_middle.ops.pine_batch import BatchColumns, decode_batch, rotate_generated, worth_batching
+from rag_middle.methods.pine.kernels import batch as batched
+from rag_middle.methods.pine.kernels.attend import PineTables, base_rotate, decode, prefill
+from rag_middle.methods.pine.kernels.batch import (
+    BatchColumns,
+    decode_batch,
+    rotate_generated,
+    worth_batching,
+)
 from rag_middle.ops.rope import RotaryStyle
 from tests.ops.test_pine import Case
 
@@ -51,7 +56,7 @@ def alone(case: Case, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor |
 def test_a_row_of_a_batch_equals_the_prompt_alone(
     change: dict[str, object], at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pine_batch, "scores_at_once", lambda device: at_once)
+    monkeypatch.setattr(batched, "scores_at_once", lambda device: at_once)
     cases = [replace(case, generated=3, **change) for case in ROWS]  # type: ignore[arg-type]
     longest = max(cases, key=lambda case: case.total)
     paddings = [longest.total - case.total for case in cases]
@@ -91,7 +96,7 @@ def test_a_row_of_a_batch_equals_the_prompt_alone(
 
 
 def test_a_batch_is_worth_it_while_its_scores_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pine_batch, "scores_at_once", lambda device: 2 * 4 * (3 + 1) * 17)
+    monkeypatch.setattr(batched, "scores_at_once", lambda device: 2 * 4 * (3 + 1) * 17)
     layouts = [ROWS[0].layout, ROWS[1].layout]
     device = torch.device("cpu")
     assert worth_batching(layouts, heads=4, width=17, device=device)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from itertools import combinations_with_replacement
 
+import numpy as np
 import pytest
 import torch
 
-from rag_middle.ops.positional_channels import (
+from rag_middle.methods.positional_hidden_states.channels import (
     channel_smoothness,
     channel_trends,
     rank_channels,
     savitzky_golay,
 )
+from tests.reference.positional_hidden_states import naive_trend
 
 RISES, FALLS, WAVES, JAGGED, CHANGES_SIDES, FLAT = range(6)
 LAYERS, POSITIONS = 12, 400
@@ -42,6 +45,35 @@ def test_trends_are_seen_where_they_are(hidden: torch.Tensor) -> None:
 
 def test_an_outlier_that_is_not_skipped_hides_a_trend(hidden: torch.Tensor) -> None:
     assert channel_trends(hidden, skip=0)[0, RISES] == 0
+
+
+@pytest.mark.parametrize("count", [4, 5, 30, 700])
+def test_a_trend_is_that_of_the_fitted_values_and_not_of_their_slope(count: int) -> None:
+    """Cubics that turn at, between and beyond positions, at the ends and on plateaus."""
+    ends = [-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5]
+    turns = sorted({*ends, *(count - 1 - end for end in ends), (count - 1) / 2, 1e6})
+    x = np.arange(count, dtype=np.float64)
+    curves = [np.ones(count), x, -x, x**2, (x - count + 1.5) ** 2, np.sign(x - count / 2)]
+    for first, second in combinations_with_replacement(turns, 2):  # slope (x - first)(x - second)
+        curves.append(x**3 / 3 - (first + second) * x**2 / 2 + first * second * x)
+    rng = np.random.default_rng(count)
+    curves += [np.cumsum(rng.normal(0.1, 1, count)) for _ in range(50)]
+    early = np.full((3, len(curves)), 1e4) * rng.normal(size=(3, len(curves)))  # outliers
+    columns = np.concatenate([early, np.stack(curves, axis=1)])
+    trends = channel_trends(torch.from_numpy(columns)[None], skip=3)[0]
+    assert trends.tolist() == [naive_trend(column, 3) for column in columns.T]
+    assert set(trends.tolist()) == {-1, 0, 1}
+
+
+def test_a_channel_that_turns_between_the_last_two_positions_still_rises() -> None:
+    x = torch.arange(400, dtype=torch.float64)
+    channels = torch.stack([-((x - turn) ** 2) for turn in (398.6, 398.5, 398.4)], dim=1)
+    assert channel_trends(channels[None], skip=0)[0].tolist() == [1, 1, 0]
+
+
+def test_a_channel_that_never_changes_has_no_trend() -> None:
+    values = torch.tensor([0.1, 1 / 3, -7e5], dtype=torch.float64).expand(1, 300, 3)
+    assert channel_trends(values, skip=7).eq(0).all()
 
 
 def test_smoothness_does_not_depend_on_scale_or_offset(hidden: torch.Tensor) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rag_middle.ops.rope import RotaryStyle, rotate
+from rag_middle.ops.rope import RotaryStyle, rotate, rotate_wide, wide_tables
 
 PAIRINGS: tuple[Literal["half", "interleaved"], ...] = ("half", "interleaved")
 
@@ -76,8 +76,20 @@ def test_tables_may_differ_by_row_and_head_and_carry_a_factor(
     torch.testing.assert_close(rotate(x, 2 * cos, 2 * sin, style), 2 * whole)
 
 
+@pytest.mark.parametrize("pairing", PAIRINGS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_stays_half_precision(dtype: torch.dtype) -> None:
-    x = torch.randn(1, 4, 8, dtype=dtype)
-    cos, sin = (table.to(dtype) for table in _angles(torch.arange(4), 4))
-    assert rotate(x, cos, sin, RotaryStyle("half", 4)).dtype == dtype
+def test_half_precision_stays_half_precision(
+    dtype: torch.dtype, pairing: Literal["half", "interleaved"]
+) -> None:
+    x, style = torch.randn(1, 4, 10).to(dtype), RotaryStyle(pairing, 4)
+    tables = _angles(torch.arange(4), 4)
+    exact = rotate(x.float(), *tables, style)
+    for cos, sin in (tables, tuple(table.to(dtype) for table in tables)):
+        by_pairs = rotate(x, cos, sin, style)
+        at_once = rotate_wide(x, wide_tables(cos, sin, style), style)
+        assert by_pairs.dtype == at_once.dtype == dtype
+        if cos.dtype == torch.float32:  # rounded once, at the end
+            assert torch.equal(by_pairs, exact.to(dtype))
+        # Tables, products and sum rounded.
+        tolerance = 8 * torch.finfo(dtype).eps
+        torch.testing.assert_close(at_once.float(), exact, atol=tolerance, rtol=tolerance)

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from transformers import LlamaConfig
 
+from rag_middle.documents import mark
 from rag_middle.generation import RagMiddleModel, model_facts
-from rag_middle.methods import FromProfile
 from rag_middle.profiles import Profile, write_profile
 from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe
+
+PROMPT = f"{mark('Lyon lies on a river.')} Which river?"
 
 
 @pytest.fixture
@@ -32,11 +34,11 @@ def profile(model: RagMiddleModel, tmp_path: Path) -> str:
 def test_langchain(model: RagMiddleModel, profile: str) -> None:
     langchain = pytest.importorskip("langchain_rag_middle")
     llm = langchain.RagMiddleLLM(model=model, method=profile, max_tokens=4)
-    answer = llm.invoke("[[rm:doc]]Lyon lies on a river.[[/rm:doc]] Which river?")
+    answer = llm.invoke(PROMPT)
     assert (
         answer
         == model.generate(
-            "[[rm:doc]]Lyon lies on a river.[[/rm:doc]] Which river?",
+            PROMPT,
             method=profile,
             max_new_tokens=4,
         ).text
@@ -48,12 +50,12 @@ def test_llama_index(model: RagMiddleModel, profile: str) -> None:
     llm = llama_index.RagMiddleLLM(
         model=model.model, tokenizer=model.tokenizer, method=profile, max_new_tokens=4
     )
-    assert isinstance(llm._model.method, FromProfile)
-    answer = llm.complete("[[rm:doc]]Lyon lies on a river.[[/rm:doc]] Which river?")
+    assert llm._model.method.provenance is not None
+    answer = llm.complete(PROMPT)
     assert (
         answer.text
         == model.generate(
-            "[[rm:doc]]Lyon lies on a river.[[/rm:doc]] Which river?",
+            PROMPT,
             method=profile,
             max_new_tokens=4,
         ).text
@@ -63,14 +65,12 @@ def test_llama_index(model: RagMiddleModel, profile: str) -> None:
 def test_what_integrations_tell_names_the_profile(model: RagMiddleModel, profile: str) -> None:
     langchain = pytest.importorskip("langchain_rag_middle")
     chain = langchain.RagMiddleLLM(model=model, method=profile, max_tokens=2)
-    [[answered]] = chain.generate(
-        ["[[rm:doc]]Lyon lies on a river.[[/rm:doc]] Which river?"]
-    ).generations
+    [[answered]] = chain.generate([PROMPT]).generations
     assert answered.generation_info["rag_middle"]["method"] == profile
     llama_index = pytest.importorskip("llama_index.llms.rag_middle")
     llm = llama_index.RagMiddleLLM(
         model=model.model, tokenizer=model.tokenizer, method=profile, max_new_tokens=2
     )
     assert llm.to_payload()["method"] == profile
-    answer = llm.complete("[[rm:doc]]Lyon lies on a river.[[/rm:doc]] Which river?")
+    answer = llm.complete(PROMPT)
     assert answer.raw["rag_middle"]["method"] == profile

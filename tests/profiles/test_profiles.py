@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
+from rag_middle.attention import applied
 from rag_middle.documents import ContextPrompt
 from rag_middle.errors import (
     MethodConfigError,
@@ -19,8 +21,9 @@ from rag_middle.errors import (
     ProfileMismatchError,
     RegistrationError,
 )
-from rag_middle.generation import ProfileWarning, RagMiddleModel, model_facts
-from rag_middle.methods import LPES, METHODS, SIW, Compose, FromProfile, resolve_method
+from rag_middle.generation import DocumentCache, ProfileWarning, RagMiddleModel, model_facts
+from rag_middle.layout import PromptLayout
+from rag_middle.methods import APE, LPES, METHODS, SIW, Compose, resolve_method
 from rag_middle.profiles import (
     ModelFacts,
     Profile,
@@ -29,6 +32,7 @@ from rag_middle.profiles import (
     read_profile,
     write_profile,
 )
+from tests.prompts import laid_out
 from tests.shipped_profiles import shipping
 from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe
@@ -89,13 +93,37 @@ def test_a_profile_gives_its_methods_logits(
     assert torch.equal(by_profile, model.logits(PROMPT, method=LPES(factors=FACTORS)))
 
 
+def test_a_profile_is_a_method_like_any_other(profile: Profile, tmp_path: Path) -> None:
+    # Where it comes from stands beside it: no member of a method can be forgotten.
+    path = saved(replace(profile, method="ape", options={"temperature": 0.5}), tmp_path)
+    method = resolve_method(f"profile:{path}")
+    assert method == APE(temperature=0.5)
+    assert type(method) is APE
+    assert method.provenance is not None
+    assert method.provenance.source == f"profile:{path}"
+    assert method.provenance.profile.method == "ape"
+    assert pickle.loads(pickle.dumps(method)).provenance == method.provenance  # to a worker
+    assert replace(method, temperature=0.6).provenance is None  # no longer what was fitted
+    assert APE(temperature=0.5).provenance is None
+
+
+def test_a_profile_of_ape_is_served_by_the_document_cache(
+    profile: Profile, llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    path = saved(replace(profile, method="ape", options={"temperature": 0.5}), tmp_path)
+    cache = DocumentCache()
+    model = RagMiddleModel(llama, tokenizer, method=f"profile:{path}", document_cache=cache)
+    model.precompute([PROMPT])
+    assert model.generate(PROMPT, max_new_tokens=1).method == f"profile:{path}"
+    assert cache.hits == 3
+
+
 def test_layers_are_numbers_again(profile: Profile, tmp_path: Path) -> None:
     areas = {"dense_areas": {"1": [True, False], "2": [False, True]}}
     method = resolve_method(
         f"profile:{saved(replace(profile, method='siw', options=areas), tmp_path)}"
     )
-    assert isinstance(method, FromProfile)
-    assert method.method == SIW(dense_areas={1: (True, False), 2: (False, True)})
+    assert method == SIW(dense_areas={1: (True, False), 2: (False, True)})
 
 
 @pytest.mark.parametrize("more", ["", "+siw"])
@@ -158,14 +186,15 @@ def test_a_model_of_another_shape_is_refused_without_the_self_check_too(
     profile: Profile, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
     config = tiny(LlamaConfig, vocab_size=len(tokenizer), num_hidden_layers=2)
-    model = RagMiddleModel(
-        build("two layers", config, "sdpa"),
-        tokenizer,
-        method=f"profile:{saved(profile, tmp_path)}",
-        self_check=False,
-    )
-    with pytest.raises(ProfileMismatchError, match="decoder layers 3, here 2"):
-        model.generate(PROMPT, max_new_tokens=1)
+    other, method = build("two layers", config, "sdpa"), f"profile:{saved(profile, tmp_path)}"
+    for chosen in (method, f"{method}+siw"):
+        with pytest.raises(ProfileMismatchError, match="decoder layers 3, here 2"):
+            RagMiddleModel(other, tokenizer, method=chosen, self_check=False)
+        with (
+            pytest.raises(ProfileMismatchError, match="decoder layers 3, here 2"),
+            applied(other, resolve_method(chosen), [laid_out(PromptLayout(4))]),
+        ):
+            pass
 
 
 def test_a_preset_is_refused_on_another_model(

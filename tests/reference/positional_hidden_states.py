@@ -1,10 +1,12 @@
-"""Scaling positional hidden states (arXiv:2406.02536, equation 3), projecting twice."""
+"""Positional hidden states (arXiv:2406.02536): scaling one, projecting twice, and finding one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,3 +46,25 @@ class NaivePositionalHiddenStates(NaiveLlama):
             for token in range(self.prompt_tokens - self.last_tokens, hidden.shape[0]):
                 out[head, token] = attended[token]
         return out
+
+
+def naive_trend(values: np.ndarray, skip: int) -> int:
+    """Whether the cubic that fits the values after `skip` positions best rises (1) or falls (-1).
+
+    The rule of the authors' code, one channel at a time: scale to [0, 1], fit, compare the fitted
+    values of neighbouring positions; equal neighbours break neither trend. Theirs fits in float32,
+    where the differences of a flat part drown in rounding; this one fits in float64.
+    """
+    values = values[skip:].astype(np.float64)
+    span = values.max() - values.min()
+    if span == 0:
+        return 0  # theirs divides by zero
+    x = np.linspace(-1, 1, len(values))
+    fitted = np.polyval(np.polyfit(x, (values - values.min()) / span, 3), x)
+    steps = [later - earlier for earlier, later in pairwise(fitted)]
+    noise = 1e-10  # what float64 leaves of a difference that is zero
+    if all(abs(step) <= noise for step in steps):
+        return 0
+    if all(step >= -noise for step in steps):
+        return 1
+    return -1 if all(step <= noise for step in steps) else 0

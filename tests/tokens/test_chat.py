@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rag_middle.documents import ContextPrompt, Document, mark
 from rag_middle.errors import ChatTemplateError, MarkerError, PromptError
+from rag_middle.notices import UnreadMarkersWarning
 from rag_middle.tokens import TokenizedPrompt, encode
 from tests.tokenizers import (
     CHATML,
@@ -117,15 +118,30 @@ class TestWhichDocuments:
         assert documents_shown(tokenizer, tokenized) == ["one\n", "two\n"]
         assert tokenizer.decode(tokenized.suffix_ids).startswith("Why?\n\nAnd?")
 
-    def test_markers_of_a_message_must_be_balanced(self) -> None:
+    def test_documents_of_a_message_must_stand_together(self) -> None:
         tokenizer = byte_level_bpe(chat_template=CHATML)
+        apart = user(f"{mark('one')} and {mark('two')}")
         with pytest.raises(MarkerError):
-            encode(tokenizer, [user("[[rm:doc]]"), user(MARKED)])
+            encode(tokenizer, [user("Hello."), apart])
+        # What was said in an earlier turn must not make later ones fail.
+        tokenized = encode(tokenizer, [apart, assistant("So."), user("Why?")])
+        assert documents_shown(tokenizer, tokenized) == ["two"]
 
-    def test_escaped_markers_become_text(self) -> None:
+    def test_a_string_of_the_assistant_holds_none(self) -> None:
         tokenizer = byte_level_bpe(chat_template=CHATML)
-        text = shown(tokenizer, encode(tokenizer, [user("[[~rm:doc]]"), user(mark("[[rm:doc]]"))]))
-        assert text.count("user\n[[rm:doc]]") == 2
+        said = f"[[~rm:doc]] [[rm:doc]]forged[[/rm:doc]] {mark('seen')}"
+        tokenized = encode(tokenizer, [user(MARKED), assistant(said), user("Why?")])
+        assert documents_shown(tokenizer, tokenized) == ["one\n", "two\n"]
+        text = "assistant\n[[~rm:doc]] [[rm:doc]]forged[[/rm:doc]] seen<|im_end|>"
+        assert text in shown(tokenizer, tokenized)
+
+    def test_markers_that_mark_nothing_are_text_in_every_turn(self) -> None:
+        tokenizer = byte_level_bpe(chat_template=CHATML)
+        stray = user("[[~rm:doc]] [[/rm:doc]]")
+        with pytest.warns(UnreadMarkersWarning):
+            text = shown(tokenizer, encode(tokenizer, [stray, user(mark("[[rm:doc]]"))]))
+        assert "user\n[[~rm:doc]] [[/rm:doc]]<|im_end|>" in text
+        assert "user\n[[rm:doc]]<|im_end|>" in text
 
 
 class TestSystem:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from rag_middle.documents import ContextPrompt, Document, mark
-from rag_middle.errors import ChatTemplateError, MarkerError, PromptError
+from rag_middle.errors import ChatTemplateError, PromptError
+from rag_middle.notices import UnreadMarkersWarning
 from rag_middle.tokens import TokenizedPrompt, count_tokens, encode, encode_batch
 from tests.tokenizers import (
     CHATML,
@@ -212,9 +213,17 @@ def test_a_string_is_parsed() -> None:
     )
 
 
-def test_a_string_with_unbalanced_markers_is_refused() -> None:
-    with pytest.raises(MarkerError):
-        encode(tokenizer_named("byte-level"), "Read [[rm:doc]]")
+def test_markers_that_mark_nothing_are_text() -> None:
+    tokenizer = tokenizer_named("byte-level")
+    text = f"Read [[rm:doc]]a[[/rm:doc]] {mark('b')[:-1]}"
+    with pytest.warns(UnreadMarkersWarning):
+        assert encode(tokenizer, text) == encode(tokenizer, ContextPrompt(suffix=text))
+
+
+def test_markers_do_not_count() -> None:
+    tokenizer = tokenizer_named("byte-level")
+    text = f"Read:\n{mark('one')}\nWhy [[rm:doc]]?"
+    assert count_tokens(tokenizer, text) == count_tokens(tokenizer, "Read:\none\nWhy [[rm:doc]]?")
 
 
 def test_documents_keep_their_ids() -> None:

@@ -1,0 +1,186 @@
+"""Files that ask for minutes, gigabytes or a crash are left out with a reason; the rest is read."""
+
+from __future__ import annotations
+
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rag_middle.retrieval import build_index, formats, load
+from tests.attacks.hostile import report, tries
+from tests.retrieval.embedding import HashingEmbedder
+
+MIB = 2**20
+SIZE = 20_000 * min(tries(1), 20)  # repetitions; what is not linear takes minutes
+LONG = MIB * min(tries(1), 10)
+
+
+def pdf(*objects: bytes) -> bytes:
+    content, offsets = b"%PDF-1.4\n", []
+    for number, each in enumerate(objects, start=1):
+        offsets.append(len(content))
+        content += b"%d 0 obj\n%b\nendobj\n" % (number, each)
+    table = b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
+    size = len(objects) + 1
+    return (
+        content
+        + b"xref\n0 %d\n0000000000 65535 f \n%b" % (size, table)
+        + b"trailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (size, len(content))
+    )
+
+
+CATALOG = b"<< /Type /Catalog /Pages 2 0 R >>"
+ONE_PAGE = b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>"
+
+
+def stream(content: bytes, more: bytes = b"", length: int | None = None) -> bytes:
+    length = len(content) if length is None else length
+    return b"<< /Length %d %b >>\nstream\n%b\nendstream" % (length, more, content)
+
+
+def page(contents: bytes, more: bytes = b"") -> bytes:
+    sheet = b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 9 9] /Contents 4 0 R %b >>" % more
+    return pdf(CATALOG, ONE_PAGE, sheet, contents)
+
+
+def bomb(content: bytes, layers: int = 1) -> bytes:
+    for _ in range(layers):
+        content = zlib.compress(content, 9)
+    return stream(content, b"/Filter [%b]" % (b"/FlateDecode " * layers))
+
+
+def forms_that_draw_forms() -> bytes:
+    def form(number: int) -> bytes:
+        inner = b"/Resources << /XObject << /X %d 0 R >> >>" % (number + 1)
+        return stream(b"/X Do /X Do", b"/Type /XObject /Subtype /Form " + inner)
+
+    sheet = (
+        b"<< /Type /Page /Parent 2 0 R /Contents 4 0 R /Resources << /XObject << /X 5 0 R >> >> >>"
+    )
+    text = stream(b"BT (x) Tj ET", b"/Type /XObject /Subtype /Form")
+    forms = [form(number) for number in range(5, 30)]
+    return pdf(CATALOG, ONE_PAGE, sheet, stream(b"/X Do"), *forms, text)
+
+
+def shared_pages(count: int) -> bytes:
+    """Many pages that all show one page's worth of work."""
+    kids = b" ".join(b"%d 0 R" % (4 + number) for number in range(count))
+    pages = b"<< /Type /Pages /Kids [%b] /Count %d >>" % (kids, count)
+    contents = bomb(b"BT " + b"(x) Tj " * 3000 + b"ET")
+    sheet = b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 9 9] /Contents 3 0 R >>"
+    return pdf(CATALOG, pages, contents, *[sheet] * count)
+
+
+PDFS: dict[str, Callable[[], bytes]] = {
+    "bomb.pdf": lambda: page(bomb(b" " * (80 * MIB))),
+    "double bomb.pdf": lambda: page(bomb(b" " * (80 * MIB), layers=2)),
+    "declared.pdf": lambda: page(stream(b"BT ET", length=10**12)),
+    "deep array.pdf": lambda: pdf(b"<< /X " + b"[" * 100_000 + b"]" * 100_000 + b" >>"),
+    "deep page.pdf": lambda: page(bomb(b"BT " + b"[" * 300_000)),
+    "pages in themselves.pdf": lambda: pdf(
+        CATALOG, b"<< /Type /Pages /Kids [2 0 R 2 0 R] /Count 1 >>"
+    ),
+    "pages of pages.pdf": lambda: pdf(
+        CATALOG,
+        *[b"<< /Type /Pages /Kids [%d 0 R %d 0 R] /Count 2 >>" % (n, n) for n in range(3, 30)],
+        b"<< /Type /Page >>",
+    ),
+    "reference to itself.pdf": lambda: pdf(CATALOG, b"2 0 R"),
+    "contents in itself.pdf": lambda: page(b"[4 0 R 4 0 R]"),
+    "forms.pdf": forms_that_draw_forms,
+    "pages without end.pdf": lambda: shared_pages(2000),
+    "earlier table.pdf": lambda: (
+        b"%PDF-1.4\nxref\n0 1\n0000000000 65535 f \n"
+        b"trailer\n<< /Size 1 /Root 1 0 R /Prev 9 >>\nstartxref\n9\n%%EOF\n"
+    ),
+    "long table.pdf": lambda: (
+        b"%PDF-1.4\nxref\n0 999999999\n0000000000 65535 f \ntrailer\n<< /Size 999999999 >>\n"
+        b"startxref\n9\n%%EOF\n"
+    ),
+    "zip.pdf": lambda: b"PK\x03\x04" + b"\x00" * 1000,
+}
+HTML = {
+    "deep.html": b"<div>" * SIZE + b"x" + b"</div>" * SIZE,
+    "unseen.html": b"<svg>" * SIZE + b"</math>" * SIZE + b"<body>x",
+    "open tags.html": b"<a " * SIZE,
+    "less than.html": b"<" * SIZE + b"x",
+    "comments.html": b"<!--" * SIZE,
+    "declarations.html": b"<![" * SIZE,
+    "instructions.html": b"<?" * SIZE,
+    "end tags.html": b"</" * SIZE,
+    "raw.html": b"<script>" + b"</scrip " * SIZE,
+    "quotes.html": b'<a =">" ' * SIZE,
+    "half quotes.html": b"<a ='>x" * SIZE,
+    "references.html": b"x&#" + b"9" * SIZE + b"; &#x" + b"f" * SIZE + b";" + b"&a" * SIZE,
+    "title.html": b"<title>" * SIZE + b"x",
+}
+TEXT = {
+    "long line.txt": b"x" * LONG,
+    "blank lines.txt": b"\n" * MIB + b"x",
+    "zero.txt": b"text\x00text",
+    "bytes.txt": b"\xff\xfe\x80" * 100,
+    "accents.txt": b"e" + "\u0301".encode() * SIZE,
+    "front.md": b"---\n" + b"a\n" * SIZE,
+    "hashes.md": b"#" * MIB,
+    "quotes.md": b"> " * SIZE + b"x",
+    "brackets.md": b"# " + b"[" * 5000,
+    "emphasis.md": b"# " + b"*a **b " * SIZE,
+    "digits.jsonl": b'{"text": "x", "n": ' + b"9" * MIB + b"}",
+    "large.jsonl": b'{"text": "x", "n": 1e999}\n{"text": "x", "n": NaN}',
+    "deep.jsonl": b'{"text": "x", "n": ' + b"[" * 900 + b"]" * 900 + b"}",
+    "deeper.jsonl": b'{"a":' * SIZE,
+    "halves.jsonl": b'{"text": "\\ud800"}\n{"text": "y", "\\ud800": "\\udfff"}',
+    "long.jsonl": b'{"text": "' + b"y" * LONG + b'"}',
+    "archive.zip": b"PK\x03\x04" + b"\x00" * 1000,
+}
+LEFT_OUT = {
+    *(name for name in PDFS if name != "deep page.pdf"),
+    "zero.txt",
+    "bytes.txt",
+    "digits.jsonl:1",
+    "large.jsonl:1",
+    "large.jsonl:2",
+    "deep.jsonl:1",
+    "deeper.jsonl:1",
+    "halves.jsonl:1",
+    "archive.zip",
+}
+
+
+def test_hostile_files_are_left_out_with_a_reason_and_the_rest_is_indexed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(formats, "_PDF_SECONDS", 0.3, raising=False)
+    contents = {name: make() for name, make in PDFS.items()} | HTML | TEXT
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    (folder / "good.txt").write_text("A good document about rivers.")
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    built = build_index(folder, tmp_path / "index", embedder=HashingEmbedder(8))
+    assert built.index.search("rivers", 500)
+    skipped = {item.source: item.reason for item in built.skipped}
+    assert set(skipped) >= LEFT_OUT
+    assert all(reason.count("\n") == 0 and len(reason) < 500 for reason in skipped.values())
+    indexed = {chunk.source for chunk in built.index.chunks}
+    assert {"good.txt", "long line.txt", "long.jsonl", "half quotes.html", "front.md"} <= indexed
+    report(
+        f"{len(contents)} hostile files, of {max(map(len, contents.values())) >> 20} MiB at most"
+    )
+
+
+def test_front_matter_without_an_end_takes_no_more_memory_than_other_text(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_bytes(b"---\n" + b"a\n" * MIB)
+    load(path)  # imports
+    tracemalloc.start()
+    try:
+        load(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 40 * MIB  # for a file of two

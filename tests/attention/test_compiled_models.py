@@ -1,0 +1,85 @@
+"""Models under ``torch.compile``: as they are under ``none``, refused where attention changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, PreTrainedModel
+
+from rag_middle import ContextPrompt, RagMiddleModel
+from rag_middle.attention import last_token_attention
+from rag_middle.errors import UnsupportedArchitectureError
+from tests.tiny_models import build, tiny
+from tests.tokenizers import byte_level_bpe
+
+PROMPT = ContextPrompt("Read.", ["Paris is a town.", "A river."], "Where?")
+REFUSED = r"is compiled \(torch.compile\).*Pass the model as it was before"
+
+
+def wrapped(model: PreTrainedModel) -> Any:
+    return torch.compile(model, backend="eager")
+
+
+def in_place(model: PreTrainedModel) -> Any:
+    model.compile(backend="eager")
+    return model
+
+
+def by_forward(model: PreTrainedModel) -> Any:
+    model.forward = torch.compile(model.forward, backend="eager")
+    return model
+
+
+def by_layer(model: PreTrainedModel) -> Any:
+    for layer in model.model.layers:
+        layer.compile(backend="eager")
+    return model
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
+@pytest.mark.parametrize("compiled", [wrapped, in_place, by_forward, by_layer])
+def test_none_and_new_orders_work_and_the_rest_is_refused(
+    compiled: Callable[[PreTrainedModel], Any],
+) -> None:
+    tokenizer = byte_level_bpe()
+    config = tiny(LlamaConfig, vocab_size=len(tokenizer), num_hidden_layers=1)
+    expected = RagMiddleModel(build("compiled", config, "sdpa"), tokenizer).generate(
+        PROMPT, max_new_tokens=1
+    )
+    network = compiled(build("compiled", config, "sdpa"))
+    for method in ("none", "long_context_reorder"):
+        model = RagMiddleModel(network, tokenizer, method=method)
+        assert model.generate(PROMPT, max_new_tokens=1).token_ids == expected.token_ids, method
+    for method in ("pine", "lpes", "attn_rank"):
+        for self_check in (True, False):
+            with pytest.raises(UnsupportedArchitectureError, match=REFUSED):
+                RagMiddleModel(network, tokenizer, method=method, self_check=self_check).generate(
+                    PROMPT, max_new_tokens=1
+                )
+    with pytest.raises(UnsupportedArchitectureError, match=REFUSED):
+        last_token_attention(network, torch.ones(1, 3, dtype=torch.long), "a method")
+
+
+def test_a_model_compiled_after_it_was_checked_is_refused() -> None:
+    tokenizer = byte_level_bpe()
+    model = RagMiddleModel(
+        build("later", tiny(LlamaConfig, vocab_size=len(tokenizer)), "sdpa"),
+        tokenizer,
+        method="pine",
+    )
+    model.generate(PROMPT, max_new_tokens=1)
+    in_place(model.model)
+    with pytest.raises(UnsupportedArchitectureError, match=REFUSED):
+        model.generate(PROMPT, max_new_tokens=1)
+
+
+def test_what_runs_no_attention_may_be_compiled() -> None:
+    tokenizer = byte_level_bpe()
+    network: Any = build("mlp", tiny(LlamaConfig, vocab_size=len(tokenizer)), "sdpa")
+    expected = RagMiddleModel(network, tokenizer, method="pine").score(PROMPT, " a").total
+    network.lm_head.compile(backend="eager")
+    again = RagMiddleModel(network, tokenizer, method="pine").score(PROMPT, " a").total
+    assert again == pytest.approx(expected, abs=1e-5)

@@ -1,0 +1,126 @@
+"""What is found out about attention layers, at any width, in any precision, on any device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from rag_middle.attention import applied
+from rag_middle.attention.probe import probe
+from rag_middle.methods import PositionalHiddenStates
+from tests.contract.cases import LONG
+from tests.contract.half import half_precision, rounded
+from tests.families import FAMILIES
+from tests.methods.against_naive import naive
+from tests.reference.llama import NaiveLlama
+from tests.reference.positional_hidden_states import NaivePositionalHiddenStates
+from tests.tiny_models import build, tiny
+
+DTYPES = ("float32", "bfloat16", "float16")
+#: Norms of each head, of all heads, centred ones, and a clip: no step in one channel adds up.
+NOT_AFFINE = ("qwen3", "gemma3_text", "olmo2", "cohere", "stablelm", "exaone4", "olmo")
+#: Biases, one matrix for all three, part of a head rotated, no rotation at all.
+AFFINE = ("llama", "starcoder2", "gpt_neox", "phi3", "ernie4_5", "gpt2")
+
+
+def _one_layer(config_class: type[PretrainedConfig], **settings: Any) -> PreTrainedModel:
+    shape = {"num_hidden_layers": 1, "num_attention_heads": 4, "head_dim": 128}
+    return rounded(build("one layer", tiny(config_class, **shape | settings), "sdpa"))
+
+
+@pytest.mark.parametrize("family", [*NOT_AFFINE, *AFFINE])
+def test_precision_changes_nothing_in_what_is_found(family: str) -> None:
+    exact = FAMILIES[family].build(times=8)
+    traits = probe(exact)
+    for dtype in DTYPES:
+        assert probe(half_precision(exact, dtype)) == traits
+    still = range(3) if family == "gpt2" else FAMILIES[family].traits.nope_layers
+    for layer in traits.layers.values():
+        assert layer.affine_projections == (family in AFFINE)
+        assert (layer.rotary is not None) == layer.uses_rope == (layer.layer not in still)
+
+
+def test_normalised_queries_are_found_at_a_width_of_4096() -> None:
+    for config_class in (hf.Qwen3Config, hf.Gemma3TextConfig, hf.LlamaConfig):
+        settings = {"layer_types": None} if config_class is hf.Gemma3TextConfig else {}
+        exact = _one_layer(config_class, hidden_size=4096, **settings)
+        for dtype in DTYPES:
+            layer = probe(half_precision(exact, dtype)).layers[0]
+            assert layer.affine_projections == (config_class is hf.LlamaConfig)
+
+
+def test_weights_and_hidden_states_of_any_size_are_told_apart() -> None:
+    for name in ("llama", "qwen3", "cohere"):
+        for size in (1e-3, 1e2):
+            model = rounded(FAMILIES[name].build())
+            for parameter_name, parameter in model.named_parameters():
+                if parameter_name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight")):
+                    parameter.mul_(size)
+            for dtype in DTYPES:
+                layer = probe(half_precision(model, dtype)).layers[1]
+                assert layer.affine_projections == (name == "llama")
+                # Beside queries near zero, any rotation would be close enough in absolute terms.
+                assert layer.rotary is not None
+                assert layer.rotary.pairing == ("interleaved" if name == "cohere" else "half")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("family", ["llama", "qwen3", "hunyuan_v1_dense", "cohere2", "llama4_text"])
+def test_sums_in_another_order_at_every_call_change_nothing(family: str, dtype: str) -> None:
+    model = half_precision(rounded(FAMILIES[family].build()), dtype)
+    expected = probe(model)
+    generator = torch.Generator().manual_seed(0)
+
+    def inexact(_module: nn.Module, _args: Any, out: Tensor) -> Tensor:
+        noise = torch.randn(out.shape, generator=generator) * torch.finfo(out.dtype).eps
+        return (out.float() + noise * out.float().abs().mean()).to(out.dtype)
+
+    for name, module in model.named_modules():
+        if name.endswith(("q_proj", "k_proj", "v_proj")):
+            module.register_forward_hook(inexact)
+    assert probe(model) == expected
+
+
+def test_outputs_beyond_half_precision_are_probed_by_shorter_steps() -> None:
+    model = rounded(FAMILIES["llama"].build())
+    for name, parameter in model.named_parameters():
+        if name.endswith("k_proj.weight"):
+            parameter.mul_(600)
+    layers = probe(half_precision(model, "float16")).layers.values()
+    assert all(layer.affine_projections for layer in layers)
+
+
+@pytest.mark.parametrize(
+    ("config_class", "width", "dtype", "key_bias"),
+    [
+        (hf.Qwen3Config, 512, "bfloat16", 0.0),
+        (hf.Qwen3Config, 512, "float16", 0.0),
+        (hf.Qwen3Config, 4096, "float32", 0.0),
+        # A bias beside which a column of weights is rounded away.
+        (hf.Qwen2Config, 512, "bfloat16", 10.0),
+        (hf.Qwen2Config, 512, "float16", 100.0),
+    ],
+)
+def test_positional_hidden_states_round_as_the_model_does_at_real_width(
+    config_class: type[PretrainedConfig], width: int, dtype: str, key_bias: float
+) -> None:
+    exact = _one_layer(config_class, hidden_size=width)
+    for name, parameter in exact.named_parameters():
+        if name.endswith("k_proj.bias"):
+            parameter.mul_(10 * key_bias).copy_(parameter.bfloat16())
+    model = half_precision(exact, dtype)
+    settings: dict[str, Any] = {"channels": (3,), "factor": -width / 32, "last_tokens": 1}
+    twin = naive(NaivePositionalHiddenStates, exact, LONG, changed_layers=(0,), **settings)
+    plain = naive(NaiveLlama, exact, LONG).logits(LONG.ids[0])[-1]
+    expected = twin.logits(LONG.ids[0])[-1]
+    with applied(model, PositionalHiddenStates(layers=(0,), **settings), [LONG.tokens]):
+        error = model(LONG.ids).logits[0, -1].float() - expected
+    rounding = (model(LONG.ids).logits[0, -1].float() - plain).square().mean().sqrt()
+    error, effect = (x.square().mean().sqrt() for x in (error, expected - plain))
+    assert error < 3 * rounding.clamp(min=1e-6)
+    assert effect > 9 * rounding

@@ -1,0 +1,215 @@
+"""Models that share modules: requests take turns, and nothing is left on what they share."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+from rag_middle import ContextPrompt, applied
+from rag_middle.attention import model_lock, model_traits
+from rag_middle.errors import PatchIneffectiveError
+from rag_middle.generation import RagMiddleModel
+from rag_middle.methods import LPES, PINE
+from tests.contract.cases import LONG
+from tests.contract.running import prompt_logits
+from tests.contract.snapshot import snapshot
+from tests.tiny_models import build, tiny
+from tests.tokenizers import byte_level_bpe
+
+METHODS = ("none", "pine", "ms_poe", "lpes", "siw", "position_interpolation")
+REQUESTS = 120
+
+
+class Delegating(nn.Module):
+    """As adapters wrap a model: an object of another class around the very same network."""
+
+    def __init__(self, base: PreTrainedModel) -> None:
+        super().__init__()
+        self.base = base
+
+    def forward(self, *arguments: Any, **keywords: Any) -> Any:
+        return self.base(*arguments, **keywords)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("base"), name)
+
+
+@pytest.fixture
+def tokenizer() -> PreTrainedTokenizerFast:
+    return byte_level_bpe(bos=True)
+
+
+@pytest.fixture
+def base(tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+    return build("shared", tiny(LlamaConfig, vocab_size=len(tokenizer)), "sdpa")
+
+
+def twin(base: PreTrainedModel) -> PreTrainedModel:
+    """Another model with all of this one's layers."""
+    other = build("other", base.config, "sdpa")
+    other.model = base.model
+    return other
+
+
+def sharing_one_layer(base: PreTrainedModel) -> PreTrainedModel:
+    other: Any = build("other", base.config, "sdpa")
+    other.model.layers[1] = base.model.layers[1]  # type: ignore[index, union-attr]
+    return other
+
+
+@pytest.mark.parametrize("share", [twin, Delegating, sharing_one_layer])
+def test_threads_on_models_that_share_modules_get_what_each_gets_alone(
+    share: Callable[[PreTrainedModel], Any],
+    base: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    other = share(base)
+    base.train()  # so that modes of modules are changed and put back by each request
+    models = [
+        RagMiddleModel(network, tokenizer, method=method)
+        for method in METHODS
+        for network in (base, other)
+    ]
+    before = snapshot(base), snapshot(other)
+
+    def log_probability(number: int) -> tuple[float, ...]:
+        documents = [f"Document {number % 7 + i}. " * (1 + i % 3) for i in range(2 + number % 3)]
+        prompt = ContextPrompt("Read these.\n", documents, f"Which is {number}?")
+        return models[number % len(models)].score(prompt, " fox").log_probabilities
+
+    alone = [log_probability(number) for number in range(REQUESTS)]
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(log_probability, range(REQUESTS))) == alone
+    assert len(set(alone)) == REQUESTS
+    assert (snapshot(base), snapshot(other)) == before
+
+
+def test_an_error_in_one_thread_leaves_shared_modules_to_the_other(base: PreTrainedModel) -> None:
+    other = twin(base)
+    expected = prompt_logits(base, LONG), prompt_logits(other, LONG)
+    before = snapshot(base), snapshot(other)
+
+    def fail(number: int) -> None:
+        model, method = (base, other)[number % 2], (PINE(), LPES())[number // 2 % 2]
+        with suppress(ZeroDivisionError), applied(model, method, [LONG.tokens]):
+            prompt_logits(model, LONG)
+            raise ZeroDivisionError
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(fail, range(24)))
+    assert (snapshot(base), snapshot(other)) == before
+    for model, logits in zip((base, other), expected, strict=True):
+        assert torch.equal(prompt_logits(model, LONG), logits)
+
+
+# -- the lock --------------------------------------------------------------------------------------
+
+
+def is_free(model: nn.Module) -> bool:
+    """Whether another thread could take the model now."""
+    lock = model_lock(model)
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: lock.acquire(timeout=0) and lock.release() is None).result()
+
+
+def test_whoever_has_a_model_has_what_others_share_with_it(base: PreTrainedModel) -> None:
+    others = [twin(base), Delegating(base), sharing_one_layer(base), base.model]
+    apart = build("apart", base.config, "sdpa")
+    with model_lock(base):
+        assert not any(map(is_free, others))
+        assert is_free(apart)
+        with model_lock(others[0]), model_lock(others[2]), model_lock(others[1]):
+            assert not is_free(base)
+        assert not is_free(others[2].model.layers[1])  # still ours through `base`
+        assert is_free(others[2].model.layers[0])  # what only the inner block took
+    assert all(map(is_free, [base, *others]))
+
+
+def test_blocks_need_not_end_in_the_order_of_their_beginning(base: PreTrainedModel) -> None:
+    first, second = model_lock(base), model_lock(twin(base))
+    first.acquire()
+    second.acquire()
+    first.release()
+    assert not is_free(base)
+    second.release()
+    assert is_free(base)
+
+
+def test_waiting_for_several_holds_none_of_them(base: PreTrainedModel) -> None:
+    # Else a thread with `base` that goes on to `other`, and one that waits for `other`, would each
+    # have what the other needs.
+    other = sharing_one_layer(base)
+
+    def take() -> None:
+        with model_lock(other):
+            pass
+
+    waiting = threading.Thread(target=take)
+    with model_lock(base):
+        waiting.start()
+        waiting.join(0.05)
+        assert waiting.is_alive()
+        lock = model_lock(other)
+        assert lock.acquire(timeout=10)
+        lock.release()
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert is_free(base)
+
+
+# -- what is found out once ------------------------------------------------------------------------
+
+
+def test_traits_are_found_anew_where_a_module_was_replaced(base: PreTrainedModel) -> None:
+    class Bent(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            return super().forward(input).tanh()
+
+    wrapper = twin(base)
+    assert model_traits(base) is model_traits(base)
+    assert model_traits(wrapper).layers[1].affine_projections
+    attention: Any = base.model.layers[1].self_attn  # type: ignore[index, union-attr]
+    attention.q_proj = Bent(64, 64, bias=False)
+    for model in (base, wrapper):
+        assert [t.affine_projections for t in model_traits(model).layers.values()] == [
+            True,
+            False,
+            True,
+        ]
+
+
+def test_a_method_is_tried_again_where_a_module_was_replaced(
+    base: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    model = RagMiddleModel(base, tokenizer, method="lpes")
+    for layer in base.model.layers:  # type: ignore[union-attr]
+        layer.self_attn.o_proj = nn.Linear(64, 64, bias=False)  # type: ignore[union-attr]
+        nn.init.zeros_(layer.self_attn.o_proj.weight)  # type: ignore[union-attr, arg-type]
+    with pytest.raises(PatchIneffectiveError):
+        model.checked_method("lpes")
+
+
+def test_what_is_known_of_a_model_does_not_keep_it(
+    base: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    wrapper = twin(base)
+    model = RagMiddleModel(wrapper, tokenizer, method="pine")
+    model.score(ContextPrompt("Read.", ["One.", "Two."], "Why?"), " fox")
+    gone = weakref.ref(wrapper)
+    del model, wrapper
+    gc.collect()
+    assert gone() is None
+    assert is_free(base)

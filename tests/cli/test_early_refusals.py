@@ -1,0 +1,177 @@
+"""What cannot be done is refused before a model, an embedder or PyTorch costs time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rag_middle import retrieval
+from rag_middle.generation import loading, model
+from tests.cli.conftest import Run
+
+TASK = {"task": "key_value_retrieval", "options": {"keys": 4}}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    """Files to name in arguments, by a short name."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.txt").write_text("Paris lies on the Seine.")
+    contents: dict[str, Any] = {
+        "prompt": "[[rm:doc]]Paris.[[/rm:doc]] Where?",
+        "damaged": "{",
+        "nested": "[" * 100_000,
+        "config": json.dumps({"models": ["m"], "tasks": [TASK]}),
+        "bad_metric": json.dumps(
+            {"models": ["m"], "tasks": [{**TASK, "measurement": {"metric": "charm"}}]}
+        ),
+        "no_data": json.dumps(
+            {"models": ["m"], "tasks": [{"task": "multi_document_qa", "options": {"data": "no"}}]}
+        ),
+        "questions": '{"question": "q", "answers": ["a"], "gold": "x", "distractors": ["y"]}\n',
+    }
+    named = {"docs": str(tmp_path / "docs"), "gone": str(tmp_path / "gone")}
+    for name, content in contents.items():
+        path = tmp_path / f"{name}.{'txt' if name == 'prompt' else 'json'}"
+        path.write_text(content)
+        named[name] = str(path)
+    named["below_file"] = str(Path(named["prompt"]) / "out")
+    return named
+
+
+#: Arguments, and words of the refusal; all of them without PyTorch.
+WITHOUT_TORCH = [
+    ("diagnose --orders 1", "Invalid value for '--orders': 1 leaves nothing to compare"),
+    ("diagnose --positions 1", "--positions"),
+    ("diagnose --limit 0", "--limit"),
+    ("diagnose --seed -1", "--seed"),
+    ("diagnose --data {gone}", "cannot be read"),
+    ("diagnose --methods profile:{damaged}", "cannot be read"),
+    ("diagnose --out {below_file}", "Nothing can be written"),
+    ("diagnose --context-window 0", "--context-window"),
+    ("evaluate {gone}", "cannot be read"),
+    ("evaluate {config} --limit 0", "--limit"),
+    ("evaluate {config} --out {below_file}", "Nothing can be written"),
+    ("calibrate --method lpes --weights 1,x,2", "weights must be"),
+    ("calibrate --method lpes --seed -1", "--seed"),
+    ("calibrate --method lpes --questions 0", "--questions"),
+    ("calibrate --method lpes --data {gone}", "cannot be read"),
+    ("calibrate --method lpes --out {below_file}", "Nothing can be written"),
+    ("calibrate --method pine", "--method"),
+    ("demo --questions 0", "--questions"),
+    ("demo --top-k 1", "--top-k"),
+    ("demo --out {below_file}", "Nothing can be written"),
+    ("demo --method profile:{nested}", "nested too deeply"),
+    ("generate -m m -p {gone}", "cannot be read"),
+    ("generate -m m -p {prompt} --temperature -1", "--temperature"),
+    ("generate -m m -p {prompt} --top-p 1.5", "--top-p"),
+    ("generate -m m -p {prompt} --top-k -1", "--top-k"),
+    ("generate -m m -p {prompt} --beams 0", "--beams"),
+    ("generate -m m -p {prompt} --repetition-penalty 0", "--repetition-penalty"),
+    ("generate -m m -p {prompt} --max-new-tokens 0", "--max-new-tokens"),
+    ("generate -m m -p {prompt} --stream --beams 2", "only at the end"),
+    ("generate -m m -p {prompt} --stream --json", "leave out --stream"),
+    ("generate -m m -p {prompt} -o min_ratio", "write NAME=VALUE"),
+    ("generate -m m -p {prompt} --method profile:{gone}", "cannot be read"),
+    ("ask Why? --docs {gone}", "There is no file or folder"),
+    ("ask Why?", "There is nothing to read"),
+    ("ask Why? --docs {docs} --top-k 0", "--top-k"),
+    ("ask Why? --docs {docs} --prompt-template {gone}", "cannot be read"),
+    ("ask Why? --docs {docs} --method profile:{damaged}", "cannot be read"),
+    ("chat --docs {docs} --temperature -1", "--temperature"),
+    ("index {gone}", "There is no file or folder"),
+    ("index {docs} --out {below_file}", "Nothing can be written"),
+    ("index {docs} --chunk-size 0", "--chunk-size"),
+]
+
+#: These ask a method, a task or PyTorch itself; no model is loaded and nothing embedded.
+WITHOUT_A_MODEL = [
+    ("diagnose --methods pyne", "Did you mean 'pine'?"),
+    ("diagnose --metric charm", "has no metric 'charm'"),
+    ("diagnose --task key_value_retrieval --documents 3 --positions 3 --metric x", "no metric"),
+    ("diagnose --data {questions} --task invented_documents", "has no option 'data'"),
+    ("evaluate {bad_metric}", "has no metric 'charm'"),
+    ("evaluate {no_data}", "cannot be read"),
+    ("evaluate {config} --model other", "has no model 'other'"),
+    ("calibrate --method lpes -s speed=3", "has no option 'speed'"),
+    ("calibrate --method lpes --data {questions}", "too few"),
+    ("demo --method none", "compares the unmodified model"),
+    ("demo --method pine -o speed=3", "has no option 'speed'"),
+    ("generate -m m -p {prompt} --method ms_poe -o min_ratio=0", "min_ratio"),
+    ("generate -m m -p {prompt} --top-p 0", "--top-p must be"),
+    ("generate -m m -p {prompt} --beams 2 --temperature 1", "use one of them"),
+    ("generate -m m -p {prompt} --device nowhere", "There is no device 'nowhere'"),
+    ("generate -m m -p {prompt} --attn-implementation sdpq", "Did you mean 'sdpa'?"),
+    ("ask Why? --docs {docs} --device nowhere", "There is no device 'nowhere'"),
+    ("ask Why? --docs {docs} --attn-implementation sdpq", "Did you mean 'sdpa'?"),
+    ("ask Why? --docs {docs} --method pyne", "Did you mean 'pine'?"),
+    ("ask Why? --docs {docs} --prompt-template {damaged}", "not valid JSON"),
+    ("ask Why? --docs {docs} --model {gone}", "Check the path"),
+    ("index {docs} --precompute {gone}", "Check the path"),
+    ("index {docs} --device nowhere", "nowhere"),
+]
+
+
+def test_without_pytorch(files: dict[str, str]) -> None:
+    commands = [(line.split(), words) for line, words in WITHOUT_TORCH]
+    commands = [
+        ([part.format(**files) for part in line], words)
+        for line, words in (*commands, (["ask", " ", "--docs", "{docs}"], "The question is empty"))
+    ]
+    program = (
+        "import json, sys\n"
+        "from typer.testing import CliRunner\n"
+        "from rag_middle.cli.app import app\n"
+        "shown = []\n"
+        "for arguments in json.load(sys.stdin):\n"
+        "    result = CliRunner().invoke(app, arguments, env={'COLUMNS': '200'})\n"
+        "    loaded = [name for name in ('torch', 'transformers') if name in sys.modules]\n"
+        "    shown.append([result.exit_code, result.output, loaded])\n"
+        "print(json.dumps(shown))"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", program],
+        input=json.dumps([arguments for arguments, _ in commands]),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for (arguments, words), (status, told, loaded) in zip(
+        commands, json.loads(finished.stdout), strict=True
+    ):
+        assert (status, loaded) == (2, []), (arguments, told)
+        assert words in told, arguments
+        assert told.count("\n") == 1 or "--json" in arguments, told
+
+
+@pytest.fixture
+def nothing_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: object, **__: object) -> None:
+        raise AssertionError("something was loaded")
+
+    monkeypatch.setattr(model, "load_model", load)
+    monkeypatch.setattr(loading.AutoModelForCausalLM, "from_pretrained", load)
+    monkeypatch.setattr(retrieval.SentenceTransformerEmbedder, "embed", load)
+
+
+@pytest.mark.usefixtures("nothing_loads")
+@pytest.mark.parametrize(("line", "words"), WITHOUT_A_MODEL)
+def test_without_a_model(
+    line: str, words: str, run: Run, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path(files["docs"]).parent / "cache"))
+    shown = run(*(part.format(**files) for part in line.split()))
+    assert (shown.status, shown.out) == (2, "")
+    assert words in shown.err
+    assert shown.err.count("\n") == 1  # one line
+
+
+def test_no_folder_is_made_for_what_is_refused(run: Run, tmp_path: Path) -> None:
+    for line in ("diagnose --methods pyne", "demo --method pyne", "calibrate --method lpes -s a=1"):
+        assert run(*line.split(), "--out", tmp_path / "out").status == 2
+    assert list(tmp_path.iterdir()) == []

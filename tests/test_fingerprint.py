@@ -1,0 +1,168 @@
+"""What a model computes next has a name of its own, and keeps it until something changes."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig, PreTrainedModel
+
+from rag_middle import applied
+from rag_middle.fingerprint import fingerprint
+from rag_middle.methods import PINE
+from tests.conftest import FamilyModel
+from tests.contract.cases import LONG
+from tests.contract.running import generated, prompt_logits
+from tests.tiny_models import build, tiny
+
+
+class Adapted(nn.Module):
+    """As libraries of adapters put one around a layer, with plain attributes as switches."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base_layer = base
+        self.extra = nn.ModuleDict({n: nn.Linear(64, base.out_features) for n in ("a", "b")})
+        self.scaling = {"a": 1.0, "b": 0.5}
+        self.targets = {"q_proj", "v_proj", "k_proj", "o_proj"}
+        self._active = ["a"]
+        self._disabled = False
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        out: Tensor = self.base_layer(hidden)
+        for name in () if self._disabled else self._active:
+            out = out + self.scaling[name] * self.extra[name](hidden)
+        return out
+
+
+@pytest.fixture
+def model() -> PreTrainedModel:
+    model: Any = build("fingerprint", tiny(LlamaConfig), "sdpa")
+    attention = model.model.layers[1].self_attn
+    torch.manual_seed(0)
+    attention.q_proj = Adapted(attention.q_proj)
+    attention.q_proj.requires_grad_(False)
+    return model  # type: ignore[no-any-return]
+
+
+def _adapted(model: Any) -> Adapted:
+    adapted: Adapted = model.model.layers[1].self_attn.q_proj
+    return adapted
+
+
+def _edit_one_value(model: Any) -> None:
+    model.lm_head.weight[17, 3] += 0.5
+
+
+def _edit_all_values_past_the_counter(model: Any) -> None:
+    model.model.layers[2].mlp.up_proj.weight.data.mul_(1.5)
+
+
+def _put_other_weights(model: Any) -> None:
+    model.lm_head.weight.data = model.lm_head.weight.data + 1
+
+
+def _hook(model: Any) -> None:
+    model.model.layers[0].register_forward_hook(lambda _module, _args, out: out)
+
+
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "adapters off": lambda m: setattr(_adapted(m), "_disabled", True),
+    "another adapter": lambda m: setattr(_adapted(m), "_active", ["b"]),
+    "an adapter's factor": lambda m: _adapted(m).scaling.update(a=0.9),
+    "an adapter's weights": lambda m: _adapted(m).extra["a"].weight.mul_(2),
+    "one value": _edit_one_value,
+    "all values past the counter": _edit_all_values_past_the_counter,
+    "other weights": _put_other_weights,
+    "number format": lambda m: m.bfloat16(),
+    "a module": lambda m: setattr(m.model.layers[0], "mlp", nn.Identity()),
+    "a hook": _hook,
+    "config": lambda m: setattr(m.config, "rms_norm_eps", 0.1),
+    "backend": lambda m: m.set_attn_implementation("eager"),
+    "an attribute": lambda m: setattr(m.model.layers[0].self_attn, "scaling", 0.1),
+    "a tensor that is no parameter": lambda m: m.model.rotary_emb.inv_freq.mul_(2),
+    "what a module holds unregistered": lambda m: setattr(m.model, "steering", torch.ones(3)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@torch.no_grad()
+def test_whatever_decides_the_next_pass_changes_it(change: str, model: PreTrainedModel) -> None:
+    before = fingerprint(model)
+    assert fingerprint(model) == before
+    CHANGES[change](model)
+    after = fingerprint(model)
+    assert after != before
+    assert fingerprint(model) == after
+
+
+@torch.no_grad()
+def test_numbers_that_an_extension_keeps_count() -> None:
+    model = build("quantized", tiny(LlamaConfig), "sdpa")
+    found = set()
+    for _ in range(2):
+        found.add(fingerprint(QuantizedHead(model)))
+        model.lm_head.weight.mul_(1.5)  # type: ignore[operator, union-attr]
+    assert len(found) == 2
+
+
+class QuantizedHead(nn.Module):
+    """Its numbers are in no parameter, buffer or attribute, only in what it saves."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        values = model.lm_head.weight.clone()
+        self.packed = lambda: values
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        destination[f"{prefix}packed"] = self.packed()
+
+
+# All families but `llama_longrope` pass, which keeps the frequencies of what it read last.
+@pytest.mark.parametrize(
+    "family", ["llama", "gemma3_text", "gpt_oss", "bloom", "llama_yarn", "cohere2"]
+)
+def test_running_a_model_leaves_it(family: str, family_model: FamilyModel) -> None:
+    model = family_model(family)
+    before = fingerprint(model)
+    generated(model, [LONG])
+    assert fingerprint(model) == before
+    model.train()
+    assert fingerprint(model) == before  # requests run without dropout
+    model.eval()
+
+
+def test_a_request_of_another_thread_leaves_it(family_model: FamilyModel) -> None:
+    model, found = family_model("llama"), list[str]()
+    before = fingerprint(model)
+    with applied(model, PINE(), [LONG.tokens]):
+        prompt_logits(model, LONG)
+        thread = threading.Thread(target=lambda: found.append(fingerprint(model)))
+        thread.start()
+        thread.join()
+    assert found == [before]
+
+
+def test_it_is_the_same_in_another_process_and_keeps_no_model() -> None:
+    code = (
+        "from tests.test_fingerprint import *; m = build('fingerprint', tiny(LlamaConfig), 'sdpa');"
+        "m.targets = {'q_proj', 'v_proj', 'k_proj', 'o_proj'}; print(fingerprint(m))"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout
+    model = build("fingerprint", tiny(LlamaConfig), "sdpa")
+    model.targets = {"o_proj", "k_proj", "v_proj", "q_proj"}  # type: ignore[assignment]
+    assert printed.strip() == fingerprint(model)
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
