@@ -57,7 +57,7 @@ def first_token(
     ids = torch.tensor([prompt.input_ids], device=device)
     start = clock(device)
     known = begun(cache, model, method, [prompt])
-    with applied(model, method, [prompt.layout], prefilled=held(known)):
+    with applied(model, method, [prompt], prefilled=held(known)):
         model(
             input_ids=ids[:, held(known) :],
             past_key_values=DynamicCache() if known is None else known,

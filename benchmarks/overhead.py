@@ -178,7 +178,7 @@ def run(
     ids, _ = batch.padded(0, device=torch.device(device))  # all of the same length
     cache = begun(model, method, batch)
     rest = ids[:, held(cache) :]
-    with applied(model, method, batch.layouts, prefilled=held(cache)):
+    with applied(model, method, batch.prompts, prefilled=held(cache)):
         cache = cache or DynamicCache()
         out = model(input_ids=rest, past_key_values=cache, use_cache=True, logits_to_keep=1)
         middle = clock(device)

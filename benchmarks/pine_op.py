@@ -25,7 +25,13 @@ from reporting import facts
 from torch.nn.functional import scaled_dot_product_attention
 
 from rag_middle.layout import PromptLayout
-from rag_middle.ops.pine import PineTables, ScoreRule, base_rotate, decode, prefill
+from rag_middle.methods.pine.kernels.attend import (
+    PineTables,
+    ScoreRule,
+    base_rotate,
+    decode,
+    prefill,
+)
 from rag_middle.ops.rope import RotaryStyle
 
 
