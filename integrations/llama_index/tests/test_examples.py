@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import runpy
 import sys
@@ -64,7 +65,8 @@ def test_the_notebook_runs_and_holds_nothing_of_a_machine(
 
     monkeypatch.setenv("RAG_MIDDLE_MODEL", str(folder))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    executed = NotebookClient(notebook, timeout=100, kernel_name="python3").execute()
+    client = NotebookClient(notebook, timeout=100, kernel_name="python3")
+    executed = asyncio.run(client.async_execute())  # `execute` leaves its event loop open
     assert "pine: the same answers" in "".join(map(shown, executed.cells))
 
 

@@ -359,6 +359,9 @@ def test_overflow_of_the_window_reaches_the_caller_of_a_query_engine(
     engine = index.as_query_engine(similarity_top_k=6, node_postprocessors=[MarkDocuments()])
     with pytest.raises(ContextWindowError):
         engine.query(question)
+    # The helper counts tokens by `asyncio_run`: it must leave no loop that a later test collects.
+    with pytest.raises(RuntimeError, match="no current event loop"):
+        asyncio.get_event_loop()
 
 
 def test_a_question_adds_no_documents(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import runpy
@@ -56,7 +57,8 @@ def test_the_notebook_runs_and_holds_nothing_of_a_machine(
 
     monkeypatch.setenv("RAG_MIDDLE_MODEL", str(tiny_folder))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    executed = NotebookClient(notebook, timeout=100, kernel_name="python3").execute()
+    client = NotebookClient(notebook, timeout=100, kernel_name="python3")
+    executed = asyncio.run(client.async_execute())  # `execute` leaves its event loop open
     shown = "".join(
         output.get("text", "") for cell in executed.cells for output in cell.get("outputs", [])
     )
