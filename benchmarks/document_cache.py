@@ -26,8 +26,9 @@ from reporting import facts, first_token_table, report
 from transformers import DynamicCache
 
 from rag_middle.attention import applied
-from rag_middle.generation.document_cache import DocumentCache, begun, held
+from rag_middle.generation.forward import cached_length, prefilled_cache
 from rag_middle.methods import APE, Method, NoMethod, ParallelContextWindows
+from rag_middle.methods.parallel_context import DocumentCache
 from rag_middle.tokens import TokenizedPrompt
 
 DOCUMENTS, TOKENS, PREFIX, SUFFIX = 20, 95, 40, 40
@@ -56,10 +57,10 @@ def first_token(
     """Seconds until the logits of the first token are there."""
     ids = torch.tensor([prompt.input_ids], device=device)
     start = clock(device)
-    known = begun(cache, model, method, [prompt])
-    with applied(model, method, [prompt], prefilled=held(known)):
+    known = prefilled_cache(cache, model, method, [prompt])
+    with applied(model, method, [prompt], prefilled=cached_length(known)):
         model(
-            input_ids=ids[:, held(known) :],
+            input_ids=ids[:, cached_length(known) :],
             past_key_values=DynamicCache() if known is None else known,
             use_cache=True,
             logits_to_keep=1,
@@ -76,7 +77,7 @@ def measure(args: argparse.Namespace, folder: Path) -> tuple[list[dict[str, Any]
     filled = DocumentCache()
     on_disk = DocumentCache(max_bytes=0, directory=folder)
     for cache in (filled, on_disk):
-        begun(cache, model, APE(), [question(0)])
+        prefilled_cache(cache, model, APE(), [question(0)])
     ways: dict[str, tuple[Method, Callable[[], DocumentCache | None]]] = {
         "none": (NoMethod(), lambda: None)
     }

@@ -7,10 +7,12 @@ It stands at the bottom of the package because everything that reads files needs
 from __future__ import annotations
 
 import json
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, TypeGuard
 
-__all__ = ["is_finite_number", "parse_json"]
+from rag_middle.errors import UnsupportedGenerationError
+
+__all__ = ["check_whole", "is_finite_number", "is_whole", "parse_json"]
 
 
 def parse_json(text: str | bytes, **options: Any) -> Any:
@@ -38,3 +40,16 @@ def is_finite_number(value: object) -> TypeGuard[int | float]:
     if isinstance(value, int):
         return not isinstance(value, bool) and -(2**63) <= value < 2**63
     return isinstance(value, float) and isfinite(value)
+
+
+def is_whole(value: object, least: float = -inf) -> TypeGuard[int]:
+    """Whether this is a whole number from `least` on, and no truth value."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def check_whole(name: str, value: object, *, least: int, hint: str = "") -> None:
+    """Raise `UnsupportedGenerationError` unless `value` is a whole number from `least` on."""
+    if not is_whole(value, least):
+        raise UnsupportedGenerationError(
+            f"{name} must be a whole number, at least {least}, got {value!r}. {hint}".rstrip()
+        )

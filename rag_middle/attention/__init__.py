@@ -27,7 +27,14 @@ from rag_middle.attention.seam import (
     base_attention,
     in_eval_mode,
 )
-from rag_middle.attention.traits import LayerTraits, ModelTraits, context_window
+from rag_middle.attention.traits import (
+    LayerTraits,
+    ModelTraits,
+    context_window,
+    input_device,
+    vocabulary_size,
+)
+from rag_middle.attention.turns import turn
 from rag_middle.attention.weights import ModelAttention, attention_scores, last_rows_attention
 
 __all__ = [
@@ -57,6 +64,7 @@ __all__ = [
     "config_views",
     "context_window",
     "in_eval_mode",
+    "input_device",
     "join_rows",
     "last_rows_attention",
     "last_token_attention",
@@ -68,4 +76,6 @@ __all__ = [
     "read_row_by_row",
     "reading",
     "restored_columns",
+    "turn",
+    "vocabulary_size",
 ]

@@ -9,11 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
 from rag_middle.attention.rotary import TableFormat
 from rag_middle.errors import UnsupportedArchitectureError
 from rag_middle.ops.rope import RotaryStyle
 
-__all__ = ["LayerTraits", "ModelTraits", "context_window"]
+__all__ = ["LayerTraits", "ModelTraits", "context_window", "input_device", "vocabulary_size"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,3 +155,17 @@ def _scaled(stated: int, rope: dict[str, Any]) -> int:
         return stated
     unscaled = rope.get("original_max_position_embeddings") or stated
     return max(stated, int(unscaled * factor))
+
+
+def input_device(model: PreTrainedModel) -> torch.device:
+    """Where token ids go in."""
+    weight: Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
+    if weight.device.type == "meta":  # offloaded: comes for the call to where it is computed
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return weight.device
+
+
+def vocabulary_size(model: PreTrainedModel) -> int:
+    """Tokens the model has an embedding for."""
+    weight: Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
+    return weight.shape[0]

@@ -8,12 +8,16 @@ all of its modules, and whoever wants one of them waits.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 from torch import nn
 
-__all__ = ["ModelLock", "OfModel", "modules_of"]
+__all__ = ["ModelLock", "OfModel", "modules_of", "turn"]
+
+_POLL_SECONDS = 0.05
 
 T = TypeVar("T")
 
@@ -116,6 +120,22 @@ class ModelLock:
             hold.blocks.add(block)
         _holds.update((id(module), new) for module in new.modules)
         return True
+
+
+@contextmanager
+def turn(model: nn.Module, cancelled: Callable[[], bool] = lambda: False) -> Iterator[bool]:
+    """Wait for the model; inside the block it belongs to this thread.
+
+    Yields:
+        True, or False where `cancelled` became true before the model was free.
+    """
+    lock = ModelLock(model)
+    try:
+        while not (taken := lock.acquire(timeout=_POLL_SECONDS)) and not cancelled():
+            pass
+        yield taken
+    finally:
+        lock.release()
 
 
 def _in_use(modules: list[nn.Module]) -> list[_Hold]:

@@ -10,8 +10,8 @@ from rag_middle.calibration.examples import Example, ScoringScheme
 from rag_middle.calibration.racing import UNSCORED, Race
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.generation import RagMiddleModel, Score
-from rag_middle.generation.options import check_whole
 from rag_middle.methods import Method
+from rag_middle.plain_data import check_whole
 
 __all__ = ["Criterion", "ExampleObjective", "Objective", "Outcome"]
 

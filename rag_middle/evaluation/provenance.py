@@ -11,7 +11,7 @@ import torch
 import rag_middle
 from rag_middle.fingerprint import fingerprint, weights_sample
 from rag_middle.generation import RagMiddleModel
-from rag_middle.generation.identity import told_name
+from rag_middle.generation.identity import display_name
 
 __all__ = ["model_identity", "software"]
 
@@ -26,7 +26,7 @@ def model_identity(model: RagMiddleModel) -> dict[str, Any]:
     inner: Any = model.model
     weights = weights_sample(inner) or fingerprint(inner)
     return {
-        "name": told_name(str(inner.config._name_or_path or type(inner).__name__)),
+        "name": display_name(str(inner.config._name_or_path or type(inner).__name__)),
         "revision": getattr(inner.config, "_commit_hash", None),
         "type": inner.config.model_type,
         "dtype": str(inner.dtype).removeprefix("torch."),

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from rag_middle.errors import EvaluationRecordsError
 from rag_middle.files import append
-from rag_middle.generation.identity import told_name
+from rag_middle.generation.identity import display_name
 from rag_middle.plain_data import parse_json
 
 __all__ = ["FORMAT", "Key", "Record", "Records", "open_records"]
@@ -241,4 +241,4 @@ def _without_path(header: dict[str, Any]) -> dict[str, Any]:
     model = header.get("model")
     if not isinstance(model, dict) or not isinstance(model.get("name"), str):
         return header
-    return {**header, "model": {**model, "name": told_name(model["name"])}}
+    return {**header, "model": {**model, "name": display_name(model["name"])}}

@@ -6,7 +6,6 @@
     print(model.generate(prompt, max_new_tokens=32).text)
 """
 
-from rag_middle.generation.document_cache import DocumentCache
 from rag_middle.generation.effect import method_name
 from rag_middle.generation.identity import model_facts
 from rag_middle.generation.model import RagMiddleModel
@@ -16,7 +15,7 @@ from rag_middle.generation.options import (
     GenerationOptions,
     PromptKwargs,
 )
-from rag_middle.generation.preparing import MethodLike
+from rag_middle.generation.prompts import MethodLike, Prompt
 from rag_middle.generation.results import (
     DroppedDocument,
     FinishReason,
@@ -26,7 +25,7 @@ from rag_middle.generation.results import (
     Usage,
 )
 from rag_middle.generation.streaming import GenerationStream
-from rag_middle.generation.tokenizing import Prompt
+from rag_middle.methods.parallel_context import DocumentCache
 from rag_middle.notices import (
     BackendFallbackWarning,
     MissingDocumentsWarning,

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 from transformers import PreTrainedModel
 
 from rag_middle.attention import model_traits
-from rag_middle.generation.document_cache import DocumentCache, serves
-from rag_middle.generation.options import check_whole
-from rag_middle.generation.preparing import PreparedPrompt
+from rag_middle.generation.prompts import PreparedPrompt
 from rag_middle.methods import Method
+from rag_middle.methods.parallel_context.document_cache import DocumentCache, serves
+from rag_middle.plain_data import check_whole
 
 __all__ = ["in_groups", "rows_of"]
 
@@ -57,8 +57,8 @@ def rows_of(
 ) -> list[int]:
     """How many rows of a batch each prompt takes under a method: all, where it has to go alone."""
     if serves(documents, model, method):
-        return [max_batch_size] * len(prompts)  # caches of known documents differ in length
-    return [len(each.branches) for each in prompts]
+        return [max_batch_size] * len(prompts)  # prefilled caches differ in length
+    return [len(prompt.branches) for prompt in prompts]
 
 
 def _groups(

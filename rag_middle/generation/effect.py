@@ -9,11 +9,16 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rag_middle.attention import applied, model_traits
+from rag_middle.attention import (
+    applied,
+    in_eval_mode,
+    input_device,
+    model_traits,
+    turn,
+    vocabulary_size,
+)
 from rag_middle.attention.turns import OfModel
 from rag_middle.errors import PatchIneffectiveError, PromptError
-from rag_middle.generation.facts import device_of, vocabulary_size
-from rag_middle.generation.turns import in_eval_mode, turn
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import Compose, Method, NoMethod
 from rag_middle.notices import MissingDocumentsWarning, warn_caller
@@ -165,6 +170,6 @@ def _random_tokens(
 @torch.no_grad()
 def _logits(model: PreTrainedModel, method: Method, prompts: list[TokenizedPrompt]) -> Tensor:
     with applied(model, method, prompts):
-        ids = torch.tensor([prompt.input_ids for prompt in prompts], device=device_of(model))
+        ids = torch.tensor([prompt.input_ids for prompt in prompts], device=input_device(model))
         logits: Tensor = model(input_ids=ids, use_cache=False).logits
     return logits

@@ -17,7 +17,7 @@ from rag_middle.notices import ProfileWarning, warn_caller
 from rag_middle.profiles import ModelFacts
 from rag_middle.reader import READER_NAME, is_reader
 
-__all__ = ["check_profiles", "model_facts", "told_name"]
+__all__ = ["display_name", "model_facts", "warn_of_mismatch"]
 
 _REMEMBERED = 64
 
@@ -40,7 +40,7 @@ def model_facts(
     traits = model_traits(model)
     first = next(iter(traits.layers.values()), None)
     return ModelFacts(
-        id=told_name(str(config._name_or_path or type(model).__name__)),
+        id=display_name(str(config._name_or_path or type(model).__name__)),
         revision=getattr(config, "_commit_hash", None),
         model_type=traits.model_type,
         layers=traits.num_layers,
@@ -53,18 +53,19 @@ def model_facts(
     )
 
 
-def told_name(name: str) -> str:
-    """What profiles and results call a model: a name on the hub as it is, a folder by its own name.
+def display_name(name: str) -> str:
+    """What profiles and results call a model: its name on the hub, or the folder's own name.
 
-    Where the folder lies on this machine is nobody's business.
+    The rest of the folder's path is left out: it says nothing about the model, and something about
+    this machine.
     """
-    where = Path(name)
-    if is_reader(where):
+    path = Path(name)
+    if is_reader(path):
         return READER_NAME
-    return where.name if where.is_absolute() or where.is_dir() else name
+    return path.name if path.is_absolute() or path.is_dir() else name
 
 
-def check_profiles(
+def warn_of_mismatch(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, method: Method
 ) -> None:
     """Warn where a profile is about another version of this model, or was no improvement.
@@ -73,10 +74,10 @@ def check_profiles(
     compared with a model once.
     """
     for part in method.parts:
-        provenance, known = part.provenance, _compared.get(model) or ()
-        if provenance is None or provenance in known:
+        provenance, compared = part.provenance, _compared.get(model) or ()
+        if provenance is None or provenance in compared:
             continue
-        _compared.put(model, (provenance, *known)[:_REMEMBERED])
+        _compared.put(model, (provenance, *compared)[:_REMEMBERED])
         source, profile = provenance.source, provenance.profile
         here = model_facts(model, tokenizer, all_weights=False)
         differences = profile.model.version_differences(here)
@@ -104,5 +105,5 @@ def _tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
         # Set by the last call that padded or cut, and no part of what it is.
         made_of.pop("padding", None)
         made_of.pop("truncation", None)
-    said = json.dumps([made_of, tokenizer.chat_template], sort_keys=True)
-    return hashlib.sha256(said.encode()).hexdigest()
+    content = json.dumps([made_of, tokenizer.chat_template], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()

@@ -1,29 +1,47 @@
-"""RagMiddleModel: a model, its tokenizer and a method, behind a few calls.
-
-How it is loaded is here; what it can be asked for, in the classes that it is made of.
-"""
+"""RagMiddleModel: a model, its tokenizer and a method, behind a few calls."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
-from transformers import PreTrainedTokenizerBase
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rag_middle.generation.document_cache import DocumentCache
-from rag_middle.generation.likelihood import LikelihoodScoring
+from rag_middle.attention import input_device, model_lock, model_traits
+from rag_middle.documents import Document, unmark
+from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
+from rag_middle.fingerprint import fingerprint
+from rag_middle.generation import engine, forward
+from rag_middle.generation.batching import in_groups, rows_of
+from rag_middle.generation.engine import GenerationRequest
 from rag_middle.generation.loading import check_loading, load_model, load_tokenizer
-from rag_middle.generation.options import check_context_window
-from rag_middle.generation.preparing import MethodLike
-from rag_middle.generation.text_generation import TextGeneration
-from rag_middle.methods import resolve_method
+from rag_middle.generation.options import (
+    EncodeKwargs,
+    GenerationKwargs,
+    GenerationOptions,
+    PromptKwargs,
+    check_context_window,
+    checked_options,
+)
+from rag_middle.generation.own_config import check_own_config
+from rag_middle.generation.prompts import MethodLike, Preparer, Prompt
+from rag_middle.generation.results import Generation, Score
+from rag_middle.generation.scoring import scores, scores_by_method
+from rag_middle.generation.streaming import GenerationStream
+from rag_middle.methods import Method, NoMethod, Runner, resolve_method
+from rag_middle.methods.parallel_context import DocumentCache, can_reuse_documents
+from rag_middle.methods.parallel_context.document_cache import precompute
+from rag_middle.tokens import TokenizedPrompt
 
 __all__ = ["RagMiddleModel"]
 
 
-class RagMiddleModel(TextGeneration, LikelihoodScoring):
+class RagMiddleModel:
     """A causal language model that reads marked documents under a method.
 
     Prompts are strings with document markers, `ContextPrompt`, chat messages or `TokenizedPrompt`.
@@ -51,6 +69,31 @@ class RagMiddleModel(TextGeneration, LikelihoodScoring):
         UnsupportedArchitectureError: the model cannot take the method; says what to use instead.
         PatchIneffectiveError: the method leaves the model's logits as they are.
     """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        method: MethodLike = "none",
+        method_options: Mapping[str, Any] | None = None,
+        context_window: int | None = None,
+        self_check: bool = True,
+        document_cache: DocumentCache | None = None,
+    ) -> None:
+        if model.config.is_encoder_decoder or not model.can_generate():
+            raise UnsupportedGenerationError(
+                f"{type(model).__name__} is no decoder with a language-modelling head: load one "
+                "with AutoModelForCausalLM."
+            )
+        check_context_window(context_window)
+        self.model = model
+        self.tokenizer = tokenizer
+        self.document_cache = document_cache
+        traits = model_traits(model)
+        window = traits.context_window if context_window is None else context_window
+        self._prepare = Preparer(model, tokenizer, context_window=window, self_check=self_check)
+        self._method = self._prepare.checked(resolve_method(method, method_options))
 
     @classmethod
     def from_pretrained(
@@ -132,4 +175,377 @@ class RagMiddleModel(TextGeneration, LikelihoodScoring):
             context_window=context_window,
             self_check=self_check,
             document_cache=document_cache,
+        )
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        method: MethodLike | None = None,
+        method_options: Mapping[str, Any] | None = None,
+        **options: Unpack[GenerationKwargs],
+    ) -> Generation:
+        """Generate text for one prompt.
+
+        Args:
+            prompt: see `RagMiddleModel`.
+            method: for this call, instead of the model's.
+            method_options: its parameters.
+            options: fields of `GenerationOptions`: ``max_new_tokens``, ``temperature``, ``top_p``,
+                ``top_k``, ``repetition_penalty``, ``num_beams``, ``seed``, ``stop``, ...
+
+        Raises:
+            UnsupportedGenerationError: options that do not exist, make no sense or cannot be
+                served.
+            ContextOverflowError: the prompt does not fit.
+            PromptError: the prompt cannot be turned into tokens, or has no documents where
+                ``on_missing_documents="error"``.
+            MarkerError: marked documents do not stand together.
+        """
+        checked_options(options, allowed=GenerationKwargs)  # `max_batch_size` is none of them
+        return self.batch(
+            [prompt], method=method, method_options=method_options, max_batch_size=1, **options
+        )[0]
+
+    def batch(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        method: MethodLike | None = None,
+        method_options: Mapping[str, Any] | None = None,
+        max_batch_size: int = 8,
+        **options: Unpack[GenerationKwargs],
+    ) -> list[Generation]:
+        """Generate for several prompts, several at a time in each forward pass.
+
+        Prompts of similar length go together; results come in the order of the prompts. They are
+        what each prompt gets alone, up to how floats are rounded: in half precision, a row beside
+        longer ones may fall otherwise where two tokens are nearly as likely.
+
+        Args:
+            prompts: any number.
+            method: as for `generate`, like `method_options`.
+            method_options: see there.
+            max_batch_size: prompts per forward pass; memory grows with it. Where a method combines
+                several passes per prompt, each of them counts.
+            options: as for `generate`, the same for all prompts; ``seed`` may be one per prompt.
+
+        Raises:
+            As for `generate`; nothing is generated where any prompt is refused.
+        """
+        request = self._request(prompts, method, method_options, options)
+        settings = request.options
+
+        def run(group: list[int]) -> list[Generation]:
+            part = replace(
+                request,
+                prompts=[request.prompts[index] for index in group],
+                seeds=[request.seeds[index] for index in group],
+            )
+            return engine.generate(self.model, self._prepare.tokenizer, part)
+
+        sizes = [(len(prompt.tokens), settings.max_new_tokens) for prompt in request.prompts]
+        rows = rows_of(
+            request.prompts, self.model, request.method, self.document_cache, max_batch_size
+        )
+        return in_groups(self.model, sizes, max_batch_size, run, rows)
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        method: MethodLike | None = None,
+        method_options: Mapping[str, Any] | None = None,
+        **options: Unpack[GenerationKwargs],
+    ) -> GenerationStream:
+        """Generate text for one prompt, piece by piece.
+
+        What may be the beginning of a stop string, or of a character of several tokens, is held
+        back until the next token decides. Arguments are those of `generate`, and so are the
+        errors; they are raised here, before anything runs.
+
+        Raises:
+            UnsupportedGenerationError: also for beams, which are only known at the end.
+        """
+        settings = checked_options(options, allowed=GenerationKwargs)
+        if settings.num_beams > 1:
+            raise UnsupportedGenerationError(
+                f"A search with {settings.num_beams} beams knows its text only at the end: use "
+                "generate(), or num_beams=1."
+            )
+        if model_lock(self.model).is_owned():
+            raise MethodConfigError(
+                "A stream generates in a thread of its own, which would wait for this block to "
+                "end. Leave the applied() block first, or call generate()."
+            )
+        request = self._request([prompt], method, method_options, options)
+        # Not `self`: the thread must not keep alive what only the stream's owner needs.
+        model, tokenizer = self.model, self._prepare.tokenizer
+
+        def work(emit: Callable[[str], None], stopped: threading.Event) -> Generation:
+            running = replace(request, on_text=emit, stopped=stopped)
+            return engine.generate(model, tokenizer, running)[0]
+
+        return GenerationStream(work, document_ids=request.prompts[0].tokens.document_ids)
+
+    def _request(
+        self,
+        prompts: Sequence[Prompt],
+        method: MethodLike | None,
+        method_options: Mapping[str, Any] | None,
+        options: GenerationKwargs,
+    ) -> GenerationRequest:
+        settings = checked_options(options, allowed=GenerationKwargs)
+        check_own_config(self.model)
+        chosen = self._prepare.method(method, method_options, default=self.method)
+        return GenerationRequest(
+            prompts=self._prepare.prompts(prompts, chosen, settings, settings.max_new_tokens),
+            method=chosen,
+            options=settings,
+            seeds=settings.seeds(len(prompts)),
+            documents=self.document_cache,
+        )
+
+    def score(
+        self,
+        prompt: Prompt,
+        continuation: str | Sequence[int],
+        *,
+        method: MethodLike | None = None,
+        method_options: Mapping[str, Any] | None = None,
+        **options: Unpack[PromptKwargs],
+    ) -> Score:
+        """How likely the model finds `continuation` after the prompt.
+
+        Args:
+            prompt: see `RagMiddleModel`.
+            continuation: text (give the space it begins with, if any) or token ids.
+            method: as for `generate`, like `method_options`.
+            method_options: see there.
+            options: those of `GenerationOptions` that shape the prompt.
+        """
+        return self.score_batch(
+            [prompt], [continuation], method=method, method_options=method_options, **options
+        )[0]
+
+    def score_batch(
+        self,
+        prompts: Sequence[Prompt],
+        continuations: Sequence[str | Sequence[int]],
+        *,
+        method: MethodLike | None = None,
+        method_options: Mapping[str, Any] | None = None,
+        max_batch_size: int = 8,
+        **options: Unpack[PromptKwargs],
+    ) -> list[Score]:
+        """`score` for each pair of prompt and continuation, several in each forward pass.
+
+        Repeat a prompt to compare continuations of it.
+        """
+        settings = checked_options(options, allowed=PromptKwargs)
+        chosen = self._prepare.method(method, method_options, default=self.method)
+        ids = self._continuations(prompts, continuations)
+        room = [len(continuation) for continuation in ids]
+        prepared = self._prepare.prompts(prompts, chosen, settings, room)
+        return scores(
+            self.model,
+            prepared,
+            ids,
+            chosen,
+            max_batch_size=max_batch_size,
+            documents=self.document_cache,
+        )
+
+    def score_methods(
+        self,
+        prompts: Sequence[Prompt],
+        continuations: Sequence[str | Sequence[int]],
+        methods: Sequence[MethodLike],
+        *,
+        max_batch_size: int = 8,
+        **options: Unpack[PromptKwargs],
+    ) -> list[list[Score]]:
+        """`score_batch` under each of several methods, to compare them.
+
+        Where methods change the attention of a prompt's last tokens only
+        (`positional_hidden_states`), the model reads each prompt once for all of them, and only
+        its last tokens and the continuation under every one. That is done for models whose cache
+        keeps every token (no sliding windows, no linear attention, no rotary frequencies that
+        depend on the prompt's length); else prompts are read for every method. Numbers are those
+        of `score_batch`, up to how floats are rounded, and do not depend on the other methods.
+
+        Args:
+            prompts: as for `score_batch`, like `continuations`, `max_batch_size` and `options`.
+            continuations: see there.
+            methods: names, compositions or method objects.
+            max_batch_size: see there. What is read of a batch stays in memory while the methods
+                take turns: keys and values, and the attention input of every layer.
+            options: see there.
+
+        Returns:
+            By method, in the order of the prompts.
+        """
+        settings = checked_options(options, allowed=PromptKwargs)
+        chosen = [self._prepare.method(name, None, default=self.method) for name in methods]
+        ids = self._continuations(prompts, continuations)
+        room = [len(continuation) for continuation in ids]
+        tokens = [self._prepare.encode(prompt, NoMethod(), settings) for prompt in prompts]
+        fit = GenerationOptions(
+            on_missing_documents=settings.on_missing_documents, on_overflow=settings.on_overflow
+        )
+        return scores_by_method(
+            self.model,
+            lambda method: self._prepare.prompts(tokens, method, fit, room),
+            ids,
+            chosen,
+            max_batch_size=max_batch_size,
+            documents=self.document_cache,
+        )
+
+    def logits(
+        self,
+        prompt: Prompt,
+        *,
+        all_positions: bool = False,
+        method: MethodLike | None = None,
+        method_options: Mapping[str, Any] | None = None,
+        **options: Unpack[PromptKwargs],
+    ) -> Tensor:
+        """Logits of the next token, float32, on the model's device.
+
+        Args:
+            prompt: see the class.
+            all_positions: after every prompt token instead of the last one; not for methods that
+                combine several forward passes, whose prompts differ.
+            method: as for `generate`, like `method_options`.
+            method_options: see there.
+            options: those of `GenerationOptions` that shape the prompt.
+
+        Returns:
+            `[v]`, or `[l, v]` for all positions.
+        """
+        settings = checked_options(options, allowed=PromptKwargs)
+        chosen = self._prepare.method(method, method_options, default=self.method)
+        prepared = self._prepare.prompts([prompt], chosen, settings, 0)[0]
+        return forward.prompt_logits(
+            self.model,
+            prepared.branches,
+            chosen,
+            all_positions=all_positions,
+            documents=self.document_cache,
+        )
+
+    def _continuations(
+        self, prompts: Sequence[Prompt], continuations: Sequence[str | Sequence[int]]
+    ) -> list[tuple[int, ...]]:
+        if len(prompts) != len(continuations):
+            raise UnsupportedGenerationError(
+                f"Give one continuation per prompt: there are {len(continuations)} for "
+                f"{len(prompts)} prompts."
+            )
+        return [self._prepare.continuation(text) for text in continuations]
+
+    @property
+    def method(self) -> Method:
+        """What calls run under that name no method of their own."""
+        return self._method
+
+    @property
+    def context_window(self) -> int | None:
+        """Tokens that prompt and answer may have together; ``None`` where nobody knows."""
+        return self._prepare.context_window
+
+    @property
+    def device(self) -> torch.device:
+        """Where token ids go in; the other layers may be elsewhere."""
+        return input_device(self.model)
+
+    @property
+    def runner(self) -> Runner:
+        """Runs the model as methods do that look at prompts before they answer."""
+        return self._prepare.runner(NoMethod())
+
+    def fingerprint(self) -> str:
+        """A digest of what the model computes now: of its weights, adapters and settings.
+
+        It costs some milliseconds, and reads all weights the first time. See
+        `rag_middle.fingerprint.fingerprint` for what it does not notice.
+        """
+        return fingerprint(self.model)
+
+    def checked_method(
+        self, method: MethodLike, method_options: Mapping[str, Any] | None = None
+    ) -> Method:
+        """A method object, known to take effect on this model.
+
+        Raises:
+            As the class does for its method.
+        """
+        return self._prepare.checked(resolve_method(method, method_options))
+
+    def encode(
+        self,
+        prompt: Prompt,
+        *,
+        method: MethodLike | None = None,
+        **options: Unpack[EncodeKwargs],
+    ) -> TokenizedPrompt:
+        """The prompt in tokens, as `generate` sends it; ``len()`` of it is its length.
+
+        Overflow and missing documents are not looked at.
+        """
+        settings = checked_options(options, allowed=EncodeKwargs)
+        chosen = self.method if method is None else resolve_method(method)
+        return self._prepare.encode(prompt, chosen, settings)
+
+    def token_ids(self, text: str) -> tuple[int, ...]:
+        """Ids of text inside a prompt, as `count_tokens` counts it."""
+        return self._prepare.tokenizer.continuation(unmark(text))
+
+    def count_tokens(self, prompt: Prompt | Document, **options: Unpack[EncodeKwargs]) -> int:
+        """Count tokens without sending anything.
+
+        A string or a document counts as text inside a prompt: no special tokens, no chat
+        template, no markers of documents. A prompt or chat messages count as `generate` would send
+        them. For a string as `generate` would send it, take the length of `encode`.
+        """
+        settings = checked_options(options, allowed=EncodeKwargs)
+        if isinstance(prompt, str | Document):
+            if options:
+                raise UnsupportedGenerationError(
+                    f"Text counts without {', '.join(options)}: take the length of encode() to "
+                    "count it as a prompt."
+                )
+            return self._prepare.tokenizer.count(prompt)
+        return len(self._prepare.encode(prompt, NoMethod(), settings))
+
+    def precompute(self, prompts: Sequence[Prompt], **options: Unpack[EncodeKwargs]) -> int:
+        """Read the documents of prompts into `document_cache` before anybody asks.
+
+        What is kept is the prompt's prefix and each of its documents behind it; the question is of
+        no account, as long as it does not stand in the prefix.
+
+        Args:
+            prompts: written as they will be sent.
+            options: those of `GenerationOptions` that shape text.
+
+        Returns:
+            How many pieces (prefixes and documents) were computed.
+
+        Raises:
+            UnsupportedGenerationError: there is no cache, or it cannot serve this model.
+        """
+        cache = self.document_cache
+        if cache is None or not can_reuse_documents(self.model):
+            raise UnsupportedGenerationError(
+                "Documents are kept in a document_cache: pass RagMiddleModel one."
+                if cache is None
+                else f"States of documents cannot be reused on this {self.model.config.model_type} "
+                "model: it needs rotary positions whose frequencies do not depend on the prompt's "
+                "length, and softmax attention without windows in every layer."
+            )
+        settings = checked_options(options, allowed=EncodeKwargs)
+        return sum(
+            precompute(cache, self.model, self._prepare.encode(prompt, NoMethod(), settings))
+            for prompt in prompts
         )

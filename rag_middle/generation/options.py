@@ -6,11 +6,10 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from math import inf
 from typing import Any, Literal, TypedDict, get_args
 
 from rag_middle.errors import UnsupportedGenerationError
-from rag_middle.plain_data import is_finite_number
+from rag_middle.plain_data import check_whole, is_finite_number, is_whole
 from rag_middle.registry import suggest
 from rag_middle.tokens.encode import Template, TemplateName
 
@@ -20,7 +19,6 @@ __all__ = [
     "GenerationOptions",
     "PromptKwargs",
     "check_context_window",
-    "check_whole",
     "checked_options",
 ]
 
@@ -151,8 +149,9 @@ class GenerationOptions:
     @property
     def shapes_text(self) -> bool:
         """Whether anything is said about how text becomes tokens."""
-        given = (self.system, self.template_options, self.allow_control_tokens)
-        return self.template != "auto" or any(given)
+        return self.template != "auto" or any(
+            (self.system, self.template_options, self.allow_control_tokens)
+        )
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -165,17 +164,17 @@ class GenerationOptions:
         Raises:
             UnsupportedGenerationError: seeds that are no whole numbers, or not one per prompt.
         """
-        given = self.seed
-        each: tuple[int, ...]
-        if given is None:
-            each = tuple(secrets.randbits(32) for _ in range(prompts))
+        seeds: tuple[int, ...]
+        if self.seed is None:
+            seeds = tuple(secrets.randbits(32) for _ in range(prompts))
         else:
-            each = tuple(given) if isinstance(given, Sequence) else (given,) * prompts
-        if len(each) != prompts or not all(_is_whole(seed) for seed in each):
+            seeds = tuple(self.seed) if isinstance(self.seed, Sequence) else (self.seed,) * prompts
+        if len(seeds) != prompts or not all(is_whole(seed) for seed in seeds):
             raise UnsupportedGenerationError(
-                f"seed must be a whole number, or one for each of {prompts} prompts, got {given!r}."
+                f"seed must be a whole number, or one for each of {prompts} prompts, got "
+                f"{self.seed!r}."
             )
-        return each if self.samples else (None,) * prompts
+        return seeds if self.samples else (None,) * prompts
 
 
 #: What people know from other libraries, and where it is here.
@@ -194,34 +193,26 @@ _ELSEWHERE = {
 }
 
 
-def checked_options(given: Mapping[str, Any], *, allowed: type[Any]) -> GenerationOptions:
+def checked_options(arguments: Mapping[str, Any], *, allowed: type[Any]) -> GenerationOptions:
     """Options from keyword arguments.
 
     Args:
-        given: by name.
+        arguments: by name.
         allowed: the typed dictionary that lists the names this request takes.
 
     Raises:
         UnsupportedGenerationError: a name that is not an option here, with the nearest one; or a
             value that is refused.
     """
-    known = [f.name for f in fields(GenerationOptions) if f.name in allowed.__annotations__]
-    for name in given:
-        if name not in known:
+    names = [f.name for f in fields(GenerationOptions) if f.name in allowed.__annotations__]
+    for name in arguments:
+        if name not in names:
             hint = _ELSEWHERE.get(name) if allowed is GenerationKwargs else None
-            hint = f" {hint}" if hint else suggest(name, known)
+            hint = f" {hint}" if hint else suggest(name, names)
             raise UnsupportedGenerationError(
-                f"There is no option {name!r} here.{hint} Options: {', '.join(known)}."
+                f"There is no option {name!r} here.{hint} Options: {', '.join(names)}."
             )
-    return GenerationOptions(**given)
-
-
-def check_whole(name: str, value: object, *, least: int, hint: str = "") -> None:
-    """Raise `UnsupportedGenerationError` unless `value` is a whole number from `least` on."""
-    if not _is_whole(value, least):
-        raise UnsupportedGenerationError(
-            f"{name} must be a whole number, at least {least}, got {value!r}. {hint}".rstrip()
-        )
+    return GenerationOptions(**arguments)
 
 
 def check_context_window(tokens: object) -> None:
@@ -230,19 +221,15 @@ def check_context_window(tokens: object) -> None:
         check_whole("context_window", tokens, least=1, hint="None means what the model says.")
 
 
-def _stop_strings(given: Any) -> tuple[str, ...]:
-    stop = (given,) if isinstance(given, str) or not isinstance(given, Sequence) else tuple(given)
-    for string in stop:
+def _stop_strings(stop: Any) -> tuple[str, ...]:
+    strings = (stop,) if isinstance(stop, str) or not isinstance(stop, Sequence) else tuple(stop)
+    for string in strings:
         if not isinstance(string, str) or not string:
             raise UnsupportedGenerationError(
                 f"stop must be a string or a list of strings of at least one character, got "
-                f"{given!r}. Leave stop out to generate to the end."
+                f"{stop!r}. Leave stop out to generate to the end."
             )
-    return stop
-
-
-def _is_whole(value: object, least: float = -inf) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+    return strings
 
 
 def _number(name: str, value: Any, in_range: Callable[[float], bool], range_text: str) -> None:

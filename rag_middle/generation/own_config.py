@@ -7,12 +7,13 @@ is decided here, and nothing else is taken.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.configuration_utils import ALL_STATIC_CACHE_IMPLEMENTATIONS
 
+from rag_middle.attention import vocabulary_size
 from rag_middle.errors import RagMiddleError, UnsupportedGenerationError
 from rag_middle.generation.options import GenerationOptions
 
@@ -20,9 +21,11 @@ __all__ = [
     "NOT_USED",
     "REFUSED",
     "TAKEN",
-    "blamed",
     "check_own_config",
+    "end_tokens",
+    "explained",
     "own_stop_strings",
+    "pad_token_id",
     "request_config",
 ]
 
@@ -163,7 +166,7 @@ def request_config(
     )
 
 
-def blamed(model: PreTrainedModel, error: Exception) -> Exception:
+def explained(model: PreTrainedModel, error: Exception) -> Exception:
     """What to raise where generation failed before the first token: `error`, or one that says more.
 
     Args:
@@ -179,3 +182,29 @@ def blamed(model: PreTrainedModel, error: Exception) -> Exception:
         f"({', '.join(said)}): {error} Correct model.generation_config, or set what is wrong to "
         "None."
     )
+
+
+def pad_token_id(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """A token to fill with; it is masked, so any one the model knows will do."""
+    rows = vocabulary_size(model)
+    own: Any = model.generation_config
+    for candidate in (tokenizer.pad_token_id, own.pad_token_id, tokenizer.eos_token_id):
+        if isinstance(candidate, int) and 0 <= candidate < rows:
+            return candidate
+    return 0
+
+
+def end_tokens(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, stops: Sequence[str]
+) -> dict[int, str | None]:
+    """Tokens that end a text: the model's, else the tokenizer's; and stop strings that are tokens.
+
+    Special tokens never show in the text, so there a stop string would not be found.
+    """
+    own: Any = model.generation_config
+    ids = own.eos_token_id if own.eos_token_id is not None else tokenizer.eos_token_id
+    ends: dict[int, str | None] = dict.fromkeys([ids] if isinstance(ids, int) else ids or ())
+    for token_id, token in tokenizer.added_tokens_decoder.items():
+        if token.special and str(token.content) in stops:
+            ends[token_id] = str(token.content)
+    return ends

@@ -1,224 +1,161 @@
-"""Logits and log-probabilities, for calibration and evaluation."""
+"""Scores of continuations under one method, or several that read each prompt once together."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Sequence
-from itertools import zip_longest
-from typing import Any
+from collections.abc import Callable, Sequence
 
-import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
-from rag_middle.attention import applied, model_traits, modules_by_layer, reading
-from rag_middle.errors import UnsupportedGenerationError
-from rag_middle.generation.branches import combined
-from rag_middle.generation.document_cache import DocumentCache
-from rag_middle.generation.facts import device_of
-from rag_middle.generation.prefill import begun, held
-from rag_middle.generation.turns import in_eval_mode, turn
+from rag_middle.attention import can_share_prompts, model_traits
+from rag_middle.generation import forward
+from rag_middle.generation.batching import in_groups, rows_of
+from rag_middle.generation.effect import acts_on, method_name
+from rag_middle.generation.forward import TokenScores
+from rag_middle.generation.prompts import PreparedPrompt
+from rag_middle.generation.results import Score
 from rag_middle.methods import Method
-from rag_middle.tokens import TokenizedBatch, TokenizedPrompt
+from rag_middle.methods.parallel_context import DocumentCache
 
-__all__ = [
-    "continuation_log_probabilities",
-    "next_token_logits",
-    "prompt_logits",
-    "shared_log_probabilities",
-]
+__all__ = ["scores", "scores_by_method"]
+
+Ids = Sequence[Sequence[int]]
 
 
-def next_token_logits(model: PreTrainedModel, prompt: TokenizedPrompt, method: Method) -> Tensor:
-    """Logits `[v]` in float32 after the prompt, under the method's plan alone."""
-    return _prefilled(model, (prompt,), method, all_positions=False)[0, -1]
-
-
-def prompt_logits(
+def scores(
     model: PreTrainedModel,
-    branches: Sequence[TokenizedPrompt],
+    prompts: Sequence[PreparedPrompt],
+    continuations: Ids,
     method: Method,
     *,
-    all_positions: bool,
-    documents: DocumentCache | None = None,
-) -> Tensor:
-    """Next-token logits `[v]` after the prompt, or `[l, v]` after each of its tokens; float32.
+    max_batch_size: int,
+    documents: DocumentCache | None,
+) -> list[Score]:
+    """How likely each continuation of each prompt is under a method.
 
     Args:
         model: that runs.
-        branches: what the method's forward passes read.
+        prompts: ready for the method.
+        continuations: token ids, of each prompt.
         method: of the request.
-        all_positions: after every token.
-        documents: read already; not for all positions.
-
-    Raises:
-        UnsupportedGenerationError: all positions of a method that combines several passes.
+        max_batch_size: rows per forward pass.
+        documents: keys and values computed for earlier requests.
     """
-    if all_positions and method.combines:
-        raise UnsupportedGenerationError(
-            f"{method.name} combines several forward passes, whose prompts differ: only the logits "
-            "after the whole prompt exist. Leave all_positions out."
-        )
-    logits = _prefilled(model, branches, method, all_positions=all_positions, documents=documents)
-    return logits[0] if all_positions else combined(method, logits, [len(branches)])[0, -1]
+
+    def run(group: list[int]) -> list[TokenScores]:
+        branches = [prompts[index].branches for index in group]
+        expected = [continuations[index] for index in group]
+        return forward.continuation_log_probabilities(model, branches, expected, method, documents)
+
+    rows = rows_of(prompts, model, method, documents, max_batch_size)
+    sizes = _sizes(prompts, continuations)
+    by_prompt = in_groups(model, sizes, max_batch_size, run, rows)
+    return _as_scores(prompts, continuations, by_prompt, method)
 
 
-@torch.no_grad()
-def _prefilled(
+def scores_by_method(
     model: PreTrainedModel,
-    prompts: Sequence[TokenizedPrompt],
-    method: Method,
-    *,
-    all_positions: bool,
-    documents: DocumentCache | None = None,
-) -> Tensor:
-    """Logits `[rows, n or 1, v]` of one pass over the prompts."""
-    batch = TokenizedBatch(tuple(prompts))
-    with turn(model), in_eval_mode(model):
-        cache = None if all_positions else begun(model, method, batch, documents=documents)
-        with applied(model, method, batch.prompts, prefilled=held(cache)):
-            logits, _ = _Forward(model, batch).prefill(all_positions=all_positions, cache=cache)
-    return logits
-
-
-@torch.no_grad()
-def continuation_log_probabilities(
-    model: PreTrainedModel,
-    prompts: Sequence[Sequence[TokenizedPrompt]],
-    continuations: Sequence[Sequence[int]],
-    method: Method,
-    documents: DocumentCache | None = None,
-) -> list[tuple[tuple[float, ...], bool]]:
-    """Log-probability of each continuation token, and whether all are the likeliest ones.
-
-    The prompts, each with its branches, go through the model once, left-padded, and leave a cache;
-    then all continuation tokens at once, as if they had been generated.
-    """
-    batch = TokenizedBatch(tuple(branch for branches in prompts for branch in branches))
-    counts = [len(branches) for branches in prompts]
-    given = [ids for ids, count in zip(continuations, counts, strict=True) for _ in range(count)]
-    with turn(model), in_eval_mode(model):
-        known = begun(model, method, batch, documents=documents)
-        rows = combined(method, _continued(model, batch, given, method, known), counts)
-        return _told(rows, continuations)
-
-
-@torch.no_grad()
-def shared_log_probabilities(
-    model: PreTrainedModel,
-    prompts: Sequence[TokenizedPrompt],
-    continuations: Sequence[Sequence[int]],
+    prepared: Callable[[Method], list[PreparedPrompt]],
+    continuations: Ids,
     methods: Sequence[Method],
-    last_tokens: int,
-) -> list[list[tuple[tuple[float, ...], bool]]]:
-    """`continuation_log_probabilities` under each of several methods, prompts read once for all.
+    *,
+    max_batch_size: int,
+    documents: DocumentCache | None,
+) -> list[list[Score]]:
+    """`scores` under each of several methods, prompts read once for those that allow it.
+
+    Numbers do not depend on which methods are scored together.
 
     Args:
-        model: that runs; see `can_share_prompts`.
-        prompts: of one batch, each longer than `last_tokens`.
-        continuations: of each prompt.
-        methods: that change the attention of the prompts' `last_tokens` last tokens only
-            (`AttentionPlan.last_tokens_changed`).
-        last_tokens: of each prompt, read under each method anew.
+        model: as for `scores`, like `continuations`, `max_batch_size` and `documents`.
+        prepared: prompts ready for a method; asked once for each, so that those of many methods
+            are not held at a time.
+        continuations: see there.
+        methods: in any order.
+        max_batch_size: see there. What was read of one batch is dropped before the next.
+        documents: see there.
 
     Returns:
-        By method what there is by prompt.
+        By method, in the order of the prompts.
     """
-    batch = TokenizedBatch(tuple(prompts))
-    results = []
-    with turn(model), in_eval_mode(model):
-        forward = _Forward(model, batch)
-        with reading(model) as states:
-            forward.read_ahead(last_tokens)
-        for method in methods:
-            plan = method.plan(batch.prompts, model_traits(model))
-            known = states.cached_under(plan, batch.layouts)
-            logits = _continued(model, batch, continuations, method, known)
-            results.append(_told(logits, continuations))
-    return results
+    scored: dict[int, list[Score]] = {}
+    # Methods that change the same number of last tokens only, with the prompts they share.
+    sharing: dict[int, tuple[list[PreparedPrompt], list[int]]] = {}
+    for index, method in enumerate(methods):
+        prompts = prepared(method)
+        last_tokens = _last_tokens_changed(model, method, prompts)
+        if last_tokens is None:
+            scored[index] = scores(
+                model,
+                prompts,
+                continuations,
+                method,
+                max_batch_size=max_batch_size,
+                documents=documents,
+            )
+        else:
+            sharing.setdefault(last_tokens, (prompts, []))[1].append(index)
+    for last_tokens, (prompts, indices) in sharing.items():
+        together = [methods[index] for index in indices]
+        sizes = _sizes(prompts, continuations)
+
+        def run(
+            group: list[int],
+            prompts: Sequence[PreparedPrompt] = prompts,
+            together: Sequence[Method] = together,
+            last_tokens: int = last_tokens,
+        ) -> list[tuple[TokenScores, ...]]:
+            tokens = [prompts[index].tokens for index in group]
+            expected = [continuations[index] for index in group]
+            by_method = forward.shared_log_probabilities(
+                model, tokens, expected, together, last_tokens
+            )
+            return list(zip(*by_method, strict=True))
+
+        by_prompt = in_groups(model, sizes, max_batch_size, run, [1] * len(prompts))
+        for column, index in enumerate(indices):
+            of_method = [token_scores[column] for token_scores in by_prompt]
+            scored[index] = _as_scores(prompts, continuations, of_method, methods[index])
+    return [scored[index] for index in range(len(methods))]
 
 
-def _continued(
-    model: PreTrainedModel,
-    batch: TokenizedBatch,
-    continuations: Sequence[Sequence[int]],
+def _last_tokens_changed(
+    model: PreTrainedModel, method: Method, prompts: Sequence[PreparedPrompt]
+) -> int | None:
+    """How many tokens at a prompt's end attend differently under a method.
+
+    Returns:
+        None where prompts cannot be read once for this and other methods: it changes what is
+        before, or the whole of a prompt, or the model does not go on from what was read.
+    """
+    if method.arranges or method.combines or not can_share_prompts(model):
+        return None
+    tokens = tuple(prompt.tokens for prompt in prompts)
+    last_tokens = method.plan(tokens, model_traits(model)).last_tokens_changed
+    if last_tokens is None or any(len(prompt) <= last_tokens for prompt in tokens):
+        return None
+    return last_tokens
+
+
+def _sizes(prompts: Sequence[PreparedPrompt], continuations: Ids) -> list[tuple[int, int]]:
+    return [(len(p.tokens), len(ids)) for p, ids in zip(prompts, continuations, strict=True)]
+
+
+def _as_scores(
+    prompts: Sequence[PreparedPrompt],
+    continuations: Ids,
+    by_prompt: Sequence[TokenScores],
     method: Method,
-    known: Any,
-) -> Tensor:
-    """Logits `[rows, m, v]` before each token of the continuations; `known` is a cache or None."""
-    with applied(model, method, batch.prompts, prefilled=held(known)):
-        forward = _Forward(model, batch)
-        logits, cache = forward.prefill(all_positions=False, cache=known)
-        # The last token of a continuation predicts nothing that is asked for.
-        fed = forward.feed([ids[:-1] for ids in continuations], cache)
-    return torch.cat([logits[:, -1:], *fed], dim=1)
-
-
-def _told(
-    logits: Tensor, continuations: Sequence[Sequence[int]]
-) -> list[tuple[tuple[float, ...], bool]]:
-    """Log-probability of each token of each continuation, and whether all are the likeliest."""
-    results = []
-    for row, ids in zip(logits.log_softmax(dim=-1), continuations, strict=True):
-        wanted = torch.tensor(ids, device=row.device)
-        seen = row[: len(ids)]
-        found = seen.gather(1, wanted[:, None])[:, 0]
-        greedy = bool((seen.argmax(dim=-1) == wanted).all())
-        results.append((tuple(found.tolist()), greedy))
-    return results
-
-
-class _Forward:
-    """Forward passes of one request: masks and positions of a left-padded batch."""
-
-    def __init__(self, model: PreTrainedModel, batch: TokenizedBatch) -> None:
-        self._model = model
-        self._ids, self._mask = batch.padded(0, device=device_of(model))
-        self._accepted = inspect.signature(model.forward).parameters
-
-    def prefill(self, *, all_positions: bool, cache: Any = None) -> tuple[Tensor, Any]:
-        """Logits `[b, n or 1, v]` in float32, and the cache, which may hold a part already."""
-        options: dict[str, Any] = {}
-        if not all_positions and "logits_to_keep" in self._accepted:
-            options["logits_to_keep"] = 1
-        if cache is not None:
-            options["past_key_values"] = cache
-        output = self._forward(self._ids[:, held(cache) :], options)
-        logits = output.logits if all_positions else output.logits[:, -1:]
-        return logits.float(), output.get("past_key_values")
-
-    def read_ahead(self, rest: int) -> None:
-        """Run all columns but the last `rest`, for whoever watches."""
-        ids, mask = self._ids[:, :-rest], self._mask[:, :-rest]
-        options: dict[str, Any] = {"logits_to_keep": 1}
-        options = {name: each for name, each in options.items() if name in self._accepted}
-        self._run(ids, mask, use_cache=False, **options)
-
-    def feed(self, continuations: Sequence[Sequence[int]], cache: Any) -> list[Tensor]:
-        """Logits after continuation tokens, `[b, m, v]` in float32, in pieces along `m`."""
-        # Shorter ones are filled up on the right, where no token of theirs looks.
-        columns = list(zip_longest(*continuations, fillvalue=0))
-        if not columns:
-            return []
-        tokens = torch.tensor(columns, device=self._ids.device).T
-        pieces = (tokens,) if self._takes_many() else tokens.split(1, dim=1)
-        return [self._call(piece, cache, {}).logits.float() for piece in pieces]
-
-    def _takes_many(self) -> bool:
-        """Whether several tokens may follow a cache at once: linear attention takes one."""
-        traits = model_traits(self._model)
-        return not traits.mixed and bool(modules_by_layer(self._model, traits))
-
-    def _call(self, ids: Tensor, cache: Any, options: dict[str, Any]) -> Any:
-        options["past_key_values"] = cache
-        self._mask = torch.cat([self._mask, torch.ones_like(ids)], dim=1)
-        return self._forward(ids, options)
-
-    def _forward(self, ids: Tensor, options: dict[str, Any]) -> Any:
-        return self._run(ids, self._mask, use_cache=True, **options)
-
-    def _run(self, ids: Tensor, mask: Tensor, **options: Any) -> Any:
-        if "position_ids" in self._accepted:
-            positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
-            options["position_ids"] = positions[:, -ids.shape[1] :]
-        return self._model(input_ids=ids, attention_mask=mask, return_dict=True, **options)
+) -> list[Score]:
+    return [
+        Score(
+            token_ids=tuple(ids),
+            log_probabilities=log_probabilities,
+            is_greedy=is_greedy,
+            prompt_tokens=len(prompt.tokens),
+            method=method_name(method),
+            applied=acts_on(method, prompt.tokens.layout),
+        )
+        for prompt, ids, (log_probabilities, is_greedy) in zip(
+            prompts, continuations, by_prompt, strict=True
+        )
+    ]

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from rag_middle.attention import ModelTraits, last_token_attention, model_traits
 from rag_middle.errors import GoldenFormatError
-from rag_middle.generation.scoring import next_token_logits
+from rag_middle.generation.forward import next_token_logits
 from rag_middle.methods import PINE, Method, NoMethod
 from rag_middle.tokens import TokenizedPrompt
 from rag_middle.verify.cases import GoldenCase, RecordedRun

@@ -21,8 +21,7 @@ from rag_middle.errors import (
     UnsupportedGenerationError,
 )
 from rag_middle.generation import RagMiddleModel
-from rag_middle.generation.runner import ModelRunner
-from rag_middle.generation.tokenizing import LockedTokenizer
+from rag_middle.generation.prompts import LockedTokenizer, ModelRunner
 from rag_middle.methods import LPES, Compose, Method, NoMethod, PositionInterpolation, Runner
 from rag_middle.tokens import TokenizedPrompt
 from tests.conftest import FamilyModel

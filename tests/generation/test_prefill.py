@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 from rag_middle import ContextPrompt
 from rag_middle.attention import model_traits, read_row_by_row
 from rag_middle.errors import MethodConfigError
-from rag_middle.generation import RagMiddleModel, prefill
-from rag_middle.generation.scoring import prompt_logits
+from rag_middle.generation import RagMiddleModel, forward
+from rag_middle.generation.forward import prompt_logits
 from rag_middle.methods import SIW, AttentionBuckets, Compose, Method, Permutation, RoToR
 from rag_middle.tokens import TokenizedPrompt
 from tests.conftest import FamilyModel
@@ -43,8 +43,8 @@ def rows_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         counts.append(len(layer.keys))
         return cache
 
-    monkeypatch.setattr(prefill, "_LONG", 2)
-    monkeypatch.setattr(prefill, "read_row_by_row", counted)
+    monkeypatch.setattr(forward, "_LONG_PROMPT", 2)
+    monkeypatch.setattr(forward, "read_row_by_row", counted)
     return counts
 
 
@@ -84,7 +84,7 @@ def test_reading_by_rows_changes_no_logits_of_any_family(
         assert rows_read == ([] if name in READ_TOGETHER else [3])
         rows_read.clear()
         with monkeypatch.context() as long:
-            long.setattr(prefill, "_LONG", 10_000)
+            long.setattr(forward, "_LONG_PROMPT", 10_000)
             together = prompt_logits(model, branches, method, all_positions=False)
         assert distance(apart.softmax(-1), together.softmax(-1)) < CLOSE
 
@@ -112,7 +112,7 @@ def test_batches_of_unequal_prompts_and_beams_go_on_from_it(
     assert len(lengths) > 1  # some are padded
     apart = generated(model, prompts, method, beams)
     assert sum(rows_read) == branches * beams
-    monkeypatch.setattr(prefill, "_LONG", 10_000)
+    monkeypatch.setattr(forward, "_LONG_PROMPT", 10_000)
     assert generated(model, prompts, method, beams) == apart
 
 
@@ -128,7 +128,7 @@ def test_continuations_are_scored_from_it(
 
     apart = scored()
     assert rows_read
-    monkeypatch.setattr(prefill, "_LONG", 10_000)
+    monkeypatch.setattr(forward, "_LONG_PROMPT", 10_000)
     assert distance(apart, scored()) < CLOSE * len(" Lyon")  # a sum over its tokens
 
 
@@ -187,7 +187,7 @@ def test_a_model_is_left_as_it_was_after_reading(llama: PreTrainedModel) -> None
 
 
 @pytest.mark.parametrize("implementation", ["static", "dynamic"])
-def test_a_cache_that_the_models_own_config_asks_for_is_not_begun(
+def test_a_cache_that_the_models_own_config_asks_for_is_not_prefilled(
     implementation: str,
     llama: PreTrainedModel,
     model: RagMiddleModel,

@@ -11,7 +11,7 @@ from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWa
 
 from rag_middle import ContextPrompt
 from rag_middle.generation import RagMiddleModel
-from rag_middle.generation.sampling import Sampler
+from rag_middle.generation.processors import Sampler
 
 DRAWS = 4000
 

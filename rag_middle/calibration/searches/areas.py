@@ -23,8 +23,7 @@ from rag_middle.calibration.searches.base import (
 )
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.generation import RagMiddleModel
-from rag_middle.generation.runner import ModelRunner
-from rag_middle.generation.tokenizing import LockedTokenizer
+from rag_middle.generation.prompts import LockedTokenizer, ModelRunner
 from rag_middle.methods import SIW, Method
 from rag_middle.methods.siw.areas import document_density
 

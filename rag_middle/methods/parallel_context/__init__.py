@@ -1,6 +1,7 @@
 """Methods whose documents do not see each other; they differ in where documents stand."""
 
 from rag_middle.methods.parallel_context.ape import APE
+from rag_middle.methods.parallel_context.document_cache import DocumentCache
 from rag_middle.methods.parallel_context.document_states import can_reuse_documents
 from rag_middle.methods.parallel_context.no_inter_document_attention import (
     NoInterDocumentAttention,
@@ -10,6 +11,7 @@ from rag_middle.methods.parallel_context.structured_prompting import StructuredP
 
 __all__ = [
     "APE",
+    "DocumentCache",
     "NoInterDocumentAttention",
     "ParallelContextWindows",
     "StructuredPrompting",

@@ -17,8 +17,9 @@ from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle import ContextPrompt, DocumentCache
 from rag_middle.errors import UnsupportedGenerationError
-from rag_middle.generation import RagMiddleModel, document_cache
+from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import APE, Method, ParallelContextWindows
+from rag_middle.methods.parallel_context import document_cache
 from rag_middle.methods.parallel_context.document_states import DocumentStates
 from tests.contract.running import distance
 from tests.tiny_models import build, tiny

@@ -23,12 +23,10 @@ from safetensors.torch import load, save
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from rag_middle.attention import in_eval_mode, input_device, turn
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.fingerprint import fingerprint
-from rag_middle.generation.facts import device_of
-from rag_middle.generation.options import check_whole
-from rag_middle.generation.turns import in_eval_mode, turn
-from rag_middle.methods import Method
+from rag_middle.methods.base import Method
 from rag_middle.methods.parallel_context.document_states import (
     DocumentStates,
     can_reuse_documents,
@@ -36,6 +34,7 @@ from rag_middle.methods.parallel_context.document_states import (
     filled_cache,
 )
 from rag_middle.notices import warn_caller
+from rag_middle.plain_data import check_whole
 from rag_middle.tokens import TokenizedPrompt
 
 __all__ = ["DocumentCache", "precompute", "serves", "with_documents"]
@@ -215,7 +214,7 @@ def _pieces(
 
     Also why new ones could not be saved, where they could not.
     """
-    device, known_as, unsaved = device_of(model), fingerprint(model), None
+    device, known_as, unsaved = input_device(model), fingerprint(model), None
 
     def example() -> DocumentStates:
         if known_as not in cache._examples:

@@ -1,0 +1,275 @@
+"""Forward passes that generate nothing: logits of prompts, log-probabilities of continuations."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from rag_middle.attention import (
+    applied,
+    can_read_row_by_row,
+    in_eval_mode,
+    input_device,
+    model_traits,
+    modules_by_layer,
+    read_row_by_row,
+    reading,
+    turn,
+)
+from rag_middle.errors import UnsupportedGenerationError
+from rag_middle.generation.processors import combined
+from rag_middle.methods import Method
+from rag_middle.methods.parallel_context.document_cache import DocumentCache, with_documents
+from rag_middle.tokens import TokenizedBatch, TokenizedPrompt
+
+__all__ = [
+    "cached_length",
+    "continuation_log_probabilities",
+    "next_token_logits",
+    "prefilled_cache",
+    "prompt_logits",
+    "shared_log_probabilities",
+]
+
+#: Log-probability of each token of a continuation, and whether all are the likeliest ones.
+TokenScores = tuple[tuple[float, ...], bool]
+
+#: Tokens from which on a prompt keeps a CPU busy by itself. A GPU was not measured.
+_LONG_PROMPT = 1024
+
+
+def prefilled_cache(
+    model: PreTrainedModel,
+    method: Method,
+    batch: TokenizedBatch,
+    *,
+    documents: DocumentCache | None = None,
+    beams: int = 1,
+) -> DynamicCache | None:
+    """A KV cache that holds the beginning of every prompt, as the method would have left it.
+
+    To be called by who has the model's `turn`.
+
+    Args:
+        model: that will run.
+        method: of the request.
+        batch: of the request, a row for each branch.
+        documents: keys and values computed for earlier requests.
+        beams: rows that each row of the batch takes.
+
+    Returns:
+        None where the whole prompts shall go through the model together.
+    """
+    cache = with_documents(documents, model, method, batch.prompts, beams)
+    if cache is not None or not method.combines:
+        return cache
+    device = input_device(model)
+    if device.type != "cpu" or min(map(len, batch.prompts)) < _LONG_PROMPT:
+        return None
+    plan = method.plan(batch.prompts, model_traits(model))
+    if not can_read_row_by_row(model, plan):
+        return None
+    rows = [prompt.input_ids for prompt in batch.prompts]
+    return read_row_by_row(model, plan, rows, device, beams)
+
+
+def cached_length(cache: DynamicCache | None) -> int:
+    """Tokens (columns of the batch) whose keys and values the cache holds."""
+    return 0 if cache is None else int(cache.get_seq_length())
+
+
+def next_token_logits(model: PreTrainedModel, prompt: TokenizedPrompt, method: Method) -> Tensor:
+    """Logits `[v]` in float32 after the prompt, under the method's plan alone."""
+    return _prefill_logits(model, (prompt,), method, all_positions=False)[0, -1]
+
+
+def prompt_logits(
+    model: PreTrainedModel,
+    branches: Sequence[TokenizedPrompt],
+    method: Method,
+    *,
+    all_positions: bool,
+    documents: DocumentCache | None = None,
+) -> Tensor:
+    """Next-token logits `[v]` after the prompt, or `[l, v]` after each of its tokens; float32.
+
+    Args:
+        model: that runs.
+        branches: what the method's forward passes read.
+        method: of the request.
+        all_positions: after every token.
+        documents: keys and values computed for earlier requests; not used for all positions.
+
+    Raises:
+        UnsupportedGenerationError: all positions of a method that combines several passes.
+    """
+    if all_positions and method.combines:
+        raise UnsupportedGenerationError(
+            f"{method.name} combines several forward passes, whose prompts differ: only the logits "
+            "after the whole prompt exist. Leave all_positions out."
+        )
+    logits = _prefill_logits(
+        model, branches, method, all_positions=all_positions, documents=documents
+    )
+    return logits[0] if all_positions else combined(method, logits, [len(branches)])[0, -1]
+
+
+@torch.no_grad()
+def continuation_log_probabilities(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[TokenizedPrompt]],
+    continuations: Sequence[Sequence[int]],
+    method: Method,
+    documents: DocumentCache | None = None,
+) -> list[TokenScores]:
+    """Log-probability of each continuation token, and whether all are the likeliest ones.
+
+    The prompts, each with its branches, go through the model once, left-padded, and leave a KV
+    cache; then all continuation tokens at once, as if they had been generated.
+    """
+    batch = TokenizedBatch(tuple(branch for branches in prompts for branch in branches))
+    counts = [len(branches) for branches in prompts]
+    rows = [ids for ids, count in zip(continuations, counts, strict=True) for _ in range(count)]
+    with turn(model), in_eval_mode(model):
+        cache = prefilled_cache(model, method, batch, documents=documents)
+        logits = _continuation_logits(model, batch, rows, method, cache)
+        return _token_scores(combined(method, logits, counts), continuations)
+
+
+@torch.no_grad()
+def shared_log_probabilities(
+    model: PreTrainedModel,
+    prompts: Sequence[TokenizedPrompt],
+    continuations: Sequence[Sequence[int]],
+    methods: Sequence[Method],
+    last_tokens: int,
+) -> list[list[TokenScores]]:
+    """`continuation_log_probabilities` under each of several methods, prompts read once for all.
+
+    Args:
+        model: that runs; see `can_share_prompts`.
+        prompts: of one batch, each longer than `last_tokens`.
+        continuations: of each prompt.
+        methods: that change the attention of the prompts' `last_tokens` last tokens only
+            (`AttentionPlan.last_tokens_changed`).
+        last_tokens: of each prompt, read under each method anew.
+
+    Returns:
+        By method what there is by prompt.
+    """
+    batch = TokenizedBatch(tuple(prompts))
+    results = []
+    with turn(model), in_eval_mode(model):
+        forward = _Forward(model, batch)
+        with reading(model) as states:
+            forward.read_ahead(last_tokens)
+        for method in methods:
+            plan = method.plan(batch.prompts, model_traits(model))
+            cache = states.cached_under(plan, batch.layouts)
+            logits = _continuation_logits(model, batch, continuations, method, cache)
+            results.append(_token_scores(logits, continuations))
+    return results
+
+
+@torch.no_grad()
+def _prefill_logits(
+    model: PreTrainedModel,
+    prompts: Sequence[TokenizedPrompt],
+    method: Method,
+    *,
+    all_positions: bool,
+    documents: DocumentCache | None = None,
+) -> Tensor:
+    """Logits `[rows, n or 1, v]` of one pass over the prompts."""
+    batch = TokenizedBatch(tuple(prompts))
+    with turn(model), in_eval_mode(model):
+        cache = None
+        if not all_positions:
+            cache = prefilled_cache(model, method, batch, documents=documents)
+        with applied(model, method, batch.prompts, prefilled=cached_length(cache)):
+            logits, _ = _Forward(model, batch).prefill(all_positions=all_positions, cache=cache)
+    return logits
+
+
+def _continuation_logits(
+    model: PreTrainedModel,
+    batch: TokenizedBatch,
+    continuations: Sequence[Sequence[int]],
+    method: Method,
+    cache: DynamicCache | None,
+) -> Tensor:
+    """Logits `[rows, m, v]` before each token of the continuations, behind a prefilled cache."""
+    with applied(model, method, batch.prompts, prefilled=cached_length(cache)):
+        forward = _Forward(model, batch)
+        logits, cache = forward.prefill(all_positions=False, cache=cache)
+        # The last token of a continuation predicts nothing that is asked for.
+        following = forward.feed([ids[:-1] for ids in continuations], cache)
+    return torch.cat([logits[:, -1:], *following], dim=1)
+
+
+def _token_scores(logits: Tensor, continuations: Sequence[Sequence[int]]) -> list[TokenScores]:
+    """From logits `[b, m, v]` before each token of the continuations."""
+    results = []
+    for row, ids in zip(logits.log_softmax(dim=-1), continuations, strict=True):
+        expected = torch.tensor(ids, device=row.device)
+        predicted = row[: len(ids)]
+        log_probabilities = predicted.gather(1, expected[:, None])[:, 0]
+        is_greedy = bool((predicted.argmax(dim=-1) == expected).all())
+        results.append((tuple(log_probabilities.tolist()), is_greedy))
+    return results
+
+
+class _Forward:
+    """Forward passes of one request: masks and positions of a left-padded batch."""
+
+    def __init__(self, model: PreTrainedModel, batch: TokenizedBatch) -> None:
+        self._model = model
+        self._ids, self._mask = batch.padded(0, device=input_device(model))
+        self._accepted = inspect.signature(model.forward).parameters
+
+    def prefill(self, *, all_positions: bool, cache: Any = None) -> tuple[Tensor, Any]:
+        """Logits `[b, n or 1, v]` in float32, and the cache, which may hold a part already."""
+        options: dict[str, Any] = {}
+        if not all_positions and "logits_to_keep" in self._accepted:
+            options["logits_to_keep"] = 1
+        if cache is not None:
+            options["past_key_values"] = cache
+        ids = self._ids[:, cached_length(cache) :]
+        output = self._run(ids, self._mask, use_cache=True, **options)
+        logits = output.logits if all_positions else output.logits[:, -1:]
+        return logits.float(), output.get("past_key_values")
+
+    def read_ahead(self, rest: int) -> None:
+        """Run all columns but the last `rest`, for whoever watches."""
+        ids, mask = self._ids[:, :-rest], self._mask[:, :-rest]
+        options = {"logits_to_keep": 1} if "logits_to_keep" in self._accepted else {}
+        self._run(ids, mask, use_cache=False, **options)
+
+    def feed(self, continuations: Sequence[Sequence[int]], cache: Any) -> list[Tensor]:
+        """Logits after continuation tokens, `[b, m, v]` in float32, in pieces along `m`."""
+        # Shorter ones are filled up on the right, where no token of theirs looks.
+        columns = list(zip_longest(*continuations, fillvalue=0))
+        if not columns:
+            return []
+        tokens = torch.tensor(columns, device=self._ids.device).T
+        traits = model_traits(self._model)
+        # Linear attention takes one token at a time after a cache.
+        takes_many = not traits.mixed and bool(modules_by_layer(self._model, traits))
+        logits = []
+        for piece in (tokens,) if takes_many else tokens.split(1, dim=1):
+            self._mask = torch.cat([self._mask, torch.ones_like(piece)], dim=1)
+            output = self._run(piece, self._mask, use_cache=True, past_key_values=cache)
+            logits.append(output.logits.float())
+        return logits
+
+    def _run(self, ids: Tensor, mask: Tensor, **options: Any) -> Any:
+        if "position_ids" in self._accepted:
+            positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+            options["position_ids"] = positions[:, -ids.shape[1] :]
+        return self._model(input_ids=ids, attention_mask=mask, return_dict=True, **options)

@@ -1,0 +1,216 @@
+"""What runs inside transformers' generation loop: drawing tokens, combining branches, stopping.
+
+A method that combines several forward passes per prompt (`Method.combine`) has one row of the batch
+per *branch*; the branches of a prompt follow one another. They all get the combined logits, so they
+go on with the same token and stay in step, beams included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from random import Random
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor, StoppingCriteria, TopKLogitsWarper, TopPLogitsWarper
+
+from rag_middle.generation.text import Completion, Decode, first_stop
+from rag_middle.methods import Method
+
+__all__ = [
+    "BeamStops",
+    "Combined",
+    "FirstBranches",
+    "Progress",
+    "Sampler",
+    "combined",
+    "first_rows",
+]
+
+
+class Sampler(LogitsProcessor):
+    """Draws each row's next token and leaves only that one possible.
+
+    Greedy generation then takes it. Every row has its own source of random numbers, one number per
+    token: the text of a seed does not depend on the rest of the batch, on the device's generator,
+    on other threads, and the global generators are neither read nor moved.
+
+    Args:
+        seeds: one per row.
+        temperature: above 0; logits are divided by it.
+        top_k: likeliest tokens to draw from; 0 for all.
+        top_p: probability of the likeliest tokens to draw from.
+    """
+
+    def __init__(
+        self, seeds: Sequence[int], *, temperature: float, top_k: int, top_p: float
+    ) -> None:
+        self._sources = [Random(seed) for seed in seeds]
+        self._temperature = temperature
+        self._warpers: list[LogitsProcessor] = []
+        if top_k > 0:
+            self._warpers.append(TopKLogitsWarper(top_k))
+        if top_p < 1:
+            self._warpers.append(TopPLogitsWarper(top_p))
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """From `[b, v]` logits to `[b, v]` with 0 for the drawn tokens and -inf elsewhere."""
+        # Centred first: a tiny temperature must not turn the largest logit into infinity. One that
+        # this number format rounds to 0 would make it no number, and a huge one all logits equal.
+        temperature = min(max(self._temperature, torch.finfo(scores.dtype).tiny), 1e30)
+        scores = (scores - scores.amax(dim=-1, keepdim=True)) / temperature
+        for warper in self._warpers:
+            scores = warper(input_ids, scores)
+        drawn = self._draw(scores)
+        return torch.full_like(scores, -torch.inf).scatter_(1, drawn[:, None], 0.0)
+
+    def _draw(self, scores: Tensor) -> Tensor:
+        """Token ids `[b]`, by inverting the cumulative distribution."""
+        # float64: over a large vocabulary, float32 sums would lose the rare tokens.
+        wide = torch.float32 if scores.device.type == "mps" else torch.float64
+        cumulative = scores.to(wide).softmax(dim=-1).cumsum(dim=-1)
+        total = cumulative[:, -1:]
+        uniform = torch.tensor(
+            [[source.random()] for source in self._sources], dtype=wide, device=scores.device
+        )
+        below_total = torch.nextafter(total, torch.zeros_like(total))
+        # The first token whose cumulative probability exceeds the number: never an impossible one.
+        number = torch.minimum(uniform * total, below_total)
+        tokens = torch.searchsorted(cumulative, number, right=True)[:, 0]
+        return tokens.clamp(max=scores.shape[1] - 1)  # logits that are not numbers
+
+
+def combined(method: Method, logits: Tensor, branches: Sequence[int]) -> Tensor:
+    """One row per prompt from one row per branch.
+
+    Args:
+        method: of the request.
+        logits: `[rows, ..., v]` in float32.
+        branches: how many rows each prompt has.
+
+    Returns:
+        `[b, ..., v]`: of the method, or the logits as they are where it combines nothing.
+    """
+    if not method.combines:
+        return logits
+    return torch.stack(
+        [method.combine(rows.movedim(0, -2)) for rows in logits.split(list(branches))]
+    )
+
+
+class Combined(LogitsProcessor):
+    """Gives the branches of a prompt the scores that come from all of them.
+
+    Args:
+        method: that combines.
+        branches: of each prompt.
+        beams: rows that each branch takes.
+        inner: applied to the combined scores, one row per prompt and beam.
+    """
+
+    def __init__(
+        self, method: Method, branches: Sequence[int], beams: int, inner: Sequence[LogitsProcessor]
+    ) -> None:
+        self._method = method
+        self._branches = branches
+        self._beams = beams
+        self._inner = inner
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """From `[rows, v]` to `[rows, v]`."""
+        by_branch = scores.float().view(-1, self._beams, scores.shape[-1])
+        of_prompts = combined(self._method, by_branch, self._branches)  # [b, beams, v]
+        first = input_ids.view(-1, self._beams, input_ids.shape[-1])[self._first(scores.device)]
+        flat = of_prompts.flatten(0, 1).log_softmax(dim=-1)
+        for processor in self._inner:
+            flat = processor(first.flatten(0, 1), flat)
+        counts = torch.tensor(self._branches, device=scores.device)
+        return flat.view_as(of_prompts).repeat_interleave(counts, dim=0).flatten(0, 1)
+
+    def _first(self, device: torch.device) -> Tensor:
+        return torch.tensor(first_rows(self._branches), device=device)
+
+
+class FirstBranches(StoppingCriteria):
+    """Shows criteria the first branch of each prompt and has all of its branches end with it."""
+
+    def __init__(self, inner: StoppingCriteria, branches: Sequence[int]) -> None:
+        self._inner = inner
+        self._branches = branches
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: object) -> Tensor:
+        """Which rows are done, boolean `[rows]`."""
+        first = torch.tensor(first_rows(self._branches), device=input_ids.device)
+        done: Tensor = self._inner(input_ids[first], scores, **kwargs)
+        counts = torch.tensor(self._branches, device=input_ids.device)
+        return done.repeat_interleave(counts)
+
+
+def first_rows(branches: Sequence[int]) -> list[int]:
+    """Index of the first row of each prompt."""
+    return list(accumulate(branches, initial=0))[:-1]
+
+
+class Progress(StoppingCriteria):
+    """Notes when the first token came, follows the text where asked to, and stops on request.
+
+    Args:
+        completions: one per row; fed here where `live`, else left alone.
+        live: follow the text as it grows. Reading tokens makes a GPU wait, so only where needed.
+        cancelled: whether all rows shall end.
+        on_step: called after each token where `live`.
+    """
+
+    def __init__(
+        self,
+        completions: Sequence[Completion],
+        *,
+        live: bool,
+        cancelled: Callable[[], bool],
+        on_step: Callable[[], None] | None = None,
+    ) -> None:
+        self._completions = completions
+        self.live = live
+        self._cancelled = cancelled
+        self._on_step = on_step
+        self.first_token_at: float | None = None
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        """Which rows are done, boolean `[b]`; `input_ids` are `[b, n]`."""
+        if self.live:
+            for completion, token in zip(self._completions, input_ids[:, -1].tolist(), strict=True):
+                completion.push(token)
+        if self.first_token_at is None:
+            input_ids[0, -1].item()  # the device may be behind: wait for the token itself
+            self.first_token_at = perf_counter()
+        if self.live and self._on_step is not None:
+            self._on_step()
+        cancelled = self._cancelled()
+        if self.live and not cancelled:
+            done = [completion.finish_reason is not None for completion in self._completions]
+            return torch.tensor(done, device=input_ids.device)
+        return torch.full(input_ids.shape[:1], cancelled, device=input_ids.device)
+
+
+class BeamStops(StoppingCriteria):
+    """Stop strings in a beam search, where rows are hypotheses that come, go and move.
+
+    Args:
+        decode: text of token ids.
+        stops: the strings.
+        width: columns of the prompt.
+    """
+
+    def __init__(self, decode: Decode, stops: Sequence[str], width: int) -> None:
+        self._decode = decode
+        self._stops = stops
+        self._width = width
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        """Which hypotheses hold a stop string, boolean `[rows]`."""
+        rows = input_ids[:, self._width :].tolist()
+        done = [first_stop(self._decode(row), self._stops) is not None for row in rows]
+        return torch.tensor(done, device=input_ids.device, dtype=torch.bool)

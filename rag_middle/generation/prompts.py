@@ -1,0 +1,393 @@
+"""From what a caller writes to what the model is sent: tokens, the method's order, what fits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rag_middle.attention import (
+    ModelTraits,
+    in_eval_mode,
+    input_device,
+    last_token_attention,
+    model_traits,
+    turn,
+    vocabulary_size,
+)
+from rag_middle.documents import ContextPrompt, Document
+from rag_middle.errors import (
+    ContextOverflowError,
+    MethodConfigError,
+    PromptError,
+    UnsupportedGenerationError,
+)
+from rag_middle.generation.effect import check_documents, check_effect, method_name
+from rag_middle.generation.forward import next_token_logits
+from rag_middle.generation.identity import warn_of_mismatch
+from rag_middle.generation.options import GenerationOptions
+from rag_middle.generation.results import DroppedDocument
+from rag_middle.methods import Method, NoMethod, Runner, resolve_method
+from rag_middle.tokens import TokenizedPrompt, count_tokens, encode
+from rag_middle.tokens.encode import Prompt as Text
+from rag_middle.tokens.text import TextEncoder
+
+__all__ = [
+    "LockedTokenizer",
+    "MethodLike",
+    "ModelRunner",
+    "PreparedPrompt",
+    "Preparer",
+    "Prompt",
+    "fit_to_window",
+]
+
+MethodLike = str | Method | Sequence[str | Method]
+
+#: What a request takes: text with document markers, a prompt, chat messages, or tokens.
+Prompt = Text | TokenizedPrompt
+
+
+_locks: WeakKeyDictionary[PreTrainedTokenizerBase, threading.Lock] = WeakKeyDictionary()
+_registry_lock = threading.Lock()
+
+
+class LockedTokenizer:
+    """A tokenizer behind a lock, one lock however many models share it.
+
+    Fast tokenizers switch settings back and forth inside calls, which two threads may not do at a
+    time. The tokenizer itself is never changed.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.tokenizer = tokenizer
+        with _registry_lock:
+            self._lock = _locks.setdefault(tokenizer, threading.Lock())
+
+    def encode(self, prompt: Text, **options: Any) -> TokenizedPrompt:
+        """The prompt in tokens; options are those of `tokens.encode`."""
+        with self._lock:
+            return encode(self.tokenizer, prompt, **options)
+
+    def continuation(self, text: str) -> tuple[int, ...]:
+        """Ids of text that follows a prompt."""
+        with self._lock:
+            return tuple(TextEncoder(self.tokenizer).encode_inert(text, continues=True))
+
+    def count(self, text: str | Document) -> int:
+        """Tokens of text inside a prompt."""
+        with self._lock:
+            return count_tokens(self.tokenizer, text)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of generated tokens, without special tokens, spaces as they are."""
+        with self._lock:
+            text = self.tokenizer.decode(
+                list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
+        return str(text)
+
+
+class ModelRunner:
+    """`rag_middle.methods.Runner` on a model: each call waits for its turn.
+
+    Args:
+        model: of the request.
+        tokenizer: of the model.
+        method: name of the method that asks, for messages.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: LockedTokenizer, method: str) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self._method = method
+
+    @property
+    def traits(self) -> ModelTraits:
+        """What the model is like."""
+        return model_traits(self._model)
+
+    def last_token_attention(self, prompt: TokenizedPrompt) -> Tensor:
+        """`[layers, h, l]` in float32: one pass of the unmodified model."""
+        ids = torch.tensor([prompt.input_ids], device=input_device(self._model))
+        with turn(self._model), in_eval_mode(self._model):
+            return last_token_attention(self._model, ids, self._method)
+
+    def logits(self, prompt: TokenizedPrompt, method: Method | None = None) -> Tensor:
+        """Next-token logits `[v]` in float32 under the plan of `method`."""
+        return next_token_logits(self._model, prompt, method or NoMethod())
+
+    def token_ids(self, text: str) -> tuple[int, ...]:
+        """Ids of text inside a prompt."""
+        return self._tokenizer.continuation(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedPrompt:
+    """A prompt ready to be sent.
+
+    Attributes:
+        tokens: that fit the context window, documents in the method's order.
+        branches: what the forward passes read; `tokens` alone for most methods.
+        dropped: documents left out for that.
+        seconds: spent on it, a method's look at the model included.
+    """
+
+    tokens: TokenizedPrompt
+    branches: tuple[TokenizedPrompt, ...]
+    dropped: tuple[DroppedDocument, ...]
+    seconds: float
+
+
+class Preparer:
+    """Makes requests ready for one model.
+
+    Args:
+        model: that they will run on.
+        tokenizer: of the model.
+        context_window: tokens that fit, ``None`` where nobody knows.
+        self_check: prove of every method new to the model that it takes effect.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        context_window: int | None,
+        self_check: bool,
+    ) -> None:
+        self.tokenizer = LockedTokenizer(tokenizer)
+        self._model = model
+        self.context_window = context_window
+        self._self_check = self_check
+
+    def method(
+        self,
+        method: MethodLike | None,
+        options: Mapping[str, Any] | None,
+        *,
+        default: Method,
+    ) -> Method:
+        """The method of a call: its own, or the default one."""
+        if method is not None:
+            return self.checked(resolve_method(method, options))
+        if options:
+            raise MethodConfigError(
+                f"Options {sorted(options)} were given without a method: name it too."
+            )
+        return default
+
+    def checked(self, method: Method) -> Method:
+        """The method, once it is known to take effect."""
+        method.check_fits(model_traits(self._model))
+        if self._self_check:
+            check_effect(self._model, self.tokenizer.tokenizer, method)
+        warn_of_mismatch(self._model, self.tokenizer.tokenizer, method)
+        return method
+
+    def prompts(
+        self,
+        prompts: Sequence[Prompt],
+        method: Method,
+        options: GenerationOptions,
+        new_tokens: int | Sequence[int],
+    ) -> list[PreparedPrompt]:
+        """Prompts with room for new tokens, one number for all or one each; in order.
+
+        Raises:
+            ContextOverflowError: a prompt does not fit.
+            PromptError: a prompt cannot be turned into tokens, or has no documents where that is
+                refused.
+        """
+        if isinstance(prompts, str) or not isinstance(prompts, Sequence):
+            raise UnsupportedGenerationError(
+                f"A list of prompts is expected, got {type(prompts).__name__}: use generate() or "
+                "score() for a single one."
+            )
+        room = [new_tokens] * len(prompts) if isinstance(new_tokens, int) else new_tokens
+        return [
+            self._prompt(prompt, method, options, room[example], example)
+            for example, prompt in enumerate(prompts)
+        ]
+
+    def encode(self, prompt: Prompt, method: Method, options: GenerationOptions) -> TokenizedPrompt:
+        """The prompt in tokens, its documents in the method's order."""
+        return arranged(self._encode(prompt, options), method, self.runner(method))
+
+    def continuation(self, text: str | Sequence[int]) -> tuple[int, ...]:
+        """Ids of what follows a prompt.
+
+        Raises:
+            UnsupportedGenerationError: there are none.
+        """
+        ids = self.tokenizer.continuation(text) if isinstance(text, str) else tuple(text)
+        if not ids:
+            raise UnsupportedGenerationError("A continuation needs at least one token.")
+        self._check_vocabulary(ids)
+        return ids
+
+    def _check_vocabulary(self, ids: Sequence[int]) -> None:
+        """Refuse ids the model does not have: on a GPU they would take the process down."""
+        tokens = vocabulary_size(self._model)
+        outside = [token for token in ids if not 0 <= token < tokens]
+        if outside:
+            raise PromptError(
+                f"Token {outside[0]} is not among the model's {tokens}. Is this the model's own "
+                "tokenizer? If tokens were added to it, call model.resize_token_embeddings()."
+            )
+
+    def _prompt(
+        self,
+        prompt: Prompt,
+        method: Method,
+        options: GenerationOptions,
+        new_tokens: int,
+        example: int,
+    ) -> PreparedPrompt:
+        started = perf_counter()
+        tokens = self._encode(prompt, options)
+        self._check_vocabulary(tokens.input_ids)
+        check_documents(method, tokens.layout, options.on_missing_documents, example)
+        kept, dropped = fit_to_window(
+            tokens,
+            max_new_tokens=new_tokens,
+            context_window=self.context_window,
+            drop_documents=options.on_overflow == "drop_documents",
+            example=example,
+        )
+        runner = self.runner(method)
+        ordered = arranged(kept, method, runner)
+        return PreparedPrompt(
+            tokens=ordered,
+            branches=branched(ordered, method, runner),
+            dropped=dropped,
+            seconds=perf_counter() - started,
+        )
+
+    def runner(self, method: Method) -> ModelRunner:
+        """What the method may do with the model while it arranges documents."""
+        return ModelRunner(self._model, self.tokenizer, method_name(method))
+
+    def _encode(self, prompt: Prompt, options: GenerationOptions) -> TokenizedPrompt:
+        _check_type(prompt)
+        if isinstance(prompt, TokenizedPrompt):
+            if options.shapes_text:
+                raise UnsupportedGenerationError(
+                    "template, system, template_options and allow_control_tokens shape text, and "
+                    "this prompt is in tokens already: pass them where it is encoded."
+                )
+            return prompt
+        return self.tokenizer.encode(
+            prompt,
+            template=options.template,
+            system=options.system,
+            template_options=options.template_options,
+            allow_control_tokens=options.allow_control_tokens,
+        )
+
+
+def arranged(prompt: TokenizedPrompt, method: Method, runner: Runner) -> TokenizedPrompt:
+    """The prompt with its documents in the method's order.
+
+    Raises:
+        PromptError: the method leaves documents out, or names one twice.
+    """
+    order = [int(index) for index in method.arrange(prompt, runner)]
+    if sorted(order) != list(range(len(prompt.layout.documents))):
+        raise PromptError(
+            f"{method.name} arranged {len(prompt.layout.documents)} documents as {order}: an order "
+            "names each of them once, 0-based. This is a mistake in the method."
+        )
+    return prompt.select(order)
+
+
+def branched(
+    prompt: TokenizedPrompt, method: Method, runner: Runner
+) -> tuple[TokenizedPrompt, ...]:
+    """The prompts of the method's forward passes, the arranged one alone for most methods.
+
+    Raises:
+        PromptError: the method names no branch, or documents that do not exist.
+    """
+    if not method.combines:
+        return (prompt,)
+    branches = tuple(prompt.select(selection) for selection in method.branches(prompt, runner))
+    if not branches:
+        raise PromptError(f"{method.name} named no branch. This is a mistake in the method.")
+    return branches
+
+
+def fit_to_window(
+    prompt: TokenizedPrompt,
+    *,
+    max_new_tokens: int,
+    context_window: int | None,
+    drop_documents: bool,
+    example: int = 0,
+) -> tuple[TokenizedPrompt, tuple[DroppedDocument, ...]]:
+    """The prompt, short enough, and the documents that were left out, in prompt order.
+
+    Of equally relevant documents the later one goes first. The other documents keep their order.
+
+    Args:
+        prompt: in tokens; its scores say which documents matter least.
+        max_new_tokens: tokens that must fit after the prompt.
+        context_window: tokens that fit, ``None`` where nobody knows.
+        drop_documents: leave documents out, rather than refuse.
+        example: 0-based index in the batch, for the message.
+
+    Raises:
+        ContextOverflowError: the prompt does not fit, with `drop_documents` not even without any.
+    """
+    if context_window is None:
+        return prompt, ()
+    excess = len(prompt) + max_new_tokens - context_window
+    if excess <= 0:
+        return prompt, ()
+    lengths = prompt.layout.document_lengths
+    if not drop_documents or excess > sum(lengths):
+        raise ContextOverflowError(
+            prompt_tokens=len(prompt) - (sum(lengths) if drop_documents else 0),
+            max_new_tokens=max_new_tokens,
+            context_window=context_window,
+            example=example,
+            without_documents=drop_documents,
+        )
+    dropped: set[int] = set()
+    relevance = prompt.scores
+    if relevance is None:  # the earlier, the more relevant
+        relevance = tuple(-float(index) for index in range(len(lengths)))
+    for index in sorted(range(len(lengths)), key=lambda i: (relevance[i], -i)):
+        if excess <= 0:
+            break
+        if lengths[index]:  # leaving an empty document out gains nothing
+            dropped.add(index)
+            excess -= lengths[index]
+    kept = prompt.select(index for index in range(len(lengths)) if index not in dropped)
+    return kept, tuple(
+        DroppedDocument(index=index, id=prompt.document_ids[index]) for index in sorted(dropped)
+    )
+
+
+def _check_type(prompt: object) -> None:
+    """Raise `PromptError` unless `prompt` is of a type that requests take."""
+    if isinstance(prompt, str | ContextPrompt | TokenizedPrompt):
+        return
+    if isinstance(prompt, Sequence) and all(isinstance(message, Mapping) for message in prompt):
+        return
+    kind, hint = type(prompt).__name__, ""
+    if isinstance(prompt, list | tuple):
+        items = sorted({type(item).__name__ for item in prompt})
+        kind, hint = f"a {kind} of {', '.join(items)}", " Several prompts go through batch()."
+    raise PromptError(
+        "A prompt is a string, a ContextPrompt, a list of chat messages or a TokenizedPrompt, got "
+        f"{kind}.{hint}"
+    )
