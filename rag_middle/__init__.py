@@ -1,6 +1,7 @@
 """Training-free methods against lost-in-the-middle, for any local Hugging Face decoder.
 
-Names that need torch are imported when first used, so ``import rag_middle`` stays light.
+The methods are in `rag_middle.methods`. Names that need torch are imported when first used, so
+``import rag_middle`` stays light.
 """
 
 from __future__ import annotations
@@ -50,47 +51,15 @@ if TYPE_CHECKING:
     from rag_middle.attention import applied
     from rag_middle.documents import ContextPrompt, Document, escape, mark, parse
     from rag_middle.generation import DocumentCache, Generation, RagMiddleModel
-    from rag_middle.methods import (
-        APE,
-        LPES,
-        PINE,
-        SIW,
-        AttentionBuckets,
-        AttentionCalibration,
-        AttentionSorting,
-        AttnRank,
-        Compose,
-        LongContextReorder,
-        Method,
-        MoICE,
-        MsPoE,
-        NoInterDocumentAttention,
-        NoMethod,
-        ParallelContextWindows,
-        Permutation,
-        PositionalHiddenStates,
-        PositionInterpolation,
-        RoToR,
-        SelfExtend,
-        StructuredPrompting,
-    )
+    from rag_middle.methods import Method
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
-    "APE",
-    "LPES",
-    "PINE",
-    "SIW",
-    "AttentionBuckets",
-    "AttentionCalibration",
-    "AttentionSorting",
-    "AttnRank",
     "CalibrationConfigError",
     "CalibrationError",
     "CalibrationStateError",
     "ChatTemplateError",
-    "Compose",
     "ContextOverflowError",
     "ContextPrompt",
     "Document",
@@ -108,22 +77,13 @@ __all__ = [
     "IndexLockedError",
     "IndexMismatchError",
     "IndexWriteError",
-    "LongContextReorder",
     "MarkerError",
     "Method",
     "MethodConfigError",
     "MissingExtraError",
-    "MoICE",
     "ModelNotFoundError",
-    "MsPoE",
-    "NoInterDocumentAttention",
-    "NoMethod",
     "OutputWriteError",
-    "ParallelContextWindows",
     "PatchIneffectiveError",
-    "Permutation",
-    "PositionInterpolation",
-    "PositionalHiddenStates",
     "ProfileFormatError",
     "ProfileMismatchError",
     "PromptError",
@@ -133,9 +93,6 @@ __all__ = [
     "RegistrationError",
     "RetrievalConfigError",
     "RetrievalError",
-    "RoToR",
-    "SelfExtend",
-    "StructuredPrompting",
     "UnknownNameError",
     "UnsupportedArchitectureError",
     "UnsupportedGenerationError",
@@ -150,30 +107,7 @@ _LAZY = {
     "rag_middle.attention": ("applied",),
     "rag_middle.documents": ("ContextPrompt", "Document", "escape", "mark", "parse"),
     "rag_middle.generation": ("DocumentCache", "Generation", "RagMiddleModel"),
-    "rag_middle.methods": (
-        "APE",
-        "LPES",
-        "MoICE",
-        "AttentionBuckets",
-        "RoToR",
-        "Permutation",
-        "AttentionCalibration",
-        "AttentionSorting",
-        "AttnRank",
-        "LongContextReorder",
-        "PINE",
-        "SIW",
-        "Compose",
-        "Method",
-        "MsPoE",
-        "NoInterDocumentAttention",
-        "NoMethod",
-        "ParallelContextWindows",
-        "PositionInterpolation",
-        "PositionalHiddenStates",
-        "SelfExtend",
-        "StructuredPrompting",
-    ),
+    "rag_middle.methods": ("Method",),
 }
 _HOME = {name: module for module, names in _LAZY.items() for name in names}
 

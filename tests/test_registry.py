@@ -148,7 +148,7 @@ def test_a_broken_package_costs_its_own_names_only(methods: Registry[type], inst
         assert list(dict(methods.items())) == ["none", "ms_poe", "sound_method"]
 
 
-def test_other_packages_cannot_replace_a_registered_name(methods: Registry[type], install) -> None:
+def test_other_packages_cannot_replace_a_name(methods: Registry[type], install) -> None:
     install("greedy", {"none": "decimal:Decimal", "Bad-Name": "decimal:Decimal"})
     with pytest.warns(RuntimeWarning) as caught:
         assert methods.names() == ("none", "ms_poe")

@@ -237,7 +237,7 @@ def calibrate(
             raise MissingExtraError("--backend ray", package="ray", extra="ray")
         from rag_middle.calibration import LayerSearch, draw_examples, is_chat, make_search
         from rag_middle.calibration import calibrate as run_calibration
-        from rag_middle.methods.profiled import as_option
+        from rag_middle.methods.resolve import as_option
 
         settings = parse_method_options(
             search_option or (), flag="--search-option", example="generations=10"

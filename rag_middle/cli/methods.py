@@ -53,7 +53,7 @@ def _described(name: str, kind: type[Method]) -> dict[str, Any]:
     from rag_middle.methods import preset
     from rag_middle.profiles import shipped_profiles
 
-    info, name_here = kind.info, kind.registered_name
+    info, name_here = kind.info, kind.name
     presets = shipped_profiles(name_here)
     return {
         "name": name,

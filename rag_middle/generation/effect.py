@@ -97,7 +97,7 @@ def check_effect(
     if (method.arranges or method.combines) and not _plans(model, method):
         return
     with turn(model):
-        shown = method.on_short_prompts
+        shown = method.for_self_check()
         with in_eval_mode(model):
             # A method may leave one short prompt alone, and rightly so: ask about longer ones.
             changes = any(_changes(model, tokenizer, shown, longer) for longer in (1, 4, 16))
@@ -113,16 +113,15 @@ def check_effect(
 
 def _plans(model: PreTrainedModel, method: Method) -> bool:
     """Whether the method asks anything of the model's layers."""
-    lengths = _document_lengths(method)
-    prompt = _prompt(range(_PREFIX + sum(lengths) + _SUFFIX), lengths)
-    return bool(method.plan((prompt,) * _BRANCHES, model_traits(model)).layers)
+    prompt = _prompt(range(_PREFIX + sum(_DOCUMENTS) + _SUFFIX), _DOCUMENTS)
+    return bool(method.for_self_check().plan((prompt,) * _BRANCHES, model_traits(model)).layers)
 
 
 def _changes(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, method: Method, longer: int
 ) -> bool:
     """Whether the method moves the logits of a prompt with documents `longer` times as long."""
-    lengths = tuple(longer * length for length in _document_lengths(method))
+    lengths = tuple(longer * length for length in _DOCUMENTS)
     tokens = _PREFIX + sum(lengths) + _SUFFIX
     window = model_traits(model).context_window
     if longer > 1 and window is not None and tokens > window:
@@ -132,15 +131,6 @@ def _changes(
     prompts = [prompt] * (_BRANCHES if method.combines else 1)
     changed = _logits(model, method, prompts)
     return not torch.equal(changed, _logits(model, NoMethod(), prompts))
-
-
-def _document_lengths(method: Method) -> tuple[int, ...]:
-    """Tokens of each document; as many documents as the method has numbers for."""
-    for part in method.parts:
-        if part.documents_expected is not None:
-            count = part.documents_expected
-            return tuple(_DOCUMENTS[index % len(_DOCUMENTS)] for index in range(count))
-    return _DOCUMENTS
 
 
 def _prompt(ids: Sequence[int], lengths: tuple[int, ...]) -> TokenizedPrompt:

@@ -1,84 +1,49 @@
-"""The methods, one file per paper."""
+"""The methods, one file or folder per paper.
 
-from rag_middle.methods.attention_buckets import AttentionBuckets
-from rag_middle.methods.attention_calibration import AttentionCalibration
-from rag_middle.methods.attention_sorting import AttentionSorting
-from rag_middle.methods.attn_rank import AttnRank
+The class of each method is exported here because `registered` lists it: no second list names them.
+"""
+
 from rag_middle.methods.base import (
-    Method,
-    MethodInfo,
-    as_indices,
-    as_several,
-    chosen_layers,
-    require_count,
-    require_finite,
+    Method as Method,
 )
-from rag_middle.methods.compose import Compose
-from rag_middle.methods.long_context_reorder import LongContextReorder
-from rag_middle.methods.lpes import LPES
-from rag_middle.methods.moice import MoICE
-from rag_middle.methods.ms_poe import MsPoE
-from rag_middle.methods.none import NoMethod
-from rag_middle.methods.parallel_context import (
-    APE,
-    NoInterDocumentAttention,
-    ParallelContextWindows,
-    StructuredPrompting,
+from rag_middle.methods.base import (
+    MethodInfo as MethodInfo,
 )
-from rag_middle.methods.permutation import Permutation
-from rag_middle.methods.pine import PINE
-from rag_middle.methods.position_interpolation import PositionInterpolation
-from rag_middle.methods.positional_hidden_states import PositionalHiddenStates
-from rag_middle.methods.profiled import Provenance, preset
-from rag_middle.methods.registered import METHODS
+from rag_middle.methods.base import (
+    Runner as Runner,
+)
+from rag_middle.methods.base import (
+    as_indices as as_indices,
+)
+from rag_middle.methods.base import (
+    as_several as as_several,
+)
+from rag_middle.methods.base import (
+    chosen_layers as chosen_layers,
+)
+from rag_middle.methods.base import (
+    require_count as require_count,
+)
+from rag_middle.methods.base import (
+    require_finite as require_finite,
+)
+from rag_middle.methods.provenance import Provenance as Provenance
+from rag_middle.methods.registered import *  # noqa: F403
 from rag_middle.methods.requirements import (
-    require_interface,
-    require_known_rotation,
-    require_rope,
-    unsupported,
+    require_interface as require_interface,
 )
-from rag_middle.methods.resolve import resolve_method
-from rag_middle.methods.rotor import RoToR
-from rag_middle.methods.runner import Runner
-from rag_middle.methods.self_extend import SelfExtend
-from rag_middle.methods.siw import SIW
-
-__all__ = [
-    "APE",
-    "LPES",
-    "METHODS",
-    "PINE",
-    "SIW",
-    "AttentionBuckets",
-    "AttentionCalibration",
-    "AttentionSorting",
-    "AttnRank",
-    "Compose",
-    "LongContextReorder",
-    "Method",
-    "MethodInfo",
-    "MoICE",
-    "MsPoE",
-    "NoInterDocumentAttention",
-    "NoMethod",
-    "ParallelContextWindows",
-    "Permutation",
-    "PositionInterpolation",
-    "PositionalHiddenStates",
-    "Provenance",
-    "RoToR",
-    "Runner",
-    "SelfExtend",
-    "StructuredPrompting",
-    "as_indices",
-    "as_several",
-    "chosen_layers",
-    "preset",
-    "require_count",
-    "require_finite",
-    "require_interface",
-    "require_known_rotation",
-    "require_rope",
-    "resolve_method",
-    "unsupported",
-]
+from rag_middle.methods.requirements import (
+    require_known_rotation as require_known_rotation,
+)
+from rag_middle.methods.requirements import (
+    require_rope as require_rope,
+)
+from rag_middle.methods.requirements import (
+    unsupported as unsupported,
+)
+from rag_middle.methods.resolve import (
+    preset as preset,
+)
+from rag_middle.methods.resolve import (
+    resolve_method as resolve_method,
+)

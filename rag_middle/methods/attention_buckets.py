@@ -29,7 +29,7 @@ from rag_middle.methods.requirements import require_rope
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
-    from rag_middle.methods.runner import Runner
+    from rag_middle.methods.base import Runner
 
 __all__ = ["PUBLISHED_BASES", "AttentionBuckets", "as_base_factors"]
 
@@ -98,7 +98,7 @@ class AttentionBuckets(Method):
         MethodConfigError: no factors, or one that is not a positive finite number.
     """
 
-    registered_name: ClassVar[str] = "attention_buckets"
+    name: ClassVar[str] = "attention_buckets"
     info: ClassVar[MethodInfo] = MethodInfo(
         title="Attention Buckets",
         paper="arXiv:2312.04455",

@@ -14,7 +14,7 @@ from rag_middle.methods.ranking import attention_received, check_layers
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
-    from rag_middle.methods.runner import Runner
+    from rag_middle.methods.base import Runner
 
 __all__ = ["AttentionCalibration"]
 
@@ -47,7 +47,7 @@ class AttentionCalibration(Method):
         MethodConfigError: an empty dummy, or one the tokenizer makes no tokens of.
     """
 
-    registered_name: ClassVar[str] = "attention_calibration"
+    name: ClassVar[str] = "attention_calibration"
     info: ClassVar[MethodInfo] = MethodInfo(
         title="Attention calibration",
         paper="arXiv:2406.16008",

@@ -12,7 +12,7 @@ from rag_middle.methods.ranking import attention_received, check_layers
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
-    from rag_middle.methods.runner import Runner
+    from rag_middle.methods.base import Runner
 
 __all__ = ["AttentionSorting"]
 
@@ -41,7 +41,7 @@ class AttentionSorting(Method):
         MethodConfigError: `iterations` or a layer is not a whole number from 0 on.
     """
 
-    registered_name: ClassVar[str] = "attention_sorting"
+    name: ClassVar[str] = "attention_sorting"
     info: ClassVar[MethodInfo] = MethodInfo(
         title="Attention sorting",
         paper="arXiv:2310.01427",

@@ -13,7 +13,7 @@ from rag_middle.methods.ranking import attention_received, best_first, check_lay
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
-    from rag_middle.methods.runner import Runner
+    from rag_middle.methods.base import Runner
 
 __all__ = ["AttnRank"]
 
@@ -40,7 +40,7 @@ class AttnRank(Method):
         MethodConfigError: a profile of fewer than two places, or with values that are not finite.
     """
 
-    registered_name: ClassVar[str] = "attn_rank"
+    name: ClassVar[str] = "attn_rank"
     info: ClassVar[MethodInfo] = MethodInfo(
         title="AttnRank",
         paper="arXiv:2508.05128",

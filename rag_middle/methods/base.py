@@ -1,4 +1,8 @@
-"""What a method is: a frozen dataclass that turns prompts into an attention plan."""
+"""What a method is: a frozen dataclass that turns prompts into an attention plan.
+
+And what it is handed: `Runner`, the model as far as methods may use it while they put documents in
+order.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import copy
 from abc import ABC
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TypeVar
 
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import MethodConfigError
@@ -16,12 +20,12 @@ from rag_middle.tokens import TokenizedPrompt
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rag_middle.methods.profiled import Provenance
-    from rag_middle.methods.runner import Runner
+    from rag_middle.methods.provenance import Provenance
 
 __all__ = [
     "Method",
     "MethodInfo",
+    "Runner",
     "as_indices",
     "as_several",
     "chosen_layers",
@@ -51,6 +55,38 @@ class MethodInfo:
     requires: str
 
 
+class Runner(Protocol):
+    """Runs the model of a request. Every call is a forward pass, or several."""
+
+    @property
+    def traits(self) -> ModelTraits:
+        """What the model is like."""
+        ...
+
+    def last_token_attention(self, prompt: TokenizedPrompt) -> Tensor:
+        """Attention of the prompt's last token, in one pass of the unmodified model.
+
+        Returns:
+            `[layers, h, l]` in float32 on the CPU: weights after the softmax, over the prompt's
+            tokens, of each layer with softmax attention, from the first to the last.
+
+        Raises:
+            UnsupportedArchitectureError: its attention layers cannot be reached.
+        """
+        ...
+
+    def logits(self, prompt: TokenizedPrompt, method: Method | None = None) -> Tensor:
+        """Next-token logits `[v]` in float32 after the prompt, as it is, under `method`.
+
+        `method` is used for its plan only; ``None`` is the unmodified model.
+        """
+        ...
+
+    def token_ids(self, text: str) -> tuple[int, ...]:
+        """Ids of text inside a prompt (a dummy document, say)."""
+        ...
+
+
 class Method(ABC):
     """A way to make a model read its prompt differently, said in at most three hooks.
 
@@ -62,14 +98,9 @@ class Method(ABC):
     nothing of a request: one object may serve any number of threads.
     """
 
+    #: Under which the method is registered.
+    name: ClassVar[str]
     info: ClassVar[MethodInfo]
-
-    @property
-    def name(self) -> str:
-        """The name under which the method is registered."""
-        return self.registered_name
-
-    registered_name: ClassVar[str]
 
     #: Methods that this one does not compose with, by registered name, and why; ``"*"`` for all.
     conflicts: ClassVar[Mapping[str, str]] = {}
@@ -172,30 +203,16 @@ class Method(ABC):
         """True where the parameters leave every model's logits as they are."""
         return False
 
-    @property
-    def reads_documents_apart(self) -> bool:
-        """True where documents leave the same states behind whatever stands beside them.
+    def for_self_check(self) -> Method:
+        """This method, or one like it, that changes prompts of three documents of a few tokens.
 
-        Each is then read as if it stood alone behind the prefix, and a `DocumentCache` may keep it.
-        """
-        return False
-
-    @property
-    def on_short_prompts(self) -> Method:
-        """This method, or one like it that changes prompts of a few tokens.
-
-        A model is tried with it once, to prove that the method reaches its layers.
+        A model is run with it once, to prove that the method reaches its layers.
         """
         return self
 
     @property
-    def documents_expected(self) -> int | None:
-        """How many documents a prompt must have for the parameters to fit; None: any number."""
-        return None
-
-    @property
     def needs_documents(self) -> bool:
-        """True where a prompt without documents is none of this method's business."""
+        """True if the method does nothing without marked documents."""
         return False
 
 

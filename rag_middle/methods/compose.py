@@ -17,7 +17,7 @@ from rag_middle.tokens import TokenizedPrompt
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rag_middle.methods.runner import Runner
+    from rag_middle.methods.base import Runner
 
 __all__ = ["Compose"]
 
@@ -41,7 +41,7 @@ class Compose(Method):
         MethodConfigError: no methods.
     """
 
-    registered_name: ClassVar[str] = "compose"
+    name: ClassVar[str] = "compose"
     info: ClassVar[MethodInfo] = MethodInfo(
         title="Compose",
         paper="",
@@ -126,16 +126,9 @@ class Compose(Method):
         """True where all parts are."""
         return all(method.is_neutral for method in self.methods)
 
-    @property
-    def reads_documents_apart(self) -> bool:
-        """True where a part does, and the others leave the layers alone (they reorder, say)."""
-        planning = [part for part in self.parts if type(part).plan is not Method.plan]
-        return bool(planning) and all(part.reads_documents_apart for part in planning)
-
-    @property
-    def on_short_prompts(self) -> Method:
+    def for_self_check(self) -> Method:
         """The same of all parts."""
-        return Compose(methods=tuple(method.on_short_prompts for method in self.methods))
+        return Compose(methods=tuple(method.for_self_check() for method in self.methods))
 
     @property
     def needs_documents(self) -> bool:

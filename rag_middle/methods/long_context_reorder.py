@@ -11,7 +11,7 @@ from rag_middle.methods.ranking import best_first
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
-    from rag_middle.methods.runner import Runner
+    from rag_middle.methods.base import Runner
 
 __all__ = ["LongContextReorder"]
 
@@ -29,7 +29,7 @@ class LongContextReorder(Method):
         the number of documents is odd or even; LangChain's has it last where it is even.
     """
 
-    registered_name: ClassVar[str] = "long_context_reorder"
+    name: ClassVar[str] = "long_context_reorder"
     info: ClassVar[MethodInfo] = MethodInfo(
         title="Long-context reorder",
         paper="arXiv:2307.03172",

@@ -37,7 +37,7 @@ class LPES(Method):
             than the model has layers.
     """
 
-    registered_name: ClassVar[str] = "lpes"
+    name: ClassVar[str] = "lpes"
     info: ClassVar[MethodInfo] = MethodInfo(
         title="LPES",
         paper="arXiv:2606.27705",

@@ -17,7 +17,7 @@ class NoMethod(Method):
     Works with every causal language model, also those that no other method supports.
     """
 
-    registered_name: ClassVar[str] = "none"
+    name: ClassVar[str] = "none"
     info: ClassVar[MethodInfo] = MethodInfo(
         title="None",
         paper="",

@@ -16,7 +16,7 @@ from rag_middle.methods.base import Method, MethodInfo, require_count
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
-    from rag_middle.methods.runner import Runner
+    from rag_middle.methods.base import Runner
 
 __all__ = ["Permutation"]
 
@@ -46,7 +46,7 @@ class Permutation(Method):
             is no such `combination`.
     """
 
-    registered_name: ClassVar[str] = "permutation"
+    name: ClassVar[str] = "permutation"
     info: ClassVar[MethodInfo] = MethodInfo(
         title="Permutation",
         paper="",

@@ -69,7 +69,7 @@ class PositionInterpolation(Method):
         MethodConfigError: `scale` is not a positive finite number.
     """
 
-    registered_name: ClassVar[str] = "position_interpolation"
+    name: ClassVar[str] = "position_interpolation"
     info: ClassVar[MethodInfo] = MethodInfo(
         title="Position Interpolation",
         paper="arXiv:2306.15595",

@@ -14,7 +14,7 @@ from rag_middle.methods.requirements import require_interface
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
-    from rag_middle.methods.runner import Runner
+    from rag_middle.methods.base import Runner
 
 __all__ = ["attention_received", "best_first", "check_layers"]
 

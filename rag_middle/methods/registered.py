@@ -1,4 +1,8 @@
-"""The methods by name. The only list of them: everything else is made from it."""
+"""The methods: a line here and a folder (or file) of its own is all that a method needs.
+
+Everything else is made from this list: names and help of the command line, exports, tables in the
+docs, the tests that every method must pass.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,32 @@ from rag_middle.errors import RegistrationError
 from rag_middle.methods.base import Method
 from rag_middle.registry import Registry
 
-__all__ = ["METHODS"]
+# The methods, in the order in which they are listed:
+# isort: off
+from rag_middle.methods.none import NoMethod as NoMethod
+from rag_middle.methods.pine import PINE as PINE
+from rag_middle.methods.ms_poe import MsPoE as MsPoE
+from rag_middle.methods.positional_hidden_states import (
+    PositionalHiddenStates as PositionalHiddenStates,
+)
+from rag_middle.methods.lpes import LPES as LPES
+from rag_middle.methods.siw import SIW as SIW
+from rag_middle.methods.position_interpolation import PositionInterpolation as PositionInterpolation
+from rag_middle.methods.attention_buckets import AttentionBuckets as AttentionBuckets
+from rag_middle.methods.moice import MoICE as MoICE
+from rag_middle.methods.rotor import RoToR as RoToR
+from rag_middle.methods.long_context_reorder import LongContextReorder as LongContextReorder
+from rag_middle.methods.attn_rank import AttnRank as AttnRank
+from rag_middle.methods.attention_sorting import AttentionSorting as AttentionSorting
+from rag_middle.methods.attention_calibration import AttentionCalibration as AttentionCalibration
+from rag_middle.methods.permutation import Permutation as Permutation
+from rag_middle.methods.self_extend import SelfExtend as SelfExtend
+from rag_middle.methods.parallel_context import NoInterDocumentAttention as NoInterDocumentAttention
+from rag_middle.methods.parallel_context import ParallelContextWindows as ParallelContextWindows
+from rag_middle.methods.parallel_context import StructuredPrompting as StructuredPrompting
+from rag_middle.methods.parallel_context import APE as APE
+from rag_middle.methods.compose import Compose as Compose
+# isort: on
 
 
 def _check(target: object) -> None:
@@ -14,42 +43,10 @@ def _check(target: object) -> None:
         raise RegistrationError(f"{target!r} is not a subclass of rag_middle.methods.Method.")
 
 
+#: Every method by name; entry points of other packages are found on first need.
 METHODS: Registry[type[Method]] = Registry(
     "method", entry_point_group="rag_middle.methods", check=_check
 )
-METHODS.register("none", "rag_middle.methods.none:NoMethod")
-METHODS.register("pine", "rag_middle.methods.pine:PINE")
-METHODS.register("ms_poe", "rag_middle.methods.ms_poe:MsPoE")
-METHODS.register(
-    "positional_hidden_states",
-    "rag_middle.methods.positional_hidden_states:PositionalHiddenStates",
-)
-METHODS.register("lpes", "rag_middle.methods.lpes:LPES")
-METHODS.register("siw", "rag_middle.methods.siw:SIW")
-METHODS.register(
-    "position_interpolation", "rag_middle.methods.position_interpolation:PositionInterpolation"
-)
-METHODS.register("attention_buckets", "rag_middle.methods.attention_buckets:AttentionBuckets")
-METHODS.register("moice", "rag_middle.methods.moice:MoICE")
-METHODS.register("rotor", "rag_middle.methods.rotor:RoToR")
-METHODS.register(
-    "long_context_reorder", "rag_middle.methods.long_context_reorder:LongContextReorder"
-)
-METHODS.register("attn_rank", "rag_middle.methods.attn_rank:AttnRank")
-METHODS.register("attention_sorting", "rag_middle.methods.attention_sorting:AttentionSorting")
-METHODS.register(
-    "attention_calibration", "rag_middle.methods.attention_calibration:AttentionCalibration"
-)
-METHODS.register("permutation", "rag_middle.methods.permutation:Permutation")
-METHODS.register("self_extend", "rag_middle.methods.self_extend:SelfExtend")
-METHODS.register(
-    "no_inter_document_attention",
-    "rag_middle.methods.parallel_context:NoInterDocumentAttention",
-)
-METHODS.register(
-    "parallel_context_windows",
-    "rag_middle.methods.parallel_context:ParallelContextWindows",
-)
-METHODS.register("structured_prompting", "rag_middle.methods.parallel_context:StructuredPrompting")
-METHODS.register("ape", "rag_middle.methods.parallel_context:APE")
-METHODS.register("compose", "rag_middle.methods.compose:Compose")
+for _method in [*vars().values()]:
+    if isinstance(_method, type) and issubclass(_method, Method) and _method is not Method:
+        METHODS.register(_method.name, _method)

@@ -7,14 +7,15 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from rag_middle.errors import MethodConfigError
+from rag_middle.errors import MethodConfigError, UnknownNameError
 from rag_middle.methods.base import Method
 from rag_middle.methods.compose import Compose
-from rag_middle.methods.profiled import method_from_file, preset
+from rag_middle.methods.provenance import Provenance
 from rag_middle.methods.registered import METHODS
+from rag_middle.profiles import Profile, read_profile, shipped_profiles
 from rag_middle.registry import suggest
 
-__all__ = ["resolve_method"]
+__all__ = ["as_option", "method_from_file", "preset", "resolve_method"]
 
 _PROFILE = "profile"
 
@@ -60,12 +61,12 @@ def resolve_method(
     kind = METHODS.get(name)
     if colon:
         return preset(name, chosen)
-    known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    names = [f.name for f in fields(kind)]  # type: ignore[arg-type]
     for option in options or {}:
-        if option not in known:
+        if option not in names:
             raise MethodConfigError(
-                f"{name} has no option {option!r}.{suggest(option, known)} Options: "
-                f"{', '.join(known) or 'none'}."
+                f"{name} has no option {option!r}.{suggest(option, names)} Options: "
+                f"{', '.join(names) or 'none'}."
             )
     return kind(**dict(options or {}))
 
@@ -74,3 +75,57 @@ def _is_profile(method: str) -> bool:
     """Whether all of it is one profile, whose path may have a ``+``."""
     name, _, path = method.partition(":")
     return name.strip() == _PROFILE and Path(path.strip()).expanduser().is_file()
+
+
+def method_from_file(path: str | Path) -> Method:
+    """The method of a profile on disk.
+
+    Raises:
+        ProfileFormatError: it cannot be read.
+        UnknownNameError: it is about a method that is not installed.
+        MethodConfigError: settings that the method refuses.
+    """
+    return _method(read_profile(path), f"profile:{path}")
+
+
+def preset(method: str, name: str) -> Method:
+    """Settings that a method's paper states for a model, or that were fitted to the bundled reader.
+
+    Raises:
+        MethodConfigError: the method has no presets.
+        UnknownNameError: it has others.
+        RegistrationError: two of them have the same name.
+    """
+    presets = shipped_profiles(method)
+    if not presets:
+        raise MethodConfigError(f"{method} has no presets; write '{method}' and pass options.")
+    if name not in presets:
+        raise UnknownNameError(
+            f"Unknown {method} preset {name!r}.{suggest(name, presets)} Known: "
+            f"{', '.join(presets)}."
+        )
+    return _method(presets[name], f"{method}:{name}")
+
+
+def _method(profile: Profile, source: str) -> Method:
+    if ":" in profile.method or "+" in profile.method:
+        raise MethodConfigError(
+            f"{source}: a profile is about one method by its name, got {profile.method!r}."
+        )
+    try:
+        method = resolve_method(profile.method, as_option(profile.options))
+    except MethodConfigError as error:
+        raise MethodConfigError(f"{source}: {error}") from error
+    return method.with_provenance(Provenance(source=source, profile=profile))
+
+
+def as_option(value: Any) -> Any:
+    """What JSON made of an option, back in the types of methods: tuples, and layers as numbers."""
+    if isinstance(value, Mapping):
+        return {_as_key(key): as_option(item) for key, item in value.items()}
+    return tuple(map(as_option, value)) if isinstance(value, list | tuple) else value
+
+
+def _as_key(key: Any) -> Any:
+    is_layer = isinstance(key, str) and key.isdecimal() and len(key) < 10
+    return int(key) if is_layer else key

@@ -6,8 +6,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from rag_middle import PINE
 from rag_middle.attention import applied
+from rag_middle.methods import PINE
 from rag_middle.methods.pine import attention
 from tests.conftest import FamilyModel
 from tests.contract.cases import LONG, SHORT

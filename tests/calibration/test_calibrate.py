@@ -28,7 +28,7 @@ from rag_middle.calibration import (
 from rag_middle.errors import CalibrationConfigError, CalibrationStateError
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.methods import LPES, Method, NoMethod, resolve_method
-from rag_middle.methods.profiled import as_option
+from rag_middle.methods.resolve import as_option
 from rag_middle.profiles import read_profile
 from tests.tokenizers import CHATML, byte_level_bpe
 

@@ -112,7 +112,7 @@ def test_methods_are_frozen_and_keyword_only(name: str) -> None:
     method = kind(methods=(NoMethod(),)) if name == "compose" else kind()  # type: ignore[call-arg]
     with pytest.raises(FrozenInstanceError):
         method.anything = 1  # type: ignore[attr-defined]
-    assert method.name == name == kind.registered_name
+    assert method.name == name == kind.name
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from rag_middle.methods import (
     SelfExtend,
     resolve_method,
 )
-from rag_middle.methods.profiled import preset
+from rag_middle.methods.resolve import preset
 from rag_middle.tokens import TokenizedPrompt
 
 

@@ -50,7 +50,7 @@ class WeightedDocuments(Method):
         UnsupportedArchitectureError: the attention layers cannot be reached.
     """
 
-    registered_name: ClassVar[str] = "weighted_documents"
+    name: ClassVar[str] = "weighted_documents"
     info: ClassVar[MethodInfo] = MethodInfo(
         title="Weighted documents",
         paper="",

@@ -14,7 +14,6 @@ from llama_index.llms.rag_middle import RagMiddleLLM
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rag_middle import (
-    PINE,
     MethodConfigError,
     ModelNotFoundError,
     ProfileFormatError,
@@ -23,6 +22,7 @@ from rag_middle import (
     UnsupportedGenerationError,
 )
 from rag_middle.generation import model_facts
+from rag_middle.methods import PINE
 from rag_middle.profiles import Profile, write_profile
 
 if TYPE_CHECKING:

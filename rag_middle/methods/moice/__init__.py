@@ -52,7 +52,7 @@ class MoICE(Method):
             `top_k` of more experts than there are.
     """
 
-    registered_name: ClassVar[str] = "moice"
+    name: ClassVar[str] = "moice"
     info: ClassVar[MethodInfo] = MethodInfo(
         title="MoICE (needs training)",
         paper="arXiv:2406.19598",

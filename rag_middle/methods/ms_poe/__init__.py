@@ -63,7 +63,7 @@ class MsPoE(Method):
         MethodConfigError: ratios that are not positive, or reversed; unknown `head_order`.
     """
 
-    registered_name: ClassVar[str] = "ms_poe"
+    name: ClassVar[str] = "ms_poe"
     info: ClassVar[MethodInfo] = MethodInfo(
         title="Ms-PoE",
         paper="arXiv:2403.04797",

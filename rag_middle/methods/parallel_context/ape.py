@@ -47,7 +47,7 @@ class APE(Method):
             rotary, or an attention that cannot be reached.
     """
 
-    registered_name: ClassVar[str] = "ape"
+    name: ClassVar[str] = "ape"
     info: ClassVar[MethodInfo] = MethodInfo(
         title="APE",
         paper="arXiv:2502.05431",
@@ -72,12 +72,7 @@ class APE(Method):
         blocks = DocumentBlocks(
             placement="from_start", temperature=self.temperature, scale=self.scale
         )
-        return plan_of_blocks(self.registered_name, traits, blocks)
-
-    @property
-    def reads_documents_apart(self) -> bool:
-        """Temperature and scale are about those who read documents, not about documents."""
-        return True
+        return plan_of_blocks(self.name, traits, blocks)
 
     @property
     def needs_documents(self) -> bool:

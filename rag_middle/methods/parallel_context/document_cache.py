@@ -27,12 +27,14 @@ from rag_middle.attention import in_eval_mode, input_device, turn
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.fingerprint import fingerprint
 from rag_middle.methods.base import Method
+from rag_middle.methods.parallel_context.ape import APE
 from rag_middle.methods.parallel_context.document_states import (
     DocumentStates,
     can_reuse_documents,
     document_states,
     filled_cache,
 )
+from rag_middle.methods.parallel_context.parallel_context_windows import ParallelContextWindows
 from rag_middle.notices import warn_caller
 from rag_middle.plain_data import check_whole
 from rag_middle.tokens import TokenizedPrompt
@@ -149,7 +151,21 @@ class DocumentCache:
 
 def serves(cache: DocumentCache | None, model: PreTrainedModel, method: Method) -> bool:
     """Whether documents of this method's requests come from the cache."""
-    return cache is not None and method.reads_documents_apart and can_reuse_documents(model)
+    # Parts that only reorder documents leave the layers, and so what is cached, alone.
+    planning = [part for part in method.parts if type(part).plan is not Method.plan]
+    apart = bool(planning) and all(map(_caches_documents_alone, planning))
+    return cache is not None and apart and can_reuse_documents(model)
+
+
+def _caches_documents_alone(method: Method) -> bool:
+    """Whether a document's keys and values do not depend on the documents beside it.
+
+    APE's temperature and scale are about the tokens that attend to documents. Windows indented to
+    the right move each document by the length of the longest.
+    """
+    if isinstance(method, ParallelContextWindows):
+        return not method.right_indentation
+    return isinstance(method, APE)
 
 
 def with_documents(

@@ -35,7 +35,7 @@ class NoInterDocumentAttention(Method):
             reached, or, with `equal_positions`, positions that are not rotary.
     """
 
-    registered_name: ClassVar[str] = "no_inter_document_attention"
+    name: ClassVar[str] = "no_inter_document_attention"
     info: ClassVar[MethodInfo] = MethodInfo(
         title="No inter-document attention",
         paper="",
@@ -49,7 +49,7 @@ class NoInterDocumentAttention(Method):
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Documents apart in every layer."""
         blocks = DocumentBlocks(placement="last" if self.equal_positions else "kept")
-        return plan_of_blocks(self.registered_name, traits, blocks)
+        return plan_of_blocks(self.name, traits, blocks)
 
     @property
     def needs_documents(self) -> bool:

@@ -39,7 +39,7 @@ class ParallelContextWindows(Method):
             rotary, or an attention that cannot be reached.
     """
 
-    registered_name: ClassVar[str] = "parallel_context_windows"
+    name: ClassVar[str] = "parallel_context_windows"
     info: ClassVar[MethodInfo] = MethodInfo(
         title="Parallel context windows",
         paper="arXiv:2212.10947",
@@ -54,12 +54,7 @@ class ParallelContextWindows(Method):
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Documents side by side in every layer."""
         blocks = DocumentBlocks(placement="to_end" if self.right_indentation else "from_start")
-        return plan_of_blocks(self.registered_name, traits, blocks)
-
-    @property
-    def reads_documents_apart(self) -> bool:
-        """True without `right_indentation`, which moves documents by the longest of them."""
-        return not self.right_indentation
+        return plan_of_blocks(self.name, traits, blocks)
 
     @property
     def needs_documents(self) -> bool:

@@ -38,7 +38,7 @@ class StructuredPrompting(Method):
             rotary nor BLOOM's, or norms behind the rotation.
     """
 
-    registered_name: ClassVar[str] = "structured_prompting"
+    name: ClassVar[str] = "structured_prompting"
     info: ClassVar[MethodInfo] = MethodInfo(
         title="Structured prompting",
         paper="arXiv:2212.06713",
@@ -51,7 +51,7 @@ class StructuredPrompting(Method):
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Documents side by side in every layer, each one of many."""
         blocks = DocumentBlocks(placement="to_end", one_of_many=True)
-        return plan_of_blocks(self.registered_name, traits, blocks)
+        return plan_of_blocks(self.name, traits, blocks)
 
     @property
     def needs_documents(self) -> bool:

@@ -13,7 +13,7 @@ from rag_middle.methods.pine.attention import DocumentOrder
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
-    from rag_middle.methods.runner import Runner
+    from rag_middle.methods.base import Runner
 
 __all__ = ["PINE"]
 
@@ -47,7 +47,7 @@ class PINE(Method):
             attention that cannot be reached, or a rotation that is not understood.
     """
 
-    registered_name: ClassVar[str] = "pine"
+    name: ClassVar[str] = "pine"
     info: ClassVar[MethodInfo] = MethodInfo(
         title="PINE",
         paper="arXiv:2407.01100",

@@ -55,7 +55,7 @@ class PositionalHiddenStates(Method):
             is not finite, negative counts.
     """
 
-    registered_name: ClassVar[str] = "positional_hidden_states"
+    name: ClassVar[str] = "positional_hidden_states"
     info: ClassVar[MethodInfo] = MethodInfo(
         title="Positional hidden states",
         paper="arXiv:2406.02536",

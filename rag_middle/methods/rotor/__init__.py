@@ -18,7 +18,7 @@ from rag_middle.methods.rotor.attention import DocumentCircle
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
-    from rag_middle.methods.runner import Runner
+    from rag_middle.methods.base import Runner
 
 __all__ = ["RoToR"]
 
@@ -60,7 +60,7 @@ class RoToR(Method):
             attention that cannot be reached, or a rotation that is not understood.
     """
 
-    registered_name: ClassVar[str] = "rotor"
+    name: ClassVar[str] = "rotor"
     info: ClassVar[MethodInfo] = MethodInfo(
         title="RoToR",
         paper="arXiv:2502.08662",

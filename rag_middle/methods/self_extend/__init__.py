@@ -58,7 +58,7 @@ class SelfExtend(Method):
             than the window; a `log_scale_base` not above 1.
     """
 
-    registered_name: ClassVar[str] = "self_extend"
+    name: ClassVar[str] = "self_extend"
     info: ClassVar[MethodInfo] = MethodInfo(
         title="Self-Extend",
         paper="arXiv:2401.01325",
@@ -108,8 +108,7 @@ class SelfExtend(Method):
         )
         return AttentionPlan.uniform(layers, positions)
 
-    @property
-    def on_short_prompts(self) -> Method:
+    def for_self_check(self) -> Method:
         """The same with the smallest window."""
         return replace(self, window=self.group)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from rag_middle.attention import AttentionPlan, ModelTraits
@@ -58,7 +58,7 @@ class SIW(Method):
         MethodConfigError: factors that are negative or not finite; areas that are empty.
     """
 
-    registered_name: ClassVar[str] = "siw"
+    name: ClassVar[str] = "siw"
     info: ClassVar[MethodInfo] = MethodInfo(
         title="SIW",
         paper="arXiv:2512.13109",
@@ -136,10 +136,12 @@ class SIW(Method):
             )
         )
 
-    @property
-    def documents_expected(self) -> int | None:
-        """As many as there are factors of `alpha_per_document`."""
-        return None if self.alpha_per_document is None else len(self.alpha_per_document)
+    def for_self_check(self) -> Method:
+        """With the three factors of `alpha_per_document` that change most."""
+        if self.alpha_per_document is None:
+            return self
+        factors = sorted(self.alpha_per_document, key=lambda alpha: abs(alpha - 1))[-3:]
+        return replace(self, alpha_per_document=(*factors, 1.0, 1.0)[:3])
 
     @property
     def is_neutral(self) -> bool:

@@ -14,10 +14,8 @@ from transformers import LlamaConfig
 
 from langchain_rag_middle import ChatRagMiddle, IgnoredArgumentWarning, format_docs
 from rag_middle import (
-    PINE,
     ContextOverflowError,
     MethodConfigError,
-    MsPoE,
     PromptError,
     RagMiddleError,
     RagMiddleModel,
@@ -25,6 +23,7 @@ from rag_middle import (
     UnsupportedGenerationError,
 )
 from rag_middle.generation import MissingDocumentsWarning
+from rag_middle.methods import PINE, MsPoE
 
 
 def chat(model: Any, **settings: Any) -> ChatRagMiddle:

@@ -14,7 +14,8 @@ from langchain_core.runnables import ConfigurableField
 from langchain_core.tracers import BaseTracer
 
 from langchain_rag_middle import ChatRagMiddle, DocumentPrompt, RagMiddleLLM, format_docs
-from rag_middle import MsPoE, RagMiddleModel
+from rag_middle import RagMiddleModel
+from rag_middle.methods import MsPoE
 
 CLASSES = [ChatRagMiddle, RagMiddleLLM]
 

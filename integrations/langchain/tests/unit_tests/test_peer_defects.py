@@ -166,8 +166,9 @@ def test_a_failing_model_does_not_make_a_stream_hang(
 
 def test_a_method_that_stops_working_is_noticed(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # After an upgrade a patch may silently reach nothing.
-    from rag_middle import MsPoE, PatchIneffectiveError
+    from rag_middle import PatchIneffectiveError
     from rag_middle.attention.plan import AttentionPlan
+    from rag_middle.methods import MsPoE
 
     monkeypatch.setattr(MsPoE, "plan", lambda *_: AttentionPlan())
     with pytest.raises(PatchIneffectiveError):
