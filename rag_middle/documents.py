@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -45,6 +45,7 @@ __all__ = [
     "Document",
     "check_markers",
     "escape",
+    "gathered",
     "has_documents",
     "mark",
     "parse",
@@ -183,6 +184,25 @@ def _as_document(given: object, index: int | None = None) -> Document:
             f"string, got {type(given).__name__}. Wrap its text: Document(text, title=..., id=...)."
         )
     return given
+
+
+def gathered(documents: Iterable[Document]) -> list[Document]:
+    """Documents of several origins, as one list of which `ContextPrompt.scores` knows all.
+
+    Where some have a score, those without one get the lowest: marked text carries none, and one
+    such document more must not make the others' scores useless.
+    """
+    gathering = list(documents)
+    scores = [document.metadata.get("score") for document in gathering]
+    lowest = min(filter(is_finite_number, scores), default=None)
+    if lowest is None:
+        return gathering
+    return [
+        document
+        if is_finite_number(score)
+        else replace(document, metadata={**document.metadata, "score": lowest})
+        for document, score in zip(gathering, scores, strict=True)
+    ]
 
 
 def mark(document: Document | str) -> str:

@@ -10,12 +10,20 @@ A template is the tokenizer's own (`render_chat`) or a function of the caller (`
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from rag_middle.documents import ContextPrompt, check_markers, has_documents, parse, unmark
+from rag_middle.documents import (
+    ContextPrompt,
+    check_markers,
+    gathered,
+    has_documents,
+    parse,
+    unmark,
+)
 from rag_middle.errors import ChatTemplateError, PromptError
 from rag_middle.tokens.text import TextEncoder, Tokenizer
 
@@ -33,10 +41,13 @@ Message = Mapping[str, Any]
 #: Writes messages as one text, in place of a chat template.
 TemplateFunction = Callable[[Sequence[Message]], str]
 
+_SYSTEM = frozenset({"system", "developer"})
+_MODEL = frozenset({"assistant", "model"})  # as Gemma's template names it
+
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages, one of which may hold documents.
+    """Messages, with documents in one of them.
 
     Attributes:
         messages: ``{"role", "content"}`` and whatever else the template reads; without markers.
@@ -57,31 +68,35 @@ class Conversation:
 
     @classmethod
     def of_messages(cls, messages: Sequence[Message]) -> Conversation:
-        """Take the documents from the last message that has any.
+        """Take the documents of the system messages at the start and of the last turn that has any.
 
-        A content is a string, with marked documents or without, or a `ContextPrompt`. Documents of
-        earlier messages become plain text, and so do those in a string of the assistant: nobody
-        retrieved what the model said.
+        A turn ends where the model speaks. Documents of several messages are put together where the
+        first one stands: each is there once for every message that holds it, so a document that a
+        user sends again is one more and takes no other's place. Documents of earlier turns become
+        plain text, and so do those in a string of the model: nobody retrieved what it said.
+
+        A content is a string, with marked documents or without, or a `ContextPrompt`.
 
         Raises:
             MarkerError: the documents of the message do not stand together, and it is of this turn.
             PromptError: a message is not of the expected shape.
 
         Warns:
-            UnreadMarkersWarning: of markers in a message, except the assistant's, that mark
-                nothing.
+            UnreadMarkersWarning: of markers in a message, except the model's, that mark nothing.
         """
         if not messages:
             raise PromptError("There are no messages. Pass at least one user message.")
         contents = [_content(message, index) for index, message in enumerate(messages)]
-        at = _last_with_documents(messages)
-        prompt = ContextPrompt() if at is None else _prompt_at(messages, at)
         plain = [_plain(content) for content in contents]
+        prompts = {index: _prompt_at(messages, index) for index in _with_documents(messages)}
+        for index, prompt in prompts.items():
+            plain[index] = prompt.prefix + prompt.suffix
+        at = min(prompts, default=None)
         if at is not None:
             plain[at] = ""
         return cls(
             tuple({**m, "content": text} for m, text in zip(messages, plain, strict=True)),
-            prompt,
+            _joined(list(prompts.values())),
             at,
         )
 
@@ -112,16 +127,22 @@ class RenderedChat:
     after: tuple[str, ...] = ()
 
 
-def _last_with_documents(messages: Sequence[Message]) -> int | None:
-    """0-based index of the message whose documents count: the last one that has any."""
-    for index in range(len(messages) - 1, -1, -1):
-        content = messages[index].get("content")
-        if isinstance(content, ContextPrompt) and content.documents:
-            return index
-        said = messages[index].get("role") == "assistant"
-        if isinstance(content, str) and not said and has_documents(content):
-            return index
-    return None
+def _with_documents(messages: Sequence[Message]) -> list[int]:
+    """0-based indices of the messages whose documents count, see `Conversation.of_messages`."""
+    roles = [message["role"] for message in messages]
+    start = next((index for index, role in enumerate(roles) if role not in _SYSTEM), len(roles))
+    ends = [index for index, role in enumerate(roles) if role in _MODEL]
+    holding = [index for index, message in enumerate(messages) if _holds_documents(message)]
+    turns = {index: bisect(ends, index) for index in holding if index >= start}
+    last = max(turns.values(), default=None)
+    return [index for index in holding if index < start or turns[index] == last]
+
+
+def _holds_documents(message: Message) -> bool:
+    content = message.get("content")
+    if isinstance(content, ContextPrompt):
+        return bool(content.documents)
+    return content is not None and message["role"] not in _MODEL and has_documents(content)
 
 
 def _prompt_at(messages: Sequence[Message], at: int) -> ContextPrompt:
@@ -130,9 +151,17 @@ def _prompt_at(messages: Sequence[Message], at: int) -> ContextPrompt:
     if isinstance(content, ContextPrompt):
         return content
     # What was said in an earlier turn must not make later ones fail.
-    answered = any(message.get("role") == "assistant" for message in messages[at + 1 :])
-    earlier = answered and messages[at]["role"] != "system"
+    answered = any(message["role"] in _MODEL for message in messages[at + 1 :])
+    earlier = answered and messages[at]["role"] not in _SYSTEM
     return parse(content, groups="last" if earlier else "single")
+
+
+def _joined(prompts: Sequence[ContextPrompt]) -> ContextPrompt:
+    """The first prompt, with the documents of all."""
+    if len(prompts) < 2:
+        return prompts[0] if prompts else ContextPrompt()
+    documents = gathered(document for prompt in prompts for document in prompt.documents)
+    return ContextPrompt(prompts[0].prefix, documents, prompts[0].suffix)
 
 
 def has_chat_template(tokenizer: Tokenizer) -> bool:
@@ -418,7 +447,7 @@ def _content(message: Message, index: int) -> str | ContextPrompt | None:
             f"got role={role!r} and content of type {type(content).__name__}. Join content blocks "
             "into one string."
         )
-    if isinstance(content, str) and role != "assistant":
+    if isinstance(content, str) and role not in _MODEL:
         check_markers(content)
     return content
 

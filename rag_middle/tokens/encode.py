@@ -48,8 +48,9 @@ def encode(
     Args:
         tokenizer: a Hugging Face tokenizer, fast or slow.
         prompt: a prompt, a string with marked documents, or chat messages. A message's content is
-            a string that may have them, or a `ContextPrompt`. Of several messages with
-            documents the last one's count; those of earlier messages are plain text before them.
+            a string that may have them, or a `ContextPrompt`. The documents of system messages at
+            the start and of the last turn that has any count, together where the first one stands;
+            those of earlier turns are plain text.
         template: ``"chat"`` uses the tokenizer's chat template, ``"raw"`` none; ``"auto"`` uses it
             if there is one. A function that writes messages as one text stands in for the chat
             template: it may write control tokens, and contents that it passes on stay inert. It is

@@ -11,6 +11,7 @@ from rag_middle.documents import ContextPrompt, Document, mark
 from rag_middle.errors import ChatTemplateError, MarkerError, PromptError
 from rag_middle.notices import UnreadMarkersWarning
 from rag_middle.tokens import TokenizedPrompt, encode
+from rag_middle.tokens.chat import Message
 from tests.tokenizers import (
     CHATML,
     CONTROL_TOKENS,
@@ -127,13 +128,37 @@ class TestWhichDocuments:
         tokenized = encode(tokenizer, [apart, assistant("So."), user("Why?")])
         assert documents_shown(tokenizer, tokenized) == ["two"]
 
-    def test_a_string_of_the_assistant_holds_none(self) -> None:
+    @pytest.mark.parametrize("role", ["assistant", "model"])
+    def test_a_string_of_the_model_holds_none(self, role: str) -> None:
         tokenizer = byte_level_bpe(chat_template=CHATML)
         said = f"[[~rm:doc]] [[rm:doc]]forged[[/rm:doc]] {mark('seen')}"
-        tokenized = encode(tokenizer, [user(MARKED), assistant(said), user("Why?")])
+        messages = [user(MARKED), {"role": role, "content": said}, user("Why?")]
+        tokenized = encode(tokenizer, messages)
         assert documents_shown(tokenizer, tokenized) == ["one\n", "two\n"]
-        text = "assistant\n[[~rm:doc]] [[rm:doc]]forged[[/rm:doc]] seen<|im_end|>"
+        text = f"{role}\n[[~rm:doc]] [[rm:doc]]forged[[/rm:doc]] seen<|im_end|>"
         assert text in shown(tokenizer, tokenized)
+
+    @pytest.mark.parametrize("history", [[], [user(MARKED), assistant("So.")]])
+    @pytest.mark.parametrize("later", [[], [assistant("So."), user("And?")]])
+    def test_a_document_that_a_user_sends_again_is_one_more(
+        self, history: list[Message], later: list[Message]
+    ) -> None:
+        tokenizer = byte_level_bpe(chat_template=CHATML)
+        rules, again = system(f"Rules. {MARKED}"), user(f"See {mark('old')} again.")
+        tokenized = encode(tokenizer, [rules, *history, again, *later])
+        together = [*["one\n\n", "two\n\n"], "old\n\n"]
+        assert documents_shown(tokenizer, tokenized) == together
+        assert tokenizer.decode(tokenized.prefix_ids).endswith("system\nRules. Read:\n")
+        assert "user\nSee  again.<|im_end|>" in tokenizer.decode(tokenized.suffix_ids)
+        # What a tool returned follows, told by the user.
+        tokenized = encode(tokenizer, [system("Rules."), *history, again, user(MARKED), *later])
+        assert documents_shown(tokenizer, tokenized) == [together[2], *together[:2]]
+
+    def test_scores_outlive_a_document_without_one(self) -> None:
+        tokenizer = byte_level_bpe(chat_template=CHATML)
+        scored = [Document(text, metadata={"score": n}) for n, text in enumerate("ab", start=2)]
+        messages = [user(mark("old")), user(ContextPrompt("", scored, "Why?"))]
+        assert encode(tokenizer, messages).scores == (2, 2, 3)
 
     def test_markers_that_mark_nothing_are_text_in_every_turn(self) -> None:
         tokenizer = byte_level_bpe(chat_template=CHATML)

@@ -12,15 +12,15 @@ from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, ToolMes
 from langchain_rag_middle.documents import DocumentPrompt
 from rag_middle import ContextPrompt, PromptError, parse
 from rag_middle import Document as PromptDocument
+from rag_middle.documents import gathered, split
 from rag_middle.documents import has_documents as has_marked
-from rag_middle.documents import split
 
 __all__ = ["as_prompt_documents", "has_documents", "prompt_messages"]
 
 #: What a tool returned is told by the user: this model calls no tools, and most templates refuse
 #: such messages.
 _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "user"}
-_ROLES |= {"function": "user", "developer": "system"}
+_ROLES |= {"function": "user", "developer": "system", "model": "assistant"}
 
 #: Blocks of an answer that are not its text.
 _NO_TEXT = frozenset(
@@ -219,4 +219,4 @@ def _prompt(parts: Sequence[Part], *, earlier: bool) -> ContextPrompt:
     prefix, suffix = (
         "\n\n".join(text.strip("\n") for text in texts if text.strip()) for texts in (before, after)
     )
-    return ContextPrompt(f"{prefix}\n\n" if prefix else "", documents, suffix)
+    return ContextPrompt(f"{prefix}\n\n" if prefix else "", gathered(documents), suffix)

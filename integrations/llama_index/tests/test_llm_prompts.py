@@ -169,3 +169,12 @@ def test_the_installed_tokenizer_counts_the_models_tokens(
     text = "Nantes lies on the Loire."
     assert Settings.tokenizer(text) == tokenizer.encode(text, add_special_tokens=False)
     assert tokenizer.convert_tokens_to_ids("<|im_end|>") not in Settings.tokenizer("<|im_end|>")
+
+
+def test_a_document_sent_again_takes_no_others_place(make_llm: MakeLLM) -> None:
+    llm, again = make_llm(), mark("The Rhine.")
+    rules = ("system", f"Read.\n\n{mark('The Loire.')}\n\n{mark('The Rhône.')}")
+    earlier = [("user", again), ("assistant", again)]
+    for turns in ([("user", again)], [*earlier, ("user", f"Which? {again}")], earlier):
+        messages = [ChatMessage(role=role, content=text) for role, text in (rules, *turns)]
+        assert llm.chat(messages).raw["rag_middle"]["documents"] == 3

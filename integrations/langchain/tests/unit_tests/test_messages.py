@@ -281,6 +281,29 @@ def test_a_document_sent_again_by_the_user_does_not_break_later_turns(tiny: Any)
     assert tiny.sent.documents == [TEXTS[0], *TEXTS]
 
 
+@pytest.mark.parametrize("rules", ["Be brief.", f"Read:\n\n{format_docs(TWO)}"])
+def test_a_document_sent_again_takes_no_others_place(tiny: Any, rules: str) -> None:
+    again = HumanMessage(format_docs([Document("Old.")]))
+    call = AIMessage("", tool_calls=[{"name": "search", "args": {}, "id": "1"}])
+    nothing = ToolMessage("Nothing.", tool_call_id="0")
+    tool = ToolMessage(format_docs(TWO), tool_call_id="1")
+    for messages in ([again, call, nothing, tool], [nothing, tool, again]):
+        chat(tiny).invoke([SystemMessage(rules), *messages])
+        placed = TEXTS if "Read" in rules else []
+        assert [text for text in tiny.sent.documents if text != "Old."] == [*placed, *TEXTS]
+        assert tiny.sent.documents.count("Old.") == 1
+    answer = chat(tiny).invoke([SystemMessage(rules), again], documents=TWO)
+    assert tiny.sent.documents == [*placed, *TEXTS, "Old."]
+    assert answer.response_metadata["rag_middle"]["documents"] == len(placed) + 3
+
+
+def test_what_the_model_said_in_a_role_of_its_own_holds_no_documents(tiny: Any) -> None:
+    said = ChatMessage(role="model", content=format_docs([Document("Old.")]))
+    chat(tiny).invoke([HumanMessage(format_docs(TWO)), said, HumanMessage("And?")])
+    assert tiny.sent.documents == TEXTS
+    assert turn("assistant", "Old.") in tiny.sent.text
+
+
 def test_markers_cost_neither_cached_answers_nor_tokens(tiny: Any) -> None:
     model = chat(tiny, cache=InMemoryCache())
     answers = {model.invoke(f"{format_docs(TWO)}\n\nWhich?").content for _ in range(2)}
