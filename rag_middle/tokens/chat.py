@@ -13,7 +13,8 @@ import re
 from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from functools import cached_property, lru_cache
+from itertools import chain, islice
 from typing import Any
 
 from rag_middle.documents import (
@@ -43,6 +44,9 @@ TemplateFunction = Callable[[Sequence[Message]], str]
 
 _SYSTEM = frozenset({"system", "developer"})
 _MODEL = frozenset({"assistant", "model"})  # as Gemma's template names it
+_OTHERS = frozenset({"user", "human", "tool", "function", "ipython", "observation"})
+
+_PROBE = "\uf8ff"  # a text that no template writes by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,19 +188,16 @@ def render_chat(
         template_options: for ``tokenizer.apply_chat_template``.
 
     Raises:
-        ChatTemplateError: there is no template, it refuses the messages, or it drops or repeats
-            the documents.
+        ChatTemplateError: there is no template, it refuses the messages, drops or repeats the
+            documents, or makes control tokens of what messages say.
     """
     if not has_chat_template(tokenizer):
         raise ChatTemplateError(
             "The tokenizer has no chat template. Set tokenizer.chat_template, load the "
             "instruction-tuned model's tokenizer, or encode a single prompt with template='raw'."
         )
-    template = _ChatTemplate(tokenizer, encoder, conversation, template_options)
-    joined, fenced = template.render(fenced=False), template.render(fenced=True)
-    # A control token that content and template text form together ("<|" + "im_end|>") shows as one
-    # more than where the two are kept apart.
-    return joined if template.control_ids(joined) == template.control_ids(fenced) else fenced
+    write = _ChatTemplate(tokenizer, template_options)
+    return _Rendering(write, encoder, conversation, write.sources).render()
 
 
 def render_written(
@@ -204,56 +205,127 @@ def render_written(
 ) -> RenderedChat:
     """What a caller's function makes of a conversation; only the function writes control tokens.
 
-    A function may do anything with the contents (strip, upper-case, unescape or repeat them), so
-    its own control tokens are counted where the contents are harmless, and no more are allowed.
-
     Raises:
-        ChatTemplateError: the function fails, drops or repeats the documents, or passes on control
-            tokens in a way that cannot be told from writing them.
+        ChatTemplateError: the function fails, drops or repeats the documents, or makes control
+            tokens of what messages say.
     """
-    template = _WrittenTemplate(write, encoder, conversation)
-    own = template.control_ids(template.render_harmless())
-    for render in (template.render_cut, template.render_fenced):
-        rendered = render()
-        if rendered is not None and template.control_ids(rendered) == own:
-            return rendered
-    raise ChatTemplateError(
-        "A message holds control tokens of this tokenizer as text, and the template function "
-        "changes messages so that they cannot be told from its own. Let it write contents as they "
-        "are (stripping and formatting them is fine), without removing unusual characters."
-    )
+    return _Rendering(write, encoder, conversation).render()
 
 
-class _Template:
-    """A conversation with sentinels in it, and what a template makes of that."""
+class _Rendering:
+    """A conversation with sentinels in it, and what a template makes of that.
 
-    name = "chat template"
+    A template may do anything with messages: strip, change case, unescape, reverse, repeat, wrap in
+    its own text. So its own control tokens are counted where the messages are harmless, and no
+    more are allowed where they are what they are.
+
+    Args:
+        write: the template.
+        encoder: of the tokenizer.
+        conversation: messages and documents.
+        sources: the template as Jinja text, where it is a tokenizer's.
+    """
 
     def __init__(
-        self, encoder: TextEncoder, conversation: Conversation, *other_texts: object
+        self,
+        write: TemplateFunction,
+        encoder: TextEncoder,
+        conversation: Conversation,
+        sources: Sequence[str] = (),
     ) -> None:
-        strings = [conversation.prompt.text]
-        _map_strings([conversation.messages, *other_texts], strings.append)
-        characters = _absent_characters(4, *strings)
-        self._documents, self._cut, self._opening, self._closing = characters
+        self._write = write
         self._encoder = encoder
         self._conversation = conversation
+        self._name = "chat template" if sources else "template function"
+        self._names, phrases = _vocabulary(tuple(sources)) if sources else (None, r"\w+")
+        self._phrases = re.compile(f"({phrases})")
+        strings = [conversation.prompt.prefix, conversation.prompt.suffix, *sources]
+        _map_strings(conversation.messages, strings.append)
+        self._documents, self._cut, self._opening, self._closing = _absent_characters(4, *strings)
 
-    def control_ids(self, rendered: RenderedChat) -> list[int]:
+    def render(self) -> RenderedChat:
+        """The conversation as the template writes it, or as near to that as is safe."""
+        harmless = self._messages(self._harmless, self._harmless, self._harmless_role)
+        own = self._control_ids(self._split(self._apply(harmless)))
+        for attempt in (self._render_cut, self._render_apart, self._render_fenced):
+            rendered = attempt()
+            if rendered is not None and self._control_ids(rendered) == own:
+                return rendered
+        raise ChatTemplateError(
+            f"The {self._name} makes control tokens of what messages say: of a role "
+            f"({[message['role'] for message in self._conversation.messages]}), another field, or "
+            "a content that it changes so that it cannot be told from the template's own text. Use "
+            "roles that the template knows, and let it write contents as they are (stripping and "
+            "formatting them is fine), without removing unusual characters."
+        )
+
+    def _render_cut(self) -> RenderedChat:
+        """With messages cut where they hold control tokens, and otherwise as they are."""
+        return self._split(self._apply(self._messages(self._inert, self._inert)))
+
+    def _render_apart(self) -> RenderedChat | None:
+        """Cut at both ends of every text too, so that none forms tokens with its surroundings."""
+        try:
+            return self._split(self._apply(self._messages(self._apart, self._apart)))
+        except ChatTemplateError:  # a template that wants ids of some length, say
+            return None
+
+    def _render_fenced(self) -> RenderedChat | None:
+        """With sentinels around contents, inert there whatever the template did to them.
+
+        None where the template lost some of the sentinels.
+        """
+
+        def fenced(text: str) -> str:
+            return text and self._opening + text + self._closing
+
+        try:
+            parts = self._parts(self._apply(self._messages(fenced, self._apart)))
+        except ChatTemplateError:
+            return None
+        rendered: list[tuple[str, ...]] = []
+        for part in parts:
+            pieces: list[str] = []
+            inside = False
+            for text in re.split(f"([{self._opening}{self._closing}])", part):
+                if text in (self._opening, self._closing):
+                    if inside is (text == self._opening):
+                        return None
+                    inside = not inside
+                else:
+                    for piece in text.split(self._cut):
+                        pieces += self._encoder.inert_pieces(piece) if inside else [piece]
+            if inside:
+                return None
+            rendered.append(tuple(pieces))
+        return RenderedChat(*rendered)
+
+    def _control_ids(self, rendered: RenderedChat) -> list[int]:
         """The control tokens of a rendered conversation, in order."""
         before = self._encoder.encode(rendered.before, continues=False)
         after = self._encoder.encode(rendered.after, continues=True)
         return self._encoder.control_ids(before + after)
 
     def _messages(
-        self, change: Callable[[str], str], around: tuple[str, str] = ("", "")
+        self,
+        change: Callable[[str], str],
+        change_other: Callable[[str], str],
+        change_role: Callable[[str], str] = str,
     ) -> list[Message]:
         """The messages with all text changed and a sentinel in place of the documents.
 
         Args:
-            change: of each text: contents, and what else the messages hold.
-            around: written before and after each content.
+            change: of contents.
+            change_other: of what else the messages hold. Names that a chat template knows stay.
+            change_role: of roles.
         """
+
+        def changed(text: str) -> str:
+            return text if self._is_name(text) else change_other(text)
+
+        def changed_key(text: str) -> str:
+            return self._inert(text) if self._names is None else changed(text)
+
         messages: list[Message] = []
         for index, message in enumerate(self._conversation.messages):
             content = message.get("content")
@@ -262,18 +334,16 @@ class _Template:
                 content = self._documents.join(map(change, (prompt.prefix, prompt.suffix)))
             elif content is not None:
                 content = change(content)
-            # The message's own keys and its role are names that the template knows.
-            changed = {
-                **{key: self._changed(item, change) for key, item in message.items()},
-                "role": self._checked_role(message["role"]),
-            }
+            # The message's own keys are names that the template knows.
+            new = {key: _map_strings(item, changed, changed_key) for key, item in message.items()}
+            new["role"] = change_role(self._checked_role(message["role"]))
             if content is not None:
-                changed["content"] = content.join(around)
-            messages.append(changed)
+                new["content"] = content
+            messages.append(new)
         return messages
 
-    def _changed(self, value: Any, change: Callable[[str], str]) -> Any:
-        return _map_strings(value, change, self._inert)
+    def _is_name(self, text: str) -> bool:
+        return text in (self._names or ()) and self._encoder.inert_pieces(text) == [text]
 
     def _parts(self, text: str) -> list[str]:
         """The text before and after the documents."""
@@ -282,7 +352,7 @@ class _Template:
         if len(parts) != expected:
             what = "drops" if len(parts) < expected else "repeats"
             raise ChatTemplateError(
-                f"The {self.name} {what} the message with the documents. Move them into the last "
+                f"The {self._name} {what} the message with the documents. Move them into the last "
                 "user message, or use template='raw'."
             )
         return parts
@@ -302,107 +372,92 @@ class _Template:
     def _inert(self, text: str) -> str:
         return self._cut.join(self._encoder.inert_pieces(text))
 
-
-class _WrittenTemplate(_Template):
-    """A caller's function as a template."""
-
-    name = "template function"
-
-    def __init__(
-        self, write: TemplateFunction, encoder: TextEncoder, conversation: Conversation
-    ) -> None:
-        super().__init__(encoder, conversation)
-        self._write = write
-
-    def render_harmless(self) -> RenderedChat:
-        """With contents of the same shape that no function makes control tokens of."""
-        return self._split(self._apply(self._messages(self._harmless)))
-
-    def render_cut(self) -> RenderedChat:
-        """With contents cut where they hold control tokens, and otherwise as they are."""
-        return self._split(self._apply(self._messages(self._inert)))
-
-    def render_fenced(self) -> RenderedChat | None:
-        """With sentinels around contents, inert there whatever the function did to them.
-
-        None where the function lost some of the sentinels.
-        """
-        around = (self._opening, self._closing)
-        fenced: list[tuple[str, ...]] = []
-        inside = False
-        for part in self._parts(self._apply(self._messages(str, around))):
-            pieces: list[str] = []
-            for text in re.split(f"([{self._opening}{self._closing}])", part):
-                if text in around:
-                    if inside is (text == self._opening):
-                        return None
-                    inside = not inside
-                else:
-                    pieces += self._encoder.inert_pieces(text) if inside else [text]
-            fenced.append(tuple(pieces))
-        return None if inside else RenderedChat(*fenced)
+    def _apart(self, text: str) -> str:
+        return text and self._cut + self._inert(text) + self._cut
 
     def _harmless(self, text: str) -> str:
-        # Words stay: functions look for some.
-        masked = re.sub(r"[^\w\s]", "x", text)
-        if self._encoder.inert_pieces(masked) in ([], [masked]):
-            return masked
-        return re.sub(r"\S", "x", text)
+        """Text of the same shape that no template makes control tokens of.
+
+        What templates look for stays: the strings in a Jinja template, words for a function.
+        """
+        pieces = self._phrases.split(text)
+        pieces[::2] = map(_masked, pieces[::2])
+        pieces[1::2] = [_masked(p) if self._encoder.is_near_control(p) else p for p in pieces[1::2]]
+        harmless = "".join(pieces)
+        return harmless if self._inert(harmless) == harmless else _masked(text)
+
+    def _harmless_role(self, role: str) -> str:
+        is_word = role.isidentifier() and not self._encoder.is_near_control(role)
+        is_known = is_word or role in _SYSTEM | _MODEL | _OTHERS or role in (self._names or ())
+        return role if is_known else _masked(role)
 
     def _apply(self, messages: list[Message]) -> str:
         try:
             text: object = self._write(messages)
+        except ChatTemplateError:
+            raise
         except Exception as error:
-            raise ChatTemplateError(f"The template function failed: {error!r}.") from error
+            raise ChatTemplateError(f"The {self._name} failed: {error!r}.") from error
         if not isinstance(text, str):
             raise ChatTemplateError(
-                f"The template function must return the prompt as a string, got "
-                f"{type(text).__name__}."
+                f"The {self._name} must return the prompt as a string, got {type(text).__name__}."
             )
         return text
 
 
-class _ChatTemplate(_Template):
-    """A tokenizer's chat template."""
+def _masked(text: str) -> str:
+    return re.sub(r"\S", "x", text)
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        encoder: TextEncoder,
-        conversation: Conversation,
-        options: Mapping[str, Any],
-    ) -> None:
-        template = str(getattr(tokenizer, "chat_template", ""))
-        super().__init__(encoder, conversation, template, options)
+
+@lru_cache(maxsize=16)
+def _vocabulary(sources: tuple[str, ...]) -> tuple[frozenset[str], str]:
+    """Words that Jinja templates know, and a pattern of the strings in them, the longest first."""
+    from jinja2 import Environment, TemplateSyntaxError
+
+    names, phrases = set(), set()
+    for source in sources:
+        try:
+            tokens = list(Environment().lexer.tokenize(source))
+        except TemplateSyntaxError:  # an option that is no template; a template is refused later
+            continue
+        names |= {token.value for token in tokens if token.type == "name"}
+        phrases |= {token.value for token in tokens if token.type == "string"}
+    names |= {phrase for phrase in phrases if phrase.isidentifier()}
+    longest = sorted(filter(str.strip, phrases), key=len, reverse=True)
+    return frozenset(names), "|".join(map(re.escape, longest)) or "(?!)"
+
+
+class _ChatTemplate:
+    """A tokenizer's chat template as a function."""
+
+    def __init__(self, tokenizer: Tokenizer, options: Mapping[str, Any]) -> None:
         self._tokenizer = tokenizer
         self._options = options
+        self.sources: list[str] = []
+        _map_strings([tokenizer.chat_template, options], self.sources.append)
 
-    def render(self, *, fenced: bool) -> RenderedChat:
-        """Render, cutting at both ends of every content too if ``fenced``."""
-        around = (self._cut, self._cut) if fenced else ("", "")
-        messages = self._messages(self._inert, around)
-        if any(message["role"] == "system" for message in messages) and not self._takes_system():
+    def __call__(self, messages: Sequence[Message]) -> str:
+        if any(message["role"] == "system" for message in messages) and not self._takes_system:
             messages = _merged([_as_user(message) for message in messages])
-        return self._split(self._apply_to_any(messages, _merged(messages)))
-
-    def _takes_system(self) -> bool:
-        """Whether a system message is rendered, rather than refused or left out."""
-        try:
-            text = self._apply([_message("system", self._cut), _message("user", "?")])
-        except ChatTemplateError:
-            return False
-        return self._cut in text
-
-    def _apply_to_any(self, messages: list[Message], alternative: list[Message]) -> str:
-        """Render; where the template insists on alternating roles, render ``alternative``."""
         try:
             return self._apply(messages)
         except ChatTemplateError:
+            # Templates that insist on alternating roles.
+            alternative = _merged(messages)
             if alternative == messages:
                 raise
             return self._apply(alternative)
 
-    def _apply(self, messages: list[Message]) -> str:
+    @cached_property
+    def _takes_system(self) -> bool:
+        """Whether a system message is rendered, rather than refused or left out."""
+        try:
+            text = self._apply([_message("system", _PROBE), _message("user", "?")])
+        except ChatTemplateError:
+            return False
+        return _PROBE in text
+
+    def _apply(self, messages: Sequence[Message]) -> str:
         from jinja2 import TemplateError
 
         try:
@@ -481,9 +536,9 @@ def _map_strings(
 def _absent_characters(count: int, *texts: str) -> list[str]:
     """Private-use characters that occur in none of the texts."""
     taken = set().union(*texts)
-    # The basic plane's area: transformers keeps sentinels of its own at U+F0000 and U+F0001.
-    area = map(chr, range(0xE000, 0xF900))
-    free = list(islice((character for character in area if character not in taken), count))
+    # transformers keeps sentinels of its own at U+F0000 and U+F0001.
+    areas = chain(range(0xE000, 0xF8FF), range(0xF0002, 0xFFFFE), range(0x100000, 0x10FFFE))
+    free = list(islice((c for c in map(chr, areas) if c not in taken), count))
     if len(free) < count:
         raise PromptError("The messages use every private-use character. Remove some of them.")
     return free

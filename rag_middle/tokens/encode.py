@@ -65,9 +65,9 @@ def encode(
     Raises:
         PromptError: the prompt is empty, or of the wrong shape.
         MarkerError: the documents in a string or a message do not stand together.
-        ChatTemplateError: there is no chat template and one is needed, it refuses the messages, or
-            it drops or repeats the documents. A function fails, or changes messages so that
-            control tokens in them cannot be told from its own.
+        ChatTemplateError: there is no chat template and one is needed, or the template
+            (a function too) fails, drops or repeats the documents, or makes control tokens of what
+            messages say.
 
     Warns:
         UnreadMarkersWarning: of document markers that `mark` has not made: they are text.

@@ -38,6 +38,10 @@ class Tokenizer(Protocol):
         """Text of token ids."""
 
     @property
+    def chat_template(self) -> Any:
+        """A Jinja template, several by name, or none."""
+
+    @property
     def apply_chat_template(self) -> Callable[..., Any]:
         """Messages as one text."""
 
@@ -106,6 +110,12 @@ class TextEncoder:
         """The control tokens among ``ids``, in order."""
         return [token for token in ids if token in self._control]
 
+    def is_near_control(self, text: str) -> bool:
+        """Whether the text holds a control token or is part of one, in capitals or not."""
+        folded = text.casefold()
+        literals = (literal.casefold() for literal in (*self._control.values(), self._unk_literal))
+        return any(folded in literal or (literal and literal in folded) for literal in literals)
+
     def _inert(self, text: str, continues: bool) -> list[tuple[str, list[int]]]:
         """Pieces of a text without control tokens, and the ids of each."""
         if not text:
@@ -126,9 +136,11 @@ class TextEncoder:
         return self._continued(text) if continues else self._plain(text)
 
     def _plain(self, text: str) -> list[int]:
-        _check_encodable(text)
+        # Half a character (a lone surrogate) reads as U+FFFD, as everywhere on the web: one such
+        # document, or message of a history, must not make every request fail.
+        whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return self._tokenizer.encode(
-            text, add_special_tokens=False, split_special_tokens=False, verbose=False
+            whole, add_special_tokens=False, split_special_tokens=False, verbose=False
         )
 
     def _continued(self, text: str) -> list[int]:
@@ -148,17 +160,6 @@ class TextEncoder:
         """The text of ``ids`` without whitespace."""
         shown = self._tokenizer.decode(ids, clean_up_tokenization_spaces=False)
         return "".join("".join(shown).split())
-
-
-def _check_encodable(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise PromptError(
-            f"A text has half a character (a lone surrogate) at {error.start}: "
-            f"{text[max(0, error.start - 20) : error.start + 20]!r}. "
-            "Repair it with text.encode('utf-8', 'replace').decode()."
-        ) from error
 
 
 def _cut(text: str, literals: Iterable[str]) -> list[str]:

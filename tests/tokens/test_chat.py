@@ -338,8 +338,13 @@ def test_private_use_characters_of_the_text_stay_text() -> None:
     assert "\ue003</s><|im_end|>" in shown(tokenizer, tokenized)
 
 
-def test_a_text_that_uses_every_private_use_character_is_refused() -> None:
+def test_documents_may_use_every_private_use_character() -> None:
     tokenizer = byte_level_bpe(chat_template=CHATML)
     text = "".join(map(chr, range(0xE000, 0xF900)))
+    asked = [user(mark(text)), assistant("So."), user(f"{mark(text)} Why?")]
+    (document,) = documents_shown(tokenizer, encode(tokenizer, asked))
+    assert document.strip() == text
+    every = "".join(map(chr, [*range(0xE000, 0xF900), *range(0xF0000, 0x110000)]))
+    assert encode(tokenizer, user(mark(every))["content"]).layout.documents
     with pytest.raises(PromptError, match="private-use"):
-        encode(tokenizer, [user(text)])
+        encode(tokenizer, [user(every)])

@@ -111,7 +111,7 @@ def test_a_function_that_makes_messages_indistinguishable_is_refused(make_llm: M
 
     llm = make_llm(messages_to_prompt=ascii_only)
     assert llm.chat([ChatMessage(content="Which river?")]).message.content
-    with pytest.raises(RequestError, match="cannot be told from its own"):
+    with pytest.raises(RequestError, match="makes control tokens of what messages say"):
         llm.chat([ChatMessage(content=QUESTION)])
 
 
