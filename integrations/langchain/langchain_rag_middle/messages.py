@@ -14,13 +14,17 @@ from rag_middle import ContextPrompt, PromptError, parse
 from rag_middle import Document as PromptDocument
 from rag_middle.documents import gathered, split
 from rag_middle.documents import has_documents as has_marked
+from rag_middle.tokens.chat import Conversation
 
-__all__ = ["as_prompt_documents", "has_documents", "prompt_messages"]
+__all__ = ["as_prompt_documents", "has_documents", "prompt_messages", "prompt_text"]
 
 #: What a tool returned is told by the user: this model calls no tools, and most templates refuse
 #: such messages.
 _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "user"}
 _ROLES |= {"function": "user", "developer": "system", "model": "assistant"}
+
+#: Who speaks, as LangChain writes messages into a text.
+_SPEAKERS = {"user": "Human", "assistant": "AI", "system": "System"}
 
 #: Blocks of an answer that are not its text.
 _NO_TEXT = frozenset(
@@ -75,6 +79,27 @@ def prompt_messages(
         {"role": role, "content": _content(role, parts, earlier=at < answered)}
         for at, (role, parts) in enumerate(turns)
     ]
+
+
+def prompt_text(messages: Sequence[BaseMessage], *, document_prompt: DocumentPrompt) -> str:
+    """Messages as one marked text, each after who speaks (``Human: ...``), for a model of text.
+
+    Documents are those that a chat model would read; nothing else in the text is one. Raises and
+    warns as `prompt_messages` and `Conversation.of_messages` do.
+    """
+    conversation = Conversation.of_messages(
+        prompt_messages(messages, document_prompt=document_prompt)
+    )
+    turns = [
+        f"{_SPEAKERS.get(message['role'], message['role'])}: {message['content']}"
+        for message in conversation.messages
+    ]
+    if conversation.at is None:
+        return ContextPrompt("\n".join(turns)).marked
+    prompt, at = conversation.prompt, conversation.at
+    prefix = "\n".join([*turns[:at], turns[at] + prompt.prefix])
+    suffix = "\n".join([prompt.suffix, *turns[at + 1 :]])
+    return ContextPrompt(prefix, prompt.documents, suffix, prompt.separator).marked
 
 
 def has_documents(messages: Iterable[Mapping[str, Any]]) -> bool:
