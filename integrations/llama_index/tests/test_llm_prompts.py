@@ -15,6 +15,7 @@ from llama_index.core.base.llms.types import (
     MessageRole,
     TextBlock,
 )
+from llama_index.core.prompts import ChatPromptTemplate
 from llama_index.llms.rag_middle import ContextWindowError, RagMiddleLLM, RequestError
 from transformers import PreTrainedTokenizerFast
 
@@ -178,3 +179,17 @@ def test_a_document_sent_again_takes_no_others_place(make_llm: MakeLLM) -> None:
     for turns in ([("user", again)], [*earlier, ("user", f"Which? {again}")], earlier):
         messages = [ChatMessage(role=role, content=text) for role, text in (rules, *turns)]
         assert llm.chat(messages).raw["rag_middle"]["documents"] == 3
+
+
+def test_messages_written_as_a_text_have_the_documents_of_the_last_turn(
+    make_llm: MakeLLM, plain_tokenizer: PreTrainedTokenizerFast, calls: list
+) -> None:
+    llm = make_llm(tokenizer=plain_tokenizer)
+    assert not llm.is_chat_model
+    turns = [("user", mark("Old.")), ("assistant", mark("Said.")), ("user", "{context}\n\nWhich?")]
+    template = ChatPromptTemplate([ChatMessage(role=role, content=text) for role, text in turns])
+    llm.predict(template, context=f"{mark('The Loire.')}\n\n{mark('The Rhône.')}")
+    text = llm.rag_middle_model.tokenizer.decode(calls[0].ids)
+    assert text.endswith(
+        "user: Old.\nassistant: Said.\nuser: The Loire.\n\nThe Rhône.\n\nWhich?\nassistant: "
+    )

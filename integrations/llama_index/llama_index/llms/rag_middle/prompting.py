@@ -44,7 +44,8 @@ def formatted_prompt(
 ) -> str:
     """A template of an engine, filled in, and written by the LLM's own functions if it has any.
 
-    Only what these functions write may become control tokens, so what they were given is kept.
+    Only what these functions write may become control tokens, and messages of the assistant hold no
+    documents, so what they were given is kept.
     """
     received: list[Any] = []
 
@@ -63,9 +64,11 @@ def formatted_prompt(
 
     complete, chat = _functions(llm)
     text = _extended(llm, written(noted(complete), noted(chat)), llm.system_prompt)
-    if len(received) != 1 or not _has_own_functions(llm):
+    if len(received) != 1:
         return text
     content = received[0]
+    if isinstance(content, str) and not _has_own_functions(llm):
+        return text
 
     def template(messages: Sequence[Message]) -> str:
         if isinstance(content, str):
