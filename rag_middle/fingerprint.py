@@ -11,14 +11,18 @@ import functools
 import hashlib
 import threading
 import types
+from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from enum import Enum
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
+from transformers import GenerationMixin, PreTrainedModel
 
 __all__ = ["fingerprint", "weights_sample", "weights_sha256"]
 
@@ -32,7 +36,10 @@ _GOLDEN = 0.6180339887498949
 _OWN = frozenset({*vars(nn.Module()), "generation_config", "name_or_path", "warnings_issued"})
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _NAMED = (torch.dtype, torch.device, torch.Size, Enum, type)
-_CALLABLE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type(len))
+#: Functions of these say how models are loaded, saved and sampled from, not what they compute.
+_BASES = frozenset({object, *PreTrainedModel.__mro__, *GenerationMixin.__mro__})
+#: What a compiler keeps of a model changes with use, and not what the model computes.
+_COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch")
 
 
 def weights_sample(model: nn.Module) -> str | None:
@@ -70,15 +77,18 @@ def weights_sha256(model: nn.Module) -> str | None:
 def fingerprint(model: nn.Module) -> str:
     """A digest of what the model's next forward pass depends on.
 
-    That is its config; the classes of its modules and their plain attributes (which adapters are
-    active, merged or scaled), whoever put them there; the names of forward hooks; and every tensor
-    that a module has, registered or not. The hooks of this package's own requests do not count.
+    That is its config; its modules' classes, with the code of their functions and of those that
+    these name in the same file; the modules' attributes (which adapters are active, merged or
+    scaled), whoever put them there; forward hooks; and every tensor that a module has, registered
+    or not. Functions go by their code, their defaults and what they close over, so two of one name
+    differ. The hooks of this package's own requests do not count.
 
     Each tensor goes through a checksum of all its values, once: it is computed again when the
     tensor's version counter or address says so, and when one of 64 values, spread over the tensor
     and read every time, is another. So what is missed is an edit that goes round the version
-    counter (through ``.data`` or NumPy) and changes none of the 64; and whatever a hook keeps to
-    itself, an extension keeps outside Python, or a disk keeps of offloaded weights.
+    counter (through ``.data`` or NumPy) and changes none of the 64; functions further away than
+    those named above; and whatever stands in other global variables, an extension keeps outside
+    Python, or a disk keeps of offloaded weights.
 
     Args:
         model: not changed, and not waited for. While another thread's request runs on a model
@@ -96,6 +106,8 @@ _lock = threading.Lock()
 _seen: Any = WeakTensorKeyDictionary()
 #: Of modules with state of their own: their attributes then, and a digest of the state.
 _saved: WeakKeyDictionary[nn.Module, tuple[list[Any], str]] = WeakKeyDictionary()
+#: Of code: a digest.
+_codes: WeakKeyDictionary[types.CodeType, str] = WeakKeyDictionary()
 
 
 class _Description:
@@ -105,6 +117,8 @@ class _Description:
         self.tensors: list[Tensor] = []
         self._numbers: dict[int, int] = {}
         self._kept: list[object] = []  # while it lasts, so that no id is given anew
+        self._slots: dict[type, list[Any]] = {}  # of the classes described
+        self._files: set[str] = set()  # with classes of modules
 
     def of(self, value: Any, depth: int = 0) -> str:
         """What there is to say of a value."""
@@ -122,31 +136,82 @@ class _Description:
             return self._module(value, depth)
         if isinstance(value, _NAMED):
             return str(value)
-        if isinstance(value, _CALLABLE):
-            return f"{value.__module__}.{value.__qualname__}"
-        if depth > _DEPTH:
+        if isinstance(value, types.ModuleType):
+            return value.__name__
+        if isinstance(value, types.FunctionType):
+            return self._function(value, depth)
+        if depth > _DEPTH or kind.__module__.startswith(_COMPILERS):
             return _name(kind)
+        if isinstance(value, types.BuiltinFunctionType):
+            return f"{value.__qualname__}{self.of(value.__self__, depth + 1)}"
         if isinstance(value, dict | types.MappingProxyType):
             pairs = [
                 f"{self.of(key, depth + 1)}:{self.of(item, depth + 1)}"
                 for key, item in list(value.items())
             ]
             return f"{{{','.join(pairs)}}}"
-        if isinstance(value, list | tuple):
+        if isinstance(value, list | tuple | deque):
             return f"[{','.join([self.of(item, depth + 1) for item in value])}]"
         if isinstance(value, set | frozenset):
             return f"{{{','.join(sorted(self.of(item, depth + 1) for item in value))}}}"
-        if isinstance(value, functools.partial):
-            return self.of([value.func, value.args, value.keywords], depth)
+        if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+            return f"{value.dtype}{value.shape}{_digest([value.tobytes()])}"
         if callable(getattr(value, "to_dict", None)):  # a config
             settings = dict(value.to_dict())
             settings.pop("_name_or_path", None)  # where it was loaded from
             return f"{self.of(settings, depth)}{getattr(value, '_attn_implementation', '')}"
-        return f"{_name(kind)}{self.of(getattr(value, '__dict__', None), depth)}"
+        text, attributes = self._class(kind), self._attributes(value)
+        if not attributes and not hasattr(value, "__dict__"):  # made of no Python: as when copied
+            with suppress(Exception):
+                attributes = {"": value.__reduce_ex__(2)}
+        return f"{text}{self.of(attributes, depth + 1)}"
+
+    def _function(self, function: types.FunctionType, depth: int) -> str:
+        """Its name, its code, and what the code works with besides its arguments."""
+        name, code = f"{function.__module__}.{function.__qualname__}", function.__code__
+        if depth > _DEPTH:
+            return name
+        beside = [function.__defaults__, function.__kwdefaults__, vars(function)]
+        for cell in function.__closure__ or ():
+            with suppress(ValueError):  # nothing was put into it yet
+                beside.append(cell.cell_contents)
+        if function.__module__ in self._files:
+            named = [function.__globals__.get(name) for name in code.co_names]
+            beside += [value for value in named if isinstance(value, types.FunctionType)]
+        return f"{name}{_code(code)}{self.of(beside, depth + 1)}"
+
+    def _class(self, kind: type) -> str:
+        """Its name; the first time also its functions and plain values, inherited or not."""
+        if kind in self._slots:
+            return _name(kind)
+        self._slots[kind] = slots = []
+        parts = [_name(kind)]
+        for owner in kind.__mro__:
+            if owner in _BASES:
+                continue
+            if issubclass(owner, nn.Module):
+                self._files.add(owner.__module__)
+            for name, value in list(vars(owner).items()):
+                if isinstance(value, types.MemberDescriptorType):
+                    slots.append(value)
+                inside = getattr(value, "fget", getattr(value, "__func__", value))
+                if isinstance(inside, types.FunctionType) or (
+                    type(inside) in _PLAIN and name[0] != "_"  # libraries keep caches there
+                ):
+                    parts += (name, self.of(inside))
+        return ";".join(parts)
+
+    def _attributes(self, value: Any) -> dict[str, Any]:
+        """Those of an object whose class is described, in ``__dict__`` and in slots."""
+        attributes = dict(getattr(value, "__dict__", ()))
+        for slot in self._slots[type(value)]:
+            with suppress(AttributeError):  # nothing was put into it yet
+                attributes[slot.__name__] = slot.__get__(value)
+        return attributes
 
     def _module(self, module: nn.Module, depth: int) -> str:
-        parts = [_name(type(module))]
-        for name, value in list(vars(module).items()):
+        parts = [self._class(type(module))]
+        for name, value in self._attributes(module).items():
             if name not in _OWN:
                 # While a request runs, a view stands before the config.
                 plain = getattr(value, "wrapped", value) if name == "config" else value
@@ -196,6 +261,25 @@ class _Description:
 
 def _same(some: list[Any], others: list[Any]) -> bool:
     return len(some) == len(others) and all(a is b for a, b in zip(some, others, strict=True))
+
+
+def _code(code: types.CodeType) -> str:
+    """A digest of what a function does; not of the file and lines where it stands."""
+    known = _codes.get(code)
+    if known is None:
+        parts = (code.co_code, *map(_constant, (*code.co_names, *code.co_consts)))
+        known = _codes[code] = _digest(parts)
+    return known
+
+
+def _constant(value: Any) -> str:
+    if isinstance(value, types.CodeType):
+        return _code(value)
+    if isinstance(value, tuple):
+        return f"({','.join(map(_constant, value))})"
+    if isinstance(value, frozenset):  # has no order of its own
+        return f"{{{','.join(sorted(map(_constant, value)))}}}"
+    return repr(value)
 
 
 def _name(kind: type) -> str:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import array
+import functools
 import gc
 import subprocess
 import sys
 import threading
+import time
 import weakref
+from collections import deque
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, PreTrainedModel
+from transformers.models.llama import modeling_llama
 
 from rag_middle import applied
 from rag_middle.fingerprint import fingerprint
@@ -74,6 +81,60 @@ def _hook(model: Any) -> None:
     model.model.layers[0].register_forward_hook(lambda _module, _args, out: out)
 
 
+def _steering(factor: float) -> Callable[..., Tensor]:
+    """Functions of one name; what differs is in a closure."""
+    return lambda hidden, *_, **__: hidden * factor
+
+
+class _Slotted:
+    __slots__ = ("__own", "factor")
+
+    def __init__(self, factor: float) -> None:
+        self.factor = self.__own = factor
+
+    def __call__(self, module: nn.Module, args: Any, out: Tensor) -> Tensor:
+        return out * self.factor * self.__own
+
+
+class _SlottedModule(nn.Module):
+    __slots__ = ("factor",)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden * float(self.factor)  # type: ignore[arg-type]
+
+
+#: What modules may hold of which type and name do not tell all: two of each.
+HELD: dict[str, Callable[[float], object]] = {
+    "a closure": _steering,
+    "a closure over a closure": lambda x: functools.wraps(_steering(0))(_steering(x)),
+    "a decorated closure": lambda x: torch.no_grad()(_steering(x)),
+    "defaults": lambda x: lambda hidden, factor=x: hidden * factor,
+    "keyword defaults": lambda x: lambda hidden, *, factor=x: hidden * factor,
+    "a bound method": lambda x: _Slotted(x).__call__,
+    "a bound method of a tensor": lambda x: torch.tensor([x]).mul,
+    "a partial function": lambda x: functools.partial(torch.mul, other=x),
+    "slots": _Slotted,
+    "slots of a module": lambda x: _with(_SlottedModule(), factor=x),
+    "an array": lambda x: np.array([0.0, x]),
+    "an array of objects": lambda x: np.array([None, x], dtype=object),
+    "an array every other value of which counts": lambda x: np.array([0, 1, x, 1])[::2],
+    "a number of NumPy": np.float32,
+    "dates": lambda x: np.array([int(x)], dtype="datetime64[s]"),
+    "bytes": lambda x: bytearray([int(x)]),
+    "an array of Python's": lambda x: array.array("d", [x]),
+    "a fraction": lambda x: Fraction(int(x), 7),
+    "a queue": lambda x: deque([x]),
+    "a range": lambda x: range(int(x)),
+    "a slice": lambda x: slice(int(x)),
+}
+
+
+def _with(value: Any, **attributes: object) -> Any:
+    for name, attribute in attributes.items():
+        setattr(value, name, attribute)
+    return value
+
+
 CHANGES: dict[str, Callable[[Any], object]] = {
     "adapters off": lambda m: setattr(_adapted(m), "_disabled", True),
     "another adapter": lambda m: setattr(_adapted(m), "_active", ["b"]),
@@ -102,6 +163,84 @@ def test_whatever_decides_the_next_pass_changes_it(change: str, model: PreTraine
     after = fingerprint(model)
     assert after != before
     assert fingerprint(model) == after
+
+
+@pytest.mark.parametrize("content", HELD)
+@pytest.mark.parametrize("place", ["attribute", "hook", "forward"])
+def test_whatever_a_module_holds_is_looked_into(
+    content: str, place: str, model: PreTrainedModel
+) -> None:
+    attention = model.model.layers[0].self_attn  # type: ignore[union-attr, operator]
+    digests = []
+    for factor in (2.0, 3.0, 3.0):
+        value = HELD[content](factor)
+        if place == "hook":
+            handle = attention.register_forward_hook(value)
+        else:
+            setattr(attention, place, value)
+        digests.append(fingerprint(model))
+        if place == "hook":
+            handle.remove()
+    assert digests[0] != digests[1] == digests[2]
+
+
+def _doubled(function: Callable[..., Any]) -> Callable[..., Any]:
+    def doubled(*args: Any, **kwargs: Any) -> Any:
+        out = function(*args, **kwargs)
+        return (out[0] * 2, *out[1:]) if isinstance(out, tuple) else out * 2
+
+    return functools.wraps(function)(doubled)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (modeling_llama.LlamaAttention, "forward"),
+        (modeling_llama.LlamaRMSNorm, "forward"),
+        (modeling_llama.LlamaRotaryEmbedding, "forward"),
+        (nn.Linear, "forward"),
+        (modeling_llama.LlamaModel, "forward"),
+        (modeling_llama, "apply_rotary_pos_emb"),
+        (modeling_llama, "rotate_half"),
+        (modeling_llama, "repeat_kv"),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_functions_replaced_under_their_name_count(
+    owner: Any, name: str, model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As libraries do that bring faster kernels for all models of a class."""
+    before = fingerprint(model)
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, _doubled(getattr(owner, name)))
+        assert fingerprint(model) != before
+    assert fingerprint(model) == before
+
+
+def test_compiling_and_running_keeps_it(model: Any) -> None:
+    compiled: Any = torch.compile(model, backend="eager")
+    before = fingerprint(compiled)
+    with torch.no_grad():
+        compiled(torch.tensor([[1, 2, 3]]))
+        compiled(torch.tensor([[1, 2, 3, 4, 5]]))
+    assert fingerprint(compiled) == before
+
+
+def test_looking_is_cheap(model: Any) -> None:
+    """A fraction of a forward pass, as requests of a kept document begin with a look."""
+    deep = build("deep", tiny(LlamaConfig, num_hidden_layers=32), "sdpa")
+    tokens = torch.zeros(1, 32, dtype=torch.long)
+    fingerprint(deep)
+
+    def seconds(action: Callable[[], object]) -> float:
+        start = time.perf_counter()
+        action()
+        return time.perf_counter() - start
+
+    with torch.no_grad():
+        looks = min(seconds(lambda: fingerprint(deep)) for _ in range(5))
+        passes = min(seconds(lambda: deep(tokens)) for _ in range(5))
+    assert looks < 1.5 * passes  # 0.45 of it at a width of 64, 0.02 at 1024
 
 
 @torch.no_grad()
