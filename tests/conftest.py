@@ -14,12 +14,29 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 from transformers import PreTrainedModel
 
+from tests.contract.covering import covering
 from tests.families import FAMILIES
 
 hypothesis.settings.register_profile("tests", derandomize=True, deadline=None, print_blob=True)
 hypothesis.settings.load_profile("tests")
 
 FamilyModel = Callable[..., PreTrainedModel]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--all-pairs",
+        action="store_true",
+        help="Run every method on every family of models, not a covering choice of them.",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """``@pytest.mark.pairs(names, cases)`` parametrizes a test by a choice of the cases."""
+    for marker in metafunc.definition.iter_markers("pairs"):
+        names, cases = marker.args
+        chosen = cases if metafunc.config.getoption("--all-pairs") else covering(cases)
+        metafunc.parametrize(names, chosen)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

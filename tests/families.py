@@ -7,7 +7,7 @@ code, not by asking the package: they are what its detection is tested against.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import transformers as hf
@@ -39,6 +39,7 @@ class Traits:
         head_size: channels of a head.
         key_value_heads: heads of the keys.
         qk_norm: whether queries and keys are normalised before or after rotation.
+        fused: one matrix gives queries, keys and values.
         softcap: bound of the attention logits.
         sinks: each head has one more logit in the softmax.
         window: keys a sliding layer's query sees, itself included.
@@ -55,6 +56,7 @@ class Traits:
     head_size: int = HEAD_SIZE
     key_value_heads: int = KEY_VALUE_HEADS
     qk_norm: Literal["before", "after"] | None = None
+    fused: bool = False
     softcap: float | None = None
     sinks: bool = False
     window: int | None = None
@@ -195,7 +197,7 @@ _add(
 _add(
     "phi3",
     hf.Phi3Config,
-    Traits(rotary_size=12),
+    Traits(rotary_size=12, fused=True),
     rope_parameters=_rope(partial_rotary_factor=0.75),
     sliding_window=None,
     head_dim=...,
@@ -203,7 +205,7 @@ _add(
 _add(
     "gpt_neox",
     hf.GPTNeoXConfig,
-    Traits(rotary_size=4, key_value_heads=4),
+    Traits(rotary_size=4, key_value_heads=4, fused=True),
     rope_parameters=_rope(partial_rotary_factor=0.25),
     num_key_value_heads=...,
     head_dim=...,
@@ -226,7 +228,7 @@ _add(
 _add(
     "persimmon",
     hf.PersimmonConfig,
-    Traits(rotary_size=8, qk_norm="before", key_value_heads=4),
+    Traits(rotary_size=8, qk_norm="before", key_value_heads=4, fused=True),
     rope_parameters=_rope(partial_rotary_factor=0.5),
     num_key_value_heads=...,
     head_dim=...,
@@ -421,7 +423,7 @@ _add(
     moe_layers=[1],
 )
 UNROTATED: dict[str, Any] = {"pairing": None, "rotary_size": 0, "key_value_heads": 4}
-ALIBI = Traits(positions="alibi", unsupported=NO_INTERFACE, **UNROTATED)
+ALIBI = Traits(positions="alibi", fused=True, unsupported=NO_INTERFACE, **UNROTATED)
 OLD_NAMES: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "num_attention_heads", "num_hidden_layers"), ...),
     **dict.fromkeys(("num_key_value_heads", "head_dim", "intermediate_size"), ...),
@@ -459,7 +461,7 @@ _add(
 _add(
     "falcon",
     hf.FalconConfig,
-    Traits(key_value_heads=4, unsupported=NO_INTERFACE),
+    Traits(key_value_heads=4, fused=True, unsupported=NO_INTERFACE),
     new_decoder_architecture=True,
     num_kv_heads=2,
     head_dim=...,
@@ -481,7 +483,7 @@ LEARNED = Traits(positions="learned", unsupported=NO_ROTATION, **UNROTATED)
 _add(
     "gpt2",
     hf.GPT2Config,
-    LEARNED,
+    replace(LEARNED, fused=True),
     **OLD_NAMES,
     max_position_embeddings=...,
     n_positions=512,

@@ -14,7 +14,7 @@ from tests.conftest import FamilyModel
 from tests.families import FAMILIES, SUPPORTED, Family
 from tests.tiny_models import VOCABULARY
 
-NAMES = list(FAMILIES)
+NAMES = [(name,) for name in FAMILIES]
 PAIRS = [(name, way) for name, family in FAMILIES.items() for way in family.implementations]
 
 # The short row grows past 32 tokens while decoding, where dynamic and longrope change course.
@@ -61,7 +61,7 @@ def test_building_twice_gives_the_same_weights(name: str, family_model: FamilyMo
     assert all(torch.equal(first[key], second[key]) for key in first)
 
 
-@pytest.mark.parametrize(("name", "way"), PAIRS)
+@pytest.mark.pairs(("name", "way"), PAIRS)
 def test_left_padding_changes_nothing(name: str, way: str, family_model: FamilyModel) -> None:
     model, (ids, mask) = family_model(name, way), _batch()
     together = _logits(model, ids, mask)
@@ -71,7 +71,7 @@ def test_left_padding_changes_nothing(name: str, way: str, family_model: FamilyM
     _expect(distance, FAMILIES[name].batch_equals_single, FAMILIES[name])
 
 
-@pytest.mark.parametrize(("name", "way"), PAIRS)
+@pytest.mark.pairs(("name", "way"), PAIRS)
 def test_cached_decoding_equals_one_pass(name: str, way: str, family_model: FamilyModel) -> None:
     model: Any = family_model(name, way)
     ids, _ = _batch()
@@ -89,7 +89,7 @@ def test_cached_decoding_equals_one_pass(name: str, way: str, family_model: Fami
     _expect(distance, FAMILIES[name].cached_equals_full, FAMILIES[name])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.pairs(("name",), NAMES)
 def test_generation_from_a_padded_batch(name: str, family_model: FamilyModel) -> None:
     model: Any = family_model(name)
     ids, mask = _batch()
@@ -103,7 +103,7 @@ def test_generation_from_a_padded_batch(name: str, family_model: FamilyModel) ->
         assert together[1, LONG:].tolist() == alone[0, SHORT:].tolist()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.pairs(("name",), NAMES)
 def test_both_implementations_agree(name: str, family_model: FamilyModel) -> None:
     family, (ids, mask) = FAMILIES[name], _batch()
     if "sdpa" not in family.implementations:
@@ -124,7 +124,7 @@ def test_dynamic_frequencies_remember_the_longest_input(family_model: FamilyMode
     assert _distance(first, _logits(model, ids)) > 0.1
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.pairs(("name",), NAMES)
 def test_logits_depend_on_positions(
     name: str, family_model: FamilyModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,7 +167,7 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor, pairing: str, size: int) -> Tenso
     return turned
 
 
-@pytest.mark.parametrize("name", SUPPORTED)
+@pytest.mark.pairs(("name",), [(name,) for name in SUPPORTED])
 def test_traits_describe_the_model(
     name: str, family_model: FamilyModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +212,7 @@ def test_traits_describe_the_model(
         # bitnet's sub-norm sits behind the attention
         norms = [n for n, _ in module.named_children() if "norm" in n and "sub" not in n]
         assert bool(norms) == (traits.qk_norm is not None)
+        assert hasattr(module, "k_proj") != traits.fused
         for x, y in zip(still, turned, strict=True):
             if layer in traits.nope_layers:
                 assert torch.equal(x, y)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 import zlib
 from collections.abc import Callable
@@ -29,11 +30,12 @@ from rag_middle.evaluation.tasks import task_for_file
 from rag_middle.plain_data import parse_json
 from rag_middle.retrieval import FaissIndex, Retriever, build_index
 from tests.attacks.damaging import damaged
+from tests.attacks.hostile import tries
 from tests.retrieval.embedding import HashingEmbedder
 from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe
 
-MUTATIONS = 40
+MUTATIONS = tries(40)
 IDENTITY = {"search": {"a": 1}, "seed": 0}
 PROMPT = ContextPrompt("Read.\n", ["Paris is in France.", "Lyon is a town."], "Where?")
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -235,8 +237,9 @@ def test_records_of_an_evaluation(tmp_path: Path) -> None:
         with records.open_records(path, IDENTITY) as kept:
             if ("pine", "gold 0", "1") in kept:
                 answered = kept["pine", "gold 0", "1"]
-                assert sum(answered.scores.values()) is not None
-                assert f"{answered.answer or ''} {answered.prompt_tokens + 1}"
+                assert math.isfinite(sum(answered.scores.values()))
+                assert isinstance(answered.answer, str | None)
+                assert answered.prompt_tokens >= 0
 
     first = json.dumps(header).encode() + b"\n"
     attack(header, use)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 import zlib
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -154,7 +155,8 @@ def test_hostile_files_are_left_out_with_a_reason_and_the_rest_is_indexed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("faiss")
-    monkeypatch.setattr(formats, "_PDF_SECONDS", 0.3, raising=False)
+    clock = count(step=10)  # a page takes ten seconds, whatever the machine
+    monkeypatch.setattr(formats, "thread_time", lambda: next(clock))
     contents = {name: make() for name, make in PDFS.items()} | HTML | TEXT
     folder = tmp_path / "documents"
     folder.mkdir()

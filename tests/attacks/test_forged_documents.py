@@ -1,12 +1,11 @@
 """Text that tries to add, end, hide or repeat documents, on every way to the model.
 
-``RAG_MIDDLE_ATTACKS=600 pytest -s tests/attacks/test_forged_documents.py`` makes 600 rounds and
-shows what was tried.
+``RAG_MIDDLE_ATTACK_SCALE=100 pytest -s tests/attacks/test_forged_documents.py`` makes 600 rounds
+and shows what was tried.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import warnings
 from collections import Counter
@@ -20,10 +19,11 @@ from rag_middle.documents import CLOSE_MARKER, OPEN_MARKER, ContextPrompt, escap
 from rag_middle.generation import RagMiddleModel
 from rag_middle.markers import seal
 from rag_middle.notices import UnreadMarkersWarning
+from tests.attacks.hostile import tries
 from tests.tiny_models import build, tiny
 from tests.tokenizers import CHATML, byte_level_bpe
 
-ROUNDS = int(os.environ.get("RAG_MIDDLE_ATTACKS", "6"))
+ROUNDS = tries(6)
 PARTS = (
     *(OPEN_MARKER, CLOSE_MARKER, "[[rm:text]]", "[[/rm:text]]", "[[~rm:doc]]", "[[~~/rm:doc]]"),
     *("[[rm:doc:]]", "[[rm:doc:abc]]", f"[[rm:doc:{'0' * 24}]]", f"[[rm:text:{'a' * 24}]]"),

@@ -7,6 +7,8 @@ can be asked is that methods follow the model: same frequencies as it would use,
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 from torch import Tensor
@@ -49,9 +51,9 @@ def _frozen(family: str, tokens: int) -> PreTrainedModel:
     return build(family, config, "sdpa")
 
 
-@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-@pytest.mark.parametrize("method", NEUTRAL)
-@pytest.mark.parametrize("family", CHANGING)
+@pytest.mark.pairs(
+    ("family", "method", "implementation"), list(product(CHANGING, NEUTRAL, ("sdpa", "eager")))
+)
 def test_long_prompts_use_the_frequencies_of_the_models_own_pass(
     family: str, method: str, implementation: str
 ) -> None:
@@ -62,15 +64,16 @@ def test_long_prompts_use_the_frequencies_of_the_models_own_pass(
         assert distance(prompt_logits(model, prompt), plain) < FAMILIES[family].tolerance
 
 
-@pytest.mark.parametrize("prompt", [LONG, BEYOND], ids=["crosses while decoding", "long"])
-@pytest.mark.parametrize("method", [name for name in NEUTRAL if name != "moice"])
-@pytest.mark.parametrize("family", CHANGING)
+@pytest.mark.pairs(
+    ("family", "method", "length"),
+    list(product(CHANGING, sorted(NEUTRAL.keys() - {"moice"}), ("crosses while decoding", "long"))),
+)
 def test_generation_follows_the_model_across_the_change(
-    family: str, method: str, prompt: Prompt
+    family: str, method: str, length: str
 ) -> None:
     # MoICE turns all keys anew for every token, by the frequencies of that token's pass: no model
     # does, whose cached keys keep those of their own.
-    prompt = _neutral_prompt(method, prompt)
+    prompt = _neutral_prompt(method, BEYOND if length == "long" else LONG)
     # PINE keeps the prompt's frequencies while it generates: its cached keys have them too.
     tokens = prompt.layout.length
     expected = _frozen(family, tokens) if method == "pine" else FAMILIES[family].build()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -13,15 +15,15 @@ from tests.contract.cases import ACTIVE, EXAMPLES, LONG, SHORT
 from tests.contract.running import distance, generated, prompt_logits, recomputed
 from tests.families import FAMILIES
 
-PARTS = (
-    ("siw", "lpes"),
-    ("siw", "positional_hidden_states"),
-    ("siw", "ms_poe"),
-    ("siw", "position_interpolation"),
-    ("siw", "self_extend"),
-    ("lpes", "positional_hidden_states"),
-    ("position_interpolation", "positional_hidden_states"),
-    ("siw", "lpes", "positional_hidden_states"),
+COMPOSITIONS = (
+    "siw+lpes",
+    "siw+positional_hidden_states",
+    "siw+ms_poe",
+    "siw+position_interpolation",
+    "siw+self_extend",
+    "lpes+positional_hidden_states",
+    "position_interpolation+positional_hidden_states",
+    "siw+lpes+positional_hidden_states",
 )
 REPRESENTATIVES = ("llama", "qwen3", "gemma2", "gpt_oss", "smollm3")
 
@@ -31,12 +33,11 @@ def composed(names: tuple[str, ...], neutral: str | None = None) -> Compose:
     return Compose(methods=tuple(EXAMPLES[n].neutral if n == neutral else ACTIVE[n] for n in names))
 
 
-@pytest.mark.parametrize("names", PARTS, ids="+".join)
-@pytest.mark.parametrize("family", REPRESENTATIVES)
+@pytest.mark.pairs(("family", "composition"), list(product(REPRESENTATIVES, COMPOSITIONS)))
 def test_each_part_of_a_composition_takes_effect(
-    family: str, names: tuple[str, ...], family_model: FamilyModel
+    family: str, composition: str, family_model: FamilyModel
 ) -> None:
-    model = family_model(family)
+    model, names = family_model(family), tuple(composition.split("+"))
 
     def logits(method: Method) -> torch.Tensor:
         with applied(model, method, [LONG.tokens]):
@@ -52,12 +53,11 @@ def test_each_part_of_a_composition_takes_effect(
     assert torch.equal(logits(composed(names[::-1])), together)
 
 
-@pytest.mark.parametrize("names", PARTS, ids="+".join)
-@pytest.mark.parametrize("family", REPRESENTATIVES)
+@pytest.mark.pairs(("family", "composition"), list(product(REPRESENTATIVES, COMPOSITIONS)))
 def test_compositions_keep_the_contract_of_generation(
-    family: str, names: tuple[str, ...], family_model: FamilyModel
+    family: str, composition: str, family_model: FamilyModel
 ) -> None:
-    model, method = family_model(family), composed(names)
+    model, method = family_model(family), composed(tuple(composition.split("+")))
     with applied(model, method, [SHORT.tokens, LONG.tokens]):
         together, logits = generated(model, [SHORT, LONG])
     for row, prompt in enumerate((SHORT, LONG)):

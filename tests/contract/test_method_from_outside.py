@@ -39,7 +39,7 @@ def scored(prompt: Prompt) -> TokenizedPrompt:
     return replace(prompt.tokens, scores=tuple(1.5 / (1 + index) for index in documents))
 
 
-@pytest.mark.parametrize(("family", "implementation"), WAYS)
+@pytest.mark.pairs(("family", "implementation"), WAYS)
 def test_it_meets_the_contract_on_every_family(
     family: str, implementation: str, family_model: FamilyModel, weighted_documents: Any
 ) -> None:

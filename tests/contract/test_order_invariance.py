@@ -67,7 +67,7 @@ def _in_order(logits: Tensor, prompt: Prompt, order: Sequence[int]) -> Tensor:
     return torch.cat((*pieces, logits[spans[-1][1] :]))
 
 
-@pytest.mark.parametrize(("family", "method"), TAKEN)
+@pytest.mark.pairs(("family", "method"), TAKEN)
 def test_document_order_changes_no_logits(
     family: str, method: str, family_model: FamilyModel
 ) -> None:
@@ -86,7 +86,7 @@ def test_document_order_changes_no_logits(
     assert distance(plain, prompt_logits(model, LONG)[-1]) > 0.01
 
 
-@pytest.mark.parametrize(("family", "method"), TAKEN)
+@pytest.mark.pairs(("family", "method"), TAKEN)
 def test_document_order_does_not_change_what_is_generated(
     family: str, method: str, family_model: FamilyModel
 ) -> None:

@@ -22,7 +22,7 @@ TAKEN = [
 ]
 
 
-@pytest.mark.parametrize(("family", "implementation"), TAKEN)
+@pytest.mark.pairs(("family", "implementation"), TAKEN)
 def test_one_document_is_the_unmodified_model_while_generating_too(
     family: str, implementation: str, family_model: FamilyModel
 ) -> None:

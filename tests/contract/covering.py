@@ -1,0 +1,106 @@
+"""Which families meet which methods in the suite: a covering design of the full product.
+
+The full product, every method on every family in every attention implementation, is some ten
+thousand tests. Most of them repeat each other: Llama, Mistral and Granite compute attention alike,
+and LPES and position interpolation change it alike. `covering` keeps as many of a test's cases as
+it takes that
+
+- every family occurs, and every method;
+- every method meets every trait that some family has (`_traits`: grouped keys, a window, an
+  attention sink, partial rotation, ...) and every attention implementation;
+- every group of methods that share code (`GROUPS`) meets every combination of traits.
+
+The rest runs with ``--all-pairs``, which ``make contract`` passes.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from functools import lru_cache
+
+from tests.families import FAMILIES
+
+__all__ = ["GROUPS", "covering", "group_of"]
+
+Case = tuple[str, ...]
+Requirement = tuple[object, ...]
+
+#: Methods that change the same thing by the same code, by what their names begin with.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "order_free": ("pine", "rotor"),
+    "blocks": ("no_inter", "parallel", "structured", "ape"),
+    "positions": ("lpes", "position_interpolation", "attention_buckets"),
+    "positions_by_head": ("ms_poe", "moice", "self_extend"),
+    "hidden": ("positional_hidden_states",),
+    "weights": ("siw",),
+    "arranging": ("long_context_reorder", "permutation", "attn_rank_profile"),
+    "looking": ("attn_rank", "attention_sorting", "attention_calibration"),
+}
+
+WAYS = ("sdpa", "eager")
+#: Frequencies that a model divides once, and those that follow the length of the input.
+_ROPE = {
+    **dict.fromkeys(("linear", "yarn", "llama3"), "scaled"),
+    **dict.fromkeys(("dynamic", "longrope"), "changing"),
+}
+
+
+def group_of(method: str) -> str:
+    """The group of a method's test; the method itself where it shares its code with none."""
+    prefixes = {prefix: group for group, names in GROUPS.items() for prefix in names}
+    fitting = [prefix for prefix in prefixes if method.startswith(prefix)]
+    return prefixes[max(fitting, key=len)] if fitting else method
+
+
+def _traits(family: str) -> frozenset[tuple[str, object]]:
+    """What sets a family apart from others, as one value per trait."""
+    traits = FAMILIES[family].traits
+    values: dict[str, object] = {
+        field.name: getattr(traits, field.name) for field in fields(traits)
+    }
+    del values["window"]  # of 8 tokens wherever there is one
+    values["rotary_size"] = traits.rotary_size < traits.head_size
+    values["rope_type"] = _ROPE.get(traits.rope_type, traits.rope_type)
+    for kind in ("sliding_layers", "nope_layers", "linear_layers"):
+        values[kind] = bool(values[kind])
+    return frozenset(values.items())
+
+
+def covering(cases: Iterable[Case]) -> list[Case]:
+    """The cases of one test that the suite runs, in their order.
+
+    Args:
+        cases: a family, then a method, an attention implementation, both or neither. Without a
+            method, every trait occurs, in every implementation; not every family does.
+    """
+    return list(_covering(tuple(cases)))
+
+
+@lru_cache
+def _covering(cases: tuple[Case, ...]) -> Sequence[Case]:
+    # Greedily: the case that meets most of what is still to be met. Among equals a checksum
+    # decides, so that methods are spread over the families that are alike.
+    unmet = {case: _requirements(case) for case in cases}
+    chosen: set[Case] = set()
+    while unmet := {case: needs for case, needs in unmet.items() if needs}:
+        best = max(unmet, key=lambda case: (len(unmet[case]), zlib.crc32(repr(case).encode())))
+        chosen.add(best)
+        met = unmet.pop(best)
+        for needs in unmet.values():
+            needs -= met
+    return tuple(case for case in cases if case in chosen)
+
+
+def _requirements(case: Case) -> set[Requirement]:
+    family, *rest = case
+    traits = _traits(family)
+    ways = [way for way in rest if way in WAYS]
+    requirements: set[Requirement] = {(way, trait) for way in ways or [""] for trait in traits}
+    for method in (name for name in rest if name not in WAYS):
+        # All layers with a window: then none sees everything.
+        windows_only = len(FAMILIES[family].traits.sliding_layers) == 3
+        requirements |= {("family", family), (group_of(method), traits, windows_only)}
+        requirements |= {(method, other) for other in (*traits, *ways)}
+    return requirements
