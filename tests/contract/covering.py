@@ -6,7 +6,7 @@ and LPES and position interpolation change it alike. `covering` keeps as many of
 it takes that
 
 - every family occurs, and every method;
-- every method meets every trait that some family has (`_traits`: grouped keys, a window, an
+- every method meets every trait that some family has (`combination_of`: grouped keys, a window, an
   attention sink, partial rotation, ...) and every attention implementation;
 - every group of methods that share code (`GROUPS`) meets every combination of traits.
 
@@ -22,7 +22,7 @@ from functools import lru_cache
 
 from tests.families import FAMILIES
 
-__all__ = ["GROUPS", "covering", "group_of"]
+__all__ = ["GROUPS", "combination_of", "covering", "group_of"]
 
 Case = tuple[str, ...]
 Requirement = tuple[object, ...]
@@ -34,12 +34,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "positions": ("lpes", "position_interpolation", "attention_buckets"),
     "positions_by_head": ("ms_poe", "moice", "self_extend"),
     "hidden": ("positional_hidden_states",),
-    "weights": ("siw",),
-    "arranging": ("long_context_reorder", "permutation", "attn_rank_profile"),
+    "weights": ("siw", "compose"),
+    "arranging": ("none", "long_context_reorder", "permutation", "attn_rank_profile"),
     "looking": ("attn_rank", "attention_sorting", "attention_calibration"),
 }
-
-WAYS = ("sdpa", "eager")
 #: Frequencies that a model divides once, and those that follow the length of the input.
 _ROPE = {
     **dict.fromkeys(("linear", "yarn", "llama3"), "scaled"),
@@ -47,14 +45,14 @@ _ROPE = {
 }
 
 
-def group_of(method: str) -> str:
-    """The group of a method's test; the method itself where it shares its code with none."""
-    prefixes = {prefix: group for group, names in GROUPS.items() for prefix in names}
-    fitting = [prefix for prefix in prefixes if method.startswith(prefix)]
-    return prefixes[max(fitting, key=len)] if fitting else method
+def group_of(label: str) -> str | None:
+    """The group of a method's test; None where the label names no method."""
+    groups = {prefix: group for group, prefixes in GROUPS.items() for prefix in prefixes}
+    fitting = [prefix for prefix in groups if label.startswith(prefix)]
+    return groups[max(fitting, key=len)] if fitting else None
 
 
-def _traits(family: str) -> frozenset[tuple[str, object]]:
+def combination_of(family: str) -> frozenset[tuple[str, object]]:
     """What sets a family apart from others, as one value per trait."""
     traits = FAMILIES[family].traits
     values: dict[str, object] = {
@@ -72,8 +70,8 @@ def covering(cases: Iterable[Case]) -> list[Case]:
     """The cases of one test that the suite runs, in their order.
 
     Args:
-        cases: a family, then a method, an attention implementation, both or neither. Without a
-            method, every trait occurs, in every implementation; not every family does.
+        cases: a family, then labels: a method, an attention implementation, a number format, ...
+            Without a method every trait occurs under every label, and not every family does.
     """
     return list(_covering(tuple(cases)))
 
@@ -94,13 +92,16 @@ def _covering(cases: tuple[Case, ...]) -> Sequence[Case]:
 
 
 def _requirements(case: Case) -> set[Requirement]:
-    family, *rest = case
-    traits = _traits(family)
-    ways = [way for way in rest if way in WAYS]
-    requirements: set[Requirement] = {(way, trait) for way in ways or [""] for trait in traits}
-    for method in (name for name in rest if name not in WAYS):
+    family, *labels = case
+    traits = combination_of(family)
+    methods = [label for label in labels if group_of(label)]
+    ways = [label for label in labels if label not in methods]
+    requirements: set[Requirement] = set()
+    for method in methods:
         # All layers with a window: then none sees everything.
         windows_only = len(FAMILIES[family].traits.sliding_layers) == 3
         requirements |= {("family", family), (group_of(method), traits, windows_only)}
         requirements |= {(method, other) for other in (*traits, *ways)}
+    if not methods:
+        requirements |= {(way, trait) for way in ways or [""] for trait in traits}
     return requirements

@@ -16,7 +16,6 @@ from tests.contract.half import (
     METHODS,
     SETTINGS,
     Choices,
-    Setting,
     half_precision,
     logits_of_rows,
     rounded,
@@ -31,6 +30,7 @@ WORST, MIDDLE = 3.0, 2.0
 #: so many. Measured over all families in bfloat16: 1% of PINE's orders, 0.4% of Ms-PoE's
 #: comparisons, 1% of the expert lists.
 FLIPS, SINGLE_FLIPS = 0.08, 2
+BY_NAME = {str(setting): setting for setting in SETTINGS}
 
 
 def _errors(logits: Tensor, expected: Tensor) -> Tensor:
@@ -38,12 +38,12 @@ def _errors(logits: Tensor, expected: Tensor) -> Tensor:
     return (logits.float() - expected.float()).square().mean(-1).sqrt()
 
 
-@pytest.mark.parametrize(
-    ("setting", "family"),
-    [(setting, family) for setting in SETTINGS for family in setting.families],
-    ids=str,
+@pytest.mark.pairs(
+    ("family", "setting_name"),
+    [(family, name) for name in BY_NAME for family in BY_NAME[name].families],
 )
-def test_methods_round_as_the_unmodified_model_does(setting: Setting, family: str) -> None:
+def test_methods_round_as_the_unmodified_model_does(family: str, setting_name: str) -> None:
+    setting = BY_NAME[setting_name]
     exact = rounded(FAMILIES[family].build(**setting.overrides))
     half = half_precision(exact, setting.dtype)
     methods: dict[str, Method] = {"none": NoMethod(), **setting.methods_of(family)}

@@ -1,0 +1,46 @@
+"""The choice of pairs that the suite runs by default leaves out repetitions and nothing else."""
+
+from __future__ import annotations
+
+from tests.contract.cases import ACTIVE, AROUND, EXAMPLES, PAIRS
+from tests.contract.covering import combination_of, covering, group_of
+from tests.contract.test_order_invariance import ORDER_FREE
+
+CHOSEN = covering(PAIRS)
+
+
+def test_a_tenth_to_a_fifth_of_the_pairs_is_chosen_and_in_order() -> None:
+    assert 0.1 * len(PAIRS) < len(CHOSEN) < 0.2 * len(PAIRS)
+    assert [case for case in PAIRS if case in set(CHOSEN)] == CHOSEN
+
+
+def test_every_family_and_every_method_is_chosen() -> None:
+    families, methods, _ = zip(*CHOSEN, strict=True)
+    assert set(families) == {family for family, *_ in PAIRS}
+    assert set(methods) == set(ACTIVE)
+
+
+def test_every_method_meets_every_trait_and_both_implementations() -> None:
+    met, possible = (
+        {(method, trait) for family, method, _ in cases for trait in combination_of(family)}
+        for cases in (CHOSEN, PAIRS)
+    )
+    assert met == possible
+    assert ("siw", ("sliding_layers", True)) in met
+    assert {case[1:] for case in CHOSEN} == {case[1:] for case in PAIRS}
+
+
+def test_every_group_of_methods_meets_every_combination_of_traits() -> None:
+    met, possible = (
+        {(group_of(method), combination_of(family)) for family, method, _ in cases}
+        for cases in (CHOSEN, PAIRS)
+    )
+    assert met == possible
+    assert combination_of("phi3") != combination_of("gpt_neox") != combination_of("llama")
+    assert combination_of("qwen2") == combination_of("llama")
+
+
+def test_every_method_of_the_tables_is_in_a_group() -> None:
+    for name in (*EXAMPLES, *ACTIVE, *AROUND, *ORDER_FREE):
+        assert group_of(name), f"say in covering.py which methods {name} shares its code with"
+    assert group_of("sdpa") is None
