@@ -93,7 +93,7 @@ def applied(
             in a row (beams). The whole prompt must come in the first forward pass.
         prefilled: columns of the prompt, documents and all before them, that the cache given to
             the model holds already, as this method would have cached them: where documents do not
-            see each other, of one prompt (`DocumentCache`), and where only last tokens attend
+            attend to each other, of one prompt (`DocumentCache`), and where only last tokens attend
             differently (`rag_middle.attention.prompt_states`).
 
     Raises:

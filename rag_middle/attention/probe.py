@@ -87,7 +87,7 @@ def config_views(modules: list[nn.Module]) -> Iterator[None]:
 def probe(model: PreTrainedModel) -> ModelTraits:
     """Find out what the attention layers of `model` are like. The model is left as it was."""
     config = text_config(model)
-    found: dict[int, LayerTraits] = {}
+    layers: dict[int, LayerTraits] = {}
     modules = attention_modules(model)
     arguments: dict[nn.Module, dict[str, Any]] = {}
 
@@ -95,7 +95,7 @@ def probe(model: PreTrainedModel) -> ModelTraits:
         def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
             module = call.module
             layer: int = module.layer_idx  # type: ignore[assignment]
-            found[layer] = _layer_traits(module, arguments[module], call)
+            layers[layer] = _layer_traits(module, arguments[module], call)
             return base_attention(call)
 
     def remember(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -127,9 +127,9 @@ def probe(model: PreTrainedModel) -> ModelTraits:
         model_type=model_type,
         num_layers=config.num_hidden_layers,
         hidden_size=config.hidden_size,
-        rope_type=_rope_type(config) if any(t.uses_rope for t in found.values()) else None,
-        layers=dict(sorted(found.items())),
-        obstacle="" if found else _obstacle(model_type),
+        rope_type=_rope_type(config) if any(t.uses_rope for t in layers.values()) else None,
+        layers=dict(sorted(layers.items())),
+        obstacle="" if layers else _obstacle(model_type),
         context_window=context_window(config),
     )
 
@@ -262,7 +262,7 @@ def _find_rotation(
     # Two roundings of products and one of their sum, by the model in its own order. Float32: calls
     # may also differ by the order in which a device adds.
     tolerance = max(1e-4, 8 * torch.finfo(plain.dtype).eps)
-    plain, rotated, cos, sin = (each.float() for each in (plain, rotated, cos, sin))
+    plain, rotated, cos, sin = (tensor.float() for tensor in (plain, rotated, cos, sin))
     # Both products are at most as large as these two together. The median: a device's own order
     # of adding shows most in numbers that nearly cancel.
     allowed = tolerance * (plain.abs() + rotated.abs() + plain.abs().median())

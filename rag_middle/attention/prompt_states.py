@@ -177,7 +177,7 @@ def reading(model: PreTrainedModel) -> Iterator[PromptStates]:
             stack.callback(hook.remove)
         for rotary in rotary_modules(model):
             stack.callback(rotary.register_forward_hook(record, with_kwargs=True).remove)
-        stack.enter_context(config_views([each.module for each in recorders.values()]))
-        handlers = {each.module: each for each in recorders.values()}
+        stack.enter_context(config_views([recorder.module for recorder in recorders.values()]))
+        handlers = {recorder.module: recorder for recorder in recorders.values()}
         stack.enter_context(handle_attention({**handlers_in_force(), **handlers}))
         yield states

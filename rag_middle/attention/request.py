@@ -79,7 +79,7 @@ class Request:
         groups: rows by layout, known from the first forward pass on.
         attention_calls: attention calls answered so far; stays 0 when the method does not reach
             the model.
-        forward_passes: passes of the model begun so far.
+        forward_passes: forward passes of the model started so far.
     """
 
     layouts: tuple[PromptLayout, ...]
@@ -104,12 +104,12 @@ class Request:
             UnsupportedGenerationError: a prompt that arrives in pieces, or another prompt.
         """
         if self.width:
-            known = sum(len(group.rows) for group in self.groups)
-            if start == 0 and (rows != known or columns < self.width):
+            rows_in_groups = sum(len(group.rows) for group in self.groups)
+            if start == 0 and (rows != rows_in_groups or columns < self.width):
                 raise UnsupportedGenerationError(
-                    f"This block began with {known} rows of {self.width} columns and now gets "
-                    f"{rows} rows of {columns}: it serves one batch of prompts, any number of "
-                    "times. Open another block for another batch."
+                    f"This block began with {rows_in_groups} rows of {self.width} columns and now "
+                    f"gets {rows} rows of {columns}: it serves one batch of prompts, any number "
+                    "of times. Open another block for another batch."
                 )
             return
         if rows % len(self.layouts):
@@ -161,11 +161,11 @@ class Request:
                 )
             tokens = attention_mask.sum(-1).tolist()
         repeats = rows // len(self.layouts)
-        for row, given in enumerate(tokens):
+        for row, count in enumerate(tokens):
             length = self.layouts[row // repeats].length
-            if given > length:
+            if count > length:
                 raise UnsupportedGenerationError(
-                    f"Row {row} has {given} tokens in the first forward pass and a layout of "
+                    f"Row {row} has {count} tokens in the first forward pass and a layout of "
                     f"{length}. Give the layout of just this prompt; assisted decoding, which adds "
                     "proposed tokens to the prompt, cannot run under a method."
                 )

@@ -119,10 +119,10 @@ def read_row_by_row(
         rows = slice(index * repeats, (index + 1) * repeats)
         layout = PromptLayout(length=len(ids) - 1)  # documents make no difference to rotations
         prompt = TokenizedPrompt(input_ids=tuple(ids[:-1]), layout=layout)
-        cache = Cache(layers=[_RowLayer(each, rows, last=each is wholes[-1]) for each in wholes])
+        cache = Cache(layers=[_RowLayer(whole, rows, last=whole is wholes[-1]) for whole in wholes])
         with suppress(_AllStoredError), applied(model, _Planned(plan.of_prompt(index)), [prompt]):
-            known = torch.tensor([ids[:-1]], device=device)
-            model(input_ids=known, past_key_values=cache, use_cache=True)
+            prompt_ids = torch.tensor([ids[:-1]], device=device)
+            model(input_ids=prompt_ids, past_key_values=cache, use_cache=True)
     filled = DynamicCache()
     for whole in wholes:
         layer = DynamicLayer()

@@ -145,8 +145,8 @@ def context_window(config: Any) -> int | None:
     if not isinstance(stated, int):
         return None
     parameters = getattr(config, "rope_parameters", None) or {}
-    of_layer_types = [each for each in parameters.values() if isinstance(each, dict)]
-    return min(_scaled(stated, each) for each in of_layer_types or [parameters])
+    of_layer_types = [of_type for of_type in parameters.values() if isinstance(of_type, dict)]
+    return min(_scaled(stated, of_type) for of_type in of_layer_types or [parameters])
 
 
 def _scaled(stated: int, rope: dict[str, Any]) -> int:

@@ -24,15 +24,15 @@ T = TypeVar("T")
 
 def modules_of(model: nn.Module) -> list[nn.Module]:
     """Each module of the model once, itself first; faster than ``modules()``."""
-    seen, found, ahead = {id(model)}, [], [model]
+    seen, modules, ahead = {id(model)}, [], [model]
     while ahead:
         module = ahead.pop()
-        found.append(module)
+        modules.append(module)
         for child in module._modules.values():
             if child is not None and id(child) not in seen:
                 seen.add(id(child))
                 ahead.append(child)
-    return found
+    return modules
 
 
 class _Hold:
@@ -154,15 +154,15 @@ class OfModel(Generic[T]):
 
     def get(self, model: nn.Module) -> T | None:
         """What is known of the model as it is made now."""
-        known = self._known.get(model)
-        if known is None:
+        remembered = self._known.get(model)
+        if remembered is None:
             return None
         modules = modules_of(model)
-        same = len(modules) == len(known[0]) and all(
+        same = len(modules) == len(remembered[0]) and all(
             seen() is module and kind is type(module)
-            for module, (seen, kind) in zip(modules, known[0], strict=True)
+            for module, (seen, kind) in zip(modules, remembered[0], strict=True)
         )
-        return known[1] if same else None
+        return remembered[1] if same else None
 
     def put(self, model: nn.Module, value: T) -> T:
         """Remember it; returns it."""

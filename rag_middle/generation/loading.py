@@ -85,9 +85,9 @@ def load_model(
     }
     if revision is not None:
         arguments["revision"] = revision
-    given = {name: value for name, value in arguments.items() if value is not None}
+    stated = {name: value for name, value in arguments.items() if value is not None}
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(source, **given)
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(source, **stated)
     except (OSError, ValueError) as error:  # a ValueError where a directory has no config.json
         if isinstance(error, ValueError) and not _lacks(source, "config.json"):
             raise
@@ -123,12 +123,12 @@ def check_loading(
             "model on one device, pass device='cuda' instead."
         )
     _device(device)
-    known = {"eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()}
+    backends = {"eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()}
     name = attn_implementation or "eager"
-    if name not in known and "/" not in name and not name.startswith("flash_attention"):
+    if name not in backends and "/" not in name and not name.startswith("flash_attention"):
         raise UnsupportedGenerationError(
-            f"There is no attn_implementation {name!r}.{suggest(name, known)} Use sdpa, eager, or "
-            "flash_attention_2 with its package."
+            f"There is no attn_implementation {name!r}.{suggest(name, backends)} Use sdpa, eager, "
+            "or flash_attention_2 with its package."
         )
 
 
@@ -191,10 +191,10 @@ def _not_found(
     path = Path(source)
     reason = str(error).strip().split("\n")[0]
     if path.is_dir():
-        found = ", ".join(sorted(entry.name for entry in path.iterdir())[:8]) or "nothing"
+        entries = ", ".join(sorted(entry.name for entry in path.iterdir())[:8]) or "nothing"
         step = (
-            f"The directory holds {found}. It needs what save_pretrained() writes: config.json and "
-            "weights of the model, and the files of its tokenizer."
+            f"The directory holds {entries}. It needs what save_pretrained() writes: config.json "
+            "and weights of the model, and the files of its tokenizer."
         )
     elif path.is_absolute() or source.startswith("."):
         step = "There is no such directory. Check the path."

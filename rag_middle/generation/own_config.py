@@ -174,13 +174,15 @@ def explained(model: PreTrainedModel, error: Exception) -> Exception:
         error: that transformers raised.
     """
     own = vars(model.generation_config)
-    said = [f"{name}={own[name]!r}" for name in sorted(TAKEN) if own.get(name) not in (None, False)]
-    if isinstance(error, RagMiddleError) or not said:
+    settings = [
+        f"{name}={own[name]!r}" for name in sorted(TAKEN) if own.get(name) not in (None, False)
+    ]
+    if isinstance(error, RagMiddleError) or not settings:
         return error
     return UnsupportedGenerationError(
         f"transformers cannot generate with this model and what its generation config says "
-        f"({', '.join(said)}): {error} Correct model.generation_config, or set what is wrong to "
-        "None."
+        f"({', '.join(settings)}): {error} Correct model.generation_config, or set what is wrong "
+        "to None."
     )
 
 

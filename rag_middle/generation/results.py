@@ -62,7 +62,7 @@ class DroppedDocument:
     """A document left out so that the prompt fits.
 
     Attributes:
-        index: 0-based place among the prompt's documents.
+        index: 0-based position among the prompt's documents.
         id: `Document.id`.
     """
 

@@ -90,8 +90,8 @@ class Completion:
 
     def take(self) -> str:
         """Text not taken yet that stays, whatever comes: not the beginning of a stop string."""
-        held = 0 if self.finish_reason is not None else self._held_back()
-        start, self._taken = self._taken, max(self._taken, len(self.text) - held)
+        held_back = 0 if self.finish_reason is not None else self._held_back()
+        start, self._taken = self._taken, max(self._taken, len(self.text) - held_back)
         return self.text[start : self._taken]
 
     def _append(self, new: str) -> None:
@@ -99,9 +99,9 @@ class Completion:
             return
         searched = max(0, len(self.text) - self._overlap)
         self.text += new
-        found = first_stop(self.text, self._stops, searched)
-        if found is not None:
-            at, self.stop = found
+        stop_found = first_stop(self.text, self._stops, searched)
+        if stop_found is not None:
+            at, self.stop = stop_found
             self.text = self.text[:at]
             self.finish_reason = "stop"
 
@@ -116,8 +116,8 @@ class Completion:
 
 def first_stop(text: str, stops: Sequence[str], start: int = 0) -> tuple[int, str] | None:
     """Where the first stop string begins at or after `start`, and which; the longest on ties."""
-    found = [(at, -len(stop), stop) for stop in stops if (at := text.find(stop, start)) >= 0]
-    if not found:
+    matches = [(at, -len(stop), stop) for stop in stops if (at := text.find(stop, start)) >= 0]
+    if not matches:
         return None
-    at, _, stop = min(found)
+    at, _, stop = min(matches)
     return at, stop

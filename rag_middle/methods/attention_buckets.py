@@ -1,4 +1,4 @@
-"""Attention Buckets (arXiv:2312.04455): read with several rotary bases, trust the surest most."""
+"""Attention Buckets (arXiv:2312.04455): several rotary bases, the most confident first."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class AttentionBuckets(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         title="Attention Buckets",
         paper="arXiv:2312.04455",
-        idea="The prompt is read with several rotary bases; the surest reading counts most.",
+        idea="The prompt is read with several rotary bases; the most confident one counts most.",
         cost="as many forward passes and caches as bases",
         requires="rotary position embedding (RoPE)",
     )

@@ -1,4 +1,4 @@
-"""Attention calibration (arXiv:2406.16008): attention minus what a dummy gets in its place."""
+"""Attention calibration (arXiv:2406.16008): attention minus what a dummy gets at its position."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ __all__ = ["AttentionCalibration"]
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionCalibration(Method):
-    r"""Documents are sorted by attention from which the attention of their place is subtracted.
+    r"""Documents are sorted by attention from which the attention of their position is subtracted.
 
     .. math:: \mathrm{rel}(x_k) = \mathrm{Attn}(x_k, k) - \mathrm{Attn}(x_\mathrm{dummy}, k)
 
     ``Attn`` is the last prompt token's attention per token of the document, averaged over heads
-    and layers. A place attracts attention whatever stands there; what a document without content
-    gets in document `k`'s place, the other documents unchanged, measures that.
+    and layers. A position attracts attention whatever stands there; what a document without content
+    gets in document `k`'s position, the other documents unchanged, measures that.
 
     Attributes:
         dummy: text without content; repeated or cut to the tokens of the document it stands for.
         best_last: the most relevant document comes last, next to the question; otherwise first.
-        one_pass: measure all places at once, in a prompt of dummies only: two passes altogether
+        one_pass: measure all positions at once, in a prompt of dummies only: two passes altogether
             instead of one per document and one more.
         layers: 0-based layers whose attention counts; ``None`` for the upper half of the model.
 
@@ -51,7 +51,7 @@ class AttentionCalibration(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         title="Attention calibration",
         paper="arXiv:2406.16008",
-        idea="Documents are sorted by attention, less what a dummy document gets in their place.",
+        idea="Documents are sorted by attention, less what a dummy gets at their position.",
         cost="one more prefill per document and another one; two in all with one_pass",
         requires="documents marked in the prompt; softmax attention",
     )
@@ -67,8 +67,8 @@ class AttentionCalibration(Method):
                 f"AttentionCalibration: dummy must be a text, got {self.dummy!r}."
             )
         if self.layers is not None:
-            given = as_indices("AttentionCalibration", "layers", self.layers)
-            object.__setattr__(self, "layers", given)
+            layers = as_indices("AttentionCalibration", "layers", self.layers)
+            object.__setattr__(self, "layers", layers)
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """No change in the model, whose attention has to be within reach, though."""
@@ -76,7 +76,7 @@ class AttentionCalibration(Method):
         return AttentionPlan()
 
     def arrange(self, prompt: TokenizedPrompt, runner: Runner) -> Sequence[int]:
-        """By attention less the attention of the place."""
+        """By attention less the attention of the position."""
         documents = prompt.documents_ids
         if len(documents) < 2:
             return range(len(documents))
@@ -91,23 +91,25 @@ class AttentionCalibration(Method):
         received = attention_received(prompt, runner, layers, per_token=True)
         if self.one_pass:
             blank = _with_documents(prompt, dummies)
-            of_places = attention_received(blank, runner, layers, per_token=True)
+            of_positions = attention_received(blank, runner, layers, per_token=True)
         else:
-            of_places = []
-            for place, dummy in enumerate(dummies):
+            of_positions = []
+            for position, dummy in enumerate(dummies):
                 swapped = _with_documents(
-                    prompt, [*documents[:place], dummy, *documents[place + 1 :]]
+                    prompt, [*documents[:position], dummy, *documents[position + 1 :]]
                 )
-                of_places.append(attention_received(swapped, runner, layers, per_token=True)[place])
-        relevance = [own - bias for own, bias in zip(received, of_places, strict=True)]
+                of_positions.append(
+                    attention_received(swapped, runner, layers, per_token=True)[position]
+                )
+        relevance = [own - bias for own, bias in zip(received, of_positions, strict=True)]
         sign = 1 if self.best_last else -1
         return sorted(range(len(documents)), key=lambda index: sign * relevance[index])
 
     def _layers(self, traits: ModelTraits) -> tuple[int, ...]:
         if self.layers is not None:
             return self.layers
-        known = sorted(traits.layers)
-        return tuple(known[len(known) // 2 :])
+        layers = sorted(traits.layers)
+        return tuple(layers[len(layers) // 2 :])
 
     @property
     def needs_documents(self) -> bool:

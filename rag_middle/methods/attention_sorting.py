@@ -58,8 +58,8 @@ class AttentionSorting(Method):
     def __post_init__(self) -> None:
         require_count("AttentionSorting", 0, iterations=self.iterations)
         if self.layers is not None:
-            given = as_indices("AttentionSorting", "layers", self.layers)
-            object.__setattr__(self, "layers", given)
+            layers = as_indices("AttentionSorting", "layers", self.layers)
+            object.__setattr__(self, "layers", layers)
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """No change in the model, whose attention has to be within reach, though."""
@@ -76,10 +76,10 @@ class AttentionSorting(Method):
                 prompt.select(order), runner, self.layers, per_token=self.per_token
             )
             sign = 1 if self.best_last else -1
-            places = sorted(range(len(order)), key=lambda place: sign * received[place])
-            if places == list(range(len(order))):
+            positions = sorted(range(len(order)), key=lambda position: sign * received[position])
+            if positions == list(range(len(order))):
                 break
-            order = [order[place] for place in places]
+            order = [order[position] for position in positions]
         return order
 
     @property

@@ -20,24 +20,26 @@ __all__ = ["AttnRank"]
 
 @dataclass(frozen=True, kw_only=True)
 class AttnRank(Method):
-    """The most relevant document goes to the place that gets most attention, and so on down.
+    """The most relevant document goes to the position that gets most attention, and so on down.
 
     Relevance is the retriever's score; without scores, the order of the prompt, first is best.
-    How much attention a place gets is a property of the model and the form of its prompts, measured
-    once with `measured` over a few prompts whose documents stand in every place.
+    How much attention a position gets is a property of the model and the form of its prompts,
+    measured once with `measured` over a few prompts whose documents stand at every position.
 
     Attributes:
-        profile: attention by place, first to last, in any unit. For another number of documents
-            it is interpolated between neighbouring places. ``None`` measures it on the prompt at
+        profile: attention by position, first to last, in any unit. For another number of documents
+            it is interpolated between neighbouring positions. ``None`` measures it on the prompt at
             hand, one pass per document.
 
     References:
         Yi et al., Attention Basin: Why Contextual Position Matters in Large Language Models,
-        arXiv:2508.05128. Differs: the profile is measured with each document once in every place,
-        so that what the documents say cancels out, and may be measured without a calibration set.
+        arXiv:2508.05128. Differs: the profile is measured with each document once at every
+        position, so that what the documents say cancels out, and may be measured without a
+        calibration set.
 
     Raises:
-        MethodConfigError: a profile of fewer than two places, or with values that are not finite.
+        MethodConfigError: a profile of fewer than two positions, or with values that are not
+            finite.
     """
 
     name: ClassVar[str] = "attn_rank"
@@ -54,13 +56,13 @@ class AttnRank(Method):
     def __post_init__(self) -> None:
         if self.profile is None:
             return
-        given = as_several("AttnRank", "profile", self.profile, "numbers")
-        require_finite("AttnRank", **{f"profile[{i}]": value for i, value in enumerate(given)})
-        if len(given) < 2:
+        profile = as_several("AttnRank", "profile", self.profile, "numbers")
+        require_finite("AttnRank", **{f"profile[{i}]": value for i, value in enumerate(profile)})
+        if len(profile) < 2:
             raise MethodConfigError(
-                f"AttnRank: profile needs the attention of at least two places, got {given}."
+                f"AttnRank: profile needs the attention of at least two positions, got {profile}."
             )
-        object.__setattr__(self, "profile", given)
+        object.__setattr__(self, "profile", profile)
 
     @classmethod
     def measured(cls, prompts: Iterable[TokenizedPrompt], runner: Runner) -> AttnRank:
@@ -84,7 +86,7 @@ class AttnRank(Method):
                 f"it got {len(profiles)} prompts with {sorted(counts) or 'no'} documents."
             )
         return cls(
-            profile=tuple(sum(place) / len(profiles) for place in zip(*profiles, strict=True))
+            profile=tuple(sum(position) / len(profiles) for position in zip(*profiles, strict=True))
         )
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
@@ -94,23 +96,23 @@ class AttnRank(Method):
         return AttentionPlan()
 
     def arrange(self, prompt: TokenizedPrompt, runner: Runner) -> Sequence[int]:
-        """The document of rank ``r`` goes to the place of rank ``r``."""
+        """The document of rank ``r`` goes to the position of rank ``r``."""
         ranked = best_first(prompt)
         if len(ranked) < 2:
             return ranked
         profile = _profile(prompt, runner) if self.profile is None else self._at(len(ranked))
         order = [0] * len(ranked)
-        places = sorted(range(len(ranked)), key=lambda place: -profile[place])
-        for document, place in zip(ranked, places, strict=True):
-            order[place] = document
+        positions = sorted(range(len(ranked)), key=lambda position: -profile[position])
+        for document, position in zip(ranked, positions, strict=True):
+            order[position] = document
         return order
 
     def _at(self, count: int) -> list[float]:
-        """The profile at `count` places, linear between its own."""
+        """The profile at `count` positions, linear between its own."""
         assert self.profile is not None
         values = []
-        for place in range(count):
-            at = place / (count - 1) * (len(self.profile) - 1)
+        for position in range(count):
+            at = position / (count - 1) * (len(self.profile) - 1)
             left = min(int(at), len(self.profile) - 2)
             share = at - left
             values.append(self.profile[left] * (1 - share) + self.profile[left + 1] * share)
@@ -123,7 +125,7 @@ class AttnRank(Method):
 
 
 def _profile(prompt: TokenizedPrompt, runner: Runner) -> list[float]:
-    """Attention per token by place, each document having stood in every place."""
+    """Attention per token by position, each document having stood in every position."""
     count = len(prompt.layout.documents)
     totals = [0.0] * count
     for turn in range(count):

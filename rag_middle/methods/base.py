@@ -144,7 +144,7 @@ class Method(ABC):
             runner: runs the model, for methods that look at what it does with a prompt.
 
         Returns:
-            Each document's 0-based index once; document ``order[i]`` goes to place ``i``.
+            Each document's 0-based index once; document ``order[i]`` goes to position ``i``.
         """
         return range(len(prompt.layout.documents))
 

@@ -53,8 +53,8 @@ class Compose(Method):
     methods: tuple[Method, ...] = ()
 
     def __post_init__(self) -> None:
-        given = as_several("Compose", "methods", self.methods, "method objects")
-        object.__setattr__(self, "methods", given)
+        methods = as_several("Compose", "methods", self.methods, "method objects")
+        object.__setattr__(self, "methods", methods)
         if not self.methods:
             raise MethodConfigError(
                 "Compose needs at least one method: 'siw+lpes', or "

@@ -72,10 +72,10 @@ class Permutation(Method):
         count = len(prompt.layout.documents)
         wanted = min(self.orders, factorial(count)) if count <= self.orders else self.orders
         draw = random.Random(self.seed)
-        found = {tuple(range(count)): None}
-        while len(found) < wanted:
-            found[tuple(draw.sample(range(count), count))] = None
-        return tuple(found)
+        orders = {tuple(range(count)): None}
+        while len(orders) < wanted:
+            orders[tuple(draw.sample(range(count), count))] = None
+        return tuple(orders)
 
     def combine(self, logits: Tensor) -> Tensor:
         """Log-probabilities, up to a constant for the mean of logarithms."""

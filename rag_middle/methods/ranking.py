@@ -44,8 +44,8 @@ def attention_received(
     """
     attention = runner.last_token_attention(prompt)  # [layers, h, l]
     if layers is not None:
-        known = sorted(runner.traits.layers)
-        attention = attention[[known.index(layer) for layer in layers]]
+        attending = sorted(runner.traits.layers)
+        attention = attention[[attending.index(layer) for layer in layers]]
     return _by_document(attention.mean((0, 1)), prompt.layout, per_token=per_token)
 
 

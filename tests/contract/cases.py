@@ -112,7 +112,7 @@ class Example:
     neutral_prompt: Prompt = LONG
 
 
-#: Methods whose documents do not see each other.
+#: Methods whose documents do not attend to each other.
 BLOCKS = NoInterDocumentAttention | ParallelContextWindows | StructuredPrompting | APE
 
 _SIW = SIW(alpha_per_document=None, alpha_dense=0.3, alpha_sparse=2.0, layers=(0, 1, 2))

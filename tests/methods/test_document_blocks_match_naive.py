@@ -1,4 +1,4 @@
-"""Documents that do not see each other, against one query and one key at a time."""
+"""Documents that do not attend to each other, against one query and one key at a time."""
 
 from __future__ import annotations
 

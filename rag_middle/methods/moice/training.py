@@ -68,12 +68,12 @@ def train_routers(
     factors = as_base_factors("train_routers", tuple(base_factors))
     traits = model_traits(model)
     require_rope("moice", traits)
-    begun = start or ExpertRouters.new(traits, factors, seed=seed)
+    routers = start or ExpertRouters.new(traits, factors, seed=seed)
     live = replace(
-        begun,
+        routers,
         gates={
             layer: ExpertGate(*(w.detach().clone().float().requires_grad_() for w in gate))
-            for layer, gate in begun.gates.items()
+            for layer, gate in routers.gates.items()
         },
     )
     method = MoICE(routers=live, top_k=top_k)
@@ -101,7 +101,7 @@ def train_routers(
         },
         provenance={
             "model": str(model.config.name_or_path or model.config.model_type),
-            "trained_steps": int(begun.provenance.get("trained_steps", 0)) + steps,
+            "trained_steps": int(routers.provenance.get("trained_steps", 0)) + steps,
             "learning_rate": learning_rate,
             "seed": seed,
             "examples": len(examples),

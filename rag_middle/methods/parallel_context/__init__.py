@@ -1,4 +1,4 @@
-"""Methods whose documents do not see each other; they differ in where documents stand."""
+"""Methods whose documents do not attend to each other; they differ in where documents stand."""
 
 from rag_middle.methods.parallel_context.ape import APE
 from rag_middle.methods.parallel_context.document_cache import DocumentCache

@@ -61,9 +61,9 @@ class APE(Method):
     scale: float = 0.9
 
     def __post_init__(self) -> None:
-        given = {"temperature": self.temperature, "scale": self.scale}
-        require_finite("APE", **given)
-        for name, value in given.items():
+        sharpening = {"temperature": self.temperature, "scale": self.scale}
+        require_finite("APE", **sharpening)
+        for name, value in sharpening.items():
             if value <= 0:
                 raise MethodConfigError(f"APE: {name} must be above 0, got {value}.")
 

@@ -1,4 +1,4 @@
-"""Documents that do not see each other, in a transformers layer.
+"""Documents that do not attend to each other, in a transformers layer.
 
 Rows, paddings and caches around the kernels.
 """
@@ -81,7 +81,7 @@ def _position_ids(placement: Placement, request: Request, start: int, columns: i
 
 
 class _BlockAttention(LayerHandler):
-    """Attention of one layer whose documents do not see each other, during one request.
+    """Attention of one layer whose documents do not attend to each other, during one request.
 
     The cache holds keys rotated at the plan's positions, so that generated tokens attend as in the
     unmodified model, on its own backend, unless what they read from documents is sharpened.

@@ -1,4 +1,4 @@
-"""Documents that do not see each other, for BLOOM, which keeps away from the common interface.
+"""Documents that do not attend to each other, for BLOOM, which has no attention interface.
 
 BLOOM computes scores by itself and adds a bias by position (ALiBi) and a mask to them. What a query
 sees, where keys stand and how much documents weigh are all sums to scores, so one bias of our own

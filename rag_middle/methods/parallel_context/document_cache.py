@@ -1,8 +1,9 @@
 """Documents read once and reused across questions.
 
-Where documents do not see each other (`parallel_context_windows`, `ape`), a document's keys and
-values depend on the model, on the prefix and on the document itself. A `DocumentCache` keeps them:
-in memory up to a number of bytes, and on disk where it is given a folder.
+Where documents do not attend to each other (`parallel_context_windows`, `ape`), a document's keys
+and values depend on the model, on the prefix and on the document itself. A `DocumentCache`, a KV
+cache by document, keeps them: in memory up to a number of bytes, and on disk where it is given a
+folder.
 """
 
 from __future__ import annotations
@@ -112,17 +113,17 @@ class DocumentCache:
                 and devices must be theirs. Called where a file is there.
         """
         with self._lock:
-            found = self._kept.get(key)
-            if found is not None:
+            states = self._kept.get(key)
+            if states is not None:
                 self._kept.move_to_end(key)
-        if found is None and self.directory is not None:
-            found = _read(self._path(key), tokens, like)
-            if found is not None:
-                self._keep(key, found)
+        if states is None and self.directory is not None:
+            states = _read(self._path(key), tokens, like)
+            if states is not None:
+                self._keep(key, states)
         with self._lock:
-            self._hits += found is not None
-            self._misses += found is None
-        return found
+            self._hits += states is not None
+            self._misses += states is None
+        return states
 
     def put(self, key: str, states: DocumentStates) -> None:
         """Keep states in memory, and on disk where there is a folder.
@@ -241,20 +242,20 @@ def _pieces(
     wanted: list[tuple[int, ...]] = [()] if prefix else []  # no tokens: the prefix itself
     wanted += [ids for ids in documents if ids]
     keys = {ids: _key(known_as, prefix, ids) for ids in wanted}
-    known = {ids: cache.get(key, len(ids or prefix), example) for ids, key in keys.items()}
-    missing = [ids for ids, states in known.items() if states is None and ids]
-    if any(states is None for states in known.values()):
+    by_ids = {ids: cache.get(key, len(ids or prefix), example) for ids, key in keys.items()}
+    missing = [ids for ids, states in by_ids.items() if states is None and ids]
+    if any(states is None for states in by_ids.values()):
         of_prefix, of_documents = document_states(model, prefix, missing, device)
         computed = dict(zip(missing, of_documents, strict=True))
-        if prefix and known[()] is None:
+        if prefix and by_ids[()] is None:
             computed[()] = of_prefix
         for ids, states in computed.items():
             try:
                 cache.put(keys[ids], states)
             except UnsupportedGenerationError as error:
                 unsaved = error
-        known |= computed
-    return [found for ids in wanted if (found := known[ids]) is not None], unsaved
+        by_ids |= computed
+    return [states for ids in wanted if (states := by_ids[ids]) is not None], unsaved
 
 
 def _key(model: str, prefix: tuple[int, ...], document: tuple[int, ...]) -> str:
@@ -360,8 +361,8 @@ def _tensors(data: bytes, key: str) -> dict[str, Tensor]:
     """What a file holds for this key."""
     try:
         header, payload = _parts(data)
-        said = header.pop("__metadata__", {})
-        if said.get("sha256") == _checksum(header, payload, key):
+        metadata = header.pop("__metadata__", {})
+        if metadata.get("sha256") == _checksum(header, payload, key):
             return load(data)
     except Exception as error:  # whatever somebody wrote there
         raise _DamagedError(f"{type(error).__name__}: {error}"[:200]) from error

@@ -44,7 +44,7 @@ class DocumentStates:
     @property
     def nbytes(self) -> int:
         """Memory that the tensors take."""
-        return sum(each.nbytes for each in (*self.keys, *self.values))
+        return sum(tensor.nbytes for tensor in (*self.keys, *self.values))
 
 
 class _Apart(Planner):

@@ -1,4 +1,4 @@
-"""Attention in which documents do not see each other, as tensor operations.
+"""Attention in which documents do not attend to each other, as tensor operations.
 
 A document's tokens see the prefix and their own document; tokens after the documents see
 everything before them. What later tokens read from documents may be sharpened (APE,

@@ -39,7 +39,7 @@ class NoInterDocumentAttention(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         title="No inter-document attention",
         paper="",
-        idea="Documents do not see each other.",
+        idea="Documents do not attend to each other.",
         cost="less than the unmodified prefill, the same decode",
         requires="documents marked in the prompt; softmax attention in every layer",
     )

@@ -43,7 +43,7 @@ class ParallelContextWindows(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         title="Parallel context windows",
         paper="arXiv:2212.10947",
-        idea="Documents do not see each other and all begin at the same position.",
+        idea="Documents do not attend to each other and all begin at the same position.",
         cost="less than the unmodified prefill, the same decode",
         requires="documents marked in the prompt; rotary positions and softmax attention in "
         "every layer",

@@ -1,4 +1,4 @@
-"""What methods whose documents do not see each other ask of a model."""
+"""What methods whose documents do not attend to each other ask of a model."""
 
 from __future__ import annotations
 

@@ -250,8 +250,8 @@ class _Scaler:
     @property
     def ranks_one(self) -> bool:
         """Scaling adds a rank-one term that we can compute without projecting again."""
-        known = not self.traits.uses_rope or self.traits.rotary is not None
-        return self.traits.affine_projections and known
+        rotation_known = not self.traits.uses_rope or self.traits.rotary is not None
+        return self.traits.affine_projections and rotation_known
 
     def _rank_one(
         self,

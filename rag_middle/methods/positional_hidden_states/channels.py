@@ -1,8 +1,8 @@
 """Hidden channels that carry position: the statistics of algorithm 1 in arXiv:2406.02536.
 
 Input is the mean hidden state of every decoder layer at every position, over many texts, so that
-what words mean has averaged out and what their place means remains. A channel that carries position
-then rises or falls along the text, smoothly, in many layers.
+what words mean has averaged out and what their position means remains. A channel that carries
+position then rises or falls along the text, smoothly, in many layers.
 
 Three rules are those of the authors' code, where the paper says less: a trend is that of the fitted
 values; values are scaled to [0, 1] and smoothed with a Savitzky-Golay filter before the second
@@ -164,7 +164,7 @@ def rank_channels(
     used = range(_FIRST_LAYER, num_layers - 1) if layers is None else layers
     trends = channel_trends(hidden, skip=skip_trend)[used.start : used.stop].cpu()
     smoothness = channel_smoothness(hidden, skip=skip_smoothness).cpu()
-    found = []
+    channels = []
     for channel in range(hidden.shape[2]):
         direction = 1 if (trends[:, channel] == 1).sum() > (trends[:, channel] == -1).sum() else -1
         trending = tuple(
@@ -176,12 +176,12 @@ def rank_channels(
             continue
         scores = smoothness[list(trending), channel]
         score = scores.sum() if pooled == "sum" else scores.min()
-        found.append(
+        channels.append(
             PositionalChannel(
                 channel=channel, direction=direction, layers=trending, smoothness=float(score)
             )
         )
-    return tuple(sorted(found, key=lambda each: each.smoothness))
+    return tuple(sorted(channels, key=lambda channel: channel.smoothness))
 
 
 def _scaled(values: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ _ORDERS = ("lexical", "frequency", "score", "given")
 
 @dataclass(frozen=True, kw_only=True)
 class RoToR(Method):
-    r"""Documents see each other, arranged in a circle whose order does not depend on the prompt.
+    r"""Documents attend to each other, arranged in a circle whose order does not depend on the prompt.
 
     A document token sees the prefix, its own document causally and all other documents entirely;
     later tokens see everything before them. One global order serves all queries: later tokens see
@@ -98,10 +98,10 @@ class RoToR(Method):
 
     def combine(self, logits: Tensor) -> Tensor:
         """Those of the surer reading."""
-        given, circled = logits.log_softmax(-1).unbind(-2)
+        in_order, in_circle = logits.log_softmax(-1).unbind(-2)
         margin = 0.0 if self.routing is None else self.routing
-        surer = given.exp().amax(-1) > circled.exp().amax(-1) + margin
-        return torch.where(surer[..., None], given, circled)
+        surer = in_order.exp().amax(-1) > in_circle.exp().amax(-1) + margin
+        return torch.where(surer[..., None], in_order, in_circle)
 
     @property
     def combines(self) -> bool:

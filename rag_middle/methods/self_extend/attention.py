@@ -127,15 +127,15 @@ class _GroupedAttention(ModelAttention):
         return self._output(self._results(call, weigh=False)), None
 
     def last_token_weights(self, call: AttentionCall) -> Tensor:
-        rows = [each.watched for each in self._weigh(call) if each.watched is not None]
-        means = [each.mean(1)[:, None, :, None] for each in rows]
+        rows = [result.watched for result in self._weigh(call) if result.watched is not None]
+        means = [result.mean(1)[:, None, :, None] for result in rows]
         return join_rows(self._request.groups, means)[:, 0, : self._request.width, 0]
 
     def attend_and_weigh(self, call: AttentionCall, columns: Tensor) -> tuple[Tensor, Tensor]:
         """As for every attention; `columns` must be the first after the padding."""
         results = self._weigh(call)
-        first = [each.first_weight for each in results if each.first_weight is not None]
-        weight = join_rows(self._request.groups, [each[..., None] for each in first])[..., 0]
+        first = [result.first_weight for result in results if result.first_weight is not None]
+        weight = join_rows(self._request.groups, [result[..., None] for result in first])[..., 0]
         return self._output(results), weight
 
     def _weigh(self, call: AttentionCall) -> list[Attended]:
@@ -165,7 +165,7 @@ class _GroupedAttention(ModelAttention):
 
     def _output(self, results: list[Attended]) -> Tensor:
         padded = self._start == 0
-        whole = join_rows(self._request.groups, [each.out for each in results], padded=padded)
+        whole = join_rows(self._request.groups, [result.out for result in results], padded=padded)
         return whole.transpose(1, 2)
 
     def _rule(self) -> ScoreRule:

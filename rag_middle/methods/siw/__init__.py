@@ -78,8 +78,8 @@ class SIW(Method):
         if self.layers is not None:
             object.__setattr__(self, "layers", as_indices("SIW", "layers", self.layers))
         if self.alpha_per_document is not None:
-            given = as_several("SIW", "alpha_per_document", self.alpha_per_document, "factors")
-            object.__setattr__(self, "alpha_per_document", given)
+            factors = as_several("SIW", "alpha_per_document", self.alpha_per_document, "factors")
+            object.__setattr__(self, "alpha_per_document", factors)
         alphas = {"alpha_dense": self.alpha_dense, "alpha_sparse": self.alpha_sparse}
         for index, alpha in enumerate(self.alpha_per_document or ()):
             alphas[f"alpha_per_document[{index}]"] = alpha
@@ -164,8 +164,8 @@ def _flags_by_layer(areas: object) -> dict[int, tuple[bool, ...]]:
         )
     as_indices("SIW", "dense_areas", areas)
     for layer, flags in areas.items():
-        given = as_several("SIW", f"dense_areas[{layer}]", flags, "flags")
-        if not given or not all(isinstance(flag, bool) for flag in given):
+        several = as_several("SIW", f"dense_areas[{layer}]", flags, "flags")
+        if not several or not all(isinstance(flag, bool) for flag in several):
             raise MethodConfigError(
                 f"SIW: dense_areas[{layer}] must hold at least one flag, all of them true or "
                 f"false, got {flags!r}."

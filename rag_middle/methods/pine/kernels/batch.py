@@ -157,7 +157,7 @@ def decode_batch(
     copies = columns.lengths.shape[1] + 1
     chunks = row_chunks(0, m, b * h * copies * keys.shape[2], scores_at_once(q.device))
     outputs, sums = zip(*(step.attend(first, last) for first, last in chunks), strict=True)
-    lse = torch.cat([each for each in sums if each is not None], dim=2) if need_lse else None
+    lse = torch.cat([total for total in sums if total is not None], dim=2) if need_lse else None
     return torch.cat(outputs, dim=2).to(q.dtype), lse
 
 
@@ -215,14 +215,14 @@ class _Step:
     def _scores_by_document(self, placed: Tensor, shifts: Tensor) -> Tensor:
         """Scores `[b, h, c, n]` of queries that see documents moved back by `[b, h, c, D]`."""
         tables, (b, h, c, _) = self.tables, placed.shape
-        each = placed[:, :, :, None]
+        placed_queries = placed[:, :, :, None]
         moved = rotate(
-            each.expand(*shifts.shape, -1),
+            placed_queries.expand(*shifts.shape, -1),
             tables.shift_cos[shifts],
             tables.shift_sin[shifts],
             tables.style,
         )
-        queries = torch.cat((moved, each), dim=3)  # [b, h, c, D + 1, d]
+        queries = torch.cat((moved, placed_queries), dim=3)  # [b, h, c, D + 1, d]
         scores = self._products(queries, self.keys).view(b, h, c, -1, self.stop)
         own = self.document_of[:, None, None, None].expand(-1, h, c, -1, -1)
         return scores.gather(3, own)[:, :, :, 0]
