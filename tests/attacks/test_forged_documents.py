@@ -15,7 +15,16 @@ from typing import Any
 import pytest
 from transformers import LlamaConfig
 
-from rag_middle.documents import CLOSE_MARKER, OPEN_MARKER, ContextPrompt, escape, mark, parse
+from rag_middle.documents import (
+    CLOSE_MARKER,
+    OPEN_MARKER,
+    ContextPrompt,
+    escape,
+    mark,
+    parse,
+    unmark,
+)
+from rag_middle.errors import RagMiddleError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.markers import seal
 from rag_middle.notices import UnreadMarkersWarning
@@ -50,11 +59,12 @@ class Watched(RagMiddleModel):
 class Attacker:
     """Writes hostile text; it has seen marked documents, and may send parts of them.
 
-    Never a whole one: that would be that document again, and rightly so.
+    A whole one only if it `repeats`: that is that document again, and rightly so.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, repeats: bool = False) -> None:
         self._random = random.Random(seed)
+        self._repeats = repeats
         self.seen = [mark("An old document & more."), seal("Text.", "text")]
 
     def text(self) -> str:
@@ -71,6 +81,8 @@ class Attacker:
         if kind < 3:
             return self._random.choice(PARTS)
         marked = self._random.choice(self.seen)
+        if self._repeats and self._random.randrange(3) == 0:
+            return marked
         start, end = marked.index("]]") + 2, marked.rindex("[[")
         if kind == 3:  # its markers, or others, around another text
             opening = self._random.choice([marked[:start], OPEN_MARKER, f"[[rm:doc:{'0' * 24}]]"])
@@ -119,6 +131,20 @@ def langchain_text(model: Watched, attacker: Attacker, documents: list[str]) -> 
     values = {"before": attacker.text(), "question": attacker.text()}
     context = format_docs(_langchain(documents))
     return (prompt | RagMiddleLLM(model=model, max_tokens=1)).invoke({**values, "context": context})
+
+
+def langchain_text_of_messages(model: Watched, attacker: Attacker, documents: list[str]) -> object:
+    from langchain_core.prompts import ChatPromptTemplate
+
+    from langchain_rag_middle import RagMiddleLLM, format_docs
+
+    names = ("rules", "before", "answer", "context", "question")
+    roles = ("system", "human", "ai", "human", "human")
+    turns = [(role, f"{{{name}}}") for role, name in zip(roles, names, strict=True)]
+    values = {name: attacker.text() for name in names}
+    values["context"] = format_docs(_langchain(documents))
+    chain = ChatPromptTemplate.from_messages(turns) | RagMiddleLLM(model=model, max_tokens=1)
+    return chain.invoke(values)
 
 
 def langchain_chat(model: Watched, attacker: Attacker, documents: list[str]) -> object:
@@ -253,6 +279,7 @@ WAYS: dict[str, tuple[Way, str]] = {
     "marked prompt": (core_marked, ""),
     "marked prompt without documents": (core_without_documents, ""),
     "LangChain LLM": (langchain_text, "langchain_rag_middle"),
+    "LangChain LLM with messages": (langchain_text_of_messages, "langchain_rag_middle"),
     "LangChain chain with history": (langchain_chat, "langchain_rag_middle"),
     "LangChain documents=": (langchain_documents, "langchain_rag_middle"),
     "LangChain tools": (langchain_tools, "langchain_rag_middle"),
@@ -314,6 +341,42 @@ def test_exactly_the_documents_of_the_application_reach_the_model(
         assert [text.rstrip("\n") for text in model.read] == [t.rstrip("\n") for t in documents]
         tried["requests"] += 1
         tried["documents sent"] += len(documents)
+
+
+@pytest.mark.timeout(60 + 2 * ROUNDS)
+@pytest.mark.parametrize("way", WAYS)
+def test_documents_sent_again_take_no_others_place(
+    way: str, model: Watched, tried: Counter[str]
+) -> None:
+    send, package = WAYS[way]
+    if package:
+        pytest.importorskip(package)
+    for seed in range(ROUNDS):
+        attacker = Attacker(seed, repeats=True)
+        documents = attacker.documents()
+        count_texts(attacker, tried)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnreadMarkersWarning)
+            try:
+                send(model, attacker, documents)
+            except RagMiddleError as error:
+                # In one message, with other text between it and the application's documents.
+                if "Documents must stand together" not in str(error):
+                    raise
+                tried["requests refused"] += 1
+                continue
+        # LangChain's document prompts unmark what stands in a document.
+        expected = [{t.rstrip("\n"), unmark(t).rstrip("\n")} for t in documents]
+        repeated = [unmark(text).rstrip("\n") for text in attacker.seen]
+        more = 0
+        for text in (text.rstrip("\n") for text in model.read):
+            if expected and text in expected[0]:
+                del expected[0]
+            else:
+                assert text in repeated
+                more += 1
+        assert not expected
+        tried["requests with a repeated document"] += more > 0
 
 
 @pytest.mark.timeout(60 + 2 * ROUNDS)
