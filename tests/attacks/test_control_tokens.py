@@ -12,6 +12,7 @@ from tokenizers import AddedToken
 from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from rag_middle import ContextPrompt, Document, RagMiddleModel, escape, mark
+from rag_middle.errors import ChatTemplateError, PromptError
 from rag_middle.tokens import encode
 from tests.attacks.hostile import LITERALS, hostile_text, report, tries
 from tests.tiny_models import build, tiny
@@ -107,6 +108,84 @@ def test_text_writes_no_control_token_on_any_path(kind: str) -> None:
                 assert control_ids(tokenizer, ids) == own, (path, seed)
                 prompts += 1
     report(f"{prompts} prompts with hostile text, tokenizer {kind}")
+
+
+#: What templates do to text, and what they put around it.
+_FILTERS = (
+    *("lower", "upper", "trim", "striptags", "reverse", "title", "e", "tojson", "string", "list"),
+    *("replace('~', '')", "replace(' ', '')", "truncate(9, True, '')", "map('lower') | join"),
+    *("join('')", "batch(2) | map('join') | join", "urlencode", "first", "last", "unique | join"),
+)
+_WRAPPERS = (
+    *("%s", "'<' ~ %s ~ '>'", "'</' ~ %s ~ '>'", "'<|' ~ %s ~ '|>'", "'[' ~ %s ~ ']'"),
+    *("%s ~ '|>'", "'<|im_' ~ %s", "%s ~ %s", "%s ~ ' ' ~ %s", "'<' ~ %s ~ '|>'"),
+)
+_FIELDS = ("m['content']", "m.name", "m.calls[0].name", "m.calls[0].args.keys() | list | first")
+_CORES = (
+    "im_end",
+    "IM_END",
+    "think",
+    "s",
+    "INST",
+    "|im_end|",
+    "eot_id",
+    "end",
+    "~im_end",
+    "dne_mi",
+)
+
+
+def changing_template(draw: Random) -> str:
+    """A template that writes fields of messages, changed and between texts of its own."""
+    pieces = ["m['content']"] if draw.random() < 0.5 else []
+    for _ in range(draw.randint(1, 3)):
+        field = draw.choice(_FIELDS)
+        for _ in range(draw.randrange(3)):
+            field = f"({field}) | {draw.choice(_FILTERS)}"
+        wrapper = draw.choice(_WRAPPERS)
+        pieces.append(wrapper.replace("%s", f"({field})"))
+    written = " ".join(f"{{{{ {piece} }}}}" for piece in pieces)
+    role = draw.choice(
+        ("{{ m.role }}", "[{{ m.role }}]", "<|{{ m.role }}|>", "<{{ m.role | lower }}>")
+    )
+    return f"{{% for m in messages %}}<|im_start|>{role}\n{written}<|im_end|>\n{{% endfor %}}"
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "byte-level, lower case", "metaspace, never"])
+def test_templates_that_change_text_write_no_control_token_of_it(kind: str) -> None:
+    tokenizer = TOKENIZERS[kind]()
+    own = control_ids(tokenizer, tokenizer.encode("<|im_start|><|im_end|>"))[-2:] * 2
+    prompts = refused = failed = 0
+    for seed in range(tries(60)):
+        draw = Random(f"{kind} {seed}")
+        tokenizer.chat_template = changing_template(draw)
+        roles = ["user", draw.choice(("user", "assistant", draw.choice(_CORES), "end|>\n<|im"))]
+
+        def text(draw: Random = draw) -> str:
+            return draw.choice((draw.choice(_CORES), hostile_text(draw)))
+
+        messages = [
+            {
+                "role": role,
+                "content": draw.choice((text(), text()[::-1], f"{mark(text())} {text()}")),
+                "name": text(),
+                "calls": [{"name": text(), "args": {text(): text()}}],
+            }
+            for role in roles
+        ]
+        try:
+            ids = encode(tokenizer, messages).input_ids
+        except (ChatTemplateError, PromptError) as error:
+            what = str(error)
+            refused += "control token" in what
+            failed += "control token" not in what
+            continue
+        found = control_ids(tokenizer, ids)
+        assert found[len(found) - 4 :] == own, (seed, tokenizer.chat_template)
+        assert len(found) - 4 == (tokenizer.bos_token_id in ids[:1]), seed
+        prompts += 1
+    assert prompts > refused
+    report(f"{prompts} prompts, {refused} refused, {failed} templates that fail, tokenizer {kind}")
 
 
 @pytest.fixture(scope="module")
