@@ -197,7 +197,7 @@ def render_chat(
             "instruction-tuned model's tokenizer, or encode a single prompt with template='raw'."
         )
     write = _ChatTemplate(tokenizer, template_options)
-    return _Rendering(write, encoder, conversation, write.sources).render()
+    return _Rendering(write, encoder, conversation, write.sources, template_options).render()
 
 
 def render_written(
@@ -224,6 +224,7 @@ class _Rendering:
         encoder: of the tokenizer.
         conversation: messages and documents.
         sources: the template as Jinja text, where it is a tokenizer's.
+        options: what else that one reads.
     """
 
     def __init__(
@@ -232,6 +233,7 @@ class _Rendering:
         encoder: TextEncoder,
         conversation: Conversation,
         sources: Sequence[str] = (),
+        options: object = None,
     ) -> None:
         self._write = write
         self._encoder = encoder
@@ -240,7 +242,7 @@ class _Rendering:
         self._names, phrases = _vocabulary(tuple(sources)) if sources else (None, r"\w+")
         self._phrases = re.compile(f"({phrases})")
         strings = [conversation.prompt.prefix, conversation.prompt.suffix, *sources]
-        _map_strings(conversation.messages, strings.append)
+        _map_strings([conversation.messages, options], strings.append)
         self._documents, self._cut, self._opening, self._closing = _absent_characters(4, *strings)
 
     def render(self) -> RenderedChat:
@@ -381,8 +383,9 @@ class _Rendering:
         What templates look for stays: the strings in a Jinja template, words for a function.
         """
         pieces = self._phrases.split(text)
+        near = set(filter(self._encoder.is_near_control, {*pieces[1::2]}))
         pieces[::2] = map(_masked, pieces[::2])
-        pieces[1::2] = [_masked(p) if self._encoder.is_near_control(p) else p for p in pieces[1::2]]
+        pieces[1::2] = [_masked(piece) if piece in near else piece for piece in pieces[1::2]]
         harmless = "".join(pieces)
         return harmless if self._inert(harmless) == harmless else _masked(text)
 
@@ -418,7 +421,7 @@ def _vocabulary(sources: tuple[str, ...]) -> tuple[frozenset[str], str]:
     for source in sources:
         try:
             tokens = list(Environment().lexer.tokenize(source))
-        except TemplateSyntaxError:  # an option that is no template; a template is refused later
+        except TemplateSyntaxError:  # refused when it is rendered
             continue
         names |= {token.value for token in tokens if token.type == "name"}
         phrases |= {token.value for token in tokens if token.type == "string"}
@@ -434,7 +437,8 @@ class _ChatTemplate:
         self._tokenizer = tokenizer
         self._options = options
         self.sources: list[str] = []
-        _map_strings([tokenizer.chat_template, options], self.sources.append)
+        templates = [tokenizer.chat_template, options.get("chat_template")]
+        _map_strings(templates, self.sources.append)
 
     def __call__(self, messages: Sequence[Message]) -> str:
         if any(message["role"] == "system" for message in messages) and not self._takes_system:

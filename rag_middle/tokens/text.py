@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -111,10 +112,15 @@ class TextEncoder:
         return [token for token in ids if token in self._control]
 
     def is_near_control(self, text: str) -> bool:
-        """Whether the text holds a control token or is part of one, in capitals or not."""
+        """Whether the text is part of a control token or holds one, in capitals or not."""
         folded = text.casefold()
-        literals = (literal.casefold() for literal in (*self._control.values(), self._unk_literal))
-        return any(folded in literal or (literal and literal in folded) for literal in literals)
+        # A word holds none, or is one.
+        holds = not text.isalnum() and any(x in folded for x in self._folded.split("\0") if x)
+        return holds or folded in self._folded
+
+    @cached_property
+    def _folded(self) -> str:
+        return "\0".join([*self._control.values(), self._unk_literal]).casefold()
 
     def _inert(self, text: str, continues: bool) -> list[tuple[str, list[int]]]:
         """Pieces of a text without control tokens, and the ids of each."""
