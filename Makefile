@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 # One thread per process: the tests run in parallel, and small models gain nothing from more.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo test check bench docs
+.PHONY: setup demo test contract check bench docs
 
 setup: $(READY)
 
@@ -22,8 +22,15 @@ $(READY): pyproject.toml constraints.txt $(wildcard integrations/*/pyproject.tom
 demo: setup
 	env -u OMP_NUM_THREADS $(BIN)/rag-middle demo --out build/demo
 
+# Workers take tests from each other at the end; until then each keeps to its modules and fixtures.
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses=8 --dist worksteal
+
 test: setup
-	$(BIN)/python -m pytest -n auto --maxprocesses=8
+	$(PYTEST) -m "not slow"
+
+# Every method on every family of models; `make test` runs a covering choice of these pairs.
+contract: setup
+	$(PYTEST) --all-pairs tests/contract tests/test_families.py
 
 check: setup
 	PATH="$(abspath $(BIN)):$$PATH" .ci/run

@@ -140,6 +140,7 @@ def test_the_operator_of_pine_is_measured(
     assert (shown["provenance"]["clock"], shown["provenance"]["threads"]) == ("wall", 1)
 
 
+@pytest.mark.slow
 def test_the_lpes_search_is_compared_with_the_papers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -187,3 +188,16 @@ def test_a_fitness_that_is_never_reached_counts_as_more_than_any_other(
     assert reached == "| 0 | 0.7000 | 240 | 160 | 120 | 150 | 0.50 | 0.75 |"
     assert missed == "| 1 | 0.7000 | 240 | 160 | never | 150 |  |  |"
     assert median.endswith("| inf | inf |")
+
+
+def test_every_deliberate_fault_changes_one_place_that_exists() -> None:
+    names = runpy.run_path(str(FOLDER / "mutations.py"))
+    faults, root = names["FAULTS"], FOLDER.parent
+    assert len(faults) >= 40
+    assert len({(fault.path, fault.name) for fault in faults}) == len(faults)
+    for fault in faults:
+        text = (root / fault.path).read_text(encoding="utf-8")
+        assert text.count(fault.old) == 1, f"{fault.path}: {fault.name}: mend the fault's text"
+        assert fault.old != fault.new
+        compile(text.replace(fault.old, fault.new), fault.path, "exec")
+        assert all((root / path).exists() for path in fault.tests)

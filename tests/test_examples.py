@@ -34,6 +34,7 @@ def test_quickstart_answers_from_a_folder_with_sources(
     assert facts.startswith("pine, ")
 
 
+@pytest.mark.slow  # builds an index with the real embedder
 def test_quickstart_finds_the_answer_and_cites_its_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

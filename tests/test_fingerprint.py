@@ -290,6 +290,7 @@ def test_a_request_of_another_thread_leaves_it(family_model: FamilyModel) -> Non
     assert found == [before]
 
 
+@pytest.mark.slow  # starts a process that imports everything again
 def test_it_is_the_same_in_another_process_and_keeps_no_model() -> None:
     code = (
         "from tests.test_fingerprint import *; m = build('fingerprint', tiny(LlamaConfig), 'sdpa');"

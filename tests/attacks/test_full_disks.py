@@ -207,6 +207,7 @@ def test_a_full_disk_costs_nothing_that_was_saved(write: Write, tmp_path: Path) 
     report(f"{write.__name__}: {full} times a full disk")
 
 
+@pytest.mark.slow  # starts a process that imports everything again
 def test_a_full_disk_costs_no_report(page: Write, tmp_path: Path) -> None:
     report(f"page: {attack(page, tmp_path, 1, False)} times a full disk")
 

@@ -118,6 +118,7 @@ def test_requests_of_many_threads_get_what_each_gets_alone(network: PreTrainedMo
     report(f"{count} mixed requests of {THREADS} threads, half of them streams left midway")
 
 
+@pytest.mark.slow
 def test_memory_stays_flat_over_many_calls(network: PreTrainedModel) -> None:
     model = RagMiddleModel(network, byte_level_bpe())
 

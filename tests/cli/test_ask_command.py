@@ -208,6 +208,7 @@ def test_a_terminal_gets_no_control_characters(
     assert "\x1b" not in shown.out + shown.err
 
 
+@pytest.mark.slow  # starts a process that imports everything again
 def test_the_installed_script_with_the_real_embedder(
     model: Path, docs: Path, tmp_path: Path
 ) -> None:

@@ -59,6 +59,7 @@ def test_answers_curves_findings_and_paths_are_shown(demo: Run, tmp_path: Path) 
     assert "<h1>" in Path(html).read_text()
 
 
+@pytest.mark.slow
 def test_steps_are_told_line_by_line_where_no_terminal_shows_bars(demo: Run) -> None:
     lines = demo("--method", "siw").err.splitlines()
     steps = [line for line in lines if line.startswith("Step ")]
@@ -79,6 +80,7 @@ def test_json_holds_everything_and_nothing_else_is_written(demo: Run, tmp_path: 
     assert written["curves"] == described["curves"]
 
 
+@pytest.mark.slow
 def test_the_page_is_opened_if_wanted(demo: Run, tmp_path: Path, monkeypatch: Any) -> None:
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)

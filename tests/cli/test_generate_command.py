@@ -288,6 +288,7 @@ def test_control_characters_do_not_reach_a_terminal(
     assert capsys.readouterr().out == "line\n\ttab �[31mred�]0;title� �2J�"
 
 
+@pytest.mark.slow  # starts a process that imports everything again
 def test_the_installed_script(model: Path, prompt_file: Path) -> None:
     script = Path(sys.executable).with_name("rag-middle")
     finished = subprocess.run(

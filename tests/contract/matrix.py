@@ -120,7 +120,7 @@ def _half_precision() -> Iterator[str]:
     )
     yield (
         "- a left-padded row equals the prompt alone within three times that error, but where "
-        "rounding makes one method of a family choose otherwise;"
+        "rounding makes one method in six of a family choose otherwise, an expert for example;"
     )
     yield (
         "- the float32 model makes the choices that the half-precision one made (the order of "

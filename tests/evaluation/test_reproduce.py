@@ -21,6 +21,11 @@ pytest.importorskip("yaml", reason="needs pyyaml (extra eval)")
 
 FOLDER = Path(__file__).parents[2] / "examples" / "reproduce"
 CONFIGS = sorted(FOLDER.glob("*/*.yaml"))
+#: The configuration of each paper that takes least time.
+QUICK = (
+    *("pine/judge", "ms_poe/multi_document_qa", "positional_hidden_states/key_value_retrieval"),
+    *("lpes/multi_document_qa", "siw/key_value_retrieval"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +91,14 @@ def tiny_version(config: EvaluationConfig) -> EvaluationConfig:
     return replace(config, models=(entry,), tasks=tasks)
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=name, marks=() if name in QUICK else pytest.mark.slow)
+        for path in CONFIGS
+        for name in [f"{path.parent.name}/{path.stem}"]
+    ],
+)
 def test_a_configuration_runs_with_a_tiny_model(
     path: Path,
     data: Path,
@@ -123,7 +135,14 @@ def test_a_configuration_runs_with_a_tiny_model(
             assert f"published ({config.source})" in page
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=name, marks=() if name in QUICK else pytest.mark.slow)
+        for path in CONFIGS
+        for name in [f"{path.parent.name}/{path.stem}"]
+    ],
+)
 def test_published_numbers_belong_to_something_that_is_run(path: Path) -> None:
     config = read_config(path)
     models = {each.name for each in config.models}

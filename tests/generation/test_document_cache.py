@@ -377,6 +377,7 @@ def test_a_folder_that_cannot_be_written_is_named(
         again.generate(prompt, method="ape", max_new_tokens=1)
 
 
+@pytest.mark.slow  # starts a process that imports everything again
 def test_a_writer_that_is_killed_leaves_nothing_half_written(tmp_path: Path) -> None:
     code = (
         "import sys, torch\n"

@@ -83,7 +83,7 @@ READ_AGAIN = {
 }
 
 
-@pytest.mark.parametrize("family", SUPPORTED)
+@pytest.mark.pairs(("family",), [(family,) for family in SUPPORTED])
 def test_scores_are_those_of_prompts_read_for_every_method(
     family: str, family_model: FamilyModel, tokenizer: PreTrainedTokenizerFast
 ) -> None:

@@ -90,13 +90,11 @@ class NaiveLlama:
     def rotated(self, x: Tensor, positions: Tensor) -> Tensor:
         """`x` `[n, d]` at `positions` `[n]`: channel `i` turns with channel `i + d/2`."""
         half = self.head_size // 2
-        out = x.clone()
-        for i in range(half):
-            angle = positions * self.theta ** (-2 * i / self.head_size)
-            cos, sin = torch.cos(angle), torch.sin(angle)
-            out[:, i] = x[:, i] * cos - x[:, i + half] * sin
-            out[:, i + half] = x[:, i + half] * cos + x[:, i] * sin
-        return out
+        turns = self.theta ** (-2 * torch.arange(half, dtype=torch.float64) / self.head_size)
+        angles = positions[:, None] * turns
+        cos, sin = torch.cos(angles).to(x.dtype), torch.sin(angles).to(x.dtype)
+        first, second = x[:, :half], x[:, half:]
+        return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=1)
 
     def weights_of(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Causal attention weights `[n, n]`."""

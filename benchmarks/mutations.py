@@ -1,0 +1,619 @@
+"""Which faults the tests find: deliberate ones, each in a copy of the repository.
+
+    python benchmarks/mutations.py                   every fault, results to benchmarks/results
+    python benchmarks/mutations.py --only window     those whose name contains the word
+    python benchmarks/mutations.py --jobs 1          one at a time
+
+A fault replaces one piece of text in one file. The tests that belong to the file's folder (`TESTS`)
+then run until the first failure: those of ``make test``, and where they find nothing those that
+only ``.ci/run`` adds (all pairs of families and methods, slow tests). The long suite contains the
+short one, so a fault that the short one finds needs no long run. In the end, all tests that failed
+run once without a fault, and have to pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import count
+from pathlib import Path
+from threading import local
+from time import perf_counter
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "mutations"
+COPIED = ("rag_middle", "tests", "integrations", "examples", "docs", "benchmarks")
+SECONDS = 900  # for one run; a fault that makes tests hang is found
+
+#: The tests that run for a fault in a folder, most specific folder first.
+TESTS: dict[str, tuple[str, ...]] = {
+    "rag_middle/methods": ("tests/methods", "tests/ops", "tests/contract", "tests/golden"),
+    "rag_middle/ops": ("tests/ops", "tests/methods", "tests/contract", "tests/golden"),
+    "rag_middle/attention": ("tests/attention", "tests/methods", "tests/contract"),
+    "rag_middle/generation": ("tests/generation", "tests/contract/test_generation_ways.py"),
+    "rag_middle/tokens": ("tests/tokens", "tests/attacks/test_control_tokens.py"),
+    "rag_middle/retrieval": ("tests/retrieval",),
+    "rag_middle/evaluation": ("tests/evaluation",),
+    "rag_middle/calibration": ("tests/calibration",),
+    "rag_middle/answering": ("tests/answering",),
+    "rag_middle/profiles": ("tests/profiles",),
+    "rag_middle/": ("tests/documents", "tests/tokens", "tests/attacks/test_forged_documents.py"),
+    "integrations/langchain": ("integrations/langchain/tests",),
+    "integrations/llama_index": ("integrations/llama_index/tests",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One wrong line.
+
+    Attributes:
+        name: what is wrong.
+        path: of the file, relative to the repository.
+        old: text that occurs once in the file.
+        new: what stands there instead.
+    """
+
+    name: str
+    path: str
+    old: str
+    new: str
+
+    @property
+    def tests(self) -> tuple[str, ...]:
+        """Paths of the tests that belong to it."""
+        return next(tests for folder, tests in TESTS.items() if self.path.startswith(folder))
+
+
+def _faults(path: str, *changes: tuple[str, str, str]) -> list[Fault]:
+    return [Fault(name, path, old, new) for name, old, new in changes]
+
+
+A, M, G = "rag_middle/attention", "rag_middle/methods", "rag_middle/generation"
+R, E, C = "rag_middle/retrieval", "rag_middle/evaluation", "rag_middle/calibration"
+LANGCHAIN = "integrations/langchain/langchain_rag_middle"
+LLAMA_INDEX = "integrations/llama_index/llama_index/llms/rag_middle"
+
+FAULTS: tuple[Fault, ...] = (
+    # -- attention ---------------------------------------------------------------------------------
+    *_faults(
+        f"{A}/weights.py",
+        (
+            "window of the last rows one too long",
+            "hidden | (distance >= traits.sliding_window)",
+            "hidden | (distance > traits.sliding_window)",
+        ),
+        (
+            "window of the first column one too long",
+            "visible & (distance < self._traits.sliding_window)",
+            "visible & (distance <= self._traits.sliding_window)",
+        ),
+        ("sinks left out of the log-sum-exp", 'sinks=call.options.get("s_aux")', "sinks=None"),
+    ),
+    *_faults(
+        f"{A}/request.py",
+        (
+            "padding of joined rows on the wrong side",
+            "columns - part.shape[2] :] = part",
+            ": part.shape[2]] = part",
+        ),
+        (
+            "restored columns in the wrong order",
+            "(prompt, dropped, recent)",
+            "(prompt, recent, dropped)",
+        ),
+    ),
+    *_faults(
+        f"{A}/patch.py",
+        ("hook left on the module", "stack.callback(before.remove)", "stack.callback(len, '')"),
+        (
+            "other threads see the method",
+            "if handler_of(owner or module) is None:",
+            "if False:",
+        ),
+    ),
+    *_faults(
+        f"{A}/rotary.py",
+        (
+            "positions multiplied instead of divided",
+            "self.position_ids.float() / scale",
+            "self.position_ids.float() * scale",
+        ),
+        (
+            "every row gets the first row's table",
+            "table[min(row, len(table) - 1)]",
+            "table[0]",
+        ),
+    ),
+    *_faults(
+        f"{A}/observe.py",
+        ("sinks left out of observed attention", "self._traits, sinks=sinks)", "self._traits)"),
+    ),
+    *_faults(
+        f"{A}/row_states.py",
+        ("rows stored on the left", "padding = self.columns - key.shape[2]", "padding = 0"),
+    ),
+    # -- ops ---------------------------------------------------------------------------------------
+    *_faults(
+        "rag_middle/ops/curves.py",
+        ("last layer not at the curve's end", "layer / (num_layers - 1)", "layer / num_layers"),
+        (
+            "curve read backwards",
+            "u ** (degree - k) * t**k",
+            "u**k * t ** (degree - k)",
+        ),
+    ),
+    *_faults(
+        "rag_middle/ops/lse.py",
+        ("a token does not see itself", "> rows\n", ">= rows\n"),
+        ("window of the log-sum-exp off by one", ">= window)", "> window)"),
+        (
+            "soft cap not multiplied back",
+            "softcap * torch.tanh(scores / softcap)",
+            "torch.tanh(scores / softcap)",
+        ),
+    ),
+    *_faults(
+        "rag_middle/ops/rope.py",
+        ("sign of a rotation", "second * cos + first * sin", "second * cos - first * sin"),
+        (
+            "sign of interleaved tables",
+            "torch.stack((-sin, sin), dim=-1)",
+            "torch.stack((sin, -sin), dim=-1)",
+        ),
+    ),
+    # -- methods -----------------------------------------------------------------------------------
+    *_faults(
+        f"{M}/ms_poe/kernels.py",
+        ("padding counts in the mean", "threshold / tokens[..., None]", "threshold / n"),
+        (
+            "rank taken for order",
+            'order if assign == "order" else order.argsort(dim=-1, stable=True)',
+            "order",
+        ),
+        ("awareness in half precision", "query.float().view(b, g", "query.bfloat16().view(b, g"),
+    ),
+    *_faults(
+        f"{M}/ms_poe/attention.py",
+        (
+            "keys of a group take the last head's ratio",
+            "table[:, ::groups]",
+            "table[:, groups - 1 :: groups]",
+        ),
+    ),
+    *_faults(
+        f"{M}/siw/attention.py",
+        ("factor instead of its excess", "((factors - 1)[:, :, None]", "(factors[:, :, None]"),
+        ("value of the padding", "values[rows, :, first]", "values[rows, :, 0]"),
+        (
+            "dense and sparse swapped",
+            "(self.alpha_dense - 1) * (density > 0) + (self.alpha_sparse - 1) * (density < 0)",
+            "(self.alpha_dense - 1) * (density < 0) + (self.alpha_sparse - 1) * (density > 0)",
+        ),
+    ),
+    *_faults(
+        f"{M}/siw/__init__.py",
+        ("edge of a document for its centre", "(index + 0.5) / len", "index / len"),
+    ),
+    *_faults(
+        f"{M}/pine/__init__.py",
+        (
+            "documents not sorted",
+            "sorted(range(len(documents)), key=documents.__getitem__)",
+            "list(range(len(documents)))",
+        ),
+    ),
+    *_faults(
+        f"{M}/pine/attention.py",
+        ("sign of the sinks", "torch.sigmoid(lse - sinks", "torch.sigmoid(sinks - lse"),
+    ),
+    *_faults(
+        f"{M}/pine/kernels/importance.py",
+        ("least important document nearest", "descending=True", "descending=False"),
+    ),
+    *_faults(
+        f"{M}/pine/kernels/heads.py",
+        (
+            "window of re-assigned distances off by one",
+            "key_positions >= self.rule.window",
+            "key_positions > self.rule.window",
+        ),
+    ),
+    *_faults(
+        f"{M}/rotor/kernels.py",
+        ("prefix not moved back", "return distance + moved", "return distance"),
+    ),
+    *_faults(
+        f"{M}/self_extend/kernels.py",
+        (
+            "neighbourhood one token too long",
+            "torch.arange(low, high, device=near.device) >= window",
+            "torch.arange(low, high, device=near.device) > window",
+        ),
+    ),
+    *_faults(
+        f"{M}/self_extend/attention.py",
+        ("grouped queries not shifted", "grouped + plan.query_shift", "grouped"),
+        ("length counted without the token", "(tokens() + 1)", "tokens()"),
+    ),
+    *_faults(
+        f"{M}/moice/attention.py",
+        ("experts summed instead of averaged", "1 / experts, device", "1.0, device"),
+    ),
+    *_faults(
+        f"{M}/parallel_context/kernels.py",
+        (
+            "later tokens continue after the shortest document",
+            "first + max(layout.document_lengths)",
+            "first + min(layout.document_lengths)",
+        ),
+    ),
+    *_faults(
+        f"{M}/positional_hidden_states/attention.py",
+        ("whole channel added, not its excess", "(self.scaling.factor - 1)", "self.scaling.factor"),
+    ),
+    *_faults(
+        f"{M}/position_interpolation.py",
+        (
+            "no check for rotary positions",
+            'require_rope("position_interpolation", traits)',
+            "pass",
+        ),
+    ),
+    *_faults(
+        f"{M}/lpes.py",
+        ("first layer's factor everywhere", "scale=factors[layer]", "scale=factors[0]"),
+    ),
+    *_faults(
+        f"{M}/permutation.py",
+        (
+            "orders averaged over the vocabulary",
+            "logits.log_softmax(-1).mean(-2)",
+            "logits.log_softmax(-2).mean(-2)",
+        ),
+    ),
+    *_faults(
+        f"{M}/attn_rank.py",
+        ("document and place swapped", "order[place] = document", "order[document] = place"),
+    ),
+    *_faults(
+        f"{M}/attention_sorting.py",
+        ("best document first", "1 if self.best_last else -1", "-1 if self.best_last else 1"),
+    ),
+    *_faults(
+        f"{M}/long_context_reorder.py",
+        ("second half not reversed", "ranked[1::2][::-1]", "ranked[1::2]"),
+    ),
+    # -- generation, tokens, documents -------------------------------------------------------------
+    *_faults(
+        f"{G}/overflow.py",
+        (
+            "one token more than the window",
+            "max_new_tokens - context_window\n",
+            "max_new_tokens - context_window - 1\n",
+        ),
+        ("earlier of equal documents dropped", "(relevance[i], -i)", "(relevance[i], i)"),
+    ),
+    *_faults(
+        f"{G}/scoring.py",
+        ("softmax over tokens", "logits.log_softmax(dim=-1)", "logits.log_softmax(dim=1)"),
+    ),
+    *_faults(
+        f"{G}/sampling.py",
+        ("temperature multiplied", "keepdim=True)) / temperature", "keepdim=True)) * temperature"),
+        ("top_p without effect", "if top_p < 1:", "if top_p > 1:"),
+    ),
+    *_faults(
+        f"{G}/stopping.py",
+        ("prompt searched for stop strings", "input_ids[:, self._width :]", "input_ids"),
+    ),
+    *_faults(
+        f"{G}/results.py",
+        (
+            "first token counted as decoded",
+            "self.usage.completion_tokens - 1",
+            "self.usage.completion_tokens",
+        ),
+    ),
+    *_faults(
+        f"{G}/batching.py",
+        ("batches one row too small", "rows[index] > most", "rows[index] >= most"),
+    ),
+    *_faults(
+        f"{G}/document_cache.py",
+        (
+            "states shared between prefixes",
+            "{model}|{prefix}|{document}",
+            "{model}|{document}",
+        ),
+        ("limit of memory ignored", "self._bytes > self.max_bytes", "False"),
+    ),
+    *_faults(
+        "rag_middle/tokens/text.py",
+        (
+            "a token of text taken for the start",
+            "return whole[:start]",
+            "return whole[: start + 1]",
+        ),
+        (
+            "added tokens that are not special can be written",
+            "has_symbols and len(literal) > 1",
+            "False",
+        ),
+    ),
+    *_faults(
+        "rag_middle/documents.py",
+        (
+            "suffix not escaped",
+            "literal(self.prefix) + shown + literal(self.suffix)",
+            "literal(self.prefix) + shown + self.suffix",
+        ),
+    ),
+    # -- retrieval, answering ----------------------------------------------------------------------
+    *_faults(
+        f"{R}/embedders.py",
+        ("vectors not normalised", "normalize_embeddings=True", "normalize_embeddings=False"),
+    ),
+    *_faults(
+        f"{R}/splitting.py",
+        (
+            "chunk ends one character early",
+            "end=record.start + end,",
+            "end=record.start + end - 1,",
+        ),
+        ("chunks overlap by all they can", "end - self.overlap)", "end)"),
+    ),
+    *_faults(
+        f"{R}/vectors.py",
+        ("too few groups searched", "min(probed, lists)", "1"),
+    ),
+    *_faults(
+        f"{R}/faiss_index.py",
+        (
+            "index of another embedder accepted",
+            "if made_with != (embedder.name, embedder.dimension):",
+            "if False:",
+        ),
+    ),
+    *_faults(
+        "rag_middle/answering/citations.py",
+        (
+            "title in the middle of a line cited",
+            '_normal(line).startswith(f"{wanted}:")',
+            'f"{wanted}:" in _normal(line)',
+        ),
+    ),
+    # -- evaluation, calibration -------------------------------------------------------------------
+    *_faults(
+        f"{E}/metrics.py",
+        (
+            "arithmetic for harmonic mean",
+            "2 * precision * recall / (precision + recall)",
+            "(precision + recall) / 2",
+        ),
+        ("indefinite articles compared", "(a|an|the)", "(the)"),
+    ),
+    *_faults(
+        f"{E}/statistics.py",
+        ("interval of 90 % for 95 %", "outside = (1 - confidence) / 2", "outside = 1 - confidence"),
+        ("gap over the wrong axis", "np.ptp(deviations, axis=1)", "np.ptp(deviations, axis=0)"),
+        ("flips counted as agreement", "first != second for", "first == second for"),
+    ),
+    *_faults(
+        f"{E}/conditions.py",
+        (
+            "last position never tried",
+            "at * (places - 1) // (count - 1)",
+            "at * (places - 1) // count",
+        ),
+    ),
+    *_faults(
+        f"{C}/racing.py",
+        (
+            "rule of succession without its prior",
+            "(right + 1) / (len(self.known) + 2)",
+            "right / max(1, len(self.known))",
+        ),
+        ("as good as the reference is lost", "if behind <= 0:", "if behind < 0:"),
+    ),
+    *_faults(
+        f"{C}/genetic.py",
+        ("one generation too patient", "waited >= settings.patience", "waited > settings.patience"),
+    ),
+    *_faults(
+        f"{C}/held_out.py",
+        ("before and after swapped", "scores[(0, *at)] = before", "scores[(1, *at)] = before"),
+    ),
+    *_faults(
+        f"{C}/objective.py",
+        ("weights of prompts ignored", "won = sum(weight for", "won = sum(1 for"),
+    ),
+    # -- integrations ------------------------------------------------------------------------------
+    *_faults(
+        f"{LANGCHAIN}/reordering.py",
+        ("worst documents at the ends", "key=self._score, reverse=True", "key=self._score"),
+    ),
+    *_faults(
+        f"{LANGCHAIN}/responses.py",
+        (
+            "tokens of prompt and answer swapped",
+            "input_tokens=generation.usage.prompt_tokens",
+            "input_tokens=generation.usage.completion_tokens",
+        ),
+    ),
+    *_faults(
+        f"{LANGCHAIN}/messages.py",
+        ("documents of the first user message", "last = max(index", "last = min(index"),
+    ),
+    *_faults(
+        f"{LLAMA_INDEX}/packing.py",
+        ("a pack one token too long", "tokens(piece) > size:", "tokens(piece) > size + 1:"),
+    ),
+    *_faults(
+        f"{LLAMA_INDEX}/nodes.py",
+        ("fixed order without effect", "nodes = sorted(nodes, key=_rank)", "pass"),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a fault.
+
+    Attributes:
+        found_by: ``"short"`` or ``"long"`` suite; ``"neither"``; ``"text missing"`` where the file
+            does not hold the fault's text once.
+        test: the first that failed, or ``"hangs"``.
+        seconds: of both runs.
+    """
+
+    fault: str
+    path: str
+    found_by: str
+    test: str
+    seconds: float
+
+
+class Copies:
+    """A copy of the repository for every thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._numbers, self._local = folder, count(), local()
+
+    def mine(self) -> Path:
+        """The copy of this thread, made when it is first asked for."""
+        if not hasattr(self._local, "copy"):
+            copy = self._folder / str(next(self._numbers))
+            ignored = shutil.ignore_patterns("__pycache__", ".*_cache")
+            for name in COPIED:
+                shutil.copytree(ROOT / name, copy / name, ignore=ignored)
+            for path in ROOT.glob("*.*"):
+                if path.is_file():
+                    shutil.copy(path, copy)
+            self._local.copy = copy
+        result: Path = self._local.copy
+        return result
+
+
+def first_failure(copy: Path, tests: Iterable[str], *, long: bool) -> str | None:
+    """The test that fails first in a copy, ``"hangs"``, or None where all pass."""
+    paths = (
+        str(copy),
+        *(str(copy / "integrations" / name) for name in ("langchain", "llama_index")),
+    )
+    chosen = ("--all-pairs",) if long else ("-m", "not slow")
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONDONTWRITEBYTECODE": "1",  # of a file that changes back within a second
+        "OMP_NUM_THREADS": "1",
+    }
+    arguments = ("-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-p", "no:xdist", *chosen, *tests)
+    try:
+        run = subprocess.run(
+            (sys.executable, "-m", "pytest", *arguments),
+            cwd=copy,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return "hangs"
+    if run.returncode == 0:
+        return None
+    lines = [line for line in run.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    if not lines:
+        raise RuntimeError(f"pytest did not run: {run.stdout[-2000:]}{run.stderr[-2000:]}")
+    return lines[0].split(" ", 1)[1].split(" - ")[0]
+
+
+def outcome(fault: Fault, copies: Copies) -> Outcome:
+    """Put the fault into a copy, run its tests there, and put the text back."""
+    started, copy = perf_counter(), copies.mine()
+    path = copy / fault.path
+    text = path.read_text(encoding="utf-8")
+    if text.count(fault.old) != 1:
+        print(f"TEXT MISSING: {fault.path} does not hold {fault.old!r} once", file=sys.stderr)
+        return Outcome(fault.name, fault.path, "text missing", "", 0.0)
+    path.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
+    try:
+        found_by, test = "short", first_failure(copy, fault.tests, long=False)
+        if test is None:
+            found_by, test = "long", first_failure(copy, fault.tests, long=True)
+    finally:
+        path.write_text(text, encoding="utf-8")
+    result = Outcome(
+        fault.name,
+        fault.path,
+        found_by if test else "neither",
+        test or "",
+        perf_counter() - started,
+    )
+    print(f"{result.found_by:8} {fault.path}: {fault.name} ({result.seconds:.0f} s)", flush=True)
+    return result
+
+
+def markdown(outcomes: list[Outcome], command: str) -> str:
+    """The page of results."""
+    by = {kind: sum(each.found_by == kind for each in outcomes) for kind in ("short", "long")}
+    total, found = len(outcomes), sum(by.values())
+    rows = [
+        f"| `{each.path}` | {each.fault} | {each.found_by} | `{each.test or 'none'}` |"
+        for each in outcomes
+    ]
+    return "\n".join(
+        (
+            "# Deliberate faults that the tests find",
+            "",
+            f"Of {total} faults, `make test` finds {by['short']} ({by['short'] / total:.0%}), the "
+            f"whole suite of `.ci/run` {found} ({found / total:.0%}). Each fault was put into a "
+            "copy of the repository by itself, and the tests of its folder ran until the first "
+            "failure; where the short suite found nothing, the long one followed, which contains "
+            "it.",
+            "",
+            f"Repeat with `{command}`; the faults and the tests of each folder stand in that file.",
+            "",
+            "| file | fault | found by | first test that fails |",
+            "| --- | --- | --- | --- |",
+            *rows,
+            "",
+        )
+    )
+
+
+def main() -> None:
+    """Try the faults, write the results, fail where one was not found."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--only", default="", help="a word of the faults' names or paths")
+    parser.add_argument("--jobs", type=int, default=2, help="faults at a time")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="file name without suffix")
+    arguments = parser.parse_args()
+    faults = [fault for fault in FAULTS if arguments.only in f"{fault.path} {fault.name}"]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.jobs) as pool:
+        copies = Copies(Path(folder))
+        outcomes = list(pool.map(lambda fault: outcome(fault, copies), faults))
+        tests = sorted({each.test for each in outcomes if "::" in each.test})
+        if tests and (test := first_failure(copies.mine(), tests, long=True)):
+            sys.exit(f"{test} fails without any fault: it says nothing. Mend it, and try again.")
+    if not arguments.only:
+        command = "python benchmarks/mutations.py"
+        arguments.output.with_suffix(".md").write_text(
+            markdown(outcomes, command), encoding="utf-8"
+        )
+        content = json.dumps([asdict(each) for each in outcomes], indent=1)
+        arguments.output.with_suffix(".json").write_text(content + "\n", encoding="utf-8")
+    missed = [each for each in outcomes if each.found_by not in ("short", "long")]
+    print(f"{len(outcomes) - len(missed)} of {len(outcomes)} found")
+    sys.exit(bool(missed))
+
+
+if __name__ == "__main__":
+    main()
