@@ -7,7 +7,9 @@ all of its modules, and whoever wants one of them waits.
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
@@ -35,20 +37,33 @@ def modules_of(model: nn.Module) -> list[nn.Module]:
     return modules
 
 
-class _Hold:
-    """Modules that a thread took at once, and the blocks that need them."""
+class _Block:
+    """What a thread took at once: while the block is open, these modules are in use."""
 
-    __slots__ = ("blocks", "modules", "thread")
+    __slots__ = ("ended", "modules", "thread")
 
-    def __init__(self, thread: int, modules: list[nn.Module]) -> None:
-        self.thread = thread
-        self.modules = modules  # kept alive: the table goes by their ids
-        self.blocks: set[object] = set()
+    def __init__(self, modules: list[nn.Module]) -> None:
+        self.thread = threading.get_ident()
+        self.modules = {id(module): module for module in modules}  # alive, so ids stay theirs
+        self.ended = threading.Lock()  # for others to wait on
+        self.ended.acquire()
+
+    def meets(self, other: _Block) -> bool:
+        return not self.modules.keys().isdisjoint(other.modules.keys())
+
+    def end(self) -> None:
+        if self in _open:
+            _open.discard(self)
+            self.ended.release()
 
 
-#: Modules in use, by id. All of it changes under the condition.
-_holds: dict[int, _Hold] = {}
-_changed = threading.Condition()
+#: To put a block in or take it out is one step of the interpreter, which no Ctrl-C divides. Only
+#: here does it say who has what.
+_open: set[_Block] = set()
+#: For looking whether modules are free and taking them. Not a condition: its methods are Python,
+#: where Ctrl-C may come between taking a lock and knowing so; a lock's own ``with`` leaves no gap.
+_looking = threading.Lock()
+_LONGEST = 1.0  # seconds; who was to be woken looks again after this time
 
 
 class ModelLock:
@@ -59,46 +74,57 @@ class ModelLock:
     models share. A thread that has one model and asks for another may, as with any two locks: if
     another thread does so the other way round, both wait for ever.
 
+    Ctrl-C leaves nothing taken, whenever it comes. Where Python notices it just outside the block,
+    as it begins or ends, the model is given back with the last reference to the lock: at the latest
+    when the traceback goes.
+
     Args:
         model: as it is made when the lock is taken.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._taken: list[tuple[object, list[_Hold]]] = []
+        self._blocks: list[_Block] = []
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take the model, as `threading.RLock.acquire` does."""
-        longest = None if blocking and timeout < 0 else max(0.0, timeout)
-        before = len(self._taken)
-        with _changed:
-            try:
-                return _changed.wait_for(self._take, longest)
-            except BaseException:  # Ctrl-C in between
-                if self._taken[before:]:
-                    self.release()
-                raise
+        until = time.monotonic() + timeout if blocking and timeout >= 0 else math.inf
+        block = _Block(modules_of(self._model))
+        try:
+            while (other := self._take(block)) is not None:
+                left = until - time.monotonic() if blocking else 0
+                if left <= 0:
+                    return False
+                if other.ended.acquire(timeout=min(left, _LONGEST)):
+                    other.ended.release()  # for the next who waits
+            return True
+        except BaseException:
+            block.end()
+            raise
+
+    def _take(self, block: _Block) -> _Block | None:
+        """Open the block, or say which one of another thread is in its way."""
+        with _looking:
+            for other in _open.copy():
+                if other.thread != block.thread and other.meets(block):
+                    return other
+            self._blocks.append(block)  # first: from here on it can be given back
+            _open.add(block)
+            return None
 
     def release(self) -> None:
         """Give back what was taken last; nothing, where nothing was."""
-        with _changed:
-            try:
-                if self._taken:
-                    block, holds = self._taken.pop()
-                    for hold in holds:
-                        hold.blocks.discard(block)
-                        if not hold.blocks:
-                            for module in hold.modules:
-                                if _holds.get(id(module)) is hold:
-                                    del _holds[id(module)]
-            finally:
-                _changed.notify_all()
+        while self._blocks:
+            was_open = self._blocks[-1] in _open
+            self._blocks[-1].end()
+            self._blocks.pop()
+            if was_open:  # and not one that Ctrl-C kept from opening
+                break
 
     def is_owned(self) -> bool:
         """Whether this thread has the model, or a part of it."""
-        me = threading.get_ident()
-        with _changed:
-            return any(hold.thread == me for hold in _in_use(modules_of(self._model)))
+        wanted = _Block(modules_of(self._model))
+        return any(b.thread == wanted.thread and b.meets(wanted) for b in _open.copy())
 
     def __enter__(self) -> bool:
         return self.acquire()
@@ -106,20 +132,9 @@ class ModelLock:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def _take(self) -> bool:
-        """Take all modules, or none where another thread has one."""
-        me, modules = threading.get_ident(), modules_of(self._model)
-        holds = _in_use(modules)
-        if any(hold.thread != me for hold in holds):
-            return False
-        covered = {id(module) for hold in holds for module in hold.modules}
-        new = _Hold(me, [module for module in modules if id(module) not in covered])
-        block = object()
-        self._taken.append((block, [*holds, new]))  # first: from here on it can be given back
-        for hold in (*holds, new):
-            hold.blocks.add(block)
-        _holds.update((id(module), new) for module in new.modules)
-        return True
+    def __del__(self) -> None:
+        for block in self._blocks:
+            block.end()
 
 
 @contextmanager
@@ -136,12 +151,6 @@ def turn(model: nn.Module, cancelled: Callable[[], bool] = lambda: False) -> Ite
         yield taken
     finally:
         lock.release()
-
-
-def _in_use(modules: list[nn.Module]) -> list[_Hold]:
-    """The holds on any of them. One without blocks was being given back when Ctrl-C came."""
-    holds = {id(hold): hold for module in modules if (hold := _holds.get(id(module)))}
-    return [hold for hold in holds.values() if hold.blocks]
 
 
 class OfModel(Generic[T]):
