@@ -108,8 +108,9 @@ def _half_precision() -> Iterator[str]:
         "In the first column, every method that changes attention and that the family takes; in "
         "the others, whose hidden states are as wide as those of real models, the ones named, "
         "chosen so that every method meets every number format. Families without a name run "
-        "unmodified. For each of them, the following is tested beside a float32 model of the same "
-        "weights, in a prompt and one token after it, methods or families taking turns on `sdpa` "
+        "unmodified. For each of them, of which `make test` chooses some, the following is tested "
+        "beside a float32 model of the same weights, in a prompt and one token after it, methods "
+        "or families taking turns on `sdpa` "
         "and `eager`:"
     )
     yield ""
