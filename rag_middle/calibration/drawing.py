@@ -52,7 +52,7 @@ def draw_examples(
     """
     from rag_middle.evaluation.conditions import position, spread_positions
 
-    if not task.places or not task.by_likelihood:
+    if not task.num_positions or not task.by_likelihood:
         raise CalibrationConfigError(
             f"{task.name} cannot be calibrated on: it needs questions with a gold document and one "
             "right answer. Use own_questions, multi_document_qa or key_value_retrieval, or an "
@@ -61,7 +61,7 @@ def draw_examples(
     chosen = make_search(search) if isinstance(search, str) else search
     questions = chosen.questions if questions is None else questions
     held_out = chosen.held_out if held_out is None else held_out
-    by_place = _weights_by_place(chosen.weights if weights is None else weights, task.places)
+    by_place = _weights_by_place(chosen.weights if weights is None else weights, task.num_positions)
     items = task.items(questions + held_out, seed)
     # A file may be sorted; the first questions of the search should be like all of them.
     random.Random(f"calibration {seed}").shuffle(items)
@@ -89,7 +89,7 @@ def draw_examples(
             weight=weight,
         )
 
-    places = spread_positions(task.places, _HELD_OUT_PLACES)
+    places = spread_positions(task.num_positions, _HELD_OUT_PLACES)
     return (
         [example(item, place, weight) for item in items[:cut] for place, weight in by_place],
         [example(item, place) for item in items[cut:] for place in places],

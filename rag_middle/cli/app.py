@@ -17,7 +17,6 @@ from rag_middle.cli.chat import chat
 from rag_middle.cli.console import USAGE_ERROR, print_json, tell
 from rag_middle.cli.demo import demo
 from rag_middle.cli.diagnose import diagnose
-from rag_middle.cli.evaluate import evaluate
 from rag_middle.cli.generate import generate
 from rag_middle.cli.index import index
 from rag_middle.cli.methods import methods
@@ -74,7 +73,6 @@ app.command()(calibrate)
 app.command()(chat)
 app.command()(demo)
 app.command()(diagnose)
-app.command()(evaluate)
 app.command()(generate)
 app.command()(index)
 app.command()(methods)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,10 +17,11 @@ from rag_middle.cli.console import (
     console,
     print_json,
     print_text,
+    printable,
     quiet_progress_bars,
     reporting,
 )
-from rag_middle.cli.diagnose import progress_bar
+from rag_middle.cli.diagnose import command_line, progress_bar
 from rag_middle.cli.flags import flags_of
 from rag_middle.cli.method_options import parse_method_options
 from rag_middle.cli.options import (
@@ -38,7 +38,8 @@ from rag_middle.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from rag_middle.demo import Demo, Demonstration, Example
+    from rag_middle.demo import Demo, Example
+    from rag_middle.evaluation import PositionCurves
     from rag_middle.retrieval import Built
 
 __all__ = ["demo"]
@@ -53,7 +54,7 @@ def demo(
     questions: Annotated[
         int,
         typer.Option(
-            min=1, help="How many to measure with, at every place and under every method."
+            min=1, help="How many to measure with, at every position and under every method."
         ),
     ] = 100,
     top_k: Annotated[
@@ -79,20 +80,25 @@ def demo(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Show what the place of a document does to answers, and what methods do about it.
+    """Show what the position of a document does to answers, and what methods do about it.
 
     Indexes pages about invented things, answers a few questions from what retrieval finds, with
-    the pages in several orders, and measures accuracy by the place of the answering page: for the
-    unmodified model, for the method, for pine, for ms_poe and for what was fitted to the model, as
-    lpes:reader was to the bundled reader, which needs no network and no GPU.
+    the pages in several orders, and measures accuracy by the position of the page that answers,
+    the gold document: for the unmodified model, for the method, for pine, for ms_poe and for what
+    was fitted to the model, as lpes:reader was to the bundled reader, which needs no network and no
+    GPU.
     """
-    named = {"documents": "--top-k"}
-    with reporting(as_json=as_json, debug=debug, flags=flags_of(demo, **named)):
+    flags = flags_of(demo, documents="--top-k")
+    with reporting(as_json=as_json, debug=debug, flags=flags):
         options = parse_method_options(method_option or ())
-        _check(method, options, questions, top_k, out)
+        # What can be refused is refused before minutes are spent.
+        check_output_folder(out)
+        check_profiles([method])
+        from rag_middle.demo import Demo, check_demo, findings, write_demonstration
+        from rag_middle.evaluation.plots import new_figure
 
-        from rag_middle.demo import Demo, findings, write_demonstration
-
+        check_demo(method, options, questions, top_k)
+        new_figure()  # without matplotlib there is no picture
         quiet_progress_bars()
         step = _Steps(hidden=as_json or sys.stderr.isatty())
         step("indexing the pages, loading the model")
@@ -119,33 +125,23 @@ def demo(
         if not as_json:
             for example in examples:
                 _show_example(example)
-        step("measuring by the place of the answering page")
+        step("measuring by the position of the gold document")
         with progress_bar("measuring", hidden=as_json) as progress:
-            results = started.measure(step.share if step.shown else progress)
+            results = started.measure(step.report if step.shown else progress)
         step("writing the page and the picture")
-        shown = started.finished(examples, results)
-        files = write_demonstration(shown, out, command=_command())
+        demonstration = started.finished(examples, results)
+        files = write_demonstration(demonstration, out, command=command_line())
         if as_json:
             paths = {"html": str(files.html), "png": str(files.png), "json": str(files.json)}
-            print_json({**shown.to_dict(), "findings": list(findings(shown)), "files": paths})
+            data = {**demonstration.to_dict(), "findings": findings(demonstration), "files": paths}
+            print_json(data)
         else:
-            _show_curves(shown)
-            for text in findings(shown):
+            _show_curves(demonstration.curves)
+            for text in findings(demonstration):
                 print_text(f"{text}\n")
             print_text(f"\n{files.png}\n{files.html}\n")
         if open_page:
             webbrowser.open(files.html.resolve().as_uri())
-
-
-def _check(method: str, options: dict[str, Any], questions: int, documents: int, out: Path) -> None:
-    """Refuse what can be refused before minutes are spent."""
-    check_output_folder(out)
-    check_profiles([method])
-    from rag_middle.demo.steps import check_demo
-    from rag_middle.evaluation.plots import new_figure
-
-    check_demo(method, options, questions, documents)
-    new_figure()  # without matplotlib there is no picture
 
 
 class _Steps:
@@ -164,16 +160,16 @@ class _Steps:
     def __call__(self, what: str) -> None:
         """The next step begins."""
         self._step += 1
-        self._tell(f"Step {self._step} of {self._ALL}: {what}")
+        self._print(f"Step {self._step} of {self._ALL}: {what}")
 
-    def share(self, done: int, total: int) -> None:
-        """Of the present step so many answers are there; told at each quarter."""
+    def report(self, done: int, total: int) -> None:
+        """The answers of this step so far, at each quarter."""
         quarters = 4 * done // total
         if quarters > self._quarters:
             self._quarters = quarters
-            self._tell(f"  {done} of {total} answers")
+            self._print(f"  {done} of {total} answers")
 
-    def _tell(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         if self.shown:
             print(line, file=sys.stderr, flush=True)
 
@@ -187,7 +183,7 @@ def _show_index(built: Built) -> None:
 def _show_start(started: Demo) -> None:
     from rag_middle.reader import READER_NAME, TRAINED_DOCUMENTS
 
-    labels = ", ".join(started.labels)
+    labels = ", ".join(method.label for method in started.methods)
     print_text(f"Pages: {started.corpus.pages}\n")
     print_text(
         f"Model: {started.name}. Methods: {labels}. {started.documents} pages in a prompt.\n"
@@ -207,9 +203,9 @@ def _show_example(example: Example) -> None:
 
     print_text(
         f"\n{example.question}\n  right: {example.answer}   page: {example.page}, ranked "
-        f"{example.places[0] + 1} of {example.documents}\n"
+        f"{example.positions[0] + 1} of {example.documents}\n"
     )
-    table = Table("method", "answer, pages as found", "", "orders", box=None, pad_edge=True)
+    table = Table("method", "answer, pages as retrieved", "", "orders", box=None, pad_edge=True)
     for label, replies in example.replies.items():
         first = replies[0]
         verdict = "right" if first.right else "wrong"
@@ -218,7 +214,7 @@ def _show_example(example: Example) -> None:
             Text(_shortened(first.text)),
             Text(verdict, "green" if first.right else "red"),
             Text(
-                f"{example.answers(label)} different of {len(replies)}, "
+                f"{example.different_answers(label)} different of {len(replies)}, "
                 f"{sum(reply.right for reply in replies)} right"
             ),
         )
@@ -226,28 +222,21 @@ def _show_example(example: Example) -> None:
 
 
 def _shortened(text: str) -> str:
-    from rag_middle.cli.console import printable
-
     shown = " ".join(printable(text).split())
     return shown if len(shown) <= _ANSWER_WIDTH else shown[: _ANSWER_WIDTH - 1] + "…"
 
 
-def _show_curves(shown: Demonstration) -> None:
+def _show_curves(curves: PositionCurves) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    curves = shown.curves
-    table = Table("place of the page", *(str(at + 1) for at in curves.places), "mean", box=None)
+    table = Table("position of the gold document", *map(str, curves.positions), "mean", box=None)
     for curve in curves.curves:
-        values = [*(each.value for each in curve.estimates), curve.mean.value]
-        table.add_row(Text(curve.label), *(f"{100 * value:.0f}" for value in values))
+        estimates = (*curve.estimates, curve.mean)
+        table.add_row(Text(curve.label), *(f"{100 * estimate.value:.0f}" for estimate in estimates))
     out = console()
     out.print()
     out.print(table)
     out.print(
-        f"Right answers in %, {curves.questions} questions, {curves.documents} pages in a prompt.\n"
+        f"Accuracy in %, {curves.questions} questions, {curves.documents} pages in a prompt.\n"
     )
-
-
-def _command() -> str:
-    return shlex.join(["rag-middle", *sys.argv[1:]])

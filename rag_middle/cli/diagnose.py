@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from rag_middle.evaluation import Task
     from rag_middle.generation import RagMiddleModel
 
-__all__ = ["ScoreBy", "chosen_task", "diagnose", "load", "progress_bar"]
+__all__ = ["ScoreBy", "chosen_task", "command_line", "diagnose", "load", "progress_bar"]
 
 QUESTIONS_PANEL = "Questions"
 _READER_DOCUMENTS = 20
 
 
 class ScoreBy(StrEnum):
-    """generation: compare what the model writes; likelihood: ask how likely the answer is."""
+    """generation: compare what the model writes; likelihood: log-likelihood of the answer."""
 
     generation = "generation"
     likelihood = "likelihood"
@@ -107,7 +107,7 @@ def diagnose(
         int,
         typer.Option(
             min=2,
-            help="Places of the gold document, spread evenly.",
+            help="Positions of the gold document, spread evenly.",
             rich_help_panel=QUESTIONS_PANEL,
         ),
     ] = 5,
@@ -123,8 +123,8 @@ def diagnose(
     score_by: Annotated[
         ScoreBy,
         typer.Option(
-            help="Compare generated answers, or ask for the likelihood of the right one, which is "
-            "cheaper.",
+            help="Compare generated answers, or measure the log-likelihood of the right one, which "
+            "is cheaper.",
             rich_help_panel=QUESTIONS_PANEL,
         ),
     ] = ScoreBy.generation,
@@ -170,28 +170,27 @@ def diagnose(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Measure a model by the place of the answering document, and say which method helps.
+    """Measure a model by the position of the gold document, and say which method helps.
 
-    Asks every question with its gold document at several places, under every method. Recommends
-    no method unless the places differ by more than chance explains and a method raises the worst
-    of them for certain.
+    Asks every question with its gold document, the one that holds the answer, at several
+    positions, under every method. Recommends no method unless positions differ significantly and
+    a method raises the worst of them significantly.
     """
-    named = {"max_batch_size": "--batch-size", "scoring": "--score-by", "data": "--data"}
-    with reporting(as_json=as_json, debug=debug, flags=flags_of(diagnose, **named)):
+    flags = flags_of(diagnose, max_batch_size="--batch-size", scoring="--score-by", data="--data")
+    with reporting(as_json=as_json, debug=debug, flags=flags):
         check_output_folder(out)
         check_profiles(methods or ())
         if data is not None:
             check_readable(data, "data file", "a file of JSON lines", EvaluationDataError)
-        from rag_middle.evaluation import Measurement
+        from rag_middle.evaluation import Measurement, check_measurement, write_report
         from rag_middle.evaluation import diagnose as run_diagnosis
         from rag_middle.evaluation.diagnosis import require_gold_documents
         from rag_middle.evaluation.plots import new_figure
-        from rag_middle.evaluation.report import write_report
-        from rag_middle.evaluation.runner import check_measurable
+        from rag_middle.evaluation.terminal import show_diagnosis
 
         new_figure()  # without matplotlib there is no report: say so before an hour is spent
-        chosen = _methods(methods)
-        how = Measurement(
+        names = _method_names(methods)
+        measurement = Measurement(
             limit=limit,
             positions=positions,
             orders=orders,
@@ -205,7 +204,7 @@ def diagnose(
         )
         questions = chosen_task(task, data, documents, bundled=model is None)
         require_gold_documents(questions)
-        check_measurable(questions, chosen or (), how)
+        check_measurement(questions, names or (), measurement)
         loaded = load(
             model,
             context_window=context_window,
@@ -216,17 +215,20 @@ def diagnose(
             trust_remote_code=trust_remote_code,
         )
         with progress_bar("asking", hidden=as_json) as progress:
-            found = run_diagnosis(
-                loaded, questions, chosen, how, records=out / "records.jsonl", progress=progress
+            diagnosis = run_diagnosis(
+                loaded,
+                questions,
+                names,
+                measurement,
+                records=out / "records.jsonl",
+                progress=progress,
             )
-        files = write_report(found, out, command=_command())
+        files = write_report(diagnosis, out, command=command_line())
         if as_json:
-            print_json({**found.to_dict(), "report": str(files.html)})
-            return
-        from rag_middle.evaluation.terminal import show_diagnosis
-
-        show_diagnosis(console(), found)
-        print(files.html)
+            print_json({**diagnosis.to_dict(), "report": str(files.html)})
+        else:
+            show_diagnosis(console(), diagnosis)
+            print(files.html)
 
 
 def load(name: str | None, *, device: str | None, **options: Any) -> RagMiddleModel:
@@ -245,14 +247,10 @@ def load(name: str | None, *, device: str | None, **options: Any) -> RagMiddleMo
     )
 
 
-def _methods(given: list[str] | None) -> list[str] | None:
-    if given is None:
+def _method_names(values: list[str] | None) -> list[str] | None:
+    if values is None:
         return None
-    from rag_middle.evaluation.measurement import labelled_methods
-
-    names = [name.strip() for each in given for name in each.split(",") if name.strip()]
-    labelled_methods(names)  # a misspelt name is told before anything is loaded
-    return names
+    return [name.strip() for value in values for name in value.split(",") if name.strip()]
 
 
 def chosen_task(
@@ -266,19 +264,23 @@ def chosen_task(
         if name is None:
             return task_for_file(data, **options)
         return make_task(name, {"data": data, **options})
-    chosen = name or "invented_documents"
-    if chosen == "key_value_retrieval" and documents is not None:
+    name = name or "invented_documents"
+    if name == "key_value_retrieval" and documents is not None:
         options = {"keys": documents}
-    if chosen == "invented_documents" and bundled:
+    if name == "invented_documents" and bundled:
         options["cited"] = True  # the bundled reader names the document before the answer
-        # With fewer it reads all of them almost equally well; there is nothing to see or to mend.
+        # With fewer its accuracy is almost the same at every position: nothing to measure.
         options.setdefault("documents", _READER_DOCUMENTS)
-    return make_task(chosen, options)
+    return make_task(name, options)
 
 
 @contextmanager
-def progress_bar(what: str, *, hidden: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error with the time left; nothing where that is no terminal."""
+def progress_bar(what: str, *, hidden: bool) -> Iterator[Callable[..., None]]:
+    """A bar on standard error with the time left; nothing where that is no terminal.
+
+    Yields:
+        A function of the number done, the number of all, and perhaps what is done now.
+    """
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -302,14 +304,15 @@ def progress_bar(what: str, *, hidden: bool) -> Iterator[Callable[[int, int], No
     with bar:
         task = bar.add_task(what, total=None)
 
-        def update(done: int, total: int) -> None:
+        def update(done: int, total: int, now: str = "") -> None:
             # What earlier runs have asked took no time of this one; another total is another run.
             if bar.tasks[task].total != total:
                 bar.reset(task, total=total, completed=done)
-            bar.update(task, completed=done)
+            bar.update(task, completed=done, description=f"{what} {now}".rstrip())
 
         yield update
 
 
-def _command() -> str:
+def command_line() -> str:
+    """The command under way, to be shown in its report."""
     return shlex.join(["rag-middle", *sys.argv[1:]])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting
+from rag_middle.cli.diagnose import progress_bar
 from rag_middle.cli.flags import flags_of
 
 if TYPE_CHECKING:
-    from rag_middle.verify import GoldenCase, VerificationReport
+    from rag_middle.verify import VerificationReport
 
 __all__ = ["verify"]
 
@@ -58,7 +56,7 @@ def verify(
     with reporting(as_json=as_json, debug=debug, flags=flags_of(verify)):
         from rag_middle.verify import verify as run_cases
 
-        with _progress_bar(as_json) as progress:
+        with progress_bar("verifying", hidden=as_json) as progress:
             report = run_cases(
                 directory,
                 method or None,
@@ -72,28 +70,6 @@ def verify(
     raise typer.Exit(0 if report.passed else 1)
 
 
-@contextmanager
-def _progress_bar(hidden: bool) -> Iterator[Callable[[int, int, GoldenCase], None]]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    bar = Progress(
-        TextColumn("verifying"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}", markup=False),
-        console=console(stderr=True),
-        transient=True,
-        disable=hidden or not sys.stderr.isatty(),
-    )
-    with bar:
-        task = bar.add_task("", total=None)
-
-        def update(done: int, total: int, case: GoldenCase) -> None:
-            bar.update(task, completed=done, total=total, description=case.id)
-
-        yield update
-
-
 def _show(report: VerificationReport) -> None:
     from rich.table import Table
     from rich.text import Text
@@ -103,10 +79,11 @@ def _show(report: VerificationReport) -> None:
     for heading in ("cases", "skipped", "largest difference"):
         table.add_column(heading, justify="right")
     table.add_column("result")
-    for each in report.methods:
-        difference = "–" if each.difference is None else f"{each.difference:.1e}"
-        cells = (str(len(each.results)), str(each.count("skipped")), difference)
-        table.add_row(each.method, *cells, Text(each.status, _STYLES[each.status]))
+    for method in report.methods:
+        difference = "–" if method.difference is None else f"{method.difference:.1e}"
+        counts = (str(len(method.results)), str(method.count("skipped")))
+        result = Text(method.status, _STYLES[method.status])
+        table.add_row(method.method, *counts, difference, result)
     out.print(table)
     for failure in report.failures[:_SHOWN_FAILURES]:
         out.print(

@@ -2,20 +2,17 @@
 
 ::
 
-    shown = demonstrate(method="pine")
-    write_demonstration(shown, "out/")
+    demonstration = demonstrate(method="pine")
+    write_demonstration(demonstration, "out/")
 
 Pages about invented things are indexed, questions answered from what retrieval finds, and accuracy
-measured by the place of the page that answers. Needs ``pip install 'rag-middle[demo]'``.
+measured by the position of the page that answers. Needs ``pip install 'rag-middle[demo]'``.
 """
 
 from rag_middle.demo.corpus import SavedCorpus, saved_corpus
-from rag_middle.demo.demonstration import Demonstration
+from rag_middle.demo.demonstration import Demo, Demonstration, check_demo, demonstrate
 from rag_middle.demo.examples import Example, Reply
-from rag_middle.demo.files import DemoFiles
-from rag_middle.demo.page import html_page, write_demonstration
-from rag_middle.demo.picture import draw_curves
-from rag_middle.demo.steps import Demo, demonstrate
+from rag_middle.demo.page import DemoFiles, html_page, plot_demonstration, write_demonstration
 from rag_middle.demo.wording import findings
 
 __all__ = [
@@ -25,10 +22,11 @@ __all__ = [
     "Example",
     "Reply",
     "SavedCorpus",
+    "check_demo",
     "demonstrate",
-    "draw_curves",
     "findings",
     "html_page",
+    "plot_demonstration",
     "saved_corpus",
     "write_demonstration",
 ]

@@ -16,8 +16,8 @@ from rag_middle.generation import RagMiddleModel
 
 __all__ = ["ORDERS", "Example", "Reply", "answered_examples"]
 
-ORDERS = ("as found", "reversed", "shuffled", "shuffled again")
-"""Orders of the documents, the best first in the first one."""
+ORDERS = ("as retrieved", "reversed", "shuffled", "shuffled again")
+"""Orders of the documents; as retrieved: the best first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Example:
         question: as it was asked.
         answer: the right one.
         page: title of the page that has it.
-        places: 0-based place of that page in each of `ORDERS`.
+        positions: 0-based position of that page in each of `ORDERS`.
         documents: in the prompt.
         replies: by method label, one for each of `ORDERS`.
     """
@@ -51,28 +51,20 @@ class Example:
     question: str
     answer: str
     page: str
-    places: tuple[int, ...]
+    positions: tuple[int, ...]
     documents: int
     replies: Mapping[str, tuple[Reply, ...]]
 
-    def answers(self, label: str) -> int:
-        """How many different answers there were to the orders."""
+    def different_answers(self, label: str) -> int:
+        """Number of different answers to the orders."""
         return len({" ".join(reply.text.split()) for reply in self.replies[label]})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {
-            "question": self.question,
-            "answer": self.answer,
-            "page": self.page,
-            "documents": self.documents,
-            "orders": list(ORDERS),
-            "places": list(self.places),
-            "replies": {
-                label: [asdict(reply) for reply in replies]
-                for label, replies in self.replies.items()
-            },
-            "different_answers": {label: self.answers(label) for label in self.replies},
+            **asdict(self),
+            "orders": ORDERS,
+            "different_answers": {label: self.different_answers(label) for label in self.replies},
         }
 
 
@@ -87,7 +79,7 @@ def answered_examples(
 
     Args:
         model: that answers.
-        items: the questions, their documents as they were found.
+        items: the questions, their documents as retrieved.
         methods: what to answer under.
         template: how prompts are written.
         options: of ``RagMiddleModel.batch``.
@@ -95,40 +87,37 @@ def answered_examples(
     orders = [_orders(item) for item in items]
     prompts = [
         template.prompt(item.question, documents)
-        for item, arranged in zip(items, orders, strict=True)
-        for documents in arranged
+        for item, item_orders in zip(items, orders, strict=True)
+        for documents in item_orders
     ]
-    texts = {
-        each.label: [
-            answer.text.strip() for answer in model.batch(prompts, method=each.method, **options)
-        ]
-        for each in methods
-    }
+    replies: list[dict[str, tuple[Reply, ...]]] = [{} for _ in items]
+    for method in methods:
+        answers = iter(model.batch(prompts, method=method.method, **options))
+        for item, item_replies in zip(items, replies, strict=True):
+            texts = [next(answers).text.strip() for _ in ORDERS]
+            item_replies[method.label] = tuple(
+                Reply(
+                    text=text,
+                    right=bool(answer_stated(text, item.answers)),
+                    cited=cites(text, item.details["title"]),
+                )
+                for text in texts
+            )
     return tuple(
         Example(
             question=item.question,
             answer=item.answers[0],
             page=item.details["title"],
-            places=tuple(documents.index(item.gold) for documents in orders[at]),
+            positions=tuple(documents.index(item.gold) for documents in item_orders),
             documents=len(item.documents),
-            replies={
-                label: tuple(
-                    Reply(
-                        text=text,
-                        right=bool(answer_stated(text, item.answers)),
-                        cited=cites(text, item.details["title"]),
-                    )
-                    for text in given[at * len(ORDERS) : (at + 1) * len(ORDERS)]
-                )
-                for label, given in texts.items()
-            },
+            replies=item_replies,
         )
-        for at, item in enumerate(items)
+        for item, item_orders, item_replies in zip(items, orders, replies, strict=True)
         if item.gold is not None
     )
 
 
 def _orders(item: Item) -> list[list[Document]]:
-    found = list(item.documents)
+    ranked = list(item.documents)
     rng = random.Random(item.id)
-    return [found, found[::-1], *(rng.sample(found, len(found)) for _ in ORDERS[2:])]
+    return [ranked, ranked[::-1], *(rng.sample(ranked, len(ranked)) for _ in ORDERS[2:])]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,27 +12,44 @@ import jinja2
 
 from rag_middle.demo.demonstration import Demonstration
 from rag_middle.demo.examples import ORDERS
-from rag_middle.demo.files import DemoFiles
-from rag_middle.demo.picture import draw_curves
-from rag_middle.demo.wording import findings, how_measured, in_percent, with_interval
+from rag_middle.demo.wording import findings, how_measured, in_percent
 from rag_middle.evaluation.measurement import BASELINE
+from rag_middle.evaluation.plots import data_uri, draw_curves, draw_legend, image, new_figure
+from rag_middle.evaluation.report import estimate_cell
 from rag_middle.files import write_files
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["html_page", "write_demonstration"]
+__all__ = ["DemoFiles", "html_page", "plot_demonstration", "write_demonstration"]
 
 _DPI = 200
+_HEIGHT = 4.1  # inches
+_OFFSET = 0.16  # positions, between the bars of two methods
+
+
+@dataclass(frozen=True, slots=True)
+class DemoFiles:
+    """Where the demonstration's files are.
+
+    Attributes:
+        html: the page.
+        png: the picture.
+        json: everything as data.
+    """
+
+    html: Path
+    png: Path
+    json: Path
 
 
 def write_demonstration(
-    shown: Demonstration, folder: str | Path, *, command: str = ""
+    demonstration: Demonstration, folder: str | Path, *, command: str = ""
 ) -> DemoFiles:
     """Write ``demo.html``, ``demo.png`` and ``demo.json``.
 
     Args:
-        shown: what to write.
+        demonstration: what to write.
         folder: made if it is not there.
         command: that repeats it, shown on the page.
 
@@ -41,25 +57,27 @@ def write_demonstration(
         MissingExtraError: matplotlib is not installed.
         OutputWriteError: the folder cannot be written to.
     """
-    figure = draw_curves(shown)
-    data = {**shown.to_dict(), "findings": list(findings(shown)), "repeat": command}
-    contents = {
-        "demo.png": _image(figure, "png"),
-        "demo.json": (json.dumps(data, indent=2, allow_nan=False) + "\n").encode(),
-        "demo.html": html_page(shown, command=command, figure=figure).encode(),
-    }
-    write_files(folder, contents)
-    html, png, data_file = (Path(folder) / f"demo.{kind}" for kind in ("html", "png", "json"))
-    return DemoFiles(html=html, png=png, json=data_file)
+    folder = Path(folder)
+    files = DemoFiles(folder / "demo.html", folder / "demo.png", folder / "demo.json")
+    texts = {"findings": findings(demonstration), "repeat": command}
+    data = {**demonstration.to_dict(), **texts}
+    write_files(
+        folder,
+        {
+            files.png.name: image(plot_demonstration(demonstration), "png", dpi=_DPI),
+            files.json.name: (json.dumps(data, indent=2, allow_nan=False) + "\n").encode(),
+            files.html.name: html_page(demonstration, command=command).encode(),
+        },
+    )
+    return files
 
 
-def html_page(shown: Demonstration, *, command: str = "", figure: Figure | None = None) -> str:
+def html_page(demonstration: Demonstration, *, command: str = "") -> str:
     """The page as a text.
 
     Args:
-        shown: what it is about.
+        demonstration: what it is about.
         command: that repeats it.
-        figure: from `draw_curves`, if it is there already.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -68,24 +86,40 @@ def html_page(shown: Demonstration, *, command: str = "", figure: Figure | None 
     # Answers are a model's, names anybody's: everything is escaped.
     page = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     page.filters["percent"] = in_percent
-    page.filters["interval"] = with_interval
-    drawn = base64.b64encode(_image(figure or draw_curves(shown), "svg")).decode("ascii")
+    page.filters["cell"] = lambda estimate, signed=False: estimate_cell(
+        estimate, share=True, digits=0, signed=signed
+    )
     return page.from_string(source).render(
-        shown=shown,
-        curves=shown.curves,
+        demo=demonstration,
+        curves=demonstration.curves,
         orders=ORDERS,
         baseline=BASELINE,
-        findings=findings(shown),
-        how_measured=how_measured(shown),
-        # An image of its own, so that the ids inside its SVG meet no others.
-        chart=f"data:image/svg+xml;base64,{drawn}",
+        findings=findings(demonstration),
+        how_measured=how_measured(demonstration),
+        chart=data_uri(plot_demonstration(demonstration)),
         command=command,
     )
 
 
-def _image(figure: Figure, kind: str) -> bytes:
-    target = io.BytesIO()
-    # No date: the same results give the same picture.
-    metadata = {"Date": None} if kind == "svg" else {}
-    figure.savefig(target, format=kind, dpi=_DPI, metadata=metadata)
-    return target.getvalue()
+def plot_demonstration(demonstration: Demonstration) -> Figure:
+    """Accuracy by the position of the gold document: a line per method, and what chance gives.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    figure, [axes] = new_figure(height=_HEIGHT)
+    curves, chance = demonstration.curves, demonstration.chance
+    labels = [f"{curve.label}: mean {in_percent(curve.mean.value)}" for curve in curves.curves]
+    draw_curves(axes, curves, offset=_OFFSET, labels=labels)
+    random_page = axes.axhline(100 * chance, color="#666666", linewidth=0.9, linestyle=":")
+    axes.set_ylim(0, 102)
+    axes.set_ylabel("Accuracy, %")
+    axes.set_title(
+        f"{curves.questions} questions, each at {len(curves.positions)} positions; bars: 95 % "
+        "intervals",
+        fontsize=9,
+    )
+    handles, labels = axes.get_legend_handles_labels()
+    handles, labels = [*handles, random_page], [*labels, f"a page at random: {in_percent(chance)}"]
+    draw_legend(axes, handles, labels, columns=2)
+    return figure

@@ -9,71 +9,61 @@ from typing import Any, ClassVar
 from rag_middle.answering import PromptTemplate
 from rag_middle.answering.citations import cites
 from rag_middle.documents import ContextPrompt, Document
-from rag_middle.evaluation import Item, Task
-from rag_middle.evaluation.conditions import Condition, arranged_documents
+from rag_middle.evaluation import Condition, Item, Task, arranged_documents
 from rag_middle.evaluation.metrics import answer_stated
 from rag_middle.reader.corpus import CorpusQuestion
 from rag_middle.retrieval import FaissIndex
 
-__all__ = ["CITED", "AskedQuestions", "CorpusTask", "asked_questions"]
+__all__ = ["CITED", "CorpusTask", "retrieved_questions"]
 
 CITED = "page_cited"
 """Name of the score that says whether an answer names the page it comes from."""
 
-_DEEPER = 20  # more documents than a prompt takes, to replace those that state the answer too
+_SPARE_DOCUMENTS = 20  # retrieved beyond a prompt's, to replace those that state the answer too
 
 
-@dataclass(frozen=True, slots=True)
-class AskedQuestions:
-    """What can be asked, and what cannot.
-
-    Attributes:
-        items: questions whose page retrieval finds.
-        missed: questions that were left out, because it does not.
-    """
-
-    items: tuple[Item, ...]
-    missed: tuple[CorpusQuestion, ...]
-
-
-def asked_questions(
+def retrieved_questions(
     index: FaissIndex, questions: Sequence[CorpusQuestion], *, documents: int, count: int
-) -> AskedQuestions:
+) -> tuple[list[Item], list[CorpusQuestion]]:
     """The first questions, in their order, whose page is among the documents found for them.
 
     Where the page is not found, no order of the documents can help, so the question tells nothing
-    about positions; it is left out and counted. Other pages that state the same value by chance
-    are replaced by the next best ones: the value shows which page was read.
+    about positions; it is left out. Other pages that state the same value by chance are replaced
+    by the next best ones: the value shows which page was read.
 
     Args:
         index: of the pages.
         questions: in the order in which they are taken.
         documents: of a prompt.
         count: most questions to take.
+
+    Returns:
+        Questions that can be asked, and those that were left out because retrieval does not find
+        their page.
     """
     items: list[Item] = []
     missed: list[CorpusQuestion] = []
     for start in range(0, len(questions), count):
-        some = questions[start : start + count]
-        found = index.search_many([each.question for each in some], documents + _DEEPER)
-        for question, hits in zip(some, found, strict=True):
+        batch = questions[start : start + count]
+        hits = index.search_many([q.question for q in batch], documents + _SPARE_DOCUMENTS)
+        for question, ranking in zip(batch, hits, strict=True):
             if len(items) == count:
-                break
-            ranked = [chunk.document(score) for chunk, score in hits]
+                return items, missed
+            ranked = [chunk.document(score) for chunk, score in ranking]
             item = _item(question, ranked, documents)
             if item is None:
                 missed.append(question)
             else:
                 items.append(item)
-    return AskedQuestions(tuple(items), tuple(missed))
+    return items, missed
 
 
 def _item(question: CorpusQuestion, ranked: list[Document], documents: int) -> Item | None:
     sources = [document.metadata["source"] for document in ranked]
     if question.source not in sources[:documents]:
         return None
-    at = sources.index(question.source)
-    kept = [
+    gold_rank = sources.index(question.source)
+    others = [
         rank
         for rank, document in enumerate(ranked)
         if sources[rank] != question.source and not answer_stated(document.text, question.answers)
@@ -82,19 +72,19 @@ def _item(question: CorpusQuestion, ranked: list[Document], documents: int) -> I
         id=f"{question.source} {question.attribute}",  # a page may answer two questions
         question=question.question,
         answers=question.answers,
-        gold=ranked[at],
-        others=tuple(ranked[rank] for rank in kept),
-        given=sum(rank < at for rank in kept),
+        gold=ranked[gold_rank],
+        others=tuple(ranked[rank] for rank in others),
+        gold_position=sum(rank < gold_rank for rank in others),
         details={"title": question.title, "attribute": question.attribute},
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusTask(Task):
-    """Questions about the demonstration's pages; the answering one is moved among its neighbours.
+    """Questions about the demonstration's pages; the answering one is moved among the others.
 
     Attributes:
-        asked: the questions.
+        questions: with their documents.
         documents: in a prompt.
         template: how prompts are written.
     """
@@ -105,7 +95,7 @@ class CorpusTask(Task):
     metrics: ClassVar[tuple[str, ...]] = ("answer_stated",)
     stop: ClassVar[tuple[str, ...]] = ("\n\n", "\nQuestion:")
 
-    asked: tuple[Item, ...] = field(repr=False)
+    questions: tuple[Item, ...] = field(repr=False)
     documents: int
     template: PromptTemplate
 
@@ -114,11 +104,11 @@ class CorpusTask(Task):
         return "generated by rag-middle; nothing in it exists"
 
     @property
-    def places(self) -> int:
+    def num_positions(self) -> int:
         return self.documents
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
-        return list(self.asked[:limit])
+        return list(self.questions[:limit])
 
     def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
         return self.template.prompt(item.question, arranged_documents(item, condition))
@@ -134,5 +124,5 @@ class CorpusTask(Task):
             "task": self.name,
             "version": self.version,
             "documents": self.documents,
-            "questions": [item.question for item in self.asked],
+            "questions": [item.question for item in self.questions],
         }

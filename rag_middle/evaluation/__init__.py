@@ -2,63 +2,79 @@
 
 ::
 
-    found = diagnose(model, task_for_file("questions.jsonl"))
-    print(found.recommendation.text)
+    diagnosis = diagnose(model, task_for_file("questions.jsonl"))
+    print(diagnosis.recommendation.text)
 
-    curves = accuracy_by_position(model, methods=["pine", "ms_poe"], limit=100)
-    plot_position_curves(curves).savefig("curves.png")
+    results = run(model, InventedDocuments(), ["pine", "ms_poe"], Measurement(limit=100))
+    plot_position_curves(results.curves()).savefig("curves.png")
 
 ``tasks``: questions and scores. ``run``: task x method x gold position, resumable. ``Results``: the
 answers, as curves with bootstrap intervals. ``diagnose``: what they mean. Charts and reports need
 ``pip install 'rag-middle[eval]'``.
 """
 
-from rag_middle.evaluation.by_position import accuracy_by_position
-from rag_middle.evaluation.diagnosis import Diagnosis, diagnose
-from rag_middle.evaluation.fitted import fitted_presets
-from rag_middle.evaluation.items import Item
-from rag_middle.evaluation.measurement import LabelledMethod, Measurement
+from rag_middle.evaluation.conditions import (
+    AS_GIVEN,
+    CLOSED_BOOK,
+    GOLD_ONLY,
+    Condition,
+    Item,
+    arranged_documents,
+    order,
+    position,
+    spread_positions,
+)
+from rag_middle.evaluation.cost import Cost, measure_costs
+from rag_middle.evaluation.diagnosis import (
+    Diagnosis,
+    Recommendation,
+    Shape,
+    Verdict,
+    diagnose,
+    fitted_presets,
+    recommend,
+    shape_of,
+)
+from rag_middle.evaluation.measurement import LabelledMethod, Measurement, labelled_methods
 from rag_middle.evaluation.plots import plot_cost, plot_gaps, plot_position_curves
-from rag_middle.evaluation.recommendation import Recommendation, recommend
 from rag_middle.evaluation.records import Record
 from rag_middle.evaluation.report import write_report
-from rag_middle.evaluation.results import PositionCurve, PositionCurves, Results
-from rag_middle.evaluation.runner import run
-from rag_middle.evaluation.shape import Shape
-from rag_middle.evaluation.statistics import Estimate
-from rag_middle.evaluation.summary import Summary, summarised
+from rag_middle.evaluation.results import PositionCurve, PositionCurves, Results, Summary
+from rag_middle.evaluation.statistics import Bootstrap, Estimate
 from rag_middle.evaluation.tasks import (
     TASKS,
     InventedDocuments,
     KeyValueRetrieval,
-    LongContextQA,
     MultiDocumentQA,
-    MultipleChoice,
     OwnQuestions,
-    PairwiseJudge,
     RetrievedQA,
     Task,
-    TimelineOrder,
     make_task,
     task_for_file,
 )
+from rag_middle.evaluation.tasks.json_lines import as_answers, as_document, get_field, read_lines
+from rag_middle.evaluation.trials import ProgressCallback, check_measurement, run
 
 __all__ = [
+    "AS_GIVEN",
+    "CLOSED_BOOK",
+    "GOLD_ONLY",
     "TASKS",
+    "Bootstrap",
+    "Condition",
+    "Cost",
     "Diagnosis",
     "Estimate",
     "InventedDocuments",
     "Item",
     "KeyValueRetrieval",
     "LabelledMethod",
-    "LongContextQA",
     "Measurement",
     "MultiDocumentQA",
-    "MultipleChoice",
     "OwnQuestions",
-    "PairwiseJudge",
     "PositionCurve",
     "PositionCurves",
+    "ProgressCallback",
     "Recommendation",
     "Record",
     "Results",
@@ -66,17 +82,27 @@ __all__ = [
     "Shape",
     "Summary",
     "Task",
-    "TimelineOrder",
-    "accuracy_by_position",
+    "Verdict",
+    "arranged_documents",
+    "as_answers",
+    "as_document",
+    "check_measurement",
     "diagnose",
     "fitted_presets",
+    "get_field",
+    "labelled_methods",
     "make_task",
+    "measure_costs",
+    "order",
     "plot_cost",
     "plot_gaps",
     "plot_position_curves",
+    "position",
+    "read_lines",
     "recommend",
     "run",
-    "summarised",
+    "shape_of",
+    "spread_positions",
     "task_for_file",
     "write_report",
 ]

@@ -1,25 +1,25 @@
-"""Under which condition a question is asked: which documents it gets, and in which order.
+"""A question with its documents, and the conditions under which it is asked.
 
-A condition has a name that records carry: ``position:3``, ``order:1``, ``gold_only``,
-``closed_book``, ``as_given``.
+A condition says which documents are in the prompt, and in which order. Its name stands in records:
+``position:3``, ``order:1``, ``gold_only``, ``closed_book``, ``as_given``.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
 from rag_middle.documents import Document
 from rag_middle.errors import EvaluationConfigError
-from rag_middle.evaluation.items import Item
 
 __all__ = [
     "AS_GIVEN",
     "CLOSED_BOOK",
     "GOLD_ONLY",
     "Condition",
+    "Item",
     "arranged_documents",
     "order",
     "position",
@@ -29,13 +29,45 @@ __all__ = [
 Kind = Literal["position", "order", "gold_only", "closed_book", "as_given"]
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """What a question is asked with.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One question of a task.
 
     Attributes:
-        kind: ``"position"``: the gold document at 0-based place `index`, the others around it in
-            their order; ``"order"``: all documents in shuffled order number `index`;
+        id: its name in records; the same for the same task and seed, however many questions are
+            asked.
+        question: as the model reads it.
+        answers: what counts as right; the first one is the one whose log-likelihood is measured.
+        gold: the document that holds the answer; None where nobody knows which one does.
+        others: the rest, in a fixed order.
+        gold_position: 0-based position of `gold` among all documents as the task has them.
+        details: what else the task needs to make a prompt or to score.
+    """
+
+    id: str
+    question: str
+    answers: tuple[str, ...]
+    gold: Document | None = None
+    others: tuple[Document, ...] = ()
+    gold_position: int = 0
+    details: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def documents(self) -> tuple[Document, ...]:
+        """All documents, as the task has them."""
+        if self.gold is None:
+            return self.others
+        before, after = self.others[: self.gold_position], self.others[self.gold_position :]
+        return (*before, self.gold, *after)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Which documents a question is asked with.
+
+    Attributes:
+        kind: ``"position"``: the gold document at the 0-based position `index`, the others around
+            it in their order; ``"order"``: all documents in shuffled order number `index`;
             ``"gold_only"``: the gold document alone; ``"closed_book"``: no documents;
             ``"as_given"``: the documents as the task has them.
         index: see `kind`; None for the others.
@@ -68,7 +100,7 @@ AS_GIVEN = Condition("as_given")
 
 
 def position(index: int) -> Condition:
-    """The gold document at 0-based place `index`."""
+    """The gold document at the 0-based position `index`."""
     return Condition("position", index)
 
 
@@ -77,22 +109,22 @@ def order(index: int) -> Condition:
     return Condition("order", index)
 
 
-def spread_positions(places: int, count: int) -> tuple[int, ...]:
-    """`count` 0-based places out of `places`, spread evenly from the first to the last.
+def spread_positions(documents: int, count: int) -> tuple[int, ...]:
+    """`count` 0-based positions among `documents`, spread evenly from the first to the last.
 
-    Twenty places and five positions give 0, 4, 9, 14, 19, as in the Lost in the Middle benchmark
-    (arXiv:2307.03172).
+    Five positions among twenty documents are 0, 4, 9, 14, 19, as in the Lost in the Middle
+    benchmark (arXiv:2307.03172).
 
     Raises:
-        EvaluationConfigError: fewer than two places or positions.
+        EvaluationConfigError: fewer than two documents or positions.
     """
-    if places < 2 or count < 2:
+    if documents < 2 or count < 2:
         raise EvaluationConfigError(
             "Positions can only be compared with at least two documents and two positions; got "
-            f"{places} documents and {count} positions."
+            f"{documents} documents and {count} positions."
         )
-    count = min(count, places)
-    return tuple(at * (places - 1) // (count - 1) for at in range(count))
+    count = min(count, documents)
+    return tuple(index * (documents - 1) // (count - 1) for index in range(count))
 
 
 def arranged_documents(item: Item, condition: Condition) -> tuple[Document, ...]:
@@ -100,17 +132,17 @@ def arranged_documents(item: Item, condition: Condition) -> tuple[Document, ...]
 
     Raises:
         EvaluationConfigError: a condition about the gold document of an item without one, or a
-            place that the item does not have.
+            position that the item does not have.
     """
     if condition.kind == "closed_book":
         return ()
     if condition.kind == "as_given":
         return item.documents
     if condition.kind == "order":
-        everything = list(item.documents)
+        shuffled = list(item.documents)
         # A string: random.Random takes its bytes, so every process shuffles alike.
-        random.Random(f"{item.id} {condition.index}").shuffle(everything)
-        return tuple(everything)
+        random.Random(f"{item.id} {condition.index}").shuffle(shuffled)
+        return tuple(shuffled)
     if item.gold is None:
         raise EvaluationConfigError(
             f"Question {item.id} has no gold document, so {condition.name} means nothing for it: "
@@ -118,15 +150,10 @@ def arranged_documents(item: Item, condition: Condition) -> tuple[Document, ...]
         )
     if condition.kind == "gold_only":
         return (item.gold,)
-    return _inserted(item.others, item.gold, condition.index or 0, item.id)
-
-
-def _inserted(
-    others: Sequence[Document], gold: Document, at: int, item_id: str
-) -> tuple[Document, ...]:
-    if not 0 <= at <= len(others):
+    index = condition.index or 0
+    if not 0 <= index <= len(item.others):
         raise EvaluationConfigError(
-            f"Question {item_id} has {len(others) + 1} documents, so its gold document cannot "
-            f"stand at place {at} (0-based)."
+            f"Question {item.id} has {len(item.others) + 1} documents, so its gold document cannot "
+            f"be at position {index} (0-based)."
         )
-    return (*others[:at], gold, *others[at:])
+    return (*item.others[:index], item.gold, *item.others[index:])

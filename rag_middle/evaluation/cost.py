@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import torch
 
 from rag_middle.evaluation.measurement import BASELINE, LabelledMethod
-from rag_middle.generation import Generation, Prompt, RagMiddleModel
+from rag_middle.generation import Prompt, RagMiddleModel
 
 __all__ = ["Cost", "measure_costs"]
 
@@ -23,10 +23,10 @@ class Cost:
 
     Attributes:
         time_to_first_token: seconds.
-        ms_per_token: milliseconds for each further token; None where no answer had one.
+        ms_per_token: of a decode step, in milliseconds; None where no answer had a second token.
         peak_memory_mib: of the GPU, weights included; None on a CPU.
         first_token_ratio: to the unmodified model on the same prompt, one right after the other.
-        token_ratio: the same for further tokens.
+        token_ratio: the same for decode steps.
         memory_ratio: the same for memory.
     """
 
@@ -37,23 +37,16 @@ class Cost:
     token_ratio: float | None
     memory_ratio: float | None
 
-    def answer_ratio(self, tokens: int, base: Cost) -> float:
-        """Time of an answer of so many tokens, as a ratio to `base`'s."""
-        return self._seconds(tokens) / base._seconds(tokens)
-
-    def _seconds(self, tokens: int) -> float:
+    def answer_seconds(self, tokens: int) -> float:
+        """Time of an answer of so many tokens."""
         return self.time_to_first_token + (tokens - 1) * (self.ms_per_token or 0.0) / 1000
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    first: float
-    each: float | None
-    memory: float | None
+    first_token: float  # seconds
+    decode_step: float | None  # seconds
+    memory: float | None  # MiB
 
 
 def measure_costs(
@@ -73,14 +66,13 @@ def measure_costs(
         prompts: a few, of the usual length.
         options: of the prompts, such as ``template``.
     """
-    samples: dict[str, list[_Sample]] = {each.label: [] for each in methods}
+    samples: dict[str, list[_Sample]] = {method.label: [] for method in methods}
     for index, prompt in enumerate([prompts[0], *prompts]):
-        for each in methods:
-            sample = _sample(model, each, prompt, options)
+        for method in methods:
+            sample = _sample(model, method, prompt, options)
             if index:
-                samples[each.label].append(sample)
-    base = samples[BASELINE]
-    return {label: _cost(own, base) for label, own in samples.items()}
+                samples[method.label].append(sample)
+    return {label: _cost(own, samples[BASELINE]) for label, own in samples.items()}
 
 
 def _sample(
@@ -97,26 +89,31 @@ def _sample(
         on_missing_documents="ignore",
         **options,
     )
-    memory = torch.cuda.max_memory_allocated(device) / 2**20 if on_gpu else None
-    return _Sample(answer.timings.tokenize + answer.timings.prefill, _each_token(answer), memory)
-
-
-def _each_token(answer: Generation) -> float | None:
-    further = answer.usage.completion_tokens - 1
-    return answer.timings.decode / further if further > 0 and answer.timings.decode > 0 else None
+    timings, steps = answer.timings, answer.usage.completion_tokens - 1
+    return _Sample(
+        first_token=timings.tokenize + timings.prefill,
+        decode_step=timings.decode / steps if steps > 0 and timings.decode > 0 else None,
+        memory=torch.cuda.max_memory_allocated(device) / 2**20 if on_gpu else None,
+    )
 
 
 def _cost(own: list[_Sample], base: list[_Sample]) -> Cost:
     pairs = list(zip(own, base, strict=True))
-    each = [s.each for s in own if s.each is not None]
-    memory = [s.memory for s in own if s.memory is not None]
-    token_ratios = [s.each / b.each for s, b in pairs if s.each and b.each]
-    memory_ratios = [s.memory / b.memory for s, b in pairs if s.memory and b.memory]
+    step = _median(sample.decode_step for sample in own)
+    memory = [sample.memory for sample in own if sample.memory]
     return Cost(
-        time_to_first_token=median(s.first for s in own),
-        ms_per_token=1000 * median(each) if each else None,
-        peak_memory_mib=max(memory) if memory else None,
-        first_token_ratio=median(s.first / b.first for s, b in pairs),
-        token_ratio=median(token_ratios) if token_ratios else None,
-        memory_ratio=median(memory_ratios) if memory_ratios else None,
+        time_to_first_token=median(sample.first_token for sample in own),
+        ms_per_token=None if step is None else 1000 * step,
+        peak_memory_mib=max(memory, default=None),
+        first_token_ratio=median(a.first_token / b.first_token for a, b in pairs),
+        token_ratio=_median(
+            a.decode_step / b.decode_step for a, b in pairs if a.decode_step and b.decode_step
+        ),
+        memory_ratio=_median(a.memory / b.memory for a, b in pairs if a.memory and b.memory),
     )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    """Of those that were measured; None where none was."""
+    measured = [value for value in values if value is not None]
+    return median(measured) if measured else None

@@ -42,14 +42,8 @@ __all__ = ["RagMiddleLM", "main"]
 _DEFAULT_WINDOW = 2048  # tokens, where the model's config says nothing
 _DEFAULT_NEW_TOKENS = 256
 _METHOD_PREFIX = "method_"
-#: What tasks may ask of generation, and what it is called here.
-_GENERATION = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "repetition_penalty": "repetition_penalty",
-    "num_beams": "num_beams",
-}
+#: What tasks may ask of generation, besides stop strings and lengths; the names are the same here.
+_GENERATION = ("temperature", "top_p", "top_k", "repetition_penalty", "num_beams")
 
 
 @register_model("rag-middle")
@@ -169,22 +163,22 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
         self, requests: list[Any], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
         """Log-likelihood of each continuation, and whether it is the greedy one."""
-        prompts = [self._parsed(each.args[0]) for each in requests]
-        marked = [each for each, prompt in zip(requests, prompts, strict=True) if prompt.documents]
-        plain = [
-            each for each, prompt in zip(requests, prompts, strict=True) if not prompt.documents
-        ]
-        found = dict(zip(map(id, plain), super().loglikelihood(plain, disable_tqdm), strict=True))
+        prompts = [self._parsed(request.args[0]) for request in requests]
+        plain = [index for index, prompt in enumerate(prompts) if not prompt.documents]
+        marked = [index for index, prompt in enumerate(prompts) if prompt.documents]
+        plain_results = super().loglikelihood([requests[index] for index in plain], disable_tqdm)
+        results = dict(zip(plain, plain_results, strict=True))
         scores = self.reader.score_batch(
-            [prompt for prompt in prompts if prompt.documents],
-            [each.args[1] for each in marked],
+            [prompts[index] for index in marked],
+            [requests[index].args[1] for index in marked],
             max_batch_size=self._batch_size,
             **self._raw(),
         )
-        found |= {id(e): (s.total, s.is_greedy) for e, s in zip(marked, scores, strict=True)}
-        for each in requests:
-            self.cache_hook.add_partial("loglikelihood", each.args, found[id(each)])
-        return [found[id(each)] for each in requests]
+        for index, score in zip(marked, scores, strict=True):
+            results[index] = (score.total, score.is_greedy)
+        for index, request in enumerate(requests):
+            self.cache_hook.add_partial("loglikelihood", request.args, results[index])
+        return [results[index] for index in range(len(requests))]
 
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], **_: Any
@@ -197,8 +191,7 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
                     f"among {self.max_length}: raise max_length."
                 )
             # As the harness's own model does: the start of what is too long is cut off.
-            kept = context[-(self.max_length - len(continuation)) :]
-            prompts.append(_tokenized(kept))
+            prompts.append(_tokenized(context[-(self.max_length - len(continuation)) :]))
             continuations.append(continuation)
         scores = self.reader.score_batch(
             prompts, continuations, max_batch_size=self._batch_size, on_missing_documents="ignore"
@@ -236,7 +229,7 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
         for indices in groups.values():
             options = self._options(requests[indices[0]].args[1])
             size = 8 * self._batch_size
-            for chunk in (indices[at : at + size] for at in range(0, len(indices), size)):
+            for chunk in (indices[i : i + size] for i in range(0, len(indices), size)):
                 parsed = {index: self._parsed(requests[index].args[0]) for index in chunk}
                 for marked in (True, False):
                     chosen = [i for i in chunk if bool(parsed[i].documents) is marked]
@@ -255,7 +248,7 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
                         **(self._raw() if marked else {"on_missing_documents": "ignore"}),
                         **options,
                     )
-                    texts.update(zip(chosen, (each.text for each in answers), strict=True))
+                    texts.update(zip(chosen, (answer.text for answer in answers), strict=True))
             for index in indices:
                 self.cache_hook.add_partial("generate_until", requests[index].args, texts[index])
         return [texts[index] for index in range(len(requests))]
@@ -276,13 +269,9 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
                 f"The task asks for {unknown[0]!r} in generation_kwargs, which is not known here. "
                 f"Known: until, max_gen_toks, do_sample, {', '.join(_GENERATION)}."
             )
-        options = {_GENERATION[name]: value for name, value in asked.items()}
-        if not samples:
-            options["temperature"] = 0.0
-        elif not options.get("temperature"):
-            options["temperature"] = 1.0
+        asked["temperature"] = (asked.get("temperature") or 1.0) if samples else 0.0
         stops = [until] if isinstance(until, str) else list(until)
-        return {"max_new_tokens": new_tokens, "stop": [s for s in stops if s], **options}
+        return {"max_new_tokens": new_tokens, "stop": [s for s in stops if s], **asked}
 
     def _parsed(self, context: str) -> ContextPrompt:
         return parse(context, trusted=self._trust_markers)

@@ -1,9 +1,9 @@
-"""What is measured on a task: how many questions, where the gold document goes, how to score."""
+"""What is measured on a task: how many questions, the gold document's positions, how to score."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from rag_middle.errors import EvaluationConfigError, MethodConfigError
@@ -21,12 +21,7 @@ __all__ = ["BASELINE", "LabelledMethod", "Measurement", "MethodSpec", "Scoring",
 Scoring = Literal["generation", "likelihood"]
 Template = Literal["auto", "chat", "raw"]
 
-#: A method as people write it: a name, an object, or a mapping with ``name`` and perhaps
-#: ``options`` (the method's parameters) and ``label`` (its name in records and charts).
-MethodSpec = str | Method | Mapping[str, Any]
-
 BASELINE = "none"
-_SPEC_FIELDS = ("name", "options", "label")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +31,10 @@ class LabelledMethod:
     label: str
     method: Method
 
-    @property
-    def is_fitted(self) -> bool:
-        """Whether its settings come from a profile."""
-        return self.method.provenance is not None
+
+#: A method as people write it: a name, an object, or a mapping with ``name`` and perhaps
+#: ``options`` (the method's parameters) and ``label`` (its name in records and charts).
+MethodSpec = str | Method | LabelledMethod | Mapping[str, Any]
 
 
 def labelled_methods(methods: Sequence[MethodSpec]) -> tuple[LabelledMethod, ...]:
@@ -53,43 +48,39 @@ def labelled_methods(methods: Sequence[MethodSpec]) -> tuple[LabelledMethod, ...
     """
     if isinstance(methods, str | Method | Mapping):
         methods = [methods]
-    chosen = [LabelledMethod(BASELINE, resolve_method(BASELINE))]
-    for each in methods:
-        labelled = _labelled(each)
-        if labelled == chosen[0]:
+    baseline = LabelledMethod(BASELINE, resolve_method(BASELINE))
+    by_label = {BASELINE: baseline}
+    for labelled in map(_labelled, methods):
+        if labelled == baseline:
             continue
-        if labelled.label in (known.label for known in chosen):
+        if labelled.label in by_label:
             raise EvaluationConfigError(
                 f"Two methods are called {labelled.label!r}. Give one of them another label: "
                 "{'name': ..., 'options': {...}, 'label': ...}."
             )
-        chosen.append(labelled)
-    return tuple(chosen)
+        by_label[labelled.label] = labelled
+    return tuple(by_label.values())
 
 
 def _labelled(spec: MethodSpec) -> LabelledMethod:
+    if isinstance(spec, LabelledMethod):
+        return spec
     if isinstance(spec, Method):
         return LabelledMethod(spec.name, spec)
     if isinstance(spec, str):
         return LabelledMethod(spec, resolve_method(spec))
-    if not isinstance(spec, Mapping):
-        raise EvaluationConfigError(
-            f"A method is a name or an object with 'name'; got {spec!r} ({type(spec).__name__})."
-        )
-    unknown = [name for name in spec if name not in _SPEC_FIELDS]
-    if unknown or not isinstance(spec.get("name"), str):
+    name = spec.get("name") if isinstance(spec, Mapping) else None
+    if not isinstance(name, str) or not set(spec) <= {"name", "options", "label"}:
         raise EvaluationConfigError(
             "A method is a name, or an object with 'name' and perhaps 'options' and 'label'; got "
-            f"{dict(spec)!r}."
+            f"{spec!r}."
         )
     options = spec.get("options") or {}
     if not isinstance(options, Mapping):
         raise MethodConfigError(
-            f"The options of {spec['name']} should be an object, got {type(options).__name__}."
+            f"The options of {name} should be an object, got {type(options).__name__}."
         )
-    return LabelledMethod(
-        str(spec.get("label") or spec["name"]), resolve_method(spec["name"], options)
-    )
+    return LabelledMethod(str(spec.get("label") or name), resolve_method(name, options))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,14 +89,15 @@ class Measurement:
 
     Attributes:
         limit: most questions; None for all there are.
-        positions: how many places of the gold document, spread evenly, or the 0-based places.
+        positions: how many positions of the gold document, spread evenly, or the 0-based
+            positions themselves.
         orders: shuffled orders of all documents, for the rate at which answers flip; 0 for none,
             else at least 2.
         controls: also ask the unmodified model with the gold document alone, and with none.
-        scoring: ``"generation"`` writes an answer and compares it; ``"likelihood"`` asks how
-            likely the right answer is, which is cheaper and smoother.
+        scoring: ``"generation"`` writes an answer and compares it; ``"likelihood"`` measures
+            the log-likelihood of the right answer, which is cheaper and smoother.
         metric: the main one; None for the task's, and with likelihoods for whether the right
-            answer is the greedy one.
+            answer is the greedy one (``"greedy_match"``).
         seed: of whatever is drawn.
         max_new_tokens: of an answer; None for what the task says.
         max_batch_size: prompts per forward pass.
@@ -147,41 +139,36 @@ class Measurement:
         positions: object = self.positions
         if not isinstance(positions, list | tuple):
             require_whole("evaluation", 2, positions=positions)
-        else:
-            places = tuple(positions)
-            for index, place in enumerate(places):
-                require_whole("evaluation", 0, **{f"positions[{index}]": place})
-            if len(set(places)) < 2:
-                raise EvaluationConfigError(
-                    f"positions needs at least two different places, got {list(places)}."
-                )
-            object.__setattr__(self, "positions", tuple(sorted(set(places))))
+            return
+        for index, value in enumerate(positions):
+            require_whole("evaluation", 0, **{f"positions[{index}]": value})
+        if len(set(positions)) < 2:
+            raise EvaluationConfigError(
+                f"positions needs at least two different positions, got {list(positions)}."
+            )
+        object.__setattr__(self, "positions", tuple(sorted(set(positions))))
 
-    def places(self, task: Task) -> tuple[int, ...]:
-        """The 0-based places at which `task` is measured; none where it has no gold document.
+    def gold_positions(self, task: Task) -> tuple[int, ...]:
+        """The 0-based positions at which `task` is measured; none without gold documents.
 
         Raises:
-            EvaluationConfigError: places that a prompt of the task does not have.
+            EvaluationConfigError: positions that a prompt of the task does not have.
         """
-        if not task.places:
+        if not task.num_positions:
             return ()
         if isinstance(self.positions, int):
-            return spread_positions(task.places, self.positions)
-        if self.positions[-1] >= task.places:
+            return spread_positions(task.num_positions, self.positions)
+        if self.positions[-1] >= task.num_positions:
             raise EvaluationConfigError(
-                f"Place {self.positions[-1]} does not exist: prompts of {task.name} have "
-                f"{task.places} documents, places 0 to {task.places - 1}."
+                f"Position {self.positions[-1]} does not exist: prompts of {task.name} have "
+                f"{task.num_positions} documents, positions 0 to {task.num_positions - 1}."
             )
         return self.positions
 
     def conditions(self, task: Task) -> tuple[Condition, ...]:
         """The conditions every method is run under."""
-        places = tuple(position(at) for at in self.places(task))
-        return (*(places or task.conditions()), *(order(index) for index in range(self.orders)))
-
-    def control_conditions(self, task: Task) -> tuple[Condition, ...]:
-        """The conditions the unmodified model is run under besides."""
-        return task.controls if self.controls else ()
+        positions = tuple(position(index) for index in self.gold_positions(task))
+        return (*(positions or task.conditions()), *(order(index) for index in range(self.orders)))
 
     def metric_names(self, task: Task) -> tuple[str, ...]:
         """The scores of a record; the first is the main one.
@@ -189,8 +176,9 @@ class Measurement:
         Raises:
             EvaluationConfigError: `metric` is none of them.
         """
-        by_likelihood = self.scoring == "likelihood"
-        names = ("greedy_match", "log_likelihood") if by_likelihood else task.metrics
+        names = task.metrics
+        if self.scoring == "likelihood":
+            names = ("greedy_match", "log_likelihood")
         if self.metric is None:
             return names
         if self.metric not in names:
@@ -203,7 +191,7 @@ class Measurement:
     def identity(self) -> dict[str, Any]:
         """What must agree for records of two runs to belong together, JSON-ready.
 
-        Questions, places and orders may be added to a run.
+        Questions, positions and orders may be added to a run.
         """
-        kept = ("scoring", "seed", "max_new_tokens", "template")
-        return {name: value for name, value in asdict(self).items() if name in kept}
+        fixed = ("scoring", "seed", "max_new_tokens", "template")
+        return {name: getattr(self, name) for name in fixed}

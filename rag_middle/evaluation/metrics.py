@@ -7,7 +7,6 @@ import string
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf
 
 from rag_middle.errors import UnknownNameError
 from rag_middle.registry import suggest
@@ -30,49 +29,36 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """A score of one answer.
+    """A score of one answer; higher is better.
 
     Attributes:
         name: in records and options.
         title: in tables and on axes.
-        higher_is_better: its direction.
-        low: least possible value.
-        high: largest possible value.
-        alike: values closer than this count as a tie.
+        tolerance: values closer than this count as a tie.
         share: it lies between 0 and 1 and is shown in per cent.
     """
 
     name: str
     title: str
-    higher_is_better: bool = True
-    low: float = 0.0
-    high: float = 1.0
-    alike: float = 0.01
+    tolerance: float = 0.01
     share: bool = True
 
-    def oriented(self, value: float) -> float:
-        """`value` with higher being better."""
-        return value if self.higher_is_better else -value
+    def amount(self, value: float) -> str:
+        """A difference of two values with its unit: ``12.0 points``, ``0.35 nats``."""
+        return f"{100 * value:.1f} points" if self.share else f"{value:.2f} nats"
 
 
 METRICS = {
-    each.name: each
-    for each in (
-        Metric(name="answer_stated", title="Right answers"),
+    metric.name: metric
+    for metric in (
+        Metric(name="answer_stated", title="Accuracy"),
         Metric(name="best_subspan_em", title="Accuracy (answer contained)"),
         Metric(name="exact_match", title="Exact match"),
         Metric(name="f1", title="F1 of words"),
         Metric(name="greedy_match", title="Accuracy (greedy answer)"),
-        Metric(
-            name="log_likelihood",
-            title="Log-likelihood of the answer (nats)",
-            low=-inf,
-            high=0.0,
-            share=False,
-        ),
-        Metric(name="choice_accuracy", title="Accuracy (choice)"),
-        Metric(name="order_accuracy", title="Accuracy (places in order)"),
-        Metric(name="judged_right", title="Accuracy (judgement)"),
+        Metric(name="log_likelihood", title="Log-likelihood of the answer, nats", share=False),
+        # Of a task that decides by itself whether an answer is right.
+        Metric(name="accuracy", title="Accuracy"),
     )
 }
 
@@ -92,59 +78,55 @@ def metric(name: str) -> Metric:
 
 def normalized(text: str) -> str:
     """SQuAD's normalisation: lower case, no punctuation, no articles, single spaces."""
-    without = _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION))
-    return " ".join(without.split())
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def best_subspan_em(prediction: str, answers: Sequence[str]) -> float:
-    """1 where any answer stands in the prediction, both normalised, else 0.
+    """1 where the prediction contains any answer, both normalised, else 0.
 
     The score of the Lost in the Middle benchmark (arXiv:2307.03172). An answer that is nothing
     once normalised ("The") is compared as it is.
     """
-    said = normalized(prediction)
-    return float(any(normalized(a) in said if normalized(a) else a in prediction for a in answers))
+    text = normalized(prediction)
+    return float(any(normalized(a) in text if normalized(a) else a in prediction for a in answers))
 
 
 def answer_stated(prediction: str, answers: Sequence[str]) -> float:
-    """1 where any answer stands in the prediction as a whole, upper and lower case alike, else 0.
+    """1 where the prediction contains any answer as a whole, in any case, else 0.
 
     Stricter than `best_subspan_em`, for answers that are names and numbers: neither "12 days" nor
     "2 days-long" states "2 days", and "4.5" does not state "5".
     """
-    said = " ".join(prediction.split())
-    return float(any(_whole(answer).search(said) for answer in answers if answer.strip()))
-
-
-def _whole(answer: str) -> re.Pattern[str]:
-    # A sign between word characters belongs to them: 4.5, 725-5315, 10:30.
-    words = re.escape(" ".join(answer.split()))
-    return re.compile(rf"(?<!\w)(?<!\w[.,:-]){words}(?!\w|[.,:-]\w)", re.IGNORECASE)
+    text = " ".join(prediction.split())
+    for answer in answers:
+        words = re.escape(" ".join(answer.split()))
+        # A sign between word characters belongs to them: 4.5, 725-5315, 10:30.
+        whole = rf"(?<!\w)(?<!\w[.,:-]){words}(?!\w|[.,:-]\w)"
+        if words and re.search(whole, text, re.IGNORECASE):
+            return 1.0
+    return 0.0
 
 
 def exact_match(prediction: str, answers: Sequence[str]) -> float:
     """1 where the prediction is an answer, both normalised, else 0."""
-    said = normalized(prediction)
-    return float(any(normalized(answer) == said for answer in answers))
+    return float(normalized(prediction) in map(normalized, answers))
 
 
 def f1(prediction: str, answers: Sequence[str]) -> float:
     """Harmonic mean of precision and recall of words, both normalised; best over the answers."""
-    return max((_f1(prediction, answer) for answer in answers), default=0.0)
-
-
-def _f1(prediction: str, answer: str) -> float:
-    said, wanted = normalized(prediction).split(), normalized(answer).split()
-    if not said or not wanted:
-        return float(said == wanted)
-    shared = sum((Counter(said) & Counter(wanted)).values())
-    if not shared:
-        return 0.0
-    precision, recall = shared / len(said), shared / len(wanted)
-    return 2 * precision * recall / (precision + recall)
+    best, predicted = 0.0, normalized(prediction).split()
+    for answer in answers:
+        wanted = normalized(answer).split()
+        if not predicted or not wanted:
+            best = max(best, float(predicted == wanted))
+            continue
+        shared = sum((Counter(predicted) & Counter(wanted)).values())
+        # 2 p r / (p + r) with p = shared / predicted words and r = shared / wanted words
+        best = max(best, 2 * shared / (len(predicted) + len(wanted)))
+    return best
 
 
 #: Scores of a generated answer against all right ones.
 ANSWER_METRICS: dict[str, Callable[[str, Sequence[str]], float]] = {
-    each.__name__: each for each in (answer_stated, best_subspan_em, exact_match, f1)
+    score.__name__: score for score in (answer_stated, best_subspan_em, exact_match, f1)
 }

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from rag_middle.errors import MissingExtraError
 from rag_middle.evaluation.results import PositionCurves
+from rag_middle.evaluation.statistics import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "draw_cost",
-    "draw_gaps",
-    "draw_position_curves",
+    "data_uri",
+    "draw_curves",
+    "draw_legend",
+    "image",
     "legend_columns",
     "new_figure",
     "plot_cost",
     "plot_gaps",
     "plot_overview",
     "plot_position_curves",
-    "style_of",
 ]
 
 # Okabe and Ito's colours, which the colour-blind can tell apart; the unmodified model is black.
@@ -30,9 +33,9 @@ _COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#
 _MARKERS = "osD^vP*X"
 # Inches: narrow enough to be read when a phone shows it 360 pixels wide.
 WIDTH, HEIGHT = 4.8, 3.9
-_GRID = "#DDDDDD"
-_LEGEND, _HANDLE = 60, 6  # characters: of all columns, and of a line's sample
-_APART = 0.013  # of the width, between two methods at one place
+_GRID, _GREY = "#DDDDDD", "#555555"
+_LEGEND_WIDTH, _HANDLE_WIDTH = 60, 6  # characters: of all columns, and of a line's sample
+_OFFSET = 0.013  # of the width, between two methods at one position
 
 
 def new_figure(panels: int = 1, height: float = HEIGHT) -> tuple[Figure, list[Any]]:
@@ -49,20 +52,23 @@ def new_figure(panels: int = 1, height: float = HEIGHT) -> tuple[Figure, list[An
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise MissingExtraError("The chart", package="matplotlib", extra="eval") from error
-    drawn = Figure(figsize=(WIDTH, height * panels), layout="constrained")
-    every = drawn.subplots(panels, 1, squeeze=False)[:, 0]
-    for axes in every:
+    figure = Figure(figsize=(WIDTH, height * panels), layout="constrained")
+    panel_axes = list(figure.subplots(panels, 1, squeeze=False)[:, 0])
+    for axes in panel_axes:
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_axisbelow(True)
-    return drawn, list(every)
+    return figure, panel_axes
 
 
-def plot_position_curves(curves: PositionCurves, *, title: str | None = None) -> Figure:
-    """A line per method over the gold document's place, with bars for the intervals.
+def plot_position_curves(
+    curves: PositionCurves, *, title: str | None = None, axes: Any = None
+) -> Figure:
+    """A line per method over the gold document's position, with bars for the intervals.
 
     Args:
-        curves: from `accuracy_by_position`, or `Results.curves`.
+        curves: from `Results.curves`.
         title: above the chart; by default the number of questions and documents.
+        axes: to draw into; by default those of a new figure.
 
     Returns:
         A matplotlib figure; ``savefig`` writes it.
@@ -70,151 +76,136 @@ def plot_position_curves(curves: PositionCurves, *, title: str | None = None) ->
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    drawn, [axes] = new_figure()
-    draw_position_curves(axes, curves, title=title)
-    return drawn
+    axes = axes or new_figure()[1][0]
+    draw_curves(axes, curves, offset=_OFFSET * (curves.positions[-1] - curves.positions[0]))
+    axes.set_ylabel(f"{curves.metric.title}, %" if curves.metric.share else curves.metric.title)
+    if curves.metric.share:
+        axes.set_ylim(-2, 102)
+    counts = f"{curves.questions} questions, {curves.documents} documents"
+    axes.set_title(title or f"{counts}; bars: 95 % intervals", fontsize=10)
+    draw_legend(axes, *axes.get_legend_handles_labels(), columns=3)
+    return axes.figure  # type: ignore[no-any-return]
 
 
-def plot_gaps(curves: PositionCurves) -> Figure:
-    """A bar per method for the gap between best and worst place, with its interval.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
-    drawn, [axes] = new_figure(height=_bars_height(curves))
-    draw_gaps(axes, curves)
-    return drawn
-
-
-def plot_cost(curves: PositionCurves, ratios: Mapping[str, float | None]) -> Figure:
-    """A point per method: score at the worst place over time of an answer.
+def draw_curves(
+    axes: Any, curves: PositionCurves, *, offset: float, labels: Sequence[str] | None = None
+) -> None:
+    """Lines with intervals, the grid and the axis of positions.
 
     Args:
-        curves: of the methods.
-        ratios: time of an answer to the unmodified model's, by label.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
+        axes: to draw into.
+        curves: a line each.
+        offset: between two methods at one position: they may have the same scores, and none must
+            hide another.
+        labels: of the lines; by default the methods'.
     """
-    drawn, [axes] = new_figure()
-    draw_cost(axes, curves, ratios)
-    return drawn
-
-
-def plot_overview(curves: PositionCurves, ratios: Mapping[str, float | None]) -> Figure:
-    """All three charts below each other.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
-    with_cost = any(ratio is not None for ratio in ratios.values())
-    drawn, every = new_figure(panels=3 if with_cost else 2)
-    draw_position_curves(every[0], curves)
-    draw_gaps(every[1], curves)
-    if with_cost:
-        draw_cost(every[2], curves, ratios)
-    return drawn
-
-
-def draw_position_curves(axes: Any, curves: PositionCurves, *, title: str | None = None) -> None:
-    """`plot_position_curves`, into given axes."""
-    scale = _scale(curves)
-    places = [at + 1 for at in curves.places]
-    apart = _APART * (places[-1] - places[0])
-    middle = (len(curves.curves) - 1) / 2
+    scale, middle = _scale(curves), (len(curves.curves) - 1) / 2
     for index, curve in enumerate(curves.curves):
-        errors = [
-            [scale * (each.value - each.low) for each in curve.estimates],
-            [scale * (each.high - each.value) for each in curve.estimates],
-        ]
         axes.errorbar(
-            # Beside each other: methods may have the same scores, and none must hide another.
-            [place + (index - middle) * apart for place in places],
-            [scale * each.value for each in curve.estimates],
-            yerr=errors,
-            label=curve.label,
+            [position + (index - middle) * offset for position in curves.positions],
+            [scale * estimate.value for estimate in curve.estimates],
+            yerr=_errors(curve.estimates, scale),
+            label=labels[index] if labels else curve.label,
             markersize=4.5,
             linewidth=1.6,
             elinewidth=0.9,
             capsize=2,
-            **style_of(index),
+            linestyle="-" if index < len(_COLOURS) else "--",
+            **_style(index),
         )
     axes.grid(axis="y", color=_GRID, linewidth=0.6)
-    axes.set_xticks(places)
-    axes.set_xlabel(f"Place of the document with the answer, of {curves.documents}")
-    axes.set_ylabel(_with_unit(curves))
-    if curves.metric.share:
-        axes.set_ylim(-2, 102)
-    axes.set_title(
-        title
-        or f"{curves.questions} questions, {curves.documents} documents; bars: 95 % intervals",
-        fontsize=10,
-    )
-    axes.legend(
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.2),
-        ncols=legend_columns([curve.label for curve in curves.curves], 3),
-        fontsize=8.5,
-        frameon=False,
-    )
+    axes.set_xticks(list(curves.positions))
+    axes.set_xlabel(f"Position of the gold document (0 to {curves.documents - 1})")
 
 
-def draw_gaps(axes: Any, curves: PositionCurves) -> None:
-    """`plot_gaps`, into given axes."""
+def plot_gaps(curves: PositionCurves, *, axes: Any = None) -> Figure:
+    """A bar per method for the gap between best and worst position, with its interval.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    axes = axes or new_figure(height=1.3 + 0.38 * len(curves.curves))[1][0]
     scale = _scale(curves)
     for index, curve in enumerate(curves.curves):
-        gap = curve.gap
-        axes.barh(index, scale * gap.value, color=style_of(index)["color"], alpha=0.75, height=0.62)
-        low, high = scale * (gap.value - gap.low), scale * (gap.high - gap.value)
-        axes.errorbar(
-            scale * gap.value,
-            index,
-            xerr=[[low], [high]],
-            color="#555555",
-            linewidth=1.1,
-            capsize=3,
-        )
-    axes.axvline(0, color="#555555", linewidth=0.9)
+        gap = scale * curve.gap.value
+        axes.barh(index, gap, color=_style(index)["color"], alpha=0.75, height=0.62)
+        errors = _errors([curve.gap], scale)
+        axes.errorbar(gap, index, xerr=errors, color=_GREY, linewidth=1.1, capsize=3)
+    axes.axvline(0, color=_GREY, linewidth=0.9)
     axes.grid(axis="x", color=_GRID, linewidth=0.6)
-    axes.set_yticks(range(len(curves.curves)), [_short(curve.label) for curve in curves.curves])
+    names = [label.replace("_", "_\n", 1) if len(label) > 14 else label for label in curves.labels]
+    axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
-    unit = "points" if curves.metric.share else "nats"
-    axes.set_xlabel(f"Best place minus worst, {unit}")
-    axes.set_title("Gap between places; crossing 0: may be chance", fontsize=10)
+    axes.set_xlabel(f"Best position minus worst, {'points' if curves.metric.share else 'nats'}")
+    axes.set_title("Gap between positions; crossing 0: not significant", fontsize=10)
+    return axes.figure  # type: ignore[no-any-return]
 
 
-def draw_cost(axes: Any, curves: PositionCurves, ratios: Mapping[str, float | None]) -> None:
-    """`plot_cost`, into given axes."""
+def plot_cost(
+    curves: PositionCurves, answer_time_ratios: Mapping[str, float], *, axes: Any = None
+) -> Figure:
+    """A point per method: score at the worst position over time of an answer.
+
+    Args:
+        curves: of the methods.
+        answer_time_ratios: to the unmodified model's, by label.
+        axes: to draw into; by default those of a new figure.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    axes = axes or new_figure()[1][0]
     scale = _scale(curves)
     for index, curve in enumerate(curves.curves):
-        ratio = ratios.get(curve.label)
-        if ratio is None:
-            continue
-        worst = curve.worst
-        style = style_of(index)
-        axes.errorbar(
-            ratio,
-            scale * worst.value,
-            yerr=[[scale * (worst.value - worst.low)], [scale * (worst.high - worst.value)]],
-            color=style["color"],
-            marker=style["marker"],
-            markersize=6,
-            linewidth=1,
-            linestyle="none",
-            label=curve.label,
-        )
+        if curve.label in answer_time_ratios:
+            axes.errorbar(
+                answer_time_ratios[curve.label],
+                scale * curve.worst.value,
+                yerr=_errors([curve.worst], scale),
+                markersize=6,
+                linewidth=1,
+                linestyle="none",
+                label=curve.label,
+                **_style(index),
+            )
     axes.grid(color=_GRID, linewidth=0.6)
     axes.set_xlabel("Time of an answer (unmodified model: 1)")
-    axes.set_ylabel("Worst place" + (", %" if curves.metric.share else ""))
+    axes.set_ylabel("Worst position" + (", %" if curves.metric.share else ""))
     axes.margins(x=0.12)
     if curves.metric.share:
         axes.set_ylim(-2, 102)
-    axes.set_title("What the worst place costs", fontsize=10)
+    axes.set_title("What the worst position costs", fontsize=10)
     # A legend and no labels at the points: points may lie on each other, labels must not.
+    draw_legend(axes, *axes.get_legend_handles_labels(), columns=3)
+    return axes.figure  # type: ignore[no-any-return]
+
+
+def plot_overview(curves: PositionCurves, answer_time_ratios: Mapping[str, float]) -> Figure:
+    """All three charts below each other.
+
+    Args:
+        curves: of the methods.
+        answer_time_ratios: as for `plot_cost`; empty leaves that chart out.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    figure, panels = new_figure(panels=3 if answer_time_ratios else 2)
+    plot_position_curves(curves, axes=panels[0])
+    plot_gaps(curves, axes=panels[1])
+    if answer_time_ratios:
+        plot_cost(curves, answer_time_ratios, axes=panels[2])
+    return figure
+
+
+def draw_legend(axes: Any, handles: Sequence[Any], labels: Sequence[str], columns: int) -> None:
+    """A legend below the chart, where no curve can be, with at most so many columns."""
     axes.legend(
+        handles,
+        labels,
         loc="upper center",
         bbox_to_anchor=(0.5, -0.2),
-        ncols=legend_columns([curve.label for curve in curves.curves], 3),
+        ncols=legend_columns(labels, columns),
         fontsize=8.5,
         frameon=False,
     )
@@ -224,32 +215,40 @@ def legend_columns(labels: Sequence[str], most: int) -> int:
     """Columns of a legend that is no wider than the chart, which would become narrow beside it."""
     for columns in range(min(most, len(labels)), 1, -1):
         rows = ceil(len(labels) / columns)
-        longest = [max(map(len, labels[at : at + rows])) for at in range(0, len(labels), rows)]
-        if sum(longest) + _HANDLE * len(longest) <= _LEGEND:
+        widths = [max(map(len, labels[i : i + rows])) for i in range(0, len(labels), rows)]
+        if sum(widths) + _HANDLE_WIDTH * len(widths) <= _LEGEND_WIDTH:
             return columns
     return 1
 
 
-def style_of(index: int) -> dict[str, Any]:
-    """Colour, marker and line of the method at `index`, 0 being the unmodified model."""
+def image(figure: Figure, kind: str, dpi: int = 150) -> bytes:
+    """The figure as ``png`` or ``svg``; the same results give the same bytes."""
+    target = io.BytesIO()
+    metadata = {"Date": None} if kind == "svg" else {}
+    figure.savefig(target, format=kind, dpi=dpi, metadata=metadata)
+    return target.getvalue()
+
+
+def data_uri(figure: Figure) -> str:
+    """An SVG image of its own for a page, so that the ids inside it meet no others."""
+    return "data:image/svg+xml;base64," + base64.b64encode(image(figure, "svg")).decode("ascii")
+
+
+def _style(index: int) -> dict[str, str]:
+    """Colour and marker of the method at `index`, 0 being the unmodified model."""
     return {
         "color": _COLOURS[index % len(_COLOURS)],
         "marker": _MARKERS[index % len(_MARKERS)],
-        "linestyle": "-" if index < len(_COLOURS) else "--",
     }
+
+
+def _errors(estimates: Sequence[Estimate], scale: float) -> list[list[float]]:
+    """Lengths of the bars below and above the values."""
+    return [
+        [scale * (estimate.value - estimate.low) for estimate in estimates],
+        [scale * (estimate.high - estimate.value) for estimate in estimates],
+    ]
 
 
 def _scale(curves: PositionCurves) -> float:
     return 100.0 if curves.metric.share else 1.0
-
-
-def _with_unit(curves: PositionCurves) -> str:
-    return f"{curves.metric.title}, %" if curves.metric.share else curves.metric.title
-
-
-def _short(label: str) -> str:
-    return label.replace("_", "_\n", 1) if len(label) > 14 else label
-
-
-def _bars_height(curves: PositionCurves) -> float:
-    return 1.3 + 0.38 * len(curves.curves)

@@ -18,7 +18,6 @@ from filelock import FileLock, Timeout
 
 from rag_middle.errors import EvaluationRecordsError
 from rag_middle.files import append
-from rag_middle.generation.identity import display_name
 from rag_middle.plain_data import parse_json
 
 __all__ = ["FORMAT", "Key", "Record", "Records", "open_records"]
@@ -38,9 +37,12 @@ class Record:
         condition: name of the condition.
         item: id of the question.
         scores: by metric.
-        answer: what the model wrote; None where it was scored by likelihood.
+        answer: what the model wrote; None where its log-likelihood was measured.
         prompt_tokens: of the prompt as sent.
         applied: whether the method could act on this prompt.
+
+    Raises:
+        TypeError: a field of another type, as damaged files may hold.
     """
 
     method: str
@@ -52,30 +54,21 @@ class Record:
     applied: bool
 
     def __post_init__(self) -> None:
-        for name, kind in _KINDS.items():
-            value = getattr(self, name)
-            if not isinstance(value, kind) or (isinstance(value, bool) and name != "applied"):
-                raise TypeError(f"{name} is {value!r}")
-        for name, score in self.scores.items():
-            if isinstance(score, bool) or not isinstance(score, int | float):
-                raise TypeError(f"the score {name} is {score!r}")
+        names = (self.method, self.condition, self.item, self.answer or "")
+        well_typed = (
+            all(isinstance(name, str) for name in names)
+            and isinstance(self.scores, Mapping)
+            and all(type(score) in (int, float) for score in self.scores.values())
+            and type(self.prompt_tokens) is int
+            and type(self.applied) is bool
+        )
+        if not well_typed:
+            raise TypeError(f"a field has another type: {asdict(self)!r}")
 
     @property
     def key(self) -> Key:
         """What it is the answer to."""
         return self.method, self.condition, self.item
-
-
-#: Types of a record's fields, as files may hold others.
-_KINDS: dict[str, Any] = {
-    "method": str,
-    "condition": str,
-    "item": str,
-    "scores": Mapping,
-    "answer": str | None,
-    "prompt_tokens": int,
-    "applied": bool,
-}
 
 
 class Records:
@@ -104,15 +97,15 @@ class Records:
         Raises:
             EvaluationRecordsError: it stood for another one when earlier records were made.
         """
-        known = self._methods.get(label)
-        if known is not None and known != method:
-            raise EvaluationRecordsError(
-                f"Earlier records call {known} {label!r}; now it is {method}. Give the method "
-                "another label, or write to another file."
-            )
-        if known is None:
+        earlier = self._methods.get(label)
+        if earlier is None:
             self._methods[label] = method
             self._write([{"kind": "method", "label": label, "method": method}])
+        elif earlier != method:
+            raise EvaluationRecordsError(
+                f"Earlier records call {earlier} {label!r}; now it is {method}. Give the method "
+                "another label, or write to another file."
+            )
 
     def add(self, records: Iterable[Record]) -> None:
         """Keep records; those in a file are on disk when this returns.
@@ -133,16 +126,36 @@ class Records:
         except OSError as error:
             raise _cannot_write(str(self._file.name), error) from error
 
-    def _read(self, line: dict[str, Any]) -> None:
-        kind = line.pop("kind")
-        if kind == "method":
-            label, method = line["label"], line["method"]
-            if not isinstance(label, str) or not isinstance(method, str):
-                raise TypeError(f"the method {label!r} is {method!r}")
-            self._methods[label] = method
-        else:
-            record = Record(**line)
-            self._records[record.key] = record
+    def _load(self, file: FileIO, header: Mapping[str, Any]) -> None:
+        """Take over what the file holds, or begin it with its header."""
+        file.seek(0)
+        content = file.read()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):  # the run was killed while it wrote this line
+            file.truncate(whole)
+        lines = content[:whole].splitlines()
+        if not lines:
+            self._write([dict(header)])
+        for number, line in enumerate(lines, start=1):
+            try:
+                fields = parse_json(line)
+                if number == 1:
+                    _check_header(fields, header, file.name)
+                elif fields.pop("kind") == "method":
+                    label, method = fields["label"], fields["method"]
+                    if not isinstance(label, str) or not isinstance(method, str):
+                        raise TypeError(f"the method {label!r} is {method!r}")
+                    self._methods[label] = method
+                else:
+                    record = Record(**fields)
+                    self._records[record.key] = record
+            except EvaluationRecordsError:
+                raise
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise EvaluationRecordsError(
+                    f"Line {number} of {str(file.name)!r} is damaged ({error}). Remove that line "
+                    "to have its question asked again, or write to another file."
+                ) from error
 
 
 @contextmanager
@@ -172,19 +185,17 @@ def open_records(path: str | Path | None, identity: Mapping[str, Any]) -> Iterat
     except OSError as error:
         raise _cannot_write(str(path), error) from error
     try:
-        with _opened(path) as file:
+        try:
+            file = path.open("a+b", buffering=0)
+        except OSError as error:
+            raise _cannot_write(str(path), error) from error
+        with file:
             records = Records(file)
-            _load(records, file, path, json.loads(json.dumps(identity)))
+            header = {"kind": "header", "format": FORMAT, **json.loads(json.dumps(identity))}
+            records._load(file, header)
             yield records
     finally:
         lock.release()
-
-
-def _opened(path: Path) -> FileIO:
-    try:
-        return path.open("a+b", buffering=0)
-    except OSError as error:
-        raise _cannot_write(str(path), error) from error
 
 
 def _cannot_write(path: str, error: OSError) -> EvaluationRecordsError:
@@ -194,51 +205,12 @@ def _cannot_write(path: str, error: OSError) -> EvaluationRecordsError:
     )
 
 
-def _load(records: Records, file: FileIO, path: Path, identity: dict[str, Any]) -> None:
-    file.seek(0)
-    content = file.read()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):  # the run was killed while it wrote this line
-        file.truncate(whole)
-    lines = content[:whole].splitlines()
-    if not lines:
-        records._write([{"kind": "header", "format": FORMAT, **identity}])
-        return
-    for number, line in enumerate(lines, start=1):
-        try:
-            parsed = parse_json(line)
-            if number == 1:
-                _check_header(parsed, identity, path)
-            else:
-                records._read(parsed)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if isinstance(error, EvaluationRecordsError):
-                raise
-            raise EvaluationRecordsError(
-                f"Line {number} of {str(path)!r} is damaged ({error}). Remove that line to have "
-                "its question asked again, or write to another file."
-            ) from error
-
-
-def _check_header(header: dict[str, Any], identity: dict[str, Any], path: Path) -> None:
-    header = _without_path(header)
-    wanted = {"kind": "header", "format": FORMAT, **identity}
-    differing = [name for name in {**wanted, **header} if header.get(name) != wanted.get(name)]
+def _check_header(header: dict[str, Any], expected: Mapping[str, Any], path: Any) -> None:
+    differing = [name for name in {**expected, **header} if header.get(name) != expected.get(name)]
     if differing:
         was = {name: header.get(name) for name in differing}
-        now = {name: wanted.get(name) for name in differing}
+        now = {name: expected.get(name) for name in differing}
         raise EvaluationRecordsError(
             f"The records in {str(path)!r} belong to another measurement: they have {was}, this "
             f"run {now}. Write to another file, or remove that one to begin anew."
         )
-
-
-def _without_path(header: dict[str, Any]) -> dict[str, Any]:
-    """A header whose model goes by its folder's name, also where earlier versions kept the path.
-
-    Another model of that name still differs, by the digest of its weights.
-    """
-    model = header.get("model")
-    if not isinstance(model, dict) or not isinstance(model.get("name"), str):
-        return header
-    return {**header, "model": {**model, "name": display_name(model["name"])}}

@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import jinja2
 from markupsafe import Markup
 
-from rag_middle.evaluation.diagnosis import Diagnosis
+from rag_middle.evaluation.diagnosis import SHAPES, Diagnosis
 from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.evaluation.plots import (
+    data_uri,
+    image,
     plot_cost,
     plot_gaps,
     plot_overview,
     plot_position_curves,
 )
-from rag_middle.evaluation.shape import IN_WORDS
 from rag_middle.evaluation.statistics import Estimate
 from rag_middle.files import write_files
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-__all__ = ["ReportFiles", "html_report", "write_report"]
+__all__ = ["ReportFiles", "estimate_cell", "html_report", "write_report"]
 
 
 @dataclass(frozen=True, slots=True)
 class ReportFiles:
-    """Where a report lies.
+    """Where the files of a report are.
 
     Attributes:
         html: the page.
@@ -46,11 +41,11 @@ class ReportFiles:
     json: Path
 
 
-def write_report(found: Diagnosis, folder: str | Path, *, command: str = "") -> ReportFiles:
+def write_report(diagnosis: Diagnosis, folder: str | Path, *, command: str = "") -> ReportFiles:
     """Write ``report.html``, ``report.png`` and ``report.json`` into a folder.
 
     Args:
-        found: what to report.
+        diagnosis: what to report.
         folder: made if it is not there.
         command: that repeats the diagnosis, shown on the page.
 
@@ -60,86 +55,63 @@ def write_report(found: Diagnosis, folder: str | Path, *, command: str = "") -> 
     """
     folder = Path(folder)
     files = ReportFiles(folder / "report.html", folder / "report.png", folder / "report.json")
-    ratios = {each.label: found.answer_ratio(each.label) for each in found.summary.methods}
-    data = {**found.to_dict(), "repeat": command}
-    picture = io.BytesIO()
-    plot_overview(found.curves, ratios).savefig(picture, format="png", dpi=150)
+    data = {**diagnosis.to_dict(), "repeat": command}
+    overview = plot_overview(diagnosis.curves, diagnosis.answer_time_ratios)
     write_files(
         folder,
         {
             files.json.name: (json.dumps(data, indent=2, allow_nan=False) + "\n").encode(),
-            files.png.name: picture.getvalue(),
-            files.html.name: html_report(found, command=command).encode(),
+            files.png.name: image(overview, "png"),
+            files.html.name: html_report(diagnosis, command=command).encode(),
         },
     )
     return files
 
 
-def html_report(found: Diagnosis, *, command: str = "") -> str:
+def html_report(diagnosis: Diagnosis, *, command: str = "") -> str:
     """The page: charts are part of it, nothing is loaded from anywhere.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    ratios = {each.label: found.answer_ratio(each.label) for each in found.summary.methods}
-    charts = [
-        ("Score by the place of the document with the answer", plot_position_curves(found.curves)),
-        ("Gap between best and worst place, by method", plot_gaps(found.curves)),
-    ]
-    if any(ratio is not None for ratio in ratios.values()):
-        charts.append(("Score at the worst place over cost", plot_cost(found.curves, ratios)))
+    curves, ratios = diagnosis.curves, diagnosis.answer_time_ratios
+    charts = {
+        "Score by the position of the gold document": plot_position_curves(curves),
+        "Gap between best and worst position, by method": plot_gaps(curves),
+    }
+    if ratios:
+        charts["Score at the worst position over cost"] = plot_cost(curves, ratios)
     source = resources.files(__package__).joinpath("report.html.j2").read_text(encoding="utf-8")
     # Labels, names and texts come from data and configuration: all of them are escaped.
     page = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    page.filters["amount"] = lambda each: _amount(each, share=found.curves.metric.share)
-    page.filters["signed"] = lambda each: _signed(each, share=found.curves.metric.share)
-    page.filters["percent"] = lambda each: _amount(each, share=True)
-    page.filters["cell"] = _cell
-    page.filters["coded"] = _coded
-    page.filters["shape"] = lambda each: IN_WORDS[each]
+    page.filters["cell"] = estimate_cell
+    page.filters["code_spans"] = _code_spans
     return page.from_string(source).render(
-        found=found,
+        diagnosis=diagnosis,
+        curves=curves,
+        share=curves.metric.share,
         ratios=ratios,
         baseline=BASELINE,
-        charts=[(text, _as_data_uri(drawn)) for text, drawn in charts],
+        shape=SHAPES[diagnosis.shape.name],
+        charts={text: data_uri(figure) for text, figure in charts.items()},
         command=command,
     )
 
 
-def _as_data_uri(drawn: Figure) -> str:
-    """An image of its own, so that the ids inside its SVG meet no others."""
-    target = io.BytesIO()
-    # No date: the same results give the same page.
-    drawn.savefig(target, format="svg", metadata={"Date": None})
-    return "data:image/svg+xml;base64," + base64.b64encode(target.getvalue()).decode("ascii")
+def estimate_cell(
+    estimate: Estimate | None, *, share: bool, digits: int | None = None, signed: bool = False
+) -> Markup:
+    """The value, and its interval below it; arguments as for `Estimate.text`."""
+    if estimate is None:
+        return Markup("–")
+    value, _, interval = estimate.text(share=share, digits=digits, signed=signed).partition(" ")
+    return Markup("{}<small>{}</small>").format(value, interval)
 
 
-def _coded(text: str) -> Markup:
+def _code_spans(text: str) -> Markup:
     """What is between backticks as code; everything is escaped."""
-    told = [
-        Markup("<code>{}</code>" if at % 2 else "{}").format(part)
-        for at, part in enumerate(text.split("`"))
+    parts = [
+        Markup("<code>{}</code>" if index % 2 else "{}").format(part)
+        for index, part in enumerate(text.split("`"))
     ]
-    return Markup("").join(told)
-
-
-def _cell(text: str) -> Markup:
-    """The value, and its interval below it."""
-    value, _, between = text.partition(" ")
-    return Markup("{}<small>{}</small>").format(value, between) if between else Markup(value)
-
-
-def _amount(each: Estimate | None, *, share: bool) -> str:
-    if each is None:
-        return "–"
-    scale, digits = (100, 1) if share else (1, 2)
-    low, value, high = (f"{scale * v:.{digits}f}" for v in (each.low, each.value, each.high))
-    return f"{value} [{low}, {high}]".replace("-", "−")
-
-
-def _signed(each: Estimate | None, *, share: bool) -> str:
-    if each is None:
-        return "–"
-    scale, digits = (100, 1) if share else (1, 2)
-    low, value, high = (f"{scale * v:+.{digits}f}" for v in (each.low, each.value, each.high))
-    return f"{value} [{low}, {high}]".replace("-", "−")
+    return Markup("").join(parts)

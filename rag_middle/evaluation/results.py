@@ -1,9 +1,9 @@
-"""Records as tables of scores, and as curves over gold positions."""
+"""The answers of a run: scores as arrays, curves over gold positions, and a summary by method."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -11,27 +11,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rag_middle.errors import EvaluationConfigError
-from rag_middle.evaluation.conditions import Condition, position
-from rag_middle.evaluation.items import Item
-from rag_middle.evaluation.measurement import LabelledMethod, Measurement
-from rag_middle.evaluation.metrics import Metric, metric
+from rag_middle.evaluation.conditions import Condition, Item, order, position
+from rag_middle.evaluation.cost import Cost
+from rag_middle.evaluation.measurement import BASELINE, LabelledMethod, Measurement
+from rag_middle.evaluation.metrics import Metric, metric, normalized
 from rag_middle.evaluation.records import Key, Record
-from rag_middle.evaluation.statistics import CONFIDENCE, RESAMPLES, Estimate, Resampled
+from rag_middle.evaluation.statistics import (
+    CONFIDENCE,
+    RESAMPLES,
+    Bootstrap,
+    Estimate,
+    flip_rate,
+)
 from rag_middle.evaluation.tasks import Task
 
-__all__ = ["PositionCurve", "PositionCurves", "Results"]
+__all__ = ["Control", "MethodSummary", "PositionCurve", "PositionCurves", "Results", "Summary"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionCurve:
-    """A score by the place of the gold document, under one method.
+    """A score by the position of the gold document, under one method.
 
     Attributes:
         label: of the method.
-        estimates: mean over questions at each place, with intervals for each place on its own.
-        mean: over places.
-        worst: at the worst place.
-        gap: best minus worst; its interval includes zero where no two places can be told apart.
+        estimates: mean over questions at each position, with intervals for each position alone.
+        mean: over positions.
+        worst: at the worst position.
+        gap: best minus worst; its interval includes zero where no two positions differ
+            significantly.
     """
 
     label: str
@@ -40,49 +47,104 @@ class PositionCurve:
     worst: Estimate
     gap: Estimate
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {
-            "label": self.label,
-            "by_position": [each.to_dict() for each in self.estimates],
-            "mean": self.mean.to_dict(),
-            "worst": self.worst.to_dict(),
-            "gap": self.gap.to_dict(),
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionCurves:
-    """Curves of several methods over the same questions and places.
+    """Curves of several methods over the same questions and positions.
 
     Attributes:
         metric: what was scored.
-        places: 0-based places of the gold document.
+        positions: 0-based, of the gold document.
         documents: in a prompt.
-        questions: how many were asked at each place.
+        questions: how many were asked at each position.
         curves: one per method, the unmodified model first.
+        confidence: of the intervals.
     """
 
     metric: Metric
-    places: tuple[int, ...]
+    positions: tuple[int, ...]
     documents: int
     questions: int
     curves: tuple[PositionCurve, ...]
+    confidence: float = CONFIDENCE
 
     def __getitem__(self, label: str) -> PositionCurve:
         """The curve of one method."""
         return next(curve for curve in self.curves if curve.label == label)
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Of the methods, the unmodified model first."""
+        return tuple(curve.label for curve in self.curves)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {
-            "metric": self.metric.name,
-            "places": list(self.places),
-            "documents": self.documents,
-            "questions": self.questions,
-            "confidence": CONFIDENCE,
-            "methods": [curve.to_dict() for curve in self.curves],
-        }
+        return {**asdict(self), "metric": self.metric.name}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodSummary:
+    """One method on one task.
+
+    Attributes:
+        label: of the method.
+        method: with its parameters, as Python.
+        mean: of the main metric over questions and conditions.
+        difference: mean minus that of the unmodified model, paired; None for that model itself.
+        flip_rate: chance that an answer changes when the documents are shuffled again, or where no
+            shuffled orders were run, when the gold document moves to another position; None where
+            there is neither.
+        applied: share of prompts that the method could act on.
+        cost: where it was measured.
+    """
+
+    label: str
+    method: str
+    mean: Estimate
+    difference: Estimate | None
+    flip_rate: Estimate | None
+    applied: float
+    cost: Cost | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """The unmodified model with other documents.
+
+    Attributes:
+        name: ``"gold_only"`` or ``"closed_book"``.
+        mean: of the main metric.
+        difference: minus the unmodified model's mean over the conditions, paired.
+    """
+
+    name: str
+    mean: Estimate
+    difference: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """All methods on one task.
+
+    Attributes:
+        metric: the main one.
+        questions: how many were asked.
+        methods: the unmodified model first.
+        controls: those that were run.
+    """
+
+    metric: Metric
+    questions: int
+    methods: tuple[MethodSummary, ...]
+    controls: tuple[Control, ...]
+
+    def __getitem__(self, label: str) -> MethodSummary:
+        """The summary of one method."""
+        return next(method for method in self.methods if method.label == label)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {**asdict(self), "metric": self.metric.name}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +158,7 @@ class Results:
         items: the questions, in order.
         records: the answers by method label, condition name and item id; none is missing.
         model: what tells the model from others.
+        software: versions and device.
     """
 
     task: Task
@@ -104,11 +167,12 @@ class Results:
     items: tuple[Item, ...]
     records: Mapping[Key, Record]
     model: Mapping[str, Any]
+    software: Mapping[str, str]
 
     @cached_property
-    def places(self) -> tuple[int, ...]:
-        """0-based places of the gold document; none where the task has no gold document."""
-        return self.measurement.places(self.task)
+    def positions(self) -> tuple[int, ...]:
+        """0-based positions of the gold document; none where the task has no gold document."""
+        return self.measurement.gold_positions(self.task)
 
     @property
     def metric(self) -> Metric:
@@ -116,72 +180,139 @@ class Results:
         return metric(self.measurement.metric_names(self.task)[0])
 
     def scores(
-        self, label: str, conditions: Sequence[Condition], name: str | None = None
+        self,
+        label: str,
+        conditions: Sequence[Condition] | None = None,
+        metric_name: str | None = None,
     ) -> NDArray[np.float64]:
-        """`[questions, conditions]` of one method.
+        """Scores of one method, `[questions, conditions]`.
 
         Args:
             label: of the method.
-            conditions: the columns.
-            name: of a metric; the main one by default.
+            conditions: the columns; by default the gold positions.
+            metric_name: the main metric by default.
         """
-        chosen = name or self.metric.name
+        if conditions is None:
+            conditions = [position(index) for index in self.positions]
+        name = metric_name or self.metric.name
         return np.array(
             [
-                [self.records[label, each.name, item.id].scores[chosen] for each in conditions]
+                [self.records[label, c.name, item.id].scores[name] for c in conditions]
                 for item in self.items
             ]
         )
 
     def curves(
-        self, name: str | None = None, *, resamples: int = RESAMPLES, seed: int = 0
+        self, metric_name: str | None = None, *, resamples: int = RESAMPLES, seed: int = 0
     ) -> PositionCurves:
         """Curves over gold positions, with bootstrap intervals over questions.
 
         Args:
-            name: of a metric; the main one by default.
+            metric_name: the main metric by default.
             resamples: for the intervals.
             seed: of the resamples.
 
         Raises:
             EvaluationConfigError: the task has no gold document, so no positions.
         """
-        if not self.places:
+        if not self.positions:
             raise EvaluationConfigError(
                 f"{self.task.name} has no gold document, so there is no curve over its position."
             )
-        chosen = metric(name) if name else self.metric
-        columns = [position(at) for at in self.places]
+        scored = metric(metric_name) if metric_name else self.metric
         curves = []
-        for each in self.methods:
-            scores = self.scores(each.label, columns, chosen.name)
-            drawn = Resampled(scores, resamples=resamples, seed=seed)
-            worst = _least if chosen.higher_is_better else _most
+        for method in self.methods:
+            scores = self.scores(method.label, metric_name=scored.name)
+            bootstrap = Bootstrap(scores, resamples=resamples, seed=seed)
             curves.append(
                 PositionCurve(
-                    label=each.label,
-                    estimates=drawn.estimates(),
-                    mean=drawn.estimate(_average),
-                    worst=drawn.estimate(worst),
-                    gap=drawn.gap(),
+                    label=method.label,
+                    estimates=bootstrap.estimates(),
+                    mean=bootstrap.estimate(lambda means: np.mean(means, axis=-1)),
+                    worst=bootstrap.estimate(lambda means: np.min(means, axis=-1)),
+                    gap=bootstrap.gap(),
                 )
             )
         return PositionCurves(
-            metric=chosen,
-            places=self.places,
-            documents=self.task.places,
+            metric=scored,
+            positions=self.positions,
+            documents=self.task.num_positions,
             questions=len(self.items),
             curves=tuple(curves),
         )
 
+    def summary(
+        self,
+        costs: Mapping[str, Cost] | None = None,
+        *,
+        resamples: int = RESAMPLES,
+        seed: int = 0,
+    ) -> Summary:
+        """Every method next to the unmodified model.
 
-def _average(means: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(means.mean(axis=-1))
+        Args:
+            costs: by label, from `measure_costs`.
+            resamples: for the intervals.
+            seed: of the resamples.
+        """
+        conditions = self.measurement.conditions(self.task)
+        # Shuffled orders count only where nothing else was run.
+        columns = [c for c in conditions if c.kind != "order"] or list(conditions)
+        baseline = self.scores(BASELINE, columns).mean(axis=1)
 
+        def compared(label: str, columns: Sequence[Condition]) -> tuple[Estimate, Estimate]:
+            scores = np.stack([self.scores(label, columns).mean(axis=1), baseline], axis=1)
+            bootstrap = Bootstrap(scores, resamples=resamples, seed=seed)
+            difference = bootstrap.estimate(lambda means: means[..., 0] - means[..., 1])
+            return bootstrap.estimates()[0], difference
 
-def _least(means: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(means.min(axis=-1))
+        methods, controls = [], []
+        for method in self.methods:
+            mean, difference = compared(method.label, columns)
+            flips = self._flip_rates(method.label)
+            applied = [
+                record.applied for (label, _, _), record in self.records.items()
+                if label == method.label
+            ]  # fmt: skip
+            methods.append(
+                MethodSummary(
+                    label=method.label,
+                    method=repr(method.method),
+                    mean=mean,
+                    difference=None if method.label == BASELINE else difference,
+                    flip_rate=None
+                    if flips is None
+                    else Bootstrap(flips, resamples=resamples, seed=seed).estimates()[0],
+                    applied=sum(applied) / len(applied),
+                    cost=(costs or {}).get(method.label),
+                )
+            )
+        for condition in self.task.controls if self.measurement.controls else ():
+            mean, difference = compared(BASELINE, [condition])
+            controls.append(Control(name=condition.name, mean=mean, difference=difference))
+        return Summary(
+            metric=self.metric,
+            questions=len(self.items),
+            methods=tuple(methods),
+            controls=tuple(controls),
+        )
 
-
-def _most(means: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(means.max(axis=-1))
+    def _flip_rates(self, label: str) -> NDArray[np.float64] | None:
+        """`[questions, 1]`; None where documents came in one order only."""
+        orders = [order(index) for index in range(self.measurement.orders)]
+        # Positions of the gold document are orders of the documents, too.
+        orders = orders or [position(index) for index in self.positions]
+        if not orders:
+            return None
+        rates = []
+        for item in self.items:
+            records = [self.records[label, condition.name, item.id] for condition in orders]
+            # Without a text, only whether the right answer is the greedy one can be compared.
+            answers = [
+                record.scores["greedy_match"]
+                if record.answer is None
+                else normalized(record.answer)
+                for record in records
+            ]
+            rates.append([flip_rate(answers)])
+        return np.array(rates)

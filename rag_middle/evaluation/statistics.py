@@ -1,4 +1,4 @@
-"""Means, gaps and their intervals, by resampling questions.
+"""Means, gaps and their intervals, by bootstrap over questions.
 
 Everything is resampled over *questions*: the scores of one question at several positions and under
 several methods stay together, so differences between positions and methods are paired. The same
@@ -8,33 +8,29 @@ seed draws the same questions whatever is computed from them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 from itertools import combinations
-from typing import Any
+from math import sqrt
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rag_middle.errors import EvaluationConfigError
 
-__all__ = [
-    "Estimate",
-    "Resampled",
-    "flip_rate",
-    "interval",
-]
+__all__ = ["CONFIDENCE", "RESAMPLES", "Bootstrap", "Estimate", "flip_rate", "wilson"]
 
 Array = NDArray[np.float64]
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
-_AT_ONCE = 500  # resamples in memory together
-_KEPT_DRAWS = 20_000_000  # counts of two bytes that are kept for the next statistic
+_CHUNK = 500  # resamples drawn at a time
+_CACHED_DRAWS = 20_000_000  # two-byte counts that are kept for the next statistic
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value and its bootstrap interval.
+    """A value and its interval.
 
     Attributes:
         value: from the data.
@@ -48,22 +44,28 @@ class Estimate:
 
     @property
     def includes_zero(self) -> bool:
-        """Whether zero lies in the interval, its ends included."""
+        """Whether zero lies in the interval, its ends included: not statistically significant."""
         return self.low <= 0 <= self.high
 
-    def to_dict(self) -> dict[str, float]:
-        """Plain data for JSON."""
-        return asdict(self)
+    def text(self, *, share: bool, digits: int | None = None, signed: bool = False) -> str:
+        """``63.5 [60.1, 66.0]``.
+
+        Args:
+            share: show per cent.
+            digits: after the point; by default 1 for a share and 2 otherwise.
+            signed: write a plus sign, as for differences.
+        """
+        scale, default = (100, 1) if share else (1, 2)
+        digits = default if digits is None else digits
+        value, low, high = (
+            # Adding 0.0 turns -0.0 into 0.0; zero has no sign.
+            f"{number:{'+' if signed and number else ''}.{digits}f}".replace("-", "−")
+            for number in (round(scale * x, digits) + 0.0 for x in astuple(self))
+        )
+        return f"{value} [{low}, {high}]"
 
 
-def interval(resampled: Array, confidence: float = CONFIDENCE) -> tuple[Any, Any]:
-    """Percentile interval of resampled values along their first axis."""
-    outside = (1 - confidence) / 2
-    low, high = np.quantile(resampled, [outside, 1 - outside], axis=0)
-    return low, high
-
-
-class Resampled:
+class Bootstrap:
     """Column means of scores, and the same for resampled questions.
 
     Args:
@@ -77,16 +79,20 @@ class Resampled:
 
     def __init__(self, scores: Array, *, resamples: int = RESAMPLES, seed: int = 0) -> None:
         scores = np.asarray(scores, dtype=np.float64)
-        if scores.ndim != 2 or not scores.shape[0] or not scores.shape[1]:
+        if scores.ndim != 2 or not scores.size:
             raise EvaluationConfigError(
                 f"Scores should be [questions, columns] with at least one of each, got shape "
                 f"{scores.shape}."
             )
         if not np.isfinite(scores).all():
             raise EvaluationConfigError("Scores must be finite numbers; some are not.")
-        self.questions = scores.shape[0]
+        questions = len(scores)
+        draws = _cached_draws if questions * resamples <= _CACHED_DRAWS else _draws
         self.means: Array = scores.mean(axis=0)
-        self.resampled_means: Array = _resampled_means(scores, resamples, seed)
+        # How often each question is drawn says as much as which ones were, in one product.
+        self.resampled_means: Array = np.concatenate(
+            [counts @ scores / questions for counts in draws(questions, resamples, seed)]
+        )
 
     def estimate(
         self, statistic: Callable[[Array], Array], confidence: float = CONFIDENCE
@@ -97,15 +103,15 @@ class Resampled:
             statistic: takes `[..., columns]`, gives `[...]`.
             confidence: of the interval.
         """
-        low, high = interval(statistic(self.resampled_means), confidence)
+        outside = (1 - confidence) / 2
+        low, high = np.quantile(statistic(self.resampled_means), [outside, 1 - outside])
         return Estimate(float(statistic(self.means)), float(low), float(high))
 
-    def estimates(self, confidence: float = CONFIDENCE) -> tuple[Estimate, ...]:
+    def estimates(self) -> tuple[Estimate, ...]:
         """Each column's mean."""
-        low, high = interval(self.resampled_means, confidence)
         return tuple(
-            Estimate(float(m), float(a), float(b))
-            for m, a, b in zip(self.means, low, high, strict=True)
+            self.estimate(lambda means, column=column: means[..., column])  # type: ignore[misc]
+            for column in range(len(self.means))
         )
 
     def gap(self, confidence: float = CONFIDENCE) -> Estimate:
@@ -123,21 +129,11 @@ class Resampled:
         return Estimate(value, value - half, value + half)
 
 
-def _resampled_means(scores: Array, resamples: int, seed: int) -> Array:
-    """`[resamples, columns]`: means of questions drawn with replacement."""
-    questions = len(scores)
-    draws = _cached_draws if questions * resamples <= _KEPT_DRAWS else _draws
-    # How often each question is drawn says as much as which ones were, in one product.
-    return np.concatenate(
-        [counts @ scores / questions for counts in draws(questions, resamples, seed)]
-    )
-
-
 def _draws(questions: int, resamples: int, seed: int) -> Iterator[NDArray[np.uint16]]:
-    """How often each question is drawn, `[resamples, questions]`, in pieces."""
+    """How often each question is drawn, `[resamples, questions]`, in chunks."""
     rng = np.random.default_rng(seed)
-    for start in range(0, resamples, _AT_ONCE):
-        rows = min(_AT_ONCE, resamples - start)
+    for start in range(0, resamples, _CHUNK):
+        rows = min(_CHUNK, resamples - start)
         drawn = rng.integers(questions, size=(rows, questions))
         flat = (drawn + questions * np.arange(rows)[:, None]).ravel()
         counts = np.bincount(flat, minlength=rows * questions)
@@ -166,3 +162,24 @@ def flip_rate(answers: Sequence[object]) -> float:
         raise EvaluationConfigError("Answers can only flip between at least two orders.")
     pairs = list(combinations(answers, 2))
     return sum(first != second for first, second in pairs) / len(pairs)
+
+
+def wilson(right: int, asked: int, confidence: float = CONFIDENCE) -> Estimate:
+    """A share with Wilson's score interval.
+
+    Unlike a bootstrap interval it has a width where all or none of the answers are right.
+
+    Args:
+        right: number of right answers.
+        asked: number of questions, at least one.
+        confidence: of the interval.
+    """
+    share = right / asked
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    centre = share + z * z / (2 * asked)
+    half = z * sqrt(share * (1 - share) / asked + (z / (2 * asked)) ** 2)
+    scale = 1 + z * z / asked
+    # At the ends the formula gives the share itself, up to rounding.
+    return Estimate(
+        share, max(0.0, min(share, (centre - half) / scale)), min(1.0, (centre + half) / scale)
+    )

@@ -8,7 +8,7 @@
 
 A golden case holds the prompt, the parameters and the logits that another implementation gave: the
 authors' code where there is some. ``cases`` reads them, ``methods`` finds the method object that
-shall give the same, ``runs`` compares, ``report`` says how it went.
+should give the same, ``runs`` compares, ``report`` says how it went.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ __all__ = ["Arranged", "arranged_run"]
 
 
 class Arranged(NamedTuple):
-    """A run as the model shall read it, and how its order differs from the recorded one."""
+    """A run as the model should read it, and how its order differs from the recorded one."""
 
     run: RecordedRun
     mismatch: str = ""
@@ -59,8 +59,10 @@ def arranged_run(
     ordered = prompt.select(order)
     positions = run.positions
     if not sorts:  # rows were recorded at the tokens of the prompt as it was given
-        places = _places(prompt, ordered, order)
-        positions = np.array([places[token] for token in positions], dtype=np.int64)
+        moved = np.arange(len(prompt))  # where each token of the prompt is in the ordered one
+        for index, (first, end) in zip(order, ordered.layout.documents, strict=True):
+            moved[slice(*prompt.layout.documents[index])] = np.arange(first, end)
+        positions = moved[positions]
     return Arranged(
         replace(run, input_ids=ordered.input_ids, layout=ordered.layout, positions=positions)
     )
@@ -72,15 +74,6 @@ def _recorded_order(case: GoldenCase, sorts: bool) -> list[int]:
     if not isinstance(order, list) or not all(type(index) is int for index in order):
         raise case.malformed(f"its order should be a list of integers, got {order!r}")
     return order if sorts else order[::-1]  # a global order begins next to the question
-
-
-def _places(prompt: TokenizedPrompt, ordered: TokenizedPrompt, order: list[int]) -> list[int]:
-    """Where each token of the prompt stands in the ordered one."""
-    places = list(range(len(prompt)))
-    for place, index in enumerate(order):
-        (start, end), (first, _) = prompt.layout.documents[index], ordered.layout.documents[place]
-        places[start:end] = range(first, first + end - start)
-    return places
 
 
 class _GoldenRunner:

@@ -6,7 +6,8 @@ The format is described in the README of the shipped directory (:func:`shipped_d
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -25,7 +26,7 @@ FORMAT_VERSION = 1
 
 
 def shipped_directory() -> Path:
-    """Where the golden cases of this package lie."""
+    """Folder of the golden cases of this package."""
     return Path(str(resources.files("rag_middle"))) / "goldens"
 
 
@@ -36,7 +37,7 @@ class RecordedRun:
     Attributes:
         model: directory that ``AutoModelForCausalLM`` loads.
         input_ids: ``l`` prompt tokens.
-        layout: where the documents lie; none where the case has no segments.
+        layout: spans of the documents; none where the case has no segments.
         generated_tokens: ``m`` tokens, fed one by one after the prompt.
         positions: ``[P]`` prompt positions whose logits were kept.
         prefill_logits: ``[P, vocabulary]``, of the forward pass over the prompt.
@@ -115,16 +116,30 @@ class GoldenCase:
         Raises:
             GoldenFormatError: the file is missing or damaged, or lacks one of them.
         """
+        with self._archive() as archive:
+            return {name: archive[name] for name in names}
+
+    def array_names(self) -> list[str]:
+        """The names in the case's ``.npz`` file.
+
+        Raises:
+            GoldenFormatError: the file is missing or damaged.
+        """
+        with self._archive() as archive:
+            return list(archive.files)
+
+    @contextmanager
+    def _archive(self) -> Iterator[Any]:
         path = self._path("arrays")
         try:
             # Opened here, because numpy leaves a file open that is no archive.
             with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-                return {name: archive[name] for name in names}
+                yield archive
         except FileNotFoundError as error:
             raise self.malformed(f"its arrays {path} are missing") from error
         except KeyError as error:
             raise self.malformed(f"{path} lacks an array: {error.args[0]}") from error
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        except (TypeError, OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise self.malformed(f"{path} cannot be read: {error}") from error
 
     def malformed(self, problem: str) -> GoldenFormatError:
@@ -189,7 +204,13 @@ def load_cases(directory: str | Path) -> tuple[GoldenCase, ...]:
         )
     if not content["cases"]:
         raise _unreadable(directory, "has no cases")
-    return _unique(_case(directory, index, each) for index, each in enumerate(content["cases"]))
+    cases: dict[str, GoldenCase] = {}
+    for index, fields in enumerate(content["cases"]):
+        case = _case(directory, index, fields)
+        if case.id in cases:
+            raise case.malformed("the id is used twice")
+        cases[case.id] = case
+    return tuple(cases.values())
 
 
 def _case(directory: Path, index: int, fields: object) -> GoldenCase:
@@ -211,15 +232,6 @@ def _case(directory: Path, index: int, fields: object) -> GoldenCase:
         directory=directory,
         fields=fields,
     )
-
-
-def _unique(cases: Iterable[GoldenCase]) -> tuple[GoldenCase, ...]:
-    by_id: dict[str, GoldenCase] = {}
-    for case in cases:
-        if case.id in by_id:
-            raise case.malformed("the id is used twice")
-        by_id[case.id] = case
-    return tuple(by_id.values())
 
 
 def _unreadable(directory: Path, problem: str) -> GoldenFormatError:

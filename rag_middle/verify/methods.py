@@ -6,10 +6,14 @@ those, so that a parameter nobody handles is an error and not ignored.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
+
+import torch
 
 from rag_middle.errors import MethodConfigError
 from rag_middle.methods import (
@@ -30,8 +34,9 @@ from rag_middle.methods import (
     SelfExtend,
     StructuredPrompting,
 )
+from rag_middle.methods.moice.kernels import ExpertGate
+from rag_middle.methods.moice.routers import ExpertRouters
 from rag_middle.verify.cases import GoldenCase
-from rag_middle.verify.routers import moice_method
 
 __all__ = ["GOLDEN_METHODS", "GoldenMethod", "method_for"]
 
@@ -50,14 +55,14 @@ class GoldenMethod:
 
 
 def method_for(case: GoldenCase) -> Method:
-    """The method object that shall give what the case recorded.
+    """The method object that should give what the case recorded.
 
     Raises:
         GoldenFormatError: parameters that are missing, not known or refused.
     """
     try:
         if case.method == "moice":
-            return moice_method(case)
+            return _moice(case)
         return _built(case.method, case.params)
     except (MethodConfigError, TypeError, KeyError) as error:
         raise case.malformed(f"its params do not fit {case.method}: {error}") from error
@@ -153,6 +158,25 @@ def _attention_sorting(*, iterations: int, best_doc_last: bool) -> Method:
     return AttentionSorting(iterations=iterations, best_last=best_doc_last)
 
 
+def _moice(case: GoldenCase) -> Method:
+    """The method with the routers of the case's arrays, its bases relative to the model's own."""
+    params: dict[str, Any] = dict(case.params)
+    bases, experts, top_k = (params.pop(name) for name in ("base_set", "expert_nums", "topk"))
+    if params or experts != len(bases):
+        raise case.malformed(f"its params do not fit moice: {dict(case.params)}")
+    config = json.loads((case.recorded().model / "config.json").read_text(encoding="utf-8"))
+    own_base = config.get("rope_theta") or config["rope_parameters"]["rope_theta"]
+    matches = map(re.compile(r"gate_1_layer(\d+)").fullmatch, case.array_names())
+    gates = {}
+    for layer in sorted(int(match[1]) for match in matches if match):
+        names = [f"gate_{number}_layer{layer}" for number in (1, 2, 3)]
+        arrays = case.arrays(*names)
+        gate, down, up = (torch.from_numpy(arrays[name]) for name in names)
+        gates[layer] = ExpertGate(gate=gate, down=down, up=up)
+    routers = ExpertRouters(base_factors=tuple(base / own_base for base in bases), gates=gates)
+    return MoICE(routers=routers, top_k=top_k)
+
+
 def _compose(*, methods: Sequence[Mapping[str, Any]]) -> Method:
     return Compose(methods=tuple(_built(part["method"], part["params"]) for part in methods))
 
@@ -168,7 +192,7 @@ GOLDEN_METHODS: dict[str, GoldenMethod] = {
     "position_interpolation": GoldenMethod(
         name="position_interpolation", build=_position_interpolation
     ),
-    "moice": GoldenMethod(name="moice", build=MoICE),  # its routers stand in the case's arrays
+    "moice": GoldenMethod(name="moice", build=MoICE),  # its routers are in the case's arrays
     "rotor": GoldenMethod(name="rotor", build=_rotor),
     "attention_sorting": GoldenMethod(name="attention_sorting", build=_attention_sorting),
     "self_extend": GoldenMethod(name="self_extend", build=_self_extend),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
 
 __all__ = ["CaseResult", "MethodSummary", "Status", "VerificationReport"]
 
@@ -33,13 +33,7 @@ class CaseResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {
-            "id": self.id,
-            "method": self.method,
-            "status": self.status,
-            "max_abs_difference": _finite(self.difference),
-            "reason": self.reason,
-        }
+        return {**asdict(self), "difference": _finite(self.difference)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,22 +49,22 @@ class MethodSummary:
     results: tuple[CaseResult, ...]
 
     def count(self, status: Status) -> int:
-        """Cases that ended so."""
+        """Number of cases with this status."""
         return sum(result.status == status for result in self.results)
 
     @property
     def status(self) -> Status:
-        """The worst that happened; skipped only where every case was."""
+        """That of the worst case; skipped only where every case was."""
         statuses: tuple[Status, ...] = ("unknown", "failed", "passed", "skipped")
         return next(status for status in statuses if self.count(status))
 
     @property
     def difference(self) -> float | None:
         """Largest absolute difference of the cases compared; NaN where there was one."""
-        found = [r.difference for r in self.results if r.difference is not None]
-        if any(math.isnan(each) for each in found):
+        differences = [r.difference for r in self.results if r.difference is not None]
+        if any(map(math.isnan, differences)):
             return math.nan
-        return max(found, default=None)
+        return max(differences, default=None)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -78,11 +72,8 @@ class MethodSummary:
             "method": self.method,
             "status": self.status,
             "cases": len(self.results),
-            "passed": self.count("passed"),
-            "failed": self.count("failed"),
-            "skipped": self.count("skipped"),
-            "unknown": self.count("unknown"),
-            "max_abs_difference": _finite(self.difference),
+            **{status: self.count(status) for status in get_args(Status)},
+            "difference": _finite(self.difference),
         }
 
 

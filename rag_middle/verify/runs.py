@@ -27,7 +27,7 @@ from rag_middle.verify.methods import GOLDEN_METHODS, method_for
 from rag_middle.verify.report import CaseResult, VerificationReport
 from rag_middle.verify.search import SEARCH, search_difference
 
-__all__ = ["TOLERANCE", "Progress", "verify"]
+__all__ = ["TOLERANCE", "verify"]
 
 #: Largest absolute difference that passes. In float32, kernels and versions differ by up to about
 #: 1e-4 on these models; a wrong position or mask moves logits by more than 1e-1.
@@ -44,7 +44,6 @@ _SKIPPED_TAGS = {
 }
 
 AttnImplementation = Literal["sdpa", "eager"]
-Progress = Callable[[int, int, GoldenCase], None]
 
 
 class _Outcome(NamedTuple):
@@ -60,7 +59,7 @@ def verify(
     *,
     attn_implementation: AttnImplementation = "sdpa",
     tolerance: float = TOLERANCE,
-    progress: Progress | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
 ) -> VerificationReport:
     """Run golden cases through the public interface, in float32 on the CPU.
 
@@ -73,7 +72,7 @@ def verify(
         methods: run only these methods' cases, by their names here or in ``cases.json``.
         attn_implementation: of the models; those without sdpa (MPT) run eager.
         tolerance: largest absolute difference that passes.
-        progress: called before each case with the number done, the number of all, and the case.
+        progress: called before each case with the number done, the number of all, and its id.
 
     Returns:
         One result per case. A case that raises has failed; one of a method that does not exist
@@ -91,7 +90,7 @@ def verify(
     with _without_progress_bars():
         for done, case in enumerate(cases):
             if progress is not None:
-                progress(done, len(cases), case)
+                progress(done, len(cases), case.id)
             results.append(_result(case, models, tolerance))
     return VerificationReport(
         results=tuple(results),
@@ -107,8 +106,8 @@ def verify(
 
 
 def _name_here(case: GoldenCase) -> str:
-    known = GOLDEN_METHODS.get(case.method)
-    return case.method if known is None else known.name
+    method = GOLDEN_METHODS.get(case.method)
+    return case.method if method is None else method.name
 
 
 def _chosen(

@@ -50,16 +50,26 @@ def search_difference(case: GoldenCase) -> tuple[float, str]:
         )
         trends = channel_trends(hidden, skip=skip_trend)
         differences = [(smoothness - torch.from_numpy(arrays["smoothness_all"])).abs().max()]
-        order = [each.channel for each in ranked]
+        order = [candidate.channel for candidate in ranked]
         comparisons: dict[str, tuple[Any, Any]] = {
-            "trends": (trends.T.tolist(), _trends(fields["fit_and_monotic_per_layer"])),
+            "trends": (
+                trends.T.tolist(),
+                [
+                    [_DIRECTIONS[value] for value in layers]
+                    for layers in fields["fit_and_monotic_per_layer"].values()
+                ],
+            ),
             "layers": (
-                {str(each.channel): list(each.layers) for each in ranked},
+                _layers(ranked),
                 {str(channel): fields["mono_layers"][str(channel)] for channel in order},
             ),
             "layers, skipping less": (
                 _layers(rank_channels(hidden, skip_trend=_PAPER_SKIP)),
-                _candidates(fields["mono_layers_skip100"], hidden.shape[0]),
+                {
+                    channel: layers
+                    for channel, layers in fields["mono_layers_skip100"].items()
+                    if len(layers) > hidden.shape[0] // 4
+                },
             ),
             "candidates": (sorted(order), fields["candidates"]),
             "order": (order, fields["order_all"]),
@@ -67,7 +77,8 @@ def search_difference(case: GoldenCase) -> tuple[float, str]:
         }
         pooled = fields["min_smoothness"]
         differences += [
-            torch.tensor(each.smoothness - pooled[str(each.channel)]).abs() for each in ranked
+            torch.tensor(candidate.smoothness - pooled[str(candidate.channel)]).abs()
+            for candidate in ranked
         ]
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise case.malformed(f"the search cannot be repeated: {error!r}") from error
@@ -75,15 +86,5 @@ def search_difference(case: GoldenCase) -> tuple[float, str]:
     return float(torch.stack(differences).max()), "differs in " + ", ".join(wrong) if wrong else ""
 
 
-def _trends(recorded: dict[str, list[int]]) -> list[list[int]]:
-    return [[_DIRECTIONS[each] for each in layers] for layers in recorded.values()]
-
-
 def _layers(ranked: Any) -> dict[str, list[int]]:
-    return {
-        str(each.channel): list(each.layers) for each in sorted(ranked, key=lambda c: c.channel)
-    }
-
-
-def _candidates(layers: dict[str, list[int]], num_layers: int) -> dict[str, list[int]]:
-    return {channel: chosen for channel, chosen in layers.items() if len(chosen) > num_layers // 4}
+    return {str(candidate.channel): list(candidate.layers) for candidate in ranked}

@@ -25,7 +25,6 @@ from rag_middle.calibration.journal import open_journal
 from rag_middle.cli.prompt_file import read_prompt
 from rag_middle.errors import ProfileFormatError, RagMiddleError
 from rag_middle.evaluation import records
-from rag_middle.evaluation.config import read_config
 from rag_middle.evaluation.tasks import task_for_file
 from rag_middle.plain_data import parse_json
 from rag_middle.retrieval import FaissIndex, Retriever, build_index
@@ -60,7 +59,6 @@ QUESTIONS: dict[str, dict[str, Any]] = {
         "ctxs": [{"title": "a", "text": "b", "isgold": True}, {"title": "c", "text": "d"}],
     },
     "pairs": {"ordered_kv_records": [["a", "b"], ["c", "d"]], "key": "a", "value": "b"},
-    "long": {"input": "q", "context": "Passage 1:\nb\n\nPassage 2:\nd", "answers": ["a"]},
 }
 Use = Callable[[bytes], object]
 
@@ -166,41 +164,6 @@ def test_prompt_templates(model: RagMiddleModel, tmp_path: Path) -> None:
         model.encode(template.prompt("Why?", [Document("x", title="y")]))
 
     attack({"prefix": "a", "document": "{title}\n{text}", "suffix": "{question}"}, use)
-
-
-def test_configurations_of_an_evaluation(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-
-    def use(content: bytes) -> None:
-        path.write_bytes(content)
-        config = read_config(path)
-        for entry in config.tasks:
-            how, task = config.measurement_of(entry), config.task_of(entry, tmp_path)
-            how.metric_names(task)
-            how.conditions(task)
-            task.items(min(how.limit or 2, 2), how.seed)
-
-    attack(
-        {
-            "title": "t",
-            "models": [{"name": "m", "dtype": "float16", "context_window": 9, "methods": ["pine"]}],
-            "tasks": [
-                {
-                    "task": "key_value_retrieval",
-                    "label": "l",
-                    "options": {"keys": 5},
-                    "measurement": {"positions": [0, 1], "limit": 3},
-                }
-            ],
-            "methods": ["ms_poe", {"name": "lpes", "options": {"factors": 1.2}, "label": "z"}],
-            "measurement": {"seed": 0, "orders": 2, "template": "auto"},
-            "published": {
-                "source": "s",
-                "scores": [{"model": "m", "task": "l", "method": "ms_poe", "mean": 1.0}],
-            },
-        },
-        use,
-    )
 
 
 @pytest.mark.parametrize("kind", QUESTIONS)

@@ -18,8 +18,6 @@ from rag_middle.calibration.journal import open_journal
 from rag_middle.calibration.plots import plot_channels
 from rag_middle.demo.corpus import saved_corpus
 from rag_middle.evaluation import InventedDocuments, Measurement, diagnose, write_report
-from rag_middle.evaluation.config import EvaluationConfig
-from rag_middle.evaluation.matrix import write_matrix
 from rag_middle.evaluation.records import Record, open_records
 from rag_middle.files import write_files
 from rag_middle.methods.moice.kernels import ExpertGate
@@ -99,11 +97,6 @@ def files(folder: Path, number: int) -> None:
     write_files(folder / "out", contents)
 
 
-def matrix(folder: Path, number: int) -> None:
-    config = EvaluationConfig(title=f"Results {number} " * 20, models=(), tasks=(), methods=())
-    write_matrix(config, [], folder / "out")
-
-
 def plot(folder: Path, number: int) -> None:
     channels = [{"channel": 0, "layers": [0], "smoothness": 0.1 + number}]
     plot_channels(torch.zeros(1, 5, 2), channels, folder / "channels.png")
@@ -134,7 +127,7 @@ def page() -> Write:
     return write
 
 
-WRITERS = (index, records, journal, profile, files, matrix, plot, routers)
+WRITERS = (index, records, journal, profile, files, plot, routers)
 UNREPEATABLE = (index, plot)  # pictures and faiss files differ in bytes that mean nothing
 
 

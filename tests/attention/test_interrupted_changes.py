@@ -16,7 +16,6 @@ from rag_middle import ContextPrompt, RagMiddleModel
 from rag_middle.attention import in_eval_mode, model_traits
 from rag_middle.calibration.hidden_states import mean_hidden_states
 from rag_middle.evaluation.attention_view import document_attention
-from rag_middle.evaluation.perturbations import perturbed_log_likelihood
 from rag_middle.methods.moice.training import train_routers
 from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe
@@ -87,11 +86,10 @@ def trained(model: RagMiddleModel) -> None:
         lambda model: model.score(PROMPT, " a"),
         lambda model: RagMiddleModel(model.model, model.tokenizer, method="pine"),
         lambda model: document_attention(model, PROMPT),
-        lambda model: perturbed_log_likelihood(model, PROMPT, "a", 0, "crop_mask"),
         lambda model: mean_hidden_states(model, torch.ones(1, 3, dtype=torch.long)),
         trained,
     ],
-    ids=["generate", "score", "check", "view", "perturb", "states", "train"],
+    ids=["generate", "score", "check", "view", "states", "train"],
 )
 def test_whoever_changes_modes(
     partly_training: RagMiddleModel,

@@ -17,12 +17,10 @@ from typing import Any
 import pytest
 from torch import nn
 
-from rag_middle.attention import model_lock, turns
-from rag_middle.generation import turns as generation_turns
-from rag_middle.generation.turns import turn
+from rag_middle.attention import model_lock, turn, turns
 from tests.attacks.hostile import report
 
-FILES = {module.__file__ for module in (turns, generation_turns, contextlib)}
+FILES = {module.__file__ for module in (turns, contextlib)}
 #: Python looks for signals as functions begin, after calls and as loops go round; not where a
 #: ``with`` statement enters and leaves what C code guards.
 LOOKS = ("RESUME", "CALL", "JUMP_BACKWARD", "SEND")

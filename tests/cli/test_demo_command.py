@@ -39,8 +39,8 @@ def demo(run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     use_named_embedder(monkeypatch, tmp_path / "cache")
 
     def invoke(*arguments: object, **options: Any) -> Finished:
-        given = ("--model", model, "--questions", 2, "--top-k", 2, "--out", tmp_path / "out")
-        return run("demo", *given, *arguments, **options)
+        small = ("--model", model, "--questions", 2, "--top-k", 2, "--out", tmp_path / "out")
+        return run("demo", *small, *arguments, **options)
 
     return invoke
 
@@ -51,7 +51,7 @@ def test_answers_curves_findings_and_paths_are_shown(demo: Run, tmp_path: Path) 
     assert "Index: 400 chunks of 400 files: 400 added" in shown.out
     assert shown.out.count("  right: ") == 5
     assert "trained on up to" not in shown.out  # that is said of the bundled reader alone
-    assert "place of the page" in shown.out
+    assert "position of the gold document" in shown.out
     assert "too few questions to say more" in shown.out
     *_, png, html = shown.out.strip().splitlines()
     assert (png, html) == (str(tmp_path / "out" / "demo.png"), str(tmp_path / "out" / "demo.html"))
@@ -63,9 +63,11 @@ def test_answers_curves_findings_and_paths_are_shown(demo: Run, tmp_path: Path) 
 def test_steps_are_told_line_by_line_where_no_terminal_shows_bars(demo: Run) -> None:
     lines = demo("--method", "siw").err.splitlines()
     steps = [line for line in lines if line.startswith("Step ")]
-    assert [step.partition(":")[0] for step in steps] == [f"Step {at} of 4" for at in (1, 2, 3, 4)]
+    assert [step.partition(":")[0] for step in steps] == [
+        f"Step {number} of 4" for number in (1, 2, 3, 4)
+    ]
     how_far = lines[lines.index(steps[2]) + 1 : lines.index(steps[3])]
-    # Two questions at two places under four methods; at each quarter.
+    # Two questions at two positions under four methods; at each quarter.
     assert how_far == [f"  {done} of 16 answers" for done in (4, 8, 12, 16)]
 
 
@@ -73,7 +75,7 @@ def test_json_holds_everything_and_nothing_else_is_written(demo: Run, tmp_path: 
     shown = demo("--json", "--method", "siw")
     assert shown.err == ""
     described = shown.json
-    labels = [each["label"] for each in described["curves"]["methods"]]
+    labels = [curve["label"] for curve in described["curves"]["curves"]]
     assert labels == ["none", "siw", "pine", "ms_poe"]
     assert described["findings"]
     written = json.loads(Path(described["files"]["json"]).read_text())

@@ -21,7 +21,7 @@ def test_a_model_is_diagnosed_into_a_folder(run: Run, model: Path, tmp_path: Pat
     out = tmp_path / "diagnosis"
     shown = run("diagnose", "-m", model, *FEW, "--methods", "position_interpolation", "--out", out)
     assert shown.status == 0
-    assert "2 questions say nothing about positions" in shown.out
+    assert "2 questions are too few to compare positions" in shown.out
     assert "position_interpolation" in shown.out
     assert shown.out.splitlines()[-1] == str(out / "report.html")
     page = (out / "report.html").read_text(encoding="utf-8")
@@ -31,8 +31,8 @@ def test_a_model_is_diagnosed_into_a_folder(run: Run, model: Path, tmp_path: Pat
     assert "http" not in page.replace("http-equiv", "")
     assert (out / "report.png").read_bytes().startswith(b"\x89PNG")
     data = json.loads((out / "report.json").read_text(encoding="utf-8"))
-    assert data["recommendation"]["use"] == "none"
-    # Two questions, two places, two methods, and two controls of the unmodified model.
+    assert data["recommendation"]["label"] == "none"
+    # Two questions, two positions, two methods, and two controls of the unmodified model.
     lines = (out / "records.jsonl").read_text(encoding="utf-8").splitlines()
     assert sum('"kind": "record"' in line for line in lines) == 2 * 2 * 2 + 2 * 2
 
@@ -53,7 +53,7 @@ def test_likelihoods_as_json_from_a_file(run: Run, model: Path, tmp_path: Path) 
     )  # fmt: skip
     assert shown.json["task"]["task"] == "own_questions"
     assert shown.json["curves"]["metric"] == "log_likelihood"
-    assert [each["label"] for each in shown.json["curves"]["methods"]] == ["none"]
+    assert [curve["label"] for curve in shown.json["curves"]["curves"]] == ["none"]
 
 
 def _answers(path: Path) -> list[tuple[str, str, str]]:
@@ -78,7 +78,7 @@ def test_killed_and_started_again_it_asks_nothing_twice(
     assert run(*arguments).status == 0
     assert records.read_bytes().startswith(whole)
     answers = _answers(records)
-    # Two methods at two places, and two controls of the unmodified model.
+    # Two methods at two positions, and two controls of the unmodified model.
     assert len(answers) == len(set(answers)) == 24 * (2 * 2 + 2)
 
 
@@ -104,8 +104,8 @@ def test_what_cannot_be_done_is_told_before_a_model_is_loaded(
 
 
 def test_the_bundled_reader_gets_as_many_documents_as_show_its_bias() -> None:
-    def documents(given: int | None, *, bundled: bool) -> int:
-        task = chosen_task(None, None, given, bundled=bundled)
+    def documents(asked_for: int | None, *, bundled: bool) -> int:
+        task = chosen_task(None, None, asked_for, bundled=bundled)
         assert isinstance(task, InventedDocuments)
         return task.documents
 
@@ -127,6 +127,6 @@ def test_without_a_model_the_bundled_reader_is_diagnosed(run: Run, tmp_path: Pat
     options = (*FEW[:-2], "--methods", "none", "--out", tmp_path, "--json")
     shown = run("diagnose", *options)
     assert shown.json["task"]["cited"] is True
-    # It names the document, then answers: with the answering document alone it is right.
-    controls = {each["name"]: each for each in shown.json["summary"]["controls"]}
+    # It names the document, then answers: with the gold document alone it is right.
+    controls = {control["name"]: control for control in shown.json["summary"]["controls"]}
     assert controls["gold_only"]["mean"]["value"] == 1.0

@@ -51,7 +51,7 @@ def test_the_report_as_json(run: Run) -> None:
     assert shown.json["attn_implementation"] == "eager"
     [lpes] = shown.json["methods"]
     assert (lpes["method"], lpes["cases"], lpes["passed"]) == ("lpes", 2, 2)
-    assert 0 < lpes["max_abs_difference"] < 1e-4
+    assert 0 < lpes["difference"] < 1e-4
 
 
 def test_a_wrong_number_gives_exit_status_1_and_is_named(run: Run, wrong: Path) -> None:

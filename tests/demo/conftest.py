@@ -12,17 +12,22 @@ from rag_middle.answering import DEFAULT_TEMPLATE
 from rag_middle.demo import Demonstration, Example, Reply, SavedCorpus
 from rag_middle.demo.questions import CITED, CorpusTask
 from rag_middle.documents import Document
-from rag_middle.evaluation import Item, Measurement, Record, Results
-from rag_middle.evaluation.conditions import position
-from rag_middle.evaluation.measurement import labelled_methods
+from rag_middle.evaluation import (
+    Item,
+    Measurement,
+    Record,
+    Results,
+    labelled_methods,
+    position,
+)
 from rag_middle.reader.corpus import demo_corpus
 from tests.tiny_models import build, tiny
 from tests.tokenizers import CHATML, byte_level_bpe
 
 PAGES = 16
-PLACES = (0, 2, 4)
+POSITIONS = (0, 2, 4)
 
-MakeShown = Callable[..., Demonstration]
+Make = Callable[..., Demonstration]
 
 
 @pytest.fixture(scope="session")
@@ -58,17 +63,17 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def make_shown() -> MakeShown:
-    """``make_shown({"none": [1.0, 0.5, 0.5], "pine": [...]})``: a demonstration with these figures.
+def make() -> Make:
+    """``make({"none": [1.0, 0.5, 0.5], "pine": [...]})``: a demonstration with these figures.
 
-    The share of right answers at each of three places, of 100 questions. A share of 0.5 means that
-    the first 50 were answered.
+    The accuracy at each of three positions, of 100 questions. An accuracy of 0.5 means that the
+    first 50 were answered.
     """
     return made_up
 
 
 def made_up(
-    shares: Mapping[str, Sequence[float]],
+    accuracies: Mapping[str, Sequence[float]],
     *,
     questions: int = 100,
     replies: Mapping[str, Sequence[str]] | None = None,
@@ -76,53 +81,53 @@ def made_up(
 ) -> Demonstration:
     items = tuple(
         Item(
-            id=str(at),
-            question=f"Question {at}?",
+            id=str(number),
+            question=f"Question {number}?",
             answers=("yes",),
             gold=Document("yes", title="Page"),
             others=tuple(Document(f"no {other}") for other in range(4)),
             details={"title": "Page", "attribute": "a"},
         )
-        for at in range(questions)
+        for number in range(questions)
     )
     records = {
-        (label, position(place).name, item.id): Record(
+        (label, position(index).name, item.id): Record(
             method=label,
-            condition=position(place).name,
+            condition=position(index).name,
             item=item.id,
-            scores={"answer_stated": float(at < share * questions), CITED: 1.0},
-            answer="yes" if at < share * questions else "no",
+            scores={"answer_stated": float(number < accuracy * questions), CITED: 1.0},
+            answer="yes" if number < accuracy * questions else "no",
             prompt_tokens=10,
             applied=True,
         )
-        for label, by_place in shares.items()
-        for place, share in zip(PLACES, by_place, strict=True)
-        for at, item in enumerate(items)
+        for label, by_position in accuracies.items()
+        for index, accuracy in zip(POSITIONS, by_position, strict=True)
+        for number, item in enumerate(items)
     }
     results = Results(
-        task=CorpusTask(asked=items, documents=5, template=DEFAULT_TEMPLATE),
-        measurement=Measurement(positions=PLACES, limit=questions),
-        methods=labelled_methods(list(shares)),
+        task=CorpusTask(questions=items, documents=5, template=DEFAULT_TEMPLATE),
+        measurement=Measurement(positions=POSITIONS, limit=questions),
+        methods=labelled_methods(list(accuracies)),
         items=items,
         records=records,
         model={"dtype": "float32"},
+        software={"torch": "2"},
     )
-    written = replies or dict.fromkeys(shares, ("yes", "yes", "no", "no"))
+    written = replies or dict.fromkeys(accuracies, ("yes", "yes", "no", "no"))
     example = Example(
         question="Is it <so>?",
         answer="yes",
         page="Page",
-        places=(0, 4, 2, 3),
+        positions=(0, 4, 2, 3),
         documents=5,
         replies={
             label: tuple(Reply(text=text, right=text == "yes", cited=False) for text in texts)
             for label, texts in written.items()
         },
     )
-    given: dict[str, object] = {
+    defaults: dict[str, object] = {
         "examples": (example,),
         "model": "a model",
-        "software": {"torch": "2"},
         "threads": 1,
         "pages": 16,
         "missed": 3,
@@ -130,4 +135,4 @@ def made_up(
         "left_out": {},
         "seconds": {"prepare": 1.0, "examples": 2.0, "measure": 3.0},
     }
-    return Demonstration.of(results, **{**given, **facts})
+    return Demonstration.of(results, **{**defaults, **facts})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rag_middle.demo import Demo, SavedCorpus, demonstrate
-from rag_middle.demo.steps import EXAMPLES, READER
+from rag_middle.demo.demonstration import EXAMPLES
 from rag_middle.errors import (
     EvaluationConfigError,
     EvaluationDataError,
@@ -19,6 +19,7 @@ from rag_middle.errors import (
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.methods import MsPoE
 from rag_middle.profiles import Profile
+from rag_middle.reader import READER_NAME
 from tests.retrieval.embedding import HashingEmbedder
 from tests.shipped_profiles import shipping
 
@@ -33,39 +34,47 @@ def _cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def given(corpus: SavedCorpus) -> dict[str, Any]:
+def arguments(corpus: SavedCorpus) -> dict[str, Any]:
     """Arguments of a demonstration that takes seconds."""
     return {"corpus": corpus, "embedder": HashingEmbedder(), "documents": 3, "questions": 4}
 
 
-def test_all_steps_run_and_agree_with_each_other(model_folder: Path, given: dict[str, Any]) -> None:
-    told: list[tuple[int, int]] = []
-    shown = demonstrate(
-        model_folder, progress=lambda done, all_: told.append((done, all_)), **given
+def test_all_steps_run_and_agree_with_each_other(
+    model_folder: Path, arguments: dict[str, Any]
+) -> None:
+    reported: list[tuple[int, int]] = []
+    demonstration = demonstrate(
+        model_folder, progress=lambda *counts: reported.append(counts), **arguments
     )
-    assert shown.labels == ("none", "pine", "ms_poe")
-    assert shown.curves.places == (0, 1, 2)
-    assert shown.curves.questions == 4
-    assert told[-1] == (3 * 3 * 4, 3 * 3 * 4)  # methods, places, questions
-    assert len(shown.examples) == EXAMPLES
-    assert set(shown.examples[0].replies) == set(shown.labels)
-    assert all(example.answers("pine") == 1 for example in shown.examples)  # any order, one answer
-    assert any(example.answers("none") > 1 for example in shown.examples)
-    assert 1 / 3 <= shown.chance <= 1
-    assert shown.model == str(model_folder)
-    assert set(shown.seconds) == {"prepare", "examples", "measure"}
+    assert demonstration.curves.labels == ("none", "pine", "ms_poe")
+    assert demonstration.curves.positions == (0, 1, 2)
+    assert demonstration.curves.questions == 4
+    assert reported[-1] == (3 * 3 * 4, 3 * 3 * 4)  # methods, positions, questions
+    assert len(demonstration.examples) == EXAMPLES
+    assert set(demonstration.examples[0].replies) == set(demonstration.curves.labels)
+    assert all(
+        example.different_answers("pine") == 1 for example in demonstration.examples
+    )  # any order, one answer
+    assert any(example.different_answers("none") > 1 for example in demonstration.examples)
+    assert 1 / 3 <= demonstration.chance <= 1
+    assert demonstration.model == str(model_folder)
+    assert set(demonstration.seconds) == {"prepare", "examples", "measure"}
 
 
 def test_measured_questions_are_others_than_the_examples(
-    model_folder: Path, given: dict[str, Any]
+    model_folder: Path, arguments: dict[str, Any]
 ) -> None:
-    demo = Demo(model_folder, **given)
-    assert not {item.id for item in demo.few} & {item.id for item in demo.asked.items}
-    assert {len(item.documents) for item in (*demo.few, *demo.asked.items)} == {3}
+    demo = Demo(model_folder, **arguments)
+    assert not {item.id for item in demo.example_items} & {item.id for item in demo.measured_items}
+    assert {len(item.documents) for item in (*demo.example_items, *demo.measured_items)} == {3}
+
+
+def labels(demo: Demo) -> tuple[str, ...]:
+    return tuple(method.label for method in demo.methods)
 
 
 @pytest.mark.parametrize(
-    ("method", "options", "labels"),
+    ("method", "options", "expected"),
     [
         ("siw", {}, ("none", "siw", "pine", "ms_poe")),
         ("ms_poe", {"first_layer": 0}, ("none", "ms_poe", "pine")),
@@ -74,29 +83,29 @@ def test_measured_questions_are_others_than_the_examples(
 )
 def test_the_chosen_method_is_measured_beside_the_usual_ones(
     model_folder: Path,
-    given: dict[str, Any],
+    arguments: dict[str, Any],
     method: Any,
     options: dict[str, Any] | None,
-    labels: tuple[str, ...],
+    expected: tuple[str, ...],
 ) -> None:
-    demo = Demo(model_folder, method=method, method_options=options, **given)
-    assert demo.labels == labels
+    demo = Demo(model_folder, method=method, method_options=options, **arguments)
+    assert labels(demo) == expected
     assert demo.left_out == {}
 
 
 def test_methods_that_the_model_cannot_take_are_left_out_unless_they_were_asked_for(
-    model_folder: Path, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    model_folder: Path, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(self: Any, method: Any) -> None:
         if method.name == "ms_poe":
             raise MethodConfigError("not on this model")
 
     monkeypatch.setattr("rag_middle.generation.RagMiddleModel.checked_method", refused)
-    demo = Demo(model_folder, **given)
-    assert demo.labels == ("none", "pine")
+    demo = Demo(model_folder, **arguments)
+    assert labels(demo) == ("none", "pine")
     assert demo.left_out == {"ms_poe": "not on this model"}
     with pytest.raises(MethodConfigError, match="not on this model"):
-        Demo(model_folder, method="ms_poe", **given)
+        Demo(model_folder, method="ms_poe", **arguments)
 
 
 @pytest.mark.parametrize(
@@ -109,39 +118,39 @@ def test_methods_that_the_model_cannot_take_are_left_out_unless_they_were_asked_
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_loaded(
-    given: dict[str, Any],
+    arguments: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
     wrong: dict[str, Any],
     error: type[Exception],
     message: str,
 ) -> None:
-    monkeypatch.setattr("rag_middle.demo.steps.Answerer.over", pytest.fail)
+    monkeypatch.setattr("rag_middle.demo.demonstration.Answerer.over", pytest.fail)
     with pytest.raises(error, match=message):
-        Demo("nothing", **{**given, **wrong})
+        Demo("nothing", **{**arguments, **wrong})
 
 
-def test_too_few_pages_are_told(model_folder: Path, given: dict[str, Any]) -> None:
+def test_too_few_pages_are_refused(model_folder: Path, arguments: dict[str, Any]) -> None:
     with pytest.raises(EvaluationDataError, match="Ask for fewer documents"):
-        Demo(model_folder, **{**given, "documents": 40})
+        Demo(model_folder, **{**arguments, "documents": 40})
 
 
 def test_the_bundled_reader_is_the_default(
-    model_folder: Path, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    model_folder: Path, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rag_middle.reader.reader_path", lambda: model_folder)
-    demo = Demo(**given)
-    assert demo.name == READER
+    demo = Demo(**arguments)
+    assert demo.name == READER_NAME
 
     def missing() -> Path:
         raise ModelNotFoundError("not in this installation")
 
     monkeypatch.setattr("rag_middle.reader.reader_path", missing)
     with pytest.raises(ModelNotFoundError):
-        Demo(**given)
+        Demo(**arguments)
 
 
 def test_settings_fitted_to_the_model_are_shown_as_another_curve(
-    model_folder: Path, given: dict[str, Any], tmp_path: Path
+    model_folder: Path, arguments: dict[str, Any], tmp_path: Path
 ) -> None:
     model = RagMiddleModel.from_pretrained(model_folder, device="cpu")
     profile = Profile(
@@ -151,12 +160,12 @@ def test_settings_fitted_to_the_model_are_shown_as_another_curve(
         recommended=True,
     )
     with shipping(tmp_path / "shipped", {"reader": profile}):
-        shown = demonstrate(model_folder, **given)
+        demonstration = demonstrate(model_folder, **arguments)
         fitted = "positional_hidden_states:reader"
-        assert shown.labels == ("none", "pine", "ms_poe", fitted)
-        assert shown.curves[fitted].estimates
+        assert demonstration.curves.labels == ("none", "pine", "ms_poe", fitted)
+        assert demonstration.curves[fitted].estimates
         # Named as the method, it is there once.
-        assert Demo(model_folder, method=fitted, **given).labels == (
+        assert labels(Demo(model_folder, method=fitted, **arguments)) == (
             "none",
             fitted,
             "pine",

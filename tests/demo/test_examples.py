@@ -8,8 +8,7 @@ from typing import Any
 from rag_middle.answering import DEFAULT_TEMPLATE
 from rag_middle.demo.examples import ORDERS, answered_examples
 from rag_middle.documents import ContextPrompt, Document
-from rag_middle.evaluation import Item
-from rag_middle.evaluation.measurement import labelled_methods
+from rag_middle.evaluation import Item, labelled_methods
 
 ITEM = Item(
     id="1",
@@ -17,7 +16,7 @@ ITEM = Item(
     answers=("2 days",),
     gold=Document("It takes 2 days.", title="Plum"),
     others=tuple(Document(f"It takes {days} weeks.", title=f"T{days}") for days in range(4)),
-    given=1,
+    gold_position=1,
     details={"title": "Plum", "attribute": "days"},
 )
 
@@ -45,13 +44,13 @@ def test_every_question_is_asked_in_every_order_under_every_method() -> None:
     assert [len(replies) for replies in example.replies.values()] == [len(ORDERS)] * 2
     assert model.options == [{"max_new_tokens": 7}] * 2
 
-    assert example.places[:2] == (1, 3)  # as found, and reversed
+    assert example.positions[:2] == (1, 3)  # as retrieved, and reversed
     assert example.replies["none"][0].text == "T0: It takes 0 weeks."
     assert example.replies["none"][1].text == "T3: It takes 3 weeks."
     assert not any(reply.right for reply in example.replies["none"][:2])
-    assert example.answers("none") > 1
+    assert example.different_answers("none") > 1
 
-    assert example.answers("pine") == 1
+    assert example.different_answers("pine") == 1
     assert all(reply.right and reply.cited for reply in example.replies["pine"])
     assert example.replies["pine"][0].text == "(Plum) 2 days"
 

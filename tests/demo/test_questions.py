@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rag_middle.answering import DEFAULT_TEMPLATE
-from rag_middle.demo.questions import CITED, CorpusTask, asked_questions
-from rag_middle.documents import Document
-from rag_middle.evaluation import Item
-from rag_middle.evaluation.conditions import position
+from rag_middle.demo.questions import CITED, CorpusTask, retrieved_questions
+from rag_middle.evaluation import position
 from rag_middle.reader.corpus import CorpusQuestion
 from rag_middle.retrieval import Chunk
 
@@ -46,8 +44,8 @@ def question(page: str, value: str, attribute: str = "days") -> CorpusQuestion:
     )
 
 
-def test_the_page_stands_where_it_was_found_among_others_that_do_not_state_the_answer() -> None:
-    [item] = asked_questions(INDEX, [question("plum", "2 days")], documents=3, count=5).items
+def test_the_page_keeps_its_rank_among_others_that_do_not_state_the_answer() -> None:
+    [item], _ = retrieved_questions(INDEX, [question("plum", "2 days")], documents=3, count=5)
     # fig.md states "2 days" too; lime.md, with its 12 days, does not.
     assert [document.title for document in item.documents] == ["pear", "plum", "lime"]
     assert item.gold is not None
@@ -56,42 +54,37 @@ def test_the_page_stands_where_it_was_found_among_others_that_do_not_state_the_a
 
 def test_questions_whose_page_is_not_found_are_left_out_and_counted() -> None:
     questions = [question("kiwi", "6 days"), question("fig", "2 days"), question("gone", "1 day")]
-    asked = asked_questions(INDEX, questions, documents=3, count=2)
-    assert [item.question for item in asked.items] == ["How long does the fig take?"]
-    assert [missed.title for missed in asked.missed] == ["kiwi", "gone"]
+    items, missed = retrieved_questions(INDEX, questions, documents=3, count=2)
+    assert [item.question for item in items] == ["How long does the fig take?"]
+    assert [skipped.title for skipped in missed] == ["kiwi", "gone"]
 
 
 def test_no_more_questions_are_looked_at_than_needed() -> None:
     questions = [question("pear", "3 days"), question("fig", "2 days"), question("gone", "1 day")]
-    asked = asked_questions(INDEX, questions, documents=3, count=2)
-    assert len(asked.items) == 2
-    assert asked.missed == ()
+    items, missed = retrieved_questions(INDEX, questions, documents=3, count=2)
+    assert len(items) == 2
+    assert missed == []
 
 
-def test_two_questions_of_one_page_are_told_apart() -> None:
+def test_two_questions_of_one_page_have_different_ids() -> None:
     questions = [question("fig", "2 days"), question("fig", "2 days", attribute="other")]
-    items = asked_questions(INDEX, questions, documents=3, count=2).items
+    items, _ = retrieved_questions(INDEX, questions, documents=3, count=2)
     assert len({item.id for item in items}) == 2
 
 
 @pytest.fixture
 def task() -> CorpusTask:
-    items = asked_questions(INDEX, [question("plum", "2 days")], documents=4, count=5).items
-    return CorpusTask(asked=items, documents=4, template=DEFAULT_TEMPLATE)
+    items, _ = retrieved_questions(INDEX, [question("plum", "2 days")], documents=4, count=5)
+    return CorpusTask(questions=tuple(items), documents=4, template=DEFAULT_TEMPLATE)
 
 
 def test_the_answering_page_moves_and_the_others_keep_their_order(task: CorpusTask) -> None:
     [item] = task.items(1, 0)
-    for place in range(4):
-        titles = [text.split("\n")[0] for text in _texts(task, item, place)]
+    for index in range(4):
+        documents = task.prompt(item, position(index)).documents
         expected = ["pear", "lime", "date"]
-        expected.insert(place, "plum")
-        assert titles == expected
-
-
-def _texts(task: CorpusTask, item: Item, place: int) -> list[str]:
-    documents: tuple[Document, ...] = task.prompt(item, position(place)).documents
-    return [document.text for document in documents]
+        expected.insert(index, "plum")
+        assert [document.text.split("\n")[0] for document in documents] == expected
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Models whose answers are known beforehand: right or wrong by the place of the gold document."""
+"""Models whose answers are known: right or wrong by the position of the gold document."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rag_middle.documents import ContextPrompt
-from rag_middle.evaluation.items import Item
-from rag_middle.evaluation.tasks import Task
+from rag_middle.evaluation import Item, Task
 from rag_middle.generation import Generation, RagMiddleModel, Timings, Usage
 from rag_middle.methods import resolve_method
 
-#: Method name, 0-based place of the gold document or None without it, number of documents ->
+#: Method name, 0-based position of the gold document or None without it, number of documents ->
 #: probability of a right answer.
 Chance = Callable[[str, int | None, int], float]
 
@@ -36,8 +35,9 @@ class FakeReader(RagMiddleModel):
     def _answer(self, prompt: ContextPrompt, method: str) -> Generation:
         self.asked += 1
         [item] = [item for q, item in self._items.items() if q in prompt.suffix]
-        places = [at for at, d in enumerate(prompt.documents) if d == item.gold]
-        chance = self._chance(method, places[0] if places else None, len(prompt.documents))
+        documents = prompt.documents
+        position = documents.index(item.gold) if item.gold in documents else None
+        chance = self._chance(method, position, len(documents))
         # One draw per question and method: chances that do not differ give the same answers.
         drawn = hashlib.sha256(f"{item.question} {method}".encode()).digest()
         right = int.from_bytes(drawn[:4], "big") / 2**32 < chance

@@ -1,4 +1,4 @@
-"""Attention masses against the model's own, and perturbations of one document."""
+"""Attention masses against the model's own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import torch
 from rag_middle import ContextPrompt
 from rag_middle.errors import EvaluationConfigError, UnsupportedArchitectureError
 from rag_middle.evaluation.attention_view import document_attention, plot_document_attention
-from rag_middle.evaluation.perturbations import perturbed_log_likelihood
 from rag_middle.generation import RagMiddleModel
 from tests.conftest import FamilyModel
 from tests.tokenizers import wordlevel
@@ -84,68 +83,5 @@ def test_a_view_needs_documents(model: RagMiddleModel) -> None:
 
 def test_models_whose_attention_cannot_be_reached_are_refused(family_model: FamilyModel) -> None:
     bloom = RagMiddleModel(family_model("bloom"), wordlevel(), self_check=False)
-    with pytest.raises(UnsupportedArchitectureError, match="no attention view"):
+    with pytest.raises(UnsupportedArchitectureError, match="attention view cannot"):
         document_attention(bloom, PROMPT)
-
-
-# -- perturbations --------------------------------------------------------------------------------
-
-ANSWER = " the Rhône"
-
-
-def test_without_a_perturbation_the_likelihood_is_the_models(model: RagMiddleModel) -> None:
-    wanted = model.score(PROMPT, ANSWER).total
-    found = perturbed_log_likelihood(model, PROMPT, ANSWER, 1, "none")
-    assert found == pytest.approx(wanted, abs=1e-3)  # float32, with and without a cache
-
-
-def test_a_document_that_is_first_is_at_the_beginning_already(model: RagMiddleModel) -> None:
-    wanted = perturbed_log_likelihood(model, PROMPT, ANSWER, 0, "none")
-    for same in ("crop_mask", "positions_to_beginning"):
-        assert perturbed_log_likelihood(model, PROMPT, ANSWER, 0, same) == wanted  # type: ignore[arg-type]
-    last = perturbed_log_likelihood(model, PROMPT, ANSWER, 2, "none")
-    assert perturbed_log_likelihood(model, PROMPT, ANSWER, 2, "positions_to_end") == last
-
-
-@pytest.mark.parametrize("kind", ["crop_mask", "positions_to_beginning", "positions_to_end"])
-def test_a_perturbation_changes_the_likelihood(model: RagMiddleModel, kind: str) -> None:
-    before = perturbed_log_likelihood(model, PROMPT, ANSWER, 1, "none")
-    changed = perturbed_log_likelihood(model, PROMPT, ANSWER, 1, kind)  # type: ignore[arg-type]
-    assert changed != pytest.approx(before, abs=1e-3)
-
-
-def test_a_cropped_document_does_not_see_what_comes_before_it(model: RagMiddleModel) -> None:
-    """With all documents cropped but the first, none sees another: the model's NIA baseline."""
-    from rag_middle.evaluation.perturbations import _perturbed
-
-    layout = model.encode(PROMPT).layout
-    visible, positions = _perturbed(layout, layout.length, 2, "crop_mask")
-    (start, end), first = layout.documents[2], layout.prefix_tokens
-    assert not visible[start:end, first:start].any()
-    assert visible[start:end, :first].all()
-    assert visible[end:, first:start].all()
-    assert positions.tolist() == list(range(layout.length))
-
-
-@pytest.mark.parametrize(
-    ("document", "kind", "answer", "message"),
-    [
-        (3, "none", "a", "no document 3"),
-        (0, "shuffle", "a", "crop_mask"),
-        (0, "none", "", "no tokens"),
-    ],
-)
-def test_wrong_arguments_are_told(
-    model: RagMiddleModel, document: int, kind: str, answer: str, message: str
-) -> None:
-    with pytest.raises(EvaluationConfigError, match=message):
-        perturbed_log_likelihood(model, PROMPT, answer, document, kind)  # type: ignore[arg-type]
-
-
-def test_models_that_cannot_be_perturbed_are_refused(family_model: FamilyModel) -> None:
-    gpt2 = RagMiddleModel(family_model("gpt2"), wordlevel(), self_check=False)
-    with pytest.raises(UnsupportedArchitectureError, match="no rotary positions"):
-        perturbed_log_likelihood(gpt2, PROMPT, "a", 0, "positions_to_end")
-    bloom = RagMiddleModel(family_model("bloom"), wordlevel(), self_check=False)
-    with pytest.raises(UnsupportedArchitectureError, match="takes no positions"):
-        perturbed_log_likelihood(bloom, PROMPT, "a", 0, "crop_mask")

@@ -9,10 +9,8 @@ import pytest
 from rag_middle.calibration import SEARCHES
 from rag_middle.cli.calibrate import Fitted
 from rag_middle.errors import EvaluationConfigError
-from rag_middle.evaluation import Diagnosis, InventedDocuments, Measurement
-from rag_middle.evaluation.diagnosis import diagnose, methods_to_try
-from rag_middle.evaluation.measurement import labelled_methods
-from rag_middle.evaluation.next_steps import FITTED_BY_CALIBRATION, worth_calibrating
+from rag_middle.evaluation import Diagnosis, InventedDocuments, Measurement, diagnose
+from rag_middle.evaluation.diagnosis import CALIBRATED, methods_to_try, worth_calibrating
 from rag_middle.generation import RagMiddleModel
 from tests.conftest import FamilyModel
 from tests.evaluation.fake_models import Chance, fake_reader
@@ -22,10 +20,10 @@ TASK = InventedDocuments(documents=10)
 HOW = Measurement(limit=120, orders=3, controls=True)
 
 
-def u_without_pine(method: str, place: int | None, documents: int) -> float:
-    if place is None:
+def u_without_pine(method: str, at: int | None, documents: int) -> float:
+    if at is None:
         return 0.0
-    at_an_end = place in (0, documents - 1)
+    at_an_end = at in (0, documents - 1)
     return 0.9 if method == "pine" or at_an_end else 0.4
 
 
@@ -42,74 +40,68 @@ def u_without_pine(method: str, place: int | None, documents: int) -> float:
 def test_the_shape_of_a_known_bias_is_named(
     model: RagMiddleModel, chance: Chance, shape: str
 ) -> None:
-    found = diagnose(fake_reader(model, TASK, chance), TASK, [], HOW)
-    assert found.shape.name == shape
-    assert found.shape.confidence > 0.9
+    diagnosis = diagnose(fake_reader(model, TASK, chance), TASK, [], HOW)
+    assert diagnosis.shape.name == shape
+    assert diagnosis.shape.confidence > 0.9
 
 
 def test_a_model_without_bias_needs_no_method(model: RagMiddleModel) -> None:
     fake = fake_reader(model, TASK, lambda m, at, d: 0.0 if at is None else 0.7)
-    found = diagnose(fake, TASK, ["pine", "ms_poe"], HOW)
-    assert found.recommendation.label == "none"
-    assert "No method needed" in found.recommendation.text
+    diagnosis = diagnose(fake, TASK, ["pine", "ms_poe"], HOW)
+    assert diagnosis.recommendation.label == "none"
+    assert "No method needed" in diagnosis.recommendation.text
 
 
 def test_a_method_that_helps_is_found_with_its_cost(model: RagMiddleModel) -> None:
-    found = diagnose(fake_reader(model, TASK, u_without_pine), TASK, ["pine", "ms_poe"], HOW)
-    assert found.recommendation.label == "pine"
-    assert found.answer_ratio("pine") == 1.0  # the fake takes the same time for everything
-    assert not [v for v in found.recommendation.verdicts if v.label == "ms_poe" and v.helps]
+    diagnosis = diagnose(fake_reader(model, TASK, u_without_pine), TASK, ["pine", "ms_poe"], HOW)
+    assert diagnosis.recommendation.label == "pine"
+    assert diagnosis.answer_time_ratios["pine"] == 1.0  # the fake's times are equal
+    assert not [v for v in diagnosis.recommendation.verdicts if v.label == "ms_poe" and v.helps]
 
 
 def test_controls_and_flips_are_those_of_the_model(model: RagMiddleModel) -> None:
-    found = diagnose(fake_reader(model, TASK, u_without_pine), TASK, ["pine"], HOW)
-    controls = {each.name: each.mean.value for each in found.summary.controls}
+    diagnosis = diagnose(fake_reader(model, TASK, u_without_pine), TASK, ["pine"], HOW)
+    controls = {control.name: control.mean.value for control in diagnosis.summary.controls}
     assert controls["closed_book"] == 0
     assert controls["gold_only"] == pytest.approx(0.9, abs=0.09)  # three standard deviations
-    assert found.summary["pine"].flip_rate is not None
-    assert found.summary["pine"].flip_rate.value == 0  # its chance is the same everywhere
-    assert found.summary["none"].flip_rate is not None
-    assert found.summary["none"].flip_rate.low > 0
+    assert diagnosis.summary["pine"].flip_rate is not None
+    assert diagnosis.summary["pine"].flip_rate.value == 0  # its chance is the same everywhere
+    assert diagnosis.summary["none"].flip_rate is not None
+    assert diagnosis.summary["none"].flip_rate.low > 0
 
 
 def test_a_model_that_knows_the_answers_is_noticed(model: RagMiddleModel) -> None:
     fake = fake_reader(model, TASK, lambda m, at, d: 0.8)
-    found = diagnose(fake, TASK, [], HOW)
-    assert any("Without any documents" in note for note in found.notes)
+    diagnosis = diagnose(fake, TASK, [], HOW)
+    assert any("Without any documents" in note for note in diagnosis.notes)
 
 
 def test_a_model_that_uses_no_document_is_noticed(model: RagMiddleModel) -> None:
     fake = fake_reader(model, TASK, lambda m, at, d: 0.3 if d < 2 else 0.1)
-    found = diagnose(fake, TASK, [], HOW)
-    assert any("No position method mends that" in note for note in found.notes)
+    diagnosis = diagnose(fake, TASK, [], HOW)
+    assert any("No position method mends that" in note for note in diagnosis.notes)
 
 
 def test_a_diagnosis_is_plain_data(model: RagMiddleModel) -> None:
-    found = diagnose(fake_reader(model, TASK, u_without_pine), TASK, ["pine"], HOW)
-    data = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    assert data["recommendation"]["use"] == "pine"
-    assert [each["label"] for each in data["curves"]["methods"]] == ["none", "pine"]
+    diagnosis = diagnose(fake_reader(model, TASK, u_without_pine), TASK, ["pine"], HOW)
+    data = json.loads(json.dumps(diagnosis.to_dict(), allow_nan=False))
+    assert data["recommendation"]["label"] == "pine"
+    assert [curve["label"] for curve in data["curves"]["curves"]] == ["none", "pine"]
     assert data["task"]["task"] == "invented_documents"
     assert {"rag-middle", "torch", "device"} <= set(data["software"])
 
 
 def test_a_real_model_can_be_diagnosed(model: RagMiddleModel) -> None:
     how = Measurement(limit=2, positions=2, orders=2, controls=True, max_new_tokens=3)
-    found = diagnose(model, InventedDocuments(documents=3), None, how)
-    assert [each.label for each in found.curves.curves] == [
-        "none",
-        "pine",
-        "ms_poe",
-        "siw",
-        "position_interpolation",
-    ]
-    assert found.recommendation.reason == "too_few_questions"
-    cost = found.summary["pine"].cost
+    diagnosis = diagnose(model, InventedDocuments(documents=3), None, how)
+    assert diagnosis.curves.labels == ("none", "pine", "ms_poe", "siw", "position_interpolation")
+    assert diagnosis.recommendation.reason == "too_few_questions"
+    cost = diagnosis.summary["pine"].cost
     assert cost is not None
     assert cost.time_to_first_token > 0
     assert cost.first_token_ratio > 0
-    assert found.summary["none"].cost is not None
-    assert found.summary["none"].cost.first_token_ratio == 1.0
+    assert diagnosis.summary["none"].cost is not None
+    assert diagnosis.summary["none"].cost.first_token_ratio == 1.0
 
 
 def test_methods_the_model_cannot_take_are_left_out_with_the_reason(
@@ -121,29 +113,29 @@ def test_methods_the_model_cannot_take_are_left_out_with_the_reason(
     assert "rotary" in left_out["position_interpolation"]
 
 
-def told_to_calibrate(found: Diagnosis) -> list[str]:
-    return [step for step in found.next_steps if "rag-middle calibrate --method" in step]
+def calibration_steps(diagnosis: Diagnosis) -> list[str]:
+    return [step for step in diagnosis.next_steps if "rag-middle calibrate --method" in step]
 
 
 def test_where_nothing_helps_the_methods_that_can_be_fitted_are_named(
     model: RagMiddleModel,
 ) -> None:
     fake = fake_reader(model, TASK, lambda m, at, d: 0.9 if at in (0, d - 1) else 0.4)
-    found = diagnose(fake, TASK, ["pine"], HOW)
-    assert found.recommendation.reason == "no_help"
-    [step] = told_to_calibrate(found)
+    diagnosis = diagnose(fake, TASK, ["pine"], HOW)
+    assert diagnosis.recommendation.reason == "no_help"
+    [step] = calibration_steps(diagnosis)
     assert all(name in step for name in SEARCHES)
     assert "--methods profile:rag-middle-calibration/positional_hidden_states.json" in step
 
 
 def test_where_nothing_is_lost_nothing_is_to_be_calibrated(model: RagMiddleModel) -> None:
     fake = fake_reader(model, TASK, lambda m, at, d: 0.0 if at is None else 0.7)
-    assert told_to_calibrate(diagnose(fake, TASK, ["pine"], HOW)) == []
+    assert calibration_steps(diagnose(fake, TASK, ["pine"], HOW)) == []
 
 
 def test_what_the_model_cannot_take_is_not_to_be_calibrated(family_model: FamilyModel) -> None:
     offered = [name for name in Fitted if ":" not in name]  # lpes:paper is the search for lpes
-    assert tuple(FITTED_BY_CALIBRATION) == tuple(SEARCHES) == tuple(offered)
+    assert tuple(CALIBRATED) == tuple(SEARCHES) == tuple(offered)
     gpt2 = RagMiddleModel(family_model("gpt2"), wordlevel(), self_check=False)
     able = worth_calibrating(gpt2)
     assert "lpes" not in able
@@ -152,13 +144,11 @@ def test_what_the_model_cannot_take_is_not_to_be_calibrated(family_model: Family
 
 def test_what_a_profile_brings_is_not_to_be_calibrated_again(model: RagMiddleModel) -> None:
     assert worth_calibrating(model, ["lpes", "siw"]) == ("positional_hidden_states", "ms_poe")
-    fitted, plain = labelled_methods(["positional_hidden_states:llama-2-7b-chat", "pine"])[1:]
-    assert (fitted.is_fitted, plain.is_fitted) == (True, False)
 
 
 def test_a_task_without_gold_documents_is_refused(model: RagMiddleModel) -> None:
     class NoGold(InventedDocuments):
-        places = 0  # type: ignore[assignment]
+        num_positions = 0  # type: ignore[assignment]
 
-    with pytest.raises(EvaluationConfigError, match="rag-middle evaluate"):
+    with pytest.raises(EvaluationConfigError, match=r"rag_middle\.evaluation\.run"):
         diagnose(model, NoGold())

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rag_middle.evaluation import InventedDocuments, Measurement, diagnose, fitted_presets
-from rag_middle.evaluation.next_steps import FITTED_BY_CALIBRATION
+from rag_middle.evaluation.diagnosis import CALIBRATED
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.methods import resolve_method
 from rag_middle.profiles import Profile, measured_profiles
@@ -53,21 +53,21 @@ def test_settings_of_another_training_or_that_did_not_help_are_not(
 def test_a_diagnosis_tries_them_by_itself(model: RagMiddleModel, tmp_path: Path) -> None:
     fake = fake_reader(model, TASK, lambda method, at, documents: 0.5)
     with shipping(tmp_path, {"reader": profile_for(model)}):
-        found = diagnose(fake, TASK, None, Measurement(limit=2), cost=False)
-    assert "lpes:reader" in [each.label for each in found.summary.methods]
-    assert "calibrate --method lpes" not in " ".join(found.next_steps)
+        diagnosis = diagnose(fake, TASK, None, Measurement(limit=2), cost=False)
+    assert "lpes:reader" in diagnosis.curves.labels
+    assert "calibrate --method lpes" not in " ".join(diagnosis.next_steps)
 
 
 def test_what_is_shipped_for_the_reader_was_fitted_to_its_weights() -> None:
-    every = {
+    shipped = {
         f"{method}:{name}": profile
-        for method in FITTED_BY_CALIBRATION
+        for method in CALIBRATED
         for name, profile in measured_profiles(method).items()
     }
-    assert set(every) == {"lpes:reader"}
+    assert set(shipped) == {"lpes:reader"}
     reader = RagMiddleModel.from_pretrained(reader_path(), device="cpu")
     here = model_facts(reader.model, reader.tokenizer)
-    for name, profile in every.items():
+    for name, profile in shipped.items():
         assert profile.model.version_differences(here) == [], f"calibrate again for {name}"
         assert profile.model.weights_sample == here.weights_sample
         assert profile.scores["held_out"], name

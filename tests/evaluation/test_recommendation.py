@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rag_middle.evaluation.diagnosis import recommend
 from rag_middle.evaluation.metrics import METRICS
-from rag_middle.evaluation.recommendation import recommend
 
 ACCURACY = METRICS["best_subspan_em"]
 
 
 def scores(*chances: float, questions: int = 200, seed: int = 0) -> np.ndarray:
-    """0 and 1 with these chances at the places; one seed gives paired questions."""
+    """0 and 1 with these chances at the positions; one seed gives paired questions."""
     drawn = np.random.default_rng(seed).random((questions, len(chances)))
     return (drawn < chances).astype(float)
 
@@ -22,22 +22,22 @@ LEVEL = scores(0.85, 0.85, 0.85, 0.85)
 
 
 def test_a_method_that_lifts_the_middle_is_recommended() -> None:
-    found = recommend({"none": U, "pine": LEVEL}, ACCURACY, {"none": 1.0, "pine": 2.0})
-    assert (found.label, found.reason) == ("pine", "helps")
-    assert "2 times the time" in found.text
-    [verdict] = found.verdicts
+    advice = recommend({"none": U, "pine": LEVEL}, ACCURACY, {"none": 1.0, "pine": 2.0})
+    assert (advice.label, advice.reason) == ("pine", "helps")
+    assert "2 times as long" in advice.text
+    [verdict] = advice.verdicts
     assert verdict.worst_difference.low > 0
     assert verdict.mean_difference.value > 0
 
 
 def test_no_method_is_needed_where_the_curve_is_flat() -> None:
     better = scores(0.95, 0.95, 0.95, 0.95)
-    found = recommend({"none": LEVEL, "pine": better}, ACCURACY)
-    assert (found.label, found.reason) == ("none", "no_gap")
-    assert "No method needed" in found.text
+    advice = recommend({"none": LEVEL, "pine": better}, ACCURACY)
+    assert (advice.label, advice.reason) == ("none", "no_gap")
+    assert "No method needed" in advice.text
 
 
-def test_no_method_is_needed_where_every_question_scores_alike_at_every_place() -> None:
+def test_no_method_is_needed_where_every_question_scores_alike_at_every_position() -> None:
     same = np.repeat(scores(0.6), 4, axis=1)
     assert recommend({"none": same, "pine": LEVEL}, ACCURACY).reason == "no_gap"
 
@@ -50,23 +50,23 @@ def test_no_method_is_needed_where_the_gap_may_be_chance() -> None:
 
 def test_a_method_that_lowers_the_mean_is_not_recommended() -> None:
     level_and_low = scores(0.66, 0.66, 0.66, 0.66)
-    found = recommend({"none": U, "pine": level_and_low}, ACCURACY)
+    advice = recommend({"none": U, "pine": level_and_low}, ACCURACY)
     assert level_and_low.mean(axis=0).min() > U.mean(axis=0).min()
-    assert (found.label, found.reason) == ("none", "no_help")
-    assert "the mean falls" in found.verdicts[0].why
+    assert (advice.label, advice.reason) == ("none", "no_help")
+    assert "the mean falls" in advice.verdicts[0].why
 
 
 def test_a_gain_that_may_be_chance_is_not_recommended() -> None:
     hardly = U.copy()
     hardly[:3, 1:3] = 1.0
-    found = recommend({"none": U, "pine": hardly}, ACCURACY)
-    assert (found.label, found.reason) == ("none", "no_help")
+    advice = recommend({"none": U, "pine": hardly}, ACCURACY)
+    assert (advice.label, advice.reason) == ("none", "no_help")
 
 
 def test_of_two_that_help_the_better_worst_place_wins() -> None:
     fair = scores(0.9, 0.7, 0.7, 0.9)
-    found = recommend({"none": U, "a": fair, "b": LEVEL}, ACCURACY, {"a": 1.0, "b": 5.0})
-    assert found.label == "b"
+    advice = recommend({"none": U, "a": fair, "b": LEVEL}, ACCURACY, {"a": 1.0, "b": 5.0})
+    assert advice.label == "b"
 
 
 def test_of_two_as_good_the_cheaper_wins() -> None:
@@ -85,15 +85,15 @@ def test_a_method_of_unknown_cost_loses_a_tie() -> None:
 
 
 def test_few_questions_say_nothing() -> None:
-    found = recommend({"none": U[:19], "pine": LEVEL[:19]}, ACCURACY)
-    assert (found.label, found.reason) == ("none", "too_few_questions")
+    advice = recommend({"none": U[:19], "pine": LEVEL[:19]}, ACCURACY)
+    assert (advice.label, advice.reason) == ("none", "too_few_questions")
 
 
 def test_a_model_that_answers_nothing_is_not_called_level() -> None:
     nothing = np.zeros((100, 4))
-    found = recommend({"none": nothing, "pine": LEVEL[:100]}, ACCURACY)
-    assert (found.label, found.reason) == ("none", "cannot_answer")
-    assert "No method needed" not in found.text
+    advice = recommend({"none": nothing, "pine": LEVEL[:100]}, ACCURACY)
+    assert (advice.label, advice.reason) == ("none", "cannot_answer")
+    assert "No method needed" not in advice.text
 
 
 def test_a_gap_without_methods_asks_for_some() -> None:
@@ -115,8 +115,8 @@ def test_methods_that_do_nothing_are_hardly_ever_recommended() -> None:
             f"m{i}": scores(0.9, 0.6, 0.6, 0.9, questions=80, seed=1000 * (i + 1) + seed)
             for i in range(4)
         }
-        found = recommend({"none": base, **others}, ACCURACY, resamples=800)
-        wrong += found.label != "none"
+        advice = recommend({"none": base, **others}, ACCURACY, resamples=800)
+        wrong += advice.label != "none"
     # Promised: at most 2.5 % (one side of 95 %); three standard deviations are added.
     assert wrong <= 0.025 * trials + 3 * (0.025 * 0.975 * trials) ** 0.5
 
@@ -125,6 +125,6 @@ def test_likelihoods_are_compared_too() -> None:
     rng = np.random.default_rng(0)
     base = rng.normal([-2.0, -5.0, -2.0], 1.0, size=(100, 3))
     better = base + np.array([0.0, 2.0, 0.0])
-    found = recommend({"none": base, "pine": better}, METRICS["log_likelihood"])
-    assert found.label == "pine"
-    assert found.verdicts[0].worst_difference.value == pytest.approx(2.0, abs=0.5)
+    advice = recommend({"none": base, "pine": better}, METRICS["log_likelihood"])
+    assert advice.label == "pine"
+    assert advice.verdicts[0].worst_difference.value == pytest.approx(2.0, abs=0.5)

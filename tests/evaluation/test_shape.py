@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rag_middle.evaluation.shape import named_shapes, shape_of
-from rag_middle.evaluation.statistics import Resampled
+from rag_middle.evaluation.diagnosis import shape_names, shape_of
+from rag_middle.evaluation.statistics import Bootstrap
 
 
 @pytest.mark.parametrize(
@@ -26,39 +26,33 @@ from rag_middle.evaluation.statistics import Resampled
     ],
 )
 def test_a_curve_has_a_name(curve: list[float], name: str) -> None:
-    assert named_shapes(np.array([curve]), flat_within=0.05) == [name]
+    assert shape_names(np.array([curve]), flat_within=0.05) == [name]
 
 
-def drawn(chances: list[float], questions: int, seed: int = 0) -> Resampled:
+def bootstrap(chances: list[float], questions: int, seed: int = 0) -> Bootstrap:
     rng = np.random.default_rng(seed)
-    return Resampled((rng.random((questions, len(chances))) < chances).astype(float))
+    return Bootstrap((rng.random((questions, len(chances))) < chances).astype(float))
 
 
 def test_a_clear_shape_is_sure() -> None:
-    shape = shape_of(drawn([0.9, 0.4, 0.4, 0.4, 0.9], 300))
+    shape = shape_of(bootstrap([0.9, 0.4, 0.4, 0.4, 0.9], 300))
     assert shape.name == "U"
     assert shape.confidence > 0.99
 
 
 def test_few_questions_leave_a_shape_unsure() -> None:
-    assert shape_of(drawn([0.7, 0.55, 0.5, 0.55, 0.65], 40)).confidence < 0.9
+    assert shape_of(bootstrap([0.7, 0.55, 0.5, 0.55, 0.65], 40)).confidence < 0.9
 
 
 def test_confidence_is_the_share_of_resampled_curves_with_the_name() -> None:
-    means = drawn([0.9, 0.4, 0.4, 0.6], 60)
+    means = bootstrap([0.9, 0.4, 0.4, 0.6], 60)
     shape = shape_of(means)
     gap = means.gap()
-    names = [named_shapes(m[None], gap.value - gap.low)[0] for m in means.resampled_means[:2000]]
+    names = [shape_names(m[None], gap.value - gap.low)[0] for m in means.resampled_means[:2000]]
     # 2,000 of 10,000 resamples: four standard deviations of a share.
     assert shape.confidence == pytest.approx(names.count(shape.name) / 2000, abs=0.045)
 
 
 def test_the_same_score_everywhere_is_flat_for_certain() -> None:
-    shape = shape_of(Resampled(np.ones((50, 5))))
+    shape = shape_of(Bootstrap(np.ones((50, 5))))
     assert (shape.name, shape.confidence) == ("flat", 1.0)
-
-
-def test_where_lower_is_better_the_ends_of_a_u_are_low() -> None:
-    means = drawn([0.1, 0.6, 0.6, 0.1], 200)
-    assert shape_of(means, higher_is_better=False).name == "U"
-    assert shape_of(means).name == "irregular"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rag_middle.errors import EvaluationConfigError
-from rag_middle.evaluation.statistics import Estimate, Resampled, flip_rate
+from rag_middle.evaluation.statistics import Bootstrap, Estimate, flip_rate, wilson
 
 scipy_stats = pytest.importorskip("scipy.stats")
 
@@ -18,7 +18,7 @@ def scores() -> np.ndarray:
 
 
 def test_intervals_of_means_agree_with_scipy(scores: np.ndarray) -> None:
-    ours = Resampled(scores, resamples=10_000, seed=1).estimates()
+    ours = Bootstrap(scores, resamples=10_000, seed=1).estimates()
     for column, estimate in zip(scores.T, ours, strict=True):
         theirs = scipy_stats.bootstrap(
             (column,), np.mean, n_resamples=10_000, method="percentile", rng=2
@@ -30,7 +30,7 @@ def test_intervals_of_means_agree_with_scipy(scores: np.ndarray) -> None:
 
 
 def test_intervals_of_paired_differences_agree_with_scipy(scores: np.ndarray) -> None:
-    ours = Resampled(scores, seed=1).estimate(lambda means: means[..., 0] - means[..., 1])
+    ours = Bootstrap(scores, seed=1).estimate(lambda means: means[..., 0] - means[..., 1])
     theirs = scipy_stats.bootstrap(
         (scores[:, 0], scores[:, 1]),
         lambda a, b, axis: a.mean(axis) - b.mean(axis),
@@ -47,8 +47,8 @@ def test_intervals_of_paired_differences_agree_with_scipy(scores: np.ndarray) ->
 
 def test_a_difference_that_every_question_shares_has_no_width() -> None:
     first = np.linspace(0, 1, 30)
-    drawn = Resampled(np.stack([first, first + 0.25], axis=1))
-    difference = drawn.estimate(lambda means: means[..., 1] - means[..., 0])
+    bootstrap = Bootstrap(np.stack([first, first + 0.25], axis=1))
+    difference = bootstrap.estimate(lambda means: means[..., 1] - means[..., 0])
     assert difference.low == pytest.approx(0.25)
     assert difference.high == pytest.approx(0.25)
 
@@ -56,34 +56,34 @@ def test_a_difference_that_every_question_shares_has_no_width() -> None:
 def test_the_gap_of_a_flat_curve_is_told_apart_from_zero_as_rarely_as_promised() -> None:
     rng = np.random.default_rng(0)
     trials = 200
-    found = sum(
-        not Resampled((rng.random((80, 5)) < 0.6).astype(float), resamples=800).gap().includes_zero
+    wrong = sum(
+        not Bootstrap((rng.random((80, 5)) < 0.6).astype(float), resamples=800).gap().includes_zero
         for _ in range(trials)
     )
     # Promised: 5 %. Four standard deviations of a count with that rate are added.
-    assert found <= 0.05 * trials + 4 * np.sqrt(0.05 * 0.95 * trials)
+    assert wrong <= 0.05 * trials + 4 * np.sqrt(0.05 * 0.95 * trials)
 
 
 def test_a_naive_interval_of_the_gap_never_includes_zero() -> None:
     """Why `gap` is not a percentile interval."""
     rng = np.random.default_rng(0)
-    drawn = Resampled((rng.random((80, 5)) < 0.6).astype(float))
-    naive = drawn.estimate(lambda means: np.ptp(means, axis=-1))
+    bootstrap = Bootstrap((rng.random((80, 5)) < 0.6).astype(float))
+    naive = bootstrap.estimate(lambda means: np.ptp(means, axis=-1))
     assert not naive.includes_zero
-    assert drawn.gap().includes_zero
+    assert bootstrap.gap().includes_zero
 
 
 def test_a_wide_gap_is_found() -> None:
     rng = np.random.default_rng(3)
     scores = (rng.random((100, 5)) < [0.8, 0.5, 0.4, 0.5, 0.8]).astype(float)
-    gap = Resampled(scores).gap()
+    gap = Bootstrap(scores).gap()
     assert gap.low > 0.1
     assert gap.low < 0.4 < gap.high
 
 
 def test_the_same_seed_draws_the_same_questions(scores: np.ndarray) -> None:
-    both = Resampled(scores, seed=4).resampled_means
-    alone = Resampled(scores[:, :1], seed=4).resampled_means
+    both = Bootstrap(scores, seed=4).resampled_means
+    alone = Bootstrap(scores[:, :1], seed=4).resampled_means
     assert np.array_equal(both[:, :1], alone)
 
 
@@ -98,14 +98,43 @@ def test_answers_flip_between_orders() -> None:
 @pytest.mark.parametrize("scores", [np.zeros((0, 2)), np.zeros(3), np.zeros((2, 0))])
 def test_scores_of_another_shape_are_refused(scores: np.ndarray) -> None:
     with pytest.raises(EvaluationConfigError, match="questions, columns"):
-        Resampled(scores)
+        Bootstrap(scores)
 
 
 def test_scores_that_are_no_numbers_are_refused() -> None:
     with pytest.raises(EvaluationConfigError, match="finite"):
-        Resampled(np.array([[0.0, np.nan]]))
+        Bootstrap(np.array([[0.0, np.nan]]))
 
 
 def test_the_ends_of_an_interval_belong_to_it() -> None:
     assert Estimate(0.1, 0.0, 0.2).includes_zero
     assert not Estimate(0.1, 0.01, 0.2).includes_zero
+
+
+@pytest.mark.parametrize(
+    ("right", "asked", "low", "high"),
+    [
+        # By hand, from (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n) with z = 1.959964.
+        (0, 10, 0.0, 0.277533),
+        (10, 10, 0.722467, 1.0),
+        (50, 100, 0.403832, 0.596168),
+        (1, 1, 0.206549, 1.0),
+    ],
+)
+def test_intervals_are_wilsons(right: int, asked: int, low: float, high: float) -> None:
+    interval = wilson(right, asked)
+    assert interval.value == right / asked
+    assert (interval.low, interval.high) == pytest.approx((low, high), abs=1e-6)
+    assert interval.low <= interval.value <= interval.high
+
+
+def test_more_confidence_is_wider() -> None:
+    assert wilson(50, 100, 0.99).low < wilson(50, 100).low
+
+
+def test_estimates_as_text() -> None:
+    assert Estimate(0.5, 0.4, 0.6).text(share=True) == "50.0 [40.0, 60.0]"
+    assert Estimate(-1.5, -2, 0).text(share=False) == "−1.50 [−2.00, 0.00]"
+    points = {"share": True, "digits": 0, "signed": True}
+    assert Estimate(0.05, -0.001, 0.6).text(**points) == "+5 [0, +60]"  # type: ignore[arg-type]
+    assert Estimate(-0.05, -0.2, 0.002).text(**points) == "−5 [−20, 0]"  # type: ignore[arg-type]

@@ -19,6 +19,7 @@ from rag_middle.evaluation.conditions import (
     CLOSED_BOOK,
     GOLD_ONLY,
     Condition,
+    Item,
     arranged_documents,
     order,
     position,
@@ -29,15 +30,6 @@ from rag_middle.evaluation.tasks import TASKS, Task, make_task, task_for_file
 from tests.retrieval.embedding import HashingEmbedder
 
 DATA = Path(__file__).parent / "data"
-PAIRS = {"prompt": "What is 2 + 2?", "chosen": "It is 4.", "rejected": "It is 5."}
-CHOICES = {"question": "Which is a river?", "choices": ["Lyon", "Loire"], "answer": 1}
-LONG = {
-    "input": "Which river?",
-    "context": "Passage 1:\nLyon has the Rhône.\n\nPassage 2:\nNantes has the Loire.\n",
-    "answers": ["the Loire"],
-    "dataset": "hotpotqa",
-}
-TIMELINE = {"context": "First b, then a.", "question": "1. a\n2. b", "answer": "2, 1"}
 OWN = {
     "question": "Which river?",
     "answers": ["Loire"],
@@ -51,49 +43,41 @@ def written(path: Path, *lines: dict[str, Any]) -> Path:
     return path
 
 
-@pytest.fixture
-def every_task(tmp_path: Path) -> dict[str, Task]:
-    """One of each that needs nothing installed."""
-    files = {
-        "own_questions": (OWN,),
-        "pairwise_judge": (PAIRS, PAIRS),
-        "multiple_choice": (CHOICES, CHOICES),
-        "long_context_qa": (LONG, LONG),
-        "timeline_order": (TIMELINE, TIMELINE),
-    }
-    made = {
-        name: make_task(name, {"data": written(tmp_path / f"{name}.jsonl", *lines)})
-        for name, lines in files.items()
-    }
-    nq = DATA / "nq_open_gold.jsonl"
-    made["multi_document_qa"] = make_task("multi_document_qa", {"data": nq, "documents": 5})
-    made["key_value_retrieval"] = make_task("key_value_retrieval", {"keys": 8})
-    made["invented_documents"] = make_task("invented_documents", {"documents": 4})
-    return made
+def keeps_the_contract(task: Task) -> None:
+    """Assert what `Task` promises, of a task with at least one question."""
+    assert TASKS.get(task.name) is type(task)
+    assert task.version >= 1
+    assert task.provenance
+    assert set(task.metrics) <= set(METRICS)
+    [first] = task.items(1, 0)
+    again, *_ = task.items(2, 0)
+    assert first == again  # a question does not depend on how many are asked
+    conditions = [position(0), *task.controls] if task.num_positions else task.conditions()
+    for condition in conditions:
+        assert task.prompt(first, condition).text
+        assert task.target(first, condition)
+        scores = task.scores(first, condition, first.answers[0])
+        assert set(scores) == set(task.metrics)
+        assert set(scores.values()) == {1.0}
+        assert set(task.scores(first, condition, "?").values()) == {0.0}
+    if task.num_positions:
+        assert len(first.documents) == task.num_positions
+        assert first.documents[first.gold_position] is first.gold
+    json.dumps(task.to_dict())
 
 
-def test_every_task_keeps_the_contract(every_task: dict[str, Task]) -> None:
-    assert {*every_task, "retrieved_qa"} == set(TASKS.names())
-    for name, task in every_task.items():
-        assert task.name == name
-        assert task.version >= 1
-        assert task.provenance
-        assert set(task.metrics) <= set(METRICS)
-        [first] = task.items(1, 0)
-        again, *_ = task.items(2, 0)
-        assert first == again, name  # a question does not depend on how many are asked
-        conditions = [position(0), *task.controls] if task.places else task.conditions()
-        for condition in conditions:
-            assert task.prompt(first, condition).text
-            assert task.target(first, condition)
-            scores = task.scores(first, condition, first.answers[0])
-            assert set(scores) == set(task.metrics)
-            assert set(scores.values()) == {1.0}, name
-            assert set(task.scores(first, condition, "?").values()) == {0.0}, name
-        if task.places:
-            assert len(first.documents) == task.places
-            assert first.documents[first.given] is first.gold
-        json.dumps(task.to_dict())
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("own_questions", {}),
+        ("multi_document_qa", {"data": DATA / "nq_open_gold.jsonl", "documents": 5}),
+        ("key_value_retrieval", {"keys": 8}),
+        ("invented_documents", {"documents": 4}),
+    ],
+)
+def test_every_task_keeps_the_contract(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+    own = {"data": written(tmp_path / "own.jsonl", OWN)} if name == "own_questions" else {}
+    keeps_the_contract(make_task(name, {**options, **own}))
 
 
 def test_another_seed_draws_other_questions() -> None:
@@ -114,9 +98,9 @@ def test_generated_tasks_have_no_end(name: str) -> None:
 def test_the_gold_document_moves_and_the_others_keep_their_order() -> None:
     task = make_task("invented_documents", {"documents": 5})
     [item] = task.items(1, 0)
-    for at in range(5):
-        documents = arranged_documents(item, position(at))
-        assert documents[at] is item.gold
+    for index in range(5):
+        documents = arranged_documents(item, position(index))
+        assert documents[index] is item.gold
         assert tuple(d for d in documents if d is not item.gold) == item.others
     assert arranged_documents(item, GOLD_ONLY) == (item.gold,)
     assert arranged_documents(item, CLOSED_BOOK) == ()
@@ -132,16 +116,15 @@ def test_orders_are_shuffled_repeatably_and_differ() -> None:
     assert set(first) == set(second) == set(item.documents)
 
 
-def test_a_place_that_is_not_there_is_refused() -> None:
+def test_a_position_that_is_not_there_is_refused() -> None:
     [item] = make_task("invented_documents", {"documents": 3}).items(1, 0)
-    with pytest.raises(EvaluationConfigError, match="place 3"):
+    with pytest.raises(EvaluationConfigError, match="position 3"):
         arranged_documents(item, position(3))
 
 
-def test_a_position_needs_a_gold_document(tmp_path: Path) -> None:
-    task = make_task("long_context_qa", {"data": written(tmp_path / "long.jsonl", LONG)})
+def test_a_position_needs_a_gold_document() -> None:
     with pytest.raises(EvaluationConfigError, match="no gold document"):
-        arranged_documents(task.items(1, 0)[0], position(0))
+        arranged_documents(Item(id="0", question="q", answers=("a",)), position(0))
 
 
 @pytest.mark.parametrize(("kind", "index"), [("middle", None), ("position", None), ("order", None)])
@@ -162,7 +145,7 @@ def test_positions_are_spread_as_in_the_benchmark() -> None:
 
 def test_the_benchmarks_key_value_file_is_read() -> None:
     task = make_task("key_value_retrieval", {"data": DATA / "kv_75_keys.jsonl"})
-    assert task.places == 75
+    assert task.num_positions == 75
     for item in task.items(None, 0):
         pairs = json.loads("{" + ", ".join(document.text for document in item.documents) + "}")
         assert len(pairs) == 75
@@ -252,7 +235,7 @@ def test_hard_distractors_are_alike_in_meaning_with_the_default_embedder(tmp_pat
     data = written(tmp_path / "q.jsonl", line)
     [item] = make_task("own_questions", {"data": data, **options}).items(None, 0)
     # The one that is most like the question holds the answer.
-    assert [each.text for each in item.others] == ["Kittens take naps."]
+    assert [document.text for document in item.others] == ["Kittens take naps."]
 
 
 def test_the_benchmarks_own_format_is_read(tmp_path: Path) -> None:
@@ -267,8 +250,8 @@ def test_the_benchmarks_own_format_is_read(tmp_path: Path) -> None:
     }
     task = task_for_file(written(tmp_path / "nq.jsonl", line))
     [item] = task.items(None, 0)
-    assert task.places == 3
-    assert item.given == 1
+    assert task.num_positions == 3
+    assert item.gold_position == 1
     assert item.gold == Document("Document (Title: B) b", id="B")
     assert "Question: q {x}" in task.prompt(item, AS_GIVEN).text
 
@@ -285,11 +268,11 @@ def test_own_questions_take_their_documents_in_three_forms(tmp_path: Path) -> No
         {"question": "q3", "answers": ["Seine"], "title": "Paris", "text": "It is on the Seine."},
     )
     task = make_task("own_questions", {"data": written(tmp_path / "own.jsonl", *lines)})
-    assert task.places == 3
+    assert task.num_positions == 3
     first, second, third = task.items(None, 0)
     assert first.gold == Document("Nantes lies on the Loire.", title="Nantes")
-    assert [each.text for each in first.others] == OWN["distractors"]
-    assert (second.gold, second.given) == (Document("Rome lies on the Tiber."), 1)
+    assert [document.text for document in first.others] == OWN["distractors"]
+    assert (second.gold, second.gold_position) == (Document("Rome lies on the Tiber."), 1)
     # The third line brings no others: they are drawn from the other lines' gold documents.
     assert set(third.others) == {first.gold, second.gold}
 
@@ -302,7 +285,7 @@ def test_missing_documents_come_from_the_corpus(tmp_path: Path) -> None:
         {"data": written(tmp_path / "q.jsonl", line), "corpus": corpus, "documents": 8},
     )
     [item] = task.items(None, 0)
-    assert "Note 3." not in [each.text for each in item.others]
+    assert "Note 3." not in [document.text for document in item.others]
     assert len(item.others) == 7
 
 
@@ -312,67 +295,7 @@ def test_too_few_documents_are_told(tmp_path: Path) -> None:
         task.items(None, 0)
 
 
-# -- judging, choices, long contexts --------------------------------------------------------------
-
-
-def test_an_answer_keeps_its_letter_in_both_orders(tmp_path: Path) -> None:
-    task = make_task("pairwise_judge", {"data": written(tmp_path / "p.jsonl", *[PAIRS] * 20)})
-    items = task.items(None, 0)
-    assert {item.answers[0] for item in items} == {"A", "B"}
-    for item in items:
-        first, second = (task.prompt(item, position(at)).documents for at in (0, 1))
-        assert first == second[::-1]
-        assert item.gold is not None
-        assert item.gold.text == f"Answer of assistant {item.answers[0]}:\nIt is 4."
-
-
-@pytest.mark.parametrize(
-    ("answer", "right"), [("A", 1), (" B.", 0), ("[[A]]", 1), ("Answer A is", 1), ("Neither", 0)]
-)
-def test_the_verdict_of_a_judge_is_found(tmp_path: Path, answer: str, right: int) -> None:
-    task = make_task("pairwise_judge", {"data": written(tmp_path / "p.jsonl", *[PAIRS] * 9)})
-    item = next(item for item in task.items(None, 0) if item.answers == ("A",))
-    assert task.scores(item, position(0), answer) == {"judged_right": right}
-
-
-def test_choices_are_lettered_after_examples(tmp_path: Path) -> None:
-    shots = written(tmp_path / "shots.jsonl", {**CHOICES, "answer": "A"})
-    task = make_task(
-        "multiple_choice", {"data": written(tmp_path / "c.jsonl", CHOICES), "shots": shots}
-    )
-    [item] = task.items(None, 0)
-    assert task.prompt(item, AS_GIVEN).text == (
-        "Which is a river?\nA. Lyon\nB. Loire\nAnswer: A\n\n"
-        "Which is a river?\nA. Lyon\nB. Loire\nAnswer:"
-    )
-    assert item.answers == ("B",)
-
-
-def test_numbered_passages_become_documents(tmp_path: Path) -> None:
-    path = written(tmp_path / "l.jsonl", LONG, {**LONG, "dataset": "narrativeqa"})
-    task = make_task("long_context_qa", {"data": path, "dataset": "hotpotqa"})
-    [item] = task.items(None, 0)
-    assert [each.text for each in item.documents] == [
-        "Lyon has the Rhône.",
-        "Nantes has the Loire.",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("answer", "score"), [("3, 1, 2", 1.0), ("3, 2, 1", 1 / 3), ("3, 3, 2", 0.0), ("none", 0.0)]
-)
-def test_an_order_is_scored_by_its_right_places(tmp_path: Path, answer: str, score: float) -> None:
-    path = written(tmp_path / "t.jsonl", {**TIMELINE, "answer": "3, 1, 2"})
-    task = make_task("timeline_order", {"data": path})
-    [item] = task.items(None, 0)
-    assert task.scores(item, AS_GIVEN, answer) == {"order_accuracy": pytest.approx(score)}
-
-
-def test_questions_of_other_kinds_are_left_out_of_timelines(tmp_path: Path) -> None:
-    other = {"context": "c", "question": "q", "answer": "a", "task": "Computation"}
-    wanted = {**TIMELINE, "task": "Timeline reorder"}
-    task = make_task("timeline_order", {"data": written(tmp_path / "t.jsonl", other, wanted)})
-    assert len(task.items(None, 0)) == 1
+# -- retrieved documents --------------------------------------------------------------------------
 
 
 def test_documents_come_from_a_real_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,12 +313,12 @@ def test_documents_come_from_a_real_index(tmp_path: Path, monkeypatch: pytest.Mo
     for best, order_of_texts in (("first", 1), ("last", -1)):
         task = make_task("retrieved_qa", {**options, "best": best})
         [item] = task.items(None, 0)
-        found = retrieval.Retriever(
+        retrieved = retrieval.Retriever(
             index=retrieval.FaissIndex.load(tmp_path / "index", embedder), top_k=2
         )("Lyon lies on the")
-        assert list(item.documents) == found[::order_of_texts]
+        assert list(item.documents) == retrieved[::order_of_texts]
         assert item.gold is None
-        assert "Lyon" in found[0].text
+        assert "Lyon" in retrieved[0].text
         assert task.prompt(item, AS_GIVEN).documents == item.documents
         assert task.prompt(item, CLOSED_BOOK).documents == ()
 
@@ -409,13 +332,9 @@ def test_documents_come_from_a_real_index(tmp_path: Path, monkeypatch: pytest.Mo
         ("own_questions", {**OWN, "answers": []}, "at least one text"),
         ("own_questions", {"question": "q", "answer": "a"}, "names no gold document"),
         ("own_questions", {**OWN, "gold": 3}, "a document should be"),
-        ("own_questions", {**OWN, "documents": ["a"], "gold": 3}, "0-based place"),
+        ("own_questions", {**OWN, "documents": ["a"], "gold": 3}, "0-based position"),
         ("own_questions", {"gold": "a", "answer": "a"}, "no field 'question'"),
         ("multi_document_qa", {"question": "q", "answers": ["a"], "ctxs": []}, "'isgold'"),
-        ("pairwise_judge", {"prompt": "p", "chosen": "c"}, "no field 'rejected'"),
-        ("multiple_choice", {**CHOICES, "answer": 2}, "one of the letters AB"),
-        ("timeline_order", {**TIMELINE, "answer": "later"}, "numbers of events"),
-        ("long_context_qa", {**LONG, "context": 3}, "should be a str"),
         ("key_value_retrieval", {"key": "a"}, "no field 'ordered_kv_records'"),
     ],
 )
@@ -453,9 +372,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 def test_the_format_of_a_file_says_its_task(tmp_path: Path) -> None:
     assert task_for_file(DATA / "kv_75_keys.jsonl").name == "key_value_retrieval"
-    assert task_for_file(DATA / "nq_open_gold.jsonl", documents=4).places == 4
-    for line, name in ((PAIRS, "pairwise_judge"), (CHOICES, "multiple_choice")):
-        assert task_for_file(written(tmp_path / f"{name}.jsonl", line)).name == name
+    assert task_for_file(DATA / "nq_open_gold.jsonl", documents=4).num_positions == 4
     assert task_for_file(written(tmp_path / "own.jsonl", OWN)).name == "own_questions"
     with pytest.raises(EvaluationDataError, match="none of the known formats"):
         task_for_file(written(tmp_path / "x.jsonl", {"a": 1}))

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
 from rag_middle.documents import ContextPrompt
 from rag_middle.errors import EvaluationConfigError
-from rag_middle.evaluation.conditions import AS_GIVEN, CLOSED_BOOK, GOLD_ONLY, Condition
-from rag_middle.evaluation.items import Item
+from rag_middle.evaluation.conditions import (
+    AS_GIVEN,
+    CLOSED_BOOK,
+    GOLD_ONLY,
+    Condition,
+    Item,
+)
 from rag_middle.evaluation.metrics import ANSWER_METRICS
 
 __all__ = ["Task", "require_whole"]
 
-#: Questions, places, orders ...: more is a slip of the pen that would run for years.
+#: Questions, positions, orders ...: more is a slip of the pen that would run for years.
 _MOST = 1_000_000
 
 
@@ -25,18 +29,19 @@ _MOST = 1_000_000
 class Task(ABC):
     """Questions, prompts and scores.
 
-    Subclasses are frozen, keyword-only dataclasses that check their parameters when made. The same
-    parameters and seed give the same questions, and question `i` does not depend on how many are
-    asked, so a run can be continued with more.
+    Subclasses are frozen, keyword-only dataclasses that check their parameters when made; names of
+    files become `Path` objects. The same parameters and seed give the same questions, and question
+    `i` does not depend on how many are asked, so a run can be continued with more.
 
     Class attributes:
         name: under which it is registered.
         version: raised whenever questions, prompts or scores change, so that records of one
             version are never mixed with another's.
-        metrics: names of the scores of a generated answer; the first is the main one.
+        metrics: names of the scores of a generated answer, keys of
+            `rag_middle.evaluation.metrics.METRICS`; the first is the main one.
         max_new_tokens: of an answer.
         stop: strings that end an answer.
-        by_likelihood: whether there is one right answer whose likelihood can be measured.
+        by_likelihood: whether there is one right answer whose log-likelihood can be measured.
         controls: the conditions that the unmodified model can be asked under besides.
     """
 
@@ -49,6 +54,12 @@ class Task(ABC):
     by_likelihood: ClassVar[bool] = True
     controls: ClassVar[tuple[Condition, ...]] = (GOLD_ONLY, CLOSED_BOOK)
 
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, str) and "Path" in str(field.type):
+                object.__setattr__(self, field.name, Path(value))
+
     @property
     @abstractmethod
     def provenance(self) -> str:
@@ -56,8 +67,8 @@ class Task(ABC):
 
     @property
     @abstractmethod
-    def places(self) -> int:
-        """Documents in a prompt, and so places for the gold one; 0 where none is known as gold."""
+    def num_positions(self) -> int:
+        """Positions of the gold document: documents in a prompt; 0 without gold documents."""
 
     @abstractmethod
     def items(self, limit: int | None, seed: int) -> list[Item]:
@@ -77,7 +88,7 @@ class Task(ABC):
         """What the model reads."""
 
     def conditions(self) -> tuple[Condition, ...]:
-        """The conditions of a task without positions; see `places`."""
+        """The conditions of a task without gold documents; see `num_positions`."""
         return (AS_GIVEN,)
 
     def scores(self, item: Item, condition: Condition, answer: str) -> dict[str, float]:
@@ -85,12 +96,20 @@ class Task(ABC):
         return {name: ANSWER_METRICS[name](answer, item.answers) for name in self.metrics}
 
     def target(self, item: Item, condition: Condition) -> str:
-        """The answer whose likelihood is measured."""
+        """The answer whose log-likelihood is measured."""
         return item.answers[0]
 
     def to_dict(self) -> dict[str, Any]:
-        """What makes its questions what they are, JSON-ready, for records and reports."""
-        return {"task": self.name, "version": self.version, **_plain(asdict(self))}
+        """What makes its questions what they are, JSON-ready, for records and reports.
+
+        Files go by name and digest, so that a file may move, and may not change.
+        """
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        parameters = {
+            name: _digest(value) if isinstance(value, Path) else value
+            for name, value in values.items()
+        }
+        return {"task": self.name, "version": self.version, **parameters}
 
 
 def require_whole(owner: str, least: int, *, most: int = _MOST, **values: object) -> None:
@@ -102,11 +121,6 @@ def require_whole(owner: str, least: int, *, most: int = _MOST, **values: object
             )
         if value > most:
             raise EvaluationConfigError(f"{owner}: {name} must be at most {most}, got {value!r}.")
-
-
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Files by name and digest, so that a file may move, and may not change."""
-    return {k: _digest(v) if isinstance(v, Path) else v for k, v in values.items()}
 
 
 def _digest(path: Path) -> dict[str, str]:

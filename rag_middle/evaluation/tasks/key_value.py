@@ -10,10 +10,9 @@ from typing import Any, ClassVar
 
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import EvaluationConfigError, EvaluationDataError
-from rag_middle.evaluation.conditions import Condition, arranged_documents
-from rag_middle.evaluation.items import Item
+from rag_middle.evaluation.conditions import Condition, Item, arranged_documents
 from rag_middle.evaluation.tasks.base import Task, require_whole
-from rag_middle.evaluation.tasks.reading import field, lines_of
+from rag_middle.evaluation.tasks.json_lines import first_line, get_field, read_lines
 
 __all__ = ["KeyValueRetrieval"]
 
@@ -29,7 +28,7 @@ class KeyValueRetrieval(Task):
 
     Each pair is a document. Prompt and score are those of the Lost in the Middle benchmark
     (arXiv:2307.03172), except that a comma follows the last pair too, so that a pair reads the
-    same wherever it stands.
+    same at every position.
 
     Attributes:
         keys: pairs in a prompt; with `data`, those of the file are taken.
@@ -51,6 +50,7 @@ class KeyValueRetrieval(Task):
     identifier_characters: int = 36
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_whole("key_value_retrieval", 2, keys=self.keys)
         require_whole("key_value_retrieval", 4, identifier_characters=self.identifier_characters)
         if self.identifier_characters > 36:
@@ -66,11 +66,8 @@ class KeyValueRetrieval(Task):
                 "different ones. Make them longer, or ask for fewer."
             )
         if self.data is not None:
-            object.__setattr__(self, "data", Path(self.data))
-            _, first = next(lines_of(self.data), (None, None))
-            if first is None:
-                raise EvaluationDataError(f"The data file {str(self.data)!r} has no lines.")
-            records = field(first, "ordered_kv_records", list, f"{Path(self.data).name}:1")
+            line, content = first_line(self.data)
+            records = get_field(content, "ordered_kv_records", list, line)
             object.__setattr__(self, "keys", len(records))
 
     @property
@@ -80,13 +77,13 @@ class KeyValueRetrieval(Task):
         return f"{Path(self.data).name}, in the format of nelson-liu/lost-in-the-middle (MIT)"
 
     @property
-    def places(self) -> int:
+    def num_positions(self) -> int:
         return self.keys
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
         if self.data is not None:
-            records = list(lines_of(self.data))[:limit]
-            return [self._read(at, content, place) for at, (place, content) in enumerate(records)]
+            lines = list(read_lines(self.data))[:limit]
+            return [self._parsed(index, *line) for index, line in enumerate(lines)]
         if limit is None:
             raise EvaluationConfigError(
                 "key_value_retrieval draws pairs without end: say how many questions (limit)."
@@ -95,26 +92,27 @@ class KeyValueRetrieval(Task):
 
     def _drawn(self, index: int, seed: int) -> Item:
         rng = random.Random(f"{self.name} {seed} {index}")
+
+        def identifier() -> str:
+            text = str(uuid.UUID(int=rng.getrandbits(128), version=4))
+            return text[: self.identifier_characters].rstrip("-")
+
         drawn: dict[str, str] = {}
         while len(drawn) < self.keys:
-            drawn[self._identifier(rng)] = self._identifier(rng)
+            drawn[identifier()] = identifier()
         return _item(index, list(drawn.items()), 0)
 
-    def _identifier(self, rng: random.Random) -> str:
-        text = str(uuid.UUID(int=rng.getrandbits(128), version=4))
-        return text[: self.identifier_characters].rstrip("-")
-
-    def _read(self, index: int, content: dict[str, Any], place: str) -> Item:
-        pairs = field(content, "ordered_kv_records", list, place)
-        key = field(content, "key", str, place)
+    def _parsed(self, index: int, line: str, content: dict[str, Any]) -> Item:
+        pairs = get_field(content, "ordered_kv_records", list, line)
+        key = get_field(content, "key", str, line)
         if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
             raise EvaluationDataError(
-                f"{place}: 'ordered_kv_records' should be a list of [key, value] pairs."
+                f"{line}: 'ordered_kv_records' should be a list of [key, value] pairs."
             )
         keys = [pair[0] for pair in pairs]
         if keys.count(key) != 1 or len(pairs) != self.keys:
             raise EvaluationDataError(
-                f"{place} should hold {self.keys} pairs, as the file's first line, with the key "
+                f"{line} should hold {self.keys} pairs, as the file's first line, with the key "
                 f"{key!r} once; it holds {len(pairs)}, with that key {keys.count(key)} times."
             )
         return _item(index, [(str(k), str(v)) for k, v in pairs], keys.index(key))
@@ -128,13 +126,15 @@ class KeyValueRetrieval(Task):
         )
 
 
-def _item(index: int, pairs: list[tuple[str, str]], gold: int) -> Item:
+def _item(index: int, pairs: list[tuple[str, str]], gold_position: int) -> Item:
     documents = [Document(f'"{key}": "{value}"', id=key) for key, value in pairs]
+    gold = documents.pop(gold_position)
+    key, value = pairs[gold_position]
     return Item(
         id=f"{index}",
-        question=pairs[gold][0],
-        answers=(pairs[gold][1],),
-        gold=documents[gold],
-        others=tuple(documents[:gold] + documents[gold + 1 :]),
-        given=gold,
+        question=key,
+        answers=(value,),
+        gold=gold,
+        others=tuple(documents),
+        gold_position=gold_position,
     )

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import EvaluationConfigError, EvaluationDataError
-from rag_middle.evaluation.conditions import Condition, arranged_documents
-from rag_middle.evaluation.items import Item
+from rag_middle.evaluation.conditions import Condition, Item, arranged_documents
+from rag_middle.evaluation.metrics import normalized
 from rag_middle.evaluation.tasks.base import Task, require_whole
-from rag_middle.evaluation.tasks.distractors import Distractors, Pool
-from rag_middle.evaluation.tasks.reading import as_answers, as_document, field, lines_of
+from rag_middle.evaluation.tasks.json_lines import (
+    as_answers,
+    as_document,
+    first_line,
+    get_field,
+    read_lines,
+)
+
+if TYPE_CHECKING:
+    from rag_middle.retrieval import Embedder
 
 __all__ = ["MultiDocumentQA", "OwnQuestions"]
 
-_Line = tuple[str, dict[str, Any]]
+#: ``"random"``: any documents; ``"hard"``: those most like the question.
+Distractors = Literal["random", "hard"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +70,7 @@ class OwnQuestions(Task):
     asked: str = "Question: {question}\nAnswer:"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "data", Path(self.data))
-        if self.corpus is not None:
-            object.__setattr__(self, "corpus", Path(self.corpus))
+        super().__post_init__()
         if self.distractors not in get_args(Distractors):
             raise EvaluationConfigError(
                 f"{self.name}: distractors must be one of {', '.join(get_args(Distractors))}, got "
@@ -70,11 +81,9 @@ class OwnQuestions(Task):
                 f"{self.name}: asked must hold {{question}} once, got {self.asked!r}."
             )
         if self.documents is None:
-            place, first = next(lines_of(self.data), ("", {}))
-            if not first:
-                raise EvaluationDataError(f"The data file {str(self.data)!r} has no lines.")
-            _, given, _ = self._documents(place, first)
-            object.__setattr__(self, "documents", len(given) if len(given) > 1 else 20)
+            documents, _ = self._documents(*first_line(self.data))
+            count = len(documents) if len(documents) > 1 else 20
+            object.__setattr__(self, "documents", count)
         require_whole(self.name, 2, documents=self.documents)
 
     @property
@@ -82,85 +91,82 @@ class OwnQuestions(Task):
         return Path(self.data).name
 
     @property
-    def places(self) -> int:
+    def num_positions(self) -> int:
         assert self.documents is not None  # set when made
         return self.documents
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
-        lines = list(lines_of(self.data))
-        pool: Pool | None = None
+        lines = list(read_lines(self.data))
+        pool: _Pool | None = None
         items = []
-        for index, (place, content) in enumerate(lines[:limit]):
-            gold, documents, at = self._documents(place, content)
-            others = [each for each in documents if each is not gold]
-            rng = random.Random(f"{self.name} {seed} {index}")
-            question = str(field(content, "question", str, place))
-            answers = as_answers(_answers(content, place), place)
-            if len(others) < self.places - 1:
+        for index, (line, content) in enumerate(lines[:limit]):
+            documents, gold_position = self._documents(line, content)
+            gold, others = documents[gold_position], list(documents)
+            del others[gold_position]
+            question = str(get_field(content, "question", str, line))
+            if "answers" not in content and "answer" not in content:
+                get_field(content, "answers", list, line)  # raises, with the nearest name
+            answers = as_answers(content.get("answers", content.get("answer")), line)
+            missing = self.num_positions - 1 - len(others)
+            if missing > 0:
                 pool = pool or self._pool(lines)
-                more = pool.draw(
-                    self.places - 1 - len(others),
-                    question=question,
-                    answers=answers,
-                    without=documents,
-                    rng=rng,
-                )
-                others, at = others + more, 0
+                rng = random.Random(f"{self.name} {seed} {index}")
+                others += pool.draw(missing, question, answers, documents, rng)
+                gold_position = 0
             items.append(
                 Item(
                     id=f"{index}",
                     question=question,
                     answers=answers,
                     gold=gold,
-                    others=tuple(others[: self.places - 1]),
-                    given=min(at, self.places - 1),
+                    others=tuple(others[: self.num_positions - 1]),
+                    gold_position=min(gold_position, self.num_positions - 1),
                 )
             )
         return items
 
-    def _documents(
-        self, place: str, content: dict[str, Any]
-    ) -> tuple[Document, list[Document], int]:
-        """The gold document, all documents of the line, and the gold one's place."""
+    def _documents(self, line: str, content: dict[str, Any]) -> tuple[list[Document], int]:
+        """All documents of the line, and the 0-based position of the gold one."""
         if "documents" in content:
-            documents = [
-                as_document(each, place) for each in field(content, "documents", list, place)
-            ]
-            at = field(content, "gold", int, place)
-            if not 0 <= at < len(documents):
+            values = get_field(content, "documents", list, line)
+            gold_position = get_field(content, "gold", int, line)
+            if not 0 <= gold_position < len(values):
                 raise EvaluationDataError(
-                    f"{place}: 'gold' should be the 0-based place of one of {len(documents)} "
-                    f"documents, got {at}."
+                    f"{line}: 'gold' should be the 0-based position of one of {len(values)} "
+                    f"documents, got {gold_position}."
                 )
-            return documents[at], documents, at
+            return [as_document(value, line) for value in values], gold_position
         if "gold" in content:
-            gold = as_document(content["gold"], place)
+            gold = content["gold"]
         elif "text" in content:
-            gold = as_document({key: content.get(key) for key in ("text", "title", "id")}, place)
+            gold = {name: content.get(name) for name in ("text", "title", "id")}
         else:
             raise EvaluationDataError(
-                f"{place} names no gold document: give 'gold' (a document), or 'documents' and "
-                "'gold' (a 0-based place), or 'text'."
+                f"{line} names no gold document: give 'gold' (a document), or 'documents' and "
+                "'gold' (a 0-based position), or 'text'."
             )
-        others = content.get("distractors") or []
-        if not isinstance(others, list):
+        distractors = content.get("distractors") or []
+        if not isinstance(distractors, list):
             raise EvaluationDataError(
-                f"{place}: 'distractors' should be a list of documents, got "
-                f"{type(others).__name__}."
+                f"{line}: 'distractors' should be a list of documents, got "
+                f"{type(distractors).__name__}."
             )
-        others = [as_document(each, place) for each in others]
-        return gold, [gold, *others], 0
+        return [as_document(value, line) for value in (gold, *distractors)], 0
 
-    def _pool(self, lines: list[_Line]) -> Pool:
+    def _pool(self, lines: Sequence[tuple[str, dict[str, Any]]]) -> _Pool:
         if self.corpus is not None:
-            documents = [as_document(content, place) for place, content in lines_of(self.corpus)]
-            documents = [self._shown(each) for each in documents]
+            documents = [
+                self._shown(as_document(content, line)) for line, content in read_lines(self.corpus)
+            ]
         else:
-            documents = [self._documents(place, content)[0] for place, content in lines]
-        return Pool(documents, self.distractors, self.embedder)
+            documents = [
+                line_documents[gold_position]
+                for line_documents, gold_position in (self._documents(*line) for line in lines)
+            ]
+        return _Pool(documents, self.distractors, self.embedder)
 
     def _shown(self, document: Document) -> Document:
-        """A document of the corpus as the prompt shows it."""
+        """A document as the prompt shows it."""
         return document
 
     def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
@@ -172,12 +178,6 @@ class OwnQuestions(Task):
         )
 
 
-def _answers(content: dict[str, Any], place: str) -> Any:
-    if "answers" not in content and "answer" not in content:
-        field(content, "answers", list, place)  # raises, with the nearest name
-    return content.get("answers", content.get("answer"))
-
-
 @dataclass(frozen=True, kw_only=True)
 class MultiDocumentQA(OwnQuestions):
     """Multi-document question answering of the Lost in the Middle benchmark (arXiv:2307.03172).
@@ -186,7 +186,7 @@ class MultiDocumentQA(OwnQuestions):
     other passages are drawn) or in that benchmark's own format (``"question", "answers", "ctxs"``,
     one of them with ``"isgold": true``). Instruction, question and score are the benchmark's; a
     document reads "Document (Title: ...) ..." without the benchmark's rank "[3]", so that it reads
-    the same wherever it stands.
+    the same at every position.
     """
 
     name: ClassVar[str] = "multi_document_qa"
@@ -202,26 +202,99 @@ class MultiDocumentQA(OwnQuestions):
     def provenance(self) -> str:
         return f"{Path(self.data).name}; prompt and score after nelson-liu/lost-in-the-middle (MIT)"
 
-    def _documents(
-        self, place: str, content: dict[str, Any]
-    ) -> tuple[Document, list[Document], int]:
+    def _documents(self, line: str, content: dict[str, Any]) -> tuple[list[Document], int]:
         if "ctxs" not in content:
-            gold, documents, at = super()._documents(place, content)
-            shown = [self._shown(each) for each in documents]
-            return shown[documents.index(gold)], shown, at
-        contexts = field(content, "ctxs", list, place)
-        golds = [
-            at
-            for at, each in enumerate(contexts)
-            if isinstance(each, dict) and each.get("isgold") is True
-        ]
-        if len(golds) != 1:
-            raise EvaluationDataError(
-                f"{place}: one of 'ctxs' should have 'isgold': true, {len(golds)} have."
-            )
-        shown = [self._shown(as_document(each, place)) for each in contexts]
-        return shown[golds[0]], shown, golds[0]
+            documents, gold_position = super()._documents(line, content)
+        else:
+            contexts = get_field(content, "ctxs", list, line)
+            golds = [
+                index
+                for index, context in enumerate(contexts)
+                if isinstance(context, dict) and context.get("isgold") is True
+            ]
+            if len(golds) != 1:
+                raise EvaluationDataError(
+                    f"{line}: one of 'ctxs' should have 'isgold': true, {len(golds)} have."
+                )
+            documents = [as_document(context, line) for context in contexts]
+            gold_position = golds[0]
+        return [self._shown(document) for document in documents], gold_position
 
     def _shown(self, document: Document) -> Document:
         title = f" (Title: {document.title})" if document.title else ""
         return Document(f"Document{title} {document.text}", id=document.id or document.title)
+
+
+class _Pool:
+    """Documents to draw distractors from.
+
+    Args:
+        documents: of equal texts, the first one is kept.
+        kind: which to take.
+        embedder: for hard ones: a folder or hub name of a sentence-transformers model; None for
+            the default, which needs no network.
+    """
+
+    def __init__(
+        self, documents: Sequence[Document], kind: Distractors, embedder: str | None
+    ) -> None:
+        self._documents = list({document.text: document for document in documents}.values())
+        self._texts = [normalized(document.render()) for document in self._documents]
+        self._kind = kind
+        self._embedder_name = embedder
+        self._embedder: Embedder | None = None
+        self._vectors: NDArray[np.float32] | None = None
+
+    def draw(
+        self,
+        count: int,
+        question: str,
+        answers: Sequence[str],
+        present: Sequence[Document],
+        rng: random.Random,
+    ) -> list[Document]:
+        """`count` documents that hold none of the answers.
+
+        An answer counts as held where it stands in title or text, all normalised as for scoring.
+
+        Args:
+            count: how many.
+            question: that hard ones should be like.
+            answers: that none may hold.
+            present: documents that are there already.
+            rng: of random ones, and of the order of hard ones.
+
+        Raises:
+            EvaluationDataError: there are not so many.
+            MissingExtraError, EmbedderError: for hard ones, the embedder cannot be had.
+        """
+        taken = {document.text for document in present}
+        wanted = [text for text in map(normalized, answers) if text]
+        drawn: list[Document] = []
+        for index in self._ranking(question, rng):
+            document = self._documents[index]
+            if document.text in taken or any(text in self._texts[index] for text in wanted):
+                continue
+            drawn.append(document)
+            if len(drawn) == count:
+                # The most alike must not always stand first: distractors have no positions.
+                rng.shuffle(drawn)
+                return drawn
+        raise EvaluationDataError(
+            f"{count} documents are needed that do not answer {question!r}, and there are "
+            f"{len(drawn)} among {len(self._documents)}. Ask for fewer documents, or give more "
+            "data."
+        )
+
+    def _ranking(self, question: str, rng: random.Random) -> list[int]:
+        if self._kind == "random":
+            indices = list(range(len(self._documents)))
+            rng.shuffle(indices)
+            return indices
+        if self._embedder is None or self._vectors is None:
+            from rag_middle.retrieval import SentenceTransformerEmbedder
+
+            self._embedder = SentenceTransformerEmbedder(self._embedder_name)
+            self._vectors = self._embedder.embed([d.render() for d in self._documents])
+        similarity = self._vectors @ self._embedder.embed([question])[0]
+        return [int(index) for index in np.argsort(-similarity, kind="stable")]

@@ -1,4 +1,4 @@
-"""Questions answered from what a real retriever finds: nobody says which document is right."""
+"""Questions answered from what a real retriever finds: no gold document is known."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import ClassVar, Literal
 
 from rag_middle.documents import ContextPrompt
 from rag_middle.errors import EvaluationConfigError
-from rag_middle.evaluation.conditions import CLOSED_BOOK, Condition, arranged_documents
-from rag_middle.evaluation.items import Item
+from rag_middle.evaluation.conditions import CLOSED_BOOK, Condition, Item, arranged_documents
 from rag_middle.evaluation.tasks.base import Task, require_whole
-from rag_middle.evaluation.tasks.reading import as_answers, field, lines_of
+from rag_middle.evaluation.tasks.json_lines import as_answers, get_field, read_lines
 
 __all__ = ["RetrievedQA"]
 
@@ -20,9 +19,9 @@ __all__ = ["RetrievedQA"]
 class RetrievedQA(Task):
     """Questions with answers, and an index to find documents in.
 
-    What users of retrieval-augmented generation get: the right document may be missing, or there
-    may be several. So there are no gold positions; methods are compared as a whole, and shuffled
-    orders show how often answers depend on the order.
+    What users of retrieval-augmented generation get: the document with the answer may be missing,
+    or there may be several. So there are no gold positions; methods are compared as a whole, and
+    shuffled orders show how often answers depend on the order.
 
     Attributes:
         data: JSON lines with ``question`` and ``answers`` (or ``answer``).
@@ -46,8 +45,7 @@ class RetrievedQA(Task):
     instruction: str = "Answer the question from the documents.\n\n"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "data", Path(self.data))
-        object.__setattr__(self, "index", Path(self.index))
+        super().__post_init__()
         require_whole(self.name, 1, documents=self.documents)
         if self.best not in ("first", "last"):
             raise EvaluationConfigError(
@@ -59,25 +57,24 @@ class RetrievedQA(Task):
         return f"{Path(self.data).name}, documents from the index {Path(self.index).name}"
 
     @property
-    def places(self) -> int:
+    def num_positions(self) -> int:
         return 0
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
         from rag_middle.retrieval import FaissIndex, Retriever, SentenceTransformerEmbedder
 
-        index = FaissIndex.load(self.index, SentenceTransformerEmbedder(self.embedder))
-        retrieve = Retriever(index=index, top_k=self.documents)
+        saved = FaissIndex.load(self.index, SentenceTransformerEmbedder(self.embedder))
+        retrieve = Retriever(index=saved, top_k=self.documents)
         items = []
-        for at, (place, content) in enumerate(list(lines_of(self.data))[:limit]):
-            question = field(content, "question", str, place)
-            found = retrieve(question)
-            answers = as_answers(content.get("answers", content.get("answer")), place)
+        for index, (line, content) in enumerate(list(read_lines(self.data))[:limit]):
+            question = get_field(content, "question", str, line)
+            documents = retrieve(question)
             items.append(
                 Item(
-                    id=f"{at}",
+                    id=f"{index}",
                     question=question,
-                    answers=answers,
-                    others=tuple(found if self.best == "first" else reversed(found)),
+                    answers=as_answers(content.get("answers", content.get("answer")), line),
+                    others=tuple(documents if self.best == "first" else reversed(documents)),
                 )
             )
         return items

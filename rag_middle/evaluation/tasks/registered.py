@@ -9,13 +9,10 @@ from typing import Any
 
 from rag_middle.errors import EvaluationConfigError, EvaluationDataError, RegistrationError
 from rag_middle.evaluation.tasks.base import Task
-from rag_middle.evaluation.tasks.reading import lines_of
+from rag_middle.evaluation.tasks.json_lines import first_line
 from rag_middle.registry import Registry, suggest
 
-__all__ = ["PATH_OPTIONS", "TASKS", "make_task", "task_for_file"]
-
-PATH_OPTIONS = ("data", "corpus", "index", "shots")
-"""Options of tasks that name files or folders."""
+__all__ = ["TASKS", "make_task", "task_for_file"]
 
 _HERE = "rag_middle.evaluation.tasks"
 
@@ -31,25 +28,18 @@ TASKS.register("key_value_retrieval", f"{_HERE}.key_value:KeyValueRetrieval")
 TASKS.register("multi_document_qa", f"{_HERE}.questions:MultiDocumentQA")
 TASKS.register("own_questions", f"{_HERE}.questions:OwnQuestions")
 TASKS.register("retrieved_qa", f"{_HERE}.retrieved_qa:RetrievedQA")
-TASKS.register("pairwise_judge", f"{_HERE}.pairwise_judge:PairwiseJudge")
-TASKS.register("multiple_choice", f"{_HERE}.multiple_choice:MultipleChoice")
-TASKS.register("long_context_qa", f"{_HERE}.long_context:LongContextQA")
-TASKS.register("timeline_order", f"{_HERE}.long_context:TimelineOrder")
 
-_NEEDED = {
+_REQUIRED = {
     "data": "the path of a file of JSON lines",
     "index": "the folder that `rag-middle index` wrote",
 }
 
-#: Fields that tell a format, the surest first.
+#: Fields that tell a format, the most telling first.
 _FORMATS = (
     ("ordered_kv_records", "key_value_retrieval"),
     ("ctxs", "multi_document_qa"),
-    ("chosen", "pairwise_judge"),
-    ("choices", "multiple_choice"),
     ("gold", "own_questions"),
     ("text", "multi_document_qa"),
-    ("input", "long_context_qa"),
 )
 
 
@@ -62,26 +52,26 @@ def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
         EvaluationDataError: a file that is not there or cannot be read.
     """
     kind = TASKS.get(name)
-    given = dict(options or {})
-    known = [each.name for each in fields(kind)]
-    for option in given:
-        if option not in known:
+    values = dict(options or {})
+    names = [field.name for field in fields(kind)]
+    for option in values:
+        if option not in names:
             raise EvaluationConfigError(
-                f"Task {name} has no option {option!r}.{suggest(option, known)} Options: "
-                f"{', '.join(known) or 'none'}."
+                f"Task {name} has no option {option!r}.{suggest(option, names)} Options: "
+                f"{', '.join(names) or 'none'}."
             )
-    for each in fields(kind):
-        if each.default is MISSING and given.get(each.name) is None:
-            raise EvaluationConfigError(
-                f"Task {name} needs {each.name!r}: {_NEEDED.get(each.name, 'it has no default')}."
-            )
-    task = kind(**given)
-    for option in PATH_OPTIONS:
+    for field in fields(kind):
+        if field.default is MISSING and values.get(field.name) is None:
+            meaning = _REQUIRED.get(field.name, "it has no default")
+            raise EvaluationConfigError(f"Task {name} needs {field.name!r}: {meaning}.")
+    task = kind(**values)
+    for option in names:
+        path = getattr(task, option)
         # Before a model is loaded, and not only when the questions are read.
-        if given.get(option) is not None and not Path(given[option]).exists():
+        if isinstance(path, Path) and not path.exists():
             raise EvaluationDataError(
-                f"Task {name}: there is no {str(given[option])!r} ({option}). Pass the path of a "
-                "file or folder that exists."
+                f"Task {name}: there is no {str(path)!r} ({option}). Pass the path of a file or "
+                "folder that exists."
             )
     return task
 
@@ -97,12 +87,12 @@ def task_for_file(path: str | Path, **options: Any) -> Task:
         EvaluationDataError: the file cannot be read, or has none of the formats.
         EvaluationConfigError: options that this task does not have.
     """
-    place, first = next(lines_of(path), ("", {}))
-    for telling, name in _FORMATS:
-        if telling in first:
-            return make_task(name, {"data": path, **options})
+    line, first = first_line(path)
+    for field_name, task_name in _FORMATS:
+        if field_name in first:
+            return make_task(task_name, {"data": path, **options})
     raise EvaluationDataError(
-        f"{place or path} has none of the known formats. For questions of your own, write lines "
+        f"{line} has none of the known formats. For questions of your own, write lines "
         'such as {"question": "...", "answers": ["..."], "gold": "...", "distractors": ["..."]}; '
         f"fields found: {', '.join(first) or 'none'}."
     )

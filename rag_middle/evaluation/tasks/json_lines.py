@@ -1,4 +1,4 @@
-"""Read data files: JSON lines, plain or gzipped."""
+"""Data files: JSON lines, plain or gzipped."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rag_middle.errors import EvaluationDataError
 from rag_middle.plain_data import parse_json
 from rag_middle.registry import suggest
 
-__all__ = ["as_answers", "as_document", "field", "lines_of"]
+__all__ = ["as_answers", "as_document", "first_line", "get_field", "read_lines"]
 
 
-def lines_of(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a JSON-lines file, each with its place for messages ("data.jsonl:3").
+def read_lines(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a JSON-lines file, each with its name for messages ("data.jsonl:3").
 
     Raises:
         EvaluationDataError: no such file, no UTF-8, no JSON, or something else than objects.
@@ -40,55 +40,66 @@ def lines_of(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
-        place = f"{path.name}:{number}"
+        name = f"{path.name}:{number}"
         try:
             content = parse_json(line)
         except ValueError as error:
             raise EvaluationDataError(
-                f"{place} is not valid JSON: {error}. Write one JSON object per line."
+                f"{name} is not valid JSON: {error}. Write one JSON object per line."
             ) from error
         if not isinstance(content, dict):
             raise EvaluationDataError(
-                f"{place} should be a JSON object, got {type(content).__name__}. Write one object "
+                f"{name} should be a JSON object, got {type(content).__name__}. Write one object "
                 "per line."
             )
-        yield place, content
+        yield name, content
 
 
-def field(content: Mapping[str, Any], name: str, kind: type, place: str) -> Any:
-    """The field `name` of a line, which must be of type `kind`.
+def first_line(path: str | Path) -> tuple[str, dict[str, Any]]:
+    """The first object of a file, with its name for messages.
+
+    Raises:
+        EvaluationDataError: the file cannot be read or has no lines.
+    """
+    for line in read_lines(path):
+        return line
+    raise EvaluationDataError(f"The data file {str(path)!r} has no lines.")
+
+
+def get_field(content: Mapping[str, Any], name: str, kind: type, line: str) -> Any:
+    """The field `name` of a line, which must be of type `kind`; `line` names it in messages.
 
     Raises:
         EvaluationDataError: it is missing, or something else.
     """
     if name not in content:
         raise EvaluationDataError(
-            f"{place} has no field {name!r}.{suggest(name, content)} Fields: "
+            f"{line} has no field {name!r}.{suggest(name, content)} Fields: "
             f"{', '.join(content) or 'none'}."
         )
     value = content[name]
     if not isinstance(value, kind):
         raise EvaluationDataError(
-            f"{place}: {name!r} should be a {kind.__name__}, got {type(value).__name__}."
+            f"{line}: {name!r} should be a {kind.__name__}, got {type(value).__name__}."
         )
     return value
 
 
-def as_answers(value: Any, place: str) -> tuple[str, ...]:
+def as_answers(value: Any, line: str) -> tuple[str, ...]:
     """One answer or several.
 
     Raises:
         EvaluationDataError: none, or something else than texts.
     """
     answers = tuple(value) if isinstance(value, list | tuple) else (value,)
-    if not answers or not all(isinstance(each, str) and each.strip() for each in answers):
+    if not answers or not all(isinstance(answer, str) and answer.strip() for answer in answers):
         raise EvaluationDataError(
-            f"{place}: the answers should be at least one text that is not empty, got {value!r}."
+            f"{line}: the answers should be at least one text that is not empty, got {value!r}."
         )
     return answers
 
 
-def as_document(value: Any, place: str) -> Document:
+def as_document(value: Any, line: str) -> Document:
     """A text, or an object with ``text`` and perhaps ``title`` and ``id``.
 
     Raises:
@@ -98,12 +109,12 @@ def as_document(value: Any, place: str) -> Document:
         return Document(value)
     if not isinstance(value, dict) or not isinstance(value.get("text"), str):
         raise EvaluationDataError(
-            f"{place}: a document should be a text, or an object with 'text' and perhaps 'title' "
+            f"{line}: a document should be a text, or an object with 'text' and perhaps 'title' "
             f"and 'id'; got {type(value).__name__}."
         )
-    title, name = value.get("title"), value.get("id")
+    title, identifier = value.get("title"), value.get("id")
     return Document(
         value["text"],
         title=None if title is None else str(title),
-        id=None if name is None else str(name),
+        id=None if identifier is None else str(identifier),
     )

@@ -1,0 +1,54 @@
+"""``python -m rag_middle_reproduce CONFIG --data DATA --out results``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from rag_middle import RagMiddleError, RagMiddleModel
+from rag_middle_reproduce import Cell, ModelConfig, evaluate, markdown_tables, read_config
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a configuration, and write results.md, results.json and the records of all answers."""
+    parser = argparse.ArgumentParser(prog="rag_middle_reproduce", description=main.__doc__)
+    parser.add_argument("config", type=Path, help="YAML: models, tasks, methods")
+    parser.add_argument("--data", type=Path, help="folder of the tasks' files; default: CONFIG's")
+    parser.add_argument("--model", action="append", help="run only this model; repeatable")
+    parser.add_argument("--limit", type=int, help="most questions of each task")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1 ...")
+    parser.add_argument("--out", type=Path, default=Path("results"), help="folder of the results")
+    options = parser.parse_args(arguments)
+
+    def load(entry: ModelConfig) -> RagMiddleModel:
+        return RagMiddleModel.from_pretrained(
+            entry.name,
+            device=options.device,
+            dtype=entry.dtype,
+            revision=entry.revision,
+            attn_implementation=entry.attn_implementation,
+            context_window=entry.context_window,
+        )
+
+    def report(done: int, total: int) -> None:
+        print(f"\r{done} of {total} answers", end="", file=sys.stderr, flush=True)
+
+    try:
+        config = read_config(options.config).limited(options.limit).with_models(options.model)
+        data, cells = options.data or options.config.parent, list[Cell]()
+        records = options.out / "records"
+        for cell in evaluate(config, load, data=data, records=records, progress=report):
+            cells.append(cell)
+            # After every cell, so that a killed run leaves the tables that were done.
+            results = {"title": config.title, "cells": [cell.to_dict() for cell in cells]}
+            (options.out / "results.json").write_text(json.dumps(results, indent=2))
+            (options.out / "results.md").write_text(markdown_tables(config, cells), "utf-8")
+    except (RagMiddleError, OSError) as error:
+        sys.exit(f"Error: {error}")
+    print(f"\n{markdown_tables(config, cells)}\n{options.out / 'results.md'}")
+
+
+if __name__ == "__main__":
+    main()
