@@ -20,7 +20,7 @@ __all__ = ["PINE"]
 
 @dataclass(frozen=True, kw_only=True)
 class PINE(Method):
-    """Position-invariant inference: documents attend to each other, each query ranks them for itself.
+    """Position-invariant inference: documents attend to each other, ranked by each query.
 
     A document token sees the prefix, its own document causally and all other documents entirely;
     later tokens see everything before them. Every query places the documents by their importance

@@ -27,7 +27,7 @@ _ORDERS = ("lexical", "frequency", "score", "given")
 
 @dataclass(frozen=True, kw_only=True)
 class RoToR(Method):
-    r"""Documents attend to each other, arranged in a circle whose order does not depend on the prompt.
+    r"""Documents attend to each other, in a circle whose order does not depend on the prompt.
 
     A document token sees the prefix, its own document causally and all other documents entirely;
     later tokens see everything before them. One global order serves all queries: later tokens see
