@@ -111,7 +111,13 @@ def plot_demonstration(demonstration: Demonstration) -> Figure:
     curves, chance = demonstration.curves, demonstration.chance
     labels = [f"{curve.label}: mean {in_percent(curve.mean.value)}" for curve in curves.curves]
     draw_curves(axes, curves, offset=_OFFSET, labels=labels)
-    random_page = axes.axhline(100 * chance, color="#666666", linewidth=0.9, linestyle=":")
+    random_page = axes.axhline(
+        100 * chance,
+        color="#666666",
+        linewidth=0.9,
+        linestyle=":",
+        label=f"a page at random: {in_percent(chance)}",
+    )
     axes.set_ylim(0, 102)
     axes.set_ylabel("Accuracy, %")
     axes.set_title(
@@ -119,7 +125,5 @@ def plot_demonstration(demonstration: Demonstration) -> Figure:
         "intervals",
         fontsize=9,
     )
-    handles, labels = axes.get_legend_handles_labels()
-    handles, labels = [*handles, random_page], [*labels, f"a page at random: {in_percent(chance)}"]
-    draw_legend(axes, handles, labels, columns=2)
+    draw_legend(axes, 2, random_page)
     return figure

@@ -83,7 +83,7 @@ def plot_position_curves(
         axes.set_ylim(-2, 102)
     counts = f"{curves.questions} questions, {curves.documents} documents"
     axes.set_title(title or f"{counts}; bars: 95 % intervals", fontsize=10)
-    draw_legend(axes, *axes.get_legend_handles_labels(), columns=3)
+    draw_legend(axes, columns=3)
     return axes.figure  # type: ignore[no-any-return]
 
 
@@ -176,7 +176,7 @@ def plot_cost(
         axes.set_ylim(-2, 102)
     axes.set_title("What the worst position costs", fontsize=10)
     # A legend and no labels at the points: points may lie on each other, labels must not.
-    draw_legend(axes, *axes.get_legend_handles_labels(), columns=3)
+    draw_legend(axes, columns=3)
     return axes.figure  # type: ignore[no-any-return]
 
 
@@ -198,8 +198,18 @@ def plot_overview(curves: PositionCurves, answer_time_ratios: Mapping[str, float
     return figure
 
 
-def draw_legend(axes: Any, handles: Sequence[Any], labels: Sequence[str], columns: int) -> None:
-    """A legend below the chart, where no curve can be, with at most so many columns."""
+def draw_legend(axes: Any, columns: int, *last: Any) -> None:
+    """A legend below the chart, where no curve can be.
+
+    Args:
+        axes: of the chart.
+        columns: at most so many.
+        last: lines to name after the others.
+    """
+    handles, labels = axes.get_legend_handles_labels()
+    # Matplotlib names plain lines before those with error bars.
+    handles = [*(handle for handle in handles if handle not in last), *last]
+    labels = [handle.get_label() for handle in handles]
     axes.legend(
         handles,
         labels,

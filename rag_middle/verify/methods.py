@@ -1,7 +1,7 @@
 """Which method object gives what a golden case recorded.
 
-The cases use the parameter names of the code that produced them. Each function here takes exactly
-those, so that a parameter nobody handles is an error and not ignored.
+The cases use the parameter names of the code that produced them. Where they differ from those here,
+a function takes exactly them, so that a parameter nobody handles is an error and not ignored.
 """
 
 from __future__ import annotations
@@ -41,17 +41,23 @@ from rag_middle.verify.cases import GoldenCase
 __all__ = ["GOLDEN_METHODS", "GoldenMethod", "method_for"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class GoldenMethod:
     """A method name of golden cases.
 
     Attributes:
-        name: the registered name it has here.
-        build: makes the method object; takes the case's parameters by keyword.
+        kind: the method here.
+        translate: makes the method object, from the case's parameters by keyword; None where they
+            have the same names here.
     """
 
-    name: str
-    build: Callable[..., Method]
+    kind: type[Method]
+    translate: Callable[..., Method] | None = None
+
+    @property
+    def name(self) -> str:
+        """The registered name it has here."""
+        return self.kind.name
 
 
 def method_for(case: GoldenCase) -> Method:
@@ -69,7 +75,8 @@ def method_for(case: GoldenCase) -> Method:
 
 
 def _built(name: str, params: Mapping[str, Any]) -> Method:
-    build = GOLDEN_METHODS[name].build
+    method = GOLDEN_METHODS[name]
+    build = method.translate or method.kind
     signature(build).bind(**params)  # before the call, whose own TypeErrors mean something else
     return build(**params)
 
@@ -121,30 +128,10 @@ def _self_extend(*, group_size: int, window_size: int, scale_base: float) -> Met
     )
 
 
-def _pcw(*, right_indentation: bool) -> Method:
-    return ParallelContextWindows(right_indentation=right_indentation)
-
-
-def _ape(*, temperature: float, scale: float) -> Method:
-    return APE(temperature=temperature, scale=scale)
-
-
 def _structured_prompting(*, prefix_parallel: int) -> Method:
     if prefix_parallel < 1:
         raise MethodConfigError(f"prefix_parallel {prefix_parallel} is not supported")
     return StructuredPrompting()  # it counts the documents itself
-
-
-def _lpes(*, factors: Sequence[float]) -> Method:
-    return LPES(factors=tuple(factors))
-
-
-def _siw(*, layers: Sequence[int], alpha_per_document: Sequence[float]) -> Method:
-    return SIW(layers=tuple(layers), alpha_per_document=tuple(alpha_per_document))
-
-
-def _position_interpolation(*, scale: float) -> Method:
-    return PositionInterpolation(scale=scale)
 
 
 def _rotor(*, ordering: str, global_ordering: Sequence[int]) -> Method:
@@ -183,21 +170,19 @@ def _compose(*, methods: Sequence[Mapping[str, Any]]) -> Method:
 
 #: By the name in ``cases.json``. A new method with golden values gets a line here.
 GOLDEN_METHODS: dict[str, GoldenMethod] = {
-    "none": GoldenMethod(name="none", build=NoMethod),
-    "pine": GoldenMethod(name="pine", build=PINE),
-    "ms_poe": GoldenMethod(name="ms_poe", build=_ms_poe),
-    "positional_hidden": GoldenMethod(name="positional_hidden_states", build=_positional_hidden),
-    "lpes": GoldenMethod(name="lpes", build=_lpes),
-    "siw": GoldenMethod(name="siw", build=_siw),
-    "position_interpolation": GoldenMethod(
-        name="position_interpolation", build=_position_interpolation
-    ),
-    "moice": GoldenMethod(name="moice", build=MoICE),  # its routers are in the case's arrays
-    "rotor": GoldenMethod(name="rotor", build=_rotor),
-    "attention_sorting": GoldenMethod(name="attention_sorting", build=_attention_sorting),
-    "self_extend": GoldenMethod(name="self_extend", build=_self_extend),
-    "pcw": GoldenMethod(name="parallel_context_windows", build=_pcw),
-    "ape": GoldenMethod(name="ape", build=_ape),
-    "structured_prompting": GoldenMethod(name="structured_prompting", build=_structured_prompting),
-    "compose": GoldenMethod(name="compose", build=_compose),
+    "none": GoldenMethod(NoMethod),
+    "pine": GoldenMethod(PINE),
+    "ms_poe": GoldenMethod(MsPoE, _ms_poe),
+    "positional_hidden": GoldenMethod(PositionalHiddenStates, _positional_hidden),
+    "lpes": GoldenMethod(LPES),
+    "siw": GoldenMethod(SIW),
+    "position_interpolation": GoldenMethod(PositionInterpolation),
+    "moice": GoldenMethod(MoICE),  # its routers are in the case's arrays: `_moice`
+    "rotor": GoldenMethod(RoToR, _rotor),
+    "attention_sorting": GoldenMethod(AttentionSorting, _attention_sorting),
+    "self_extend": GoldenMethod(SelfExtend, _self_extend),
+    "pcw": GoldenMethod(ParallelContextWindows),
+    "ape": GoldenMethod(APE),
+    "structured_prompting": GoldenMethod(StructuredPrompting, _structured_prompting),
+    "compose": GoldenMethod(Compose, _compose),
 }

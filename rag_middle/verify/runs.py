@@ -5,8 +5,9 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import cache, partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from rag_middle.tokens import TokenizedPrompt
 from rag_middle.verify.arranged import arranged_run
 from rag_middle.verify.cases import GoldenCase, RecordedRun, load_cases, shipped_directory
 from rag_middle.verify.methods import GOLDEN_METHODS, method_for
-from rag_middle.verify.report import CaseResult, VerificationReport
+from rag_middle.verify.report import CaseResult, Status, VerificationReport
 from rag_middle.verify.search import SEARCH, search_difference
 
 __all__ = ["TOLERANCE", "verify"]
@@ -44,13 +45,6 @@ _SKIPPED_TAGS = {
 }
 
 AttnImplementation = Literal["sdpa", "eager"]
-
-
-class _Outcome(NamedTuple):
-    """Largest absolute difference, and what else differs."""
-
-    difference: float
-    mismatch: str = ""
 
 
 def verify(
@@ -84,14 +78,14 @@ def verify(
         UnknownNameError: there is no case of one of `methods`.
     """
     directory = shipped_directory() if directory is None else Path(directory)
-    cases = _chosen(load_cases(directory), methods, directory)
-    models = _Models(attn_implementation)
+    cases = _of_methods(load_cases(directory), methods, directory)
+    load = cache(partial(_loaded, attn_implementation))
     results = []
     with _without_progress_bars():
         for done, case in enumerate(cases):
             if progress is not None:
                 progress(done, len(cases), case.id)
-            results.append(_result(case, models, tolerance))
+            results.append(_result(case, load, tolerance))
     return VerificationReport(
         results=tuple(results),
         tolerance=tolerance,
@@ -110,7 +104,7 @@ def _name_here(case: GoldenCase) -> str:
     return case.method if method is None else method.name
 
 
-def _chosen(
+def _of_methods(
     cases: tuple[GoldenCase, ...], methods: Collection[str] | None, directory: Path
 ) -> tuple[GoldenCase, ...]:
     if methods is None:
@@ -125,48 +119,50 @@ def _chosen(
     return tuple(case for case in cases if {case.method, _name_here(case)} & set(methods))
 
 
-def _result(case: GoldenCase, models: _Models, tolerance: float) -> CaseResult:
-    name = _name_here(case)
-    for tag in sorted(case.tags & _SKIPPED_TAGS.keys()):
+def _result(
+    case: GoldenCase, load: Callable[[Path], PreTrainedModel], tolerance: float
+) -> CaseResult:
+    def result(status: Status, reason: str = "", difference: float | None = None) -> CaseResult:
+        name = _name_here(case)
         return CaseResult(
-            id=case.id, method=name, status="skipped", reason=f"{tag}: {_SKIPPED_TAGS[tag]}"
+            id=case.id, method=name, status=status, difference=difference, reason=reason
         )
+
+    for tag in sorted(case.tags & _SKIPPED_TAGS.keys()):
+        return result("skipped", f"{tag}: {_SKIPPED_TAGS[tag]}")
     if case.method != SEARCH and case.method not in GOLDEN_METHODS:
-        reason = f"rag-middle {rag_middle.__version__} has no method for {case.method!r}"
-        return CaseResult(id=case.id, method=name, status="unknown", reason=reason)
+        version = rag_middle.__version__
+        return result("unknown", f"rag-middle {version} has no method for {case.method!r}")
     try:
-        difference, mismatch = _compared(case, models)
+        difference, mismatch = _compared(case, load)
     except GoldenFormatError:
         raise
     except Exception as error:  # whatever another version of a library does is the finding
-        reason = f"{type(error).__name__}: {error}"
-        return CaseResult(id=case.id, method=name, status="failed", reason=reason)
+        return result("failed", f"{type(error).__name__}: {error}")
     if mismatch:
-        reason = mismatch
-    elif not difference <= tolerance:  # a NaN fails
+        return result("failed", mismatch, difference)
+    if not difference <= tolerance:  # a NaN fails
         reason = f"differs by {difference:.3g}, more than {tolerance:g}"
-    else:
-        return CaseResult(id=case.id, method=name, status="passed", difference=difference)
-    return CaseResult(
-        id=case.id, method=name, status="failed", difference=difference, reason=reason
-    )
+        return result("failed", reason, difference)
+    return result("passed", difference=difference)
 
 
-def _compared(case: GoldenCase, models: _Models) -> _Outcome:
+def _compared(case: GoldenCase, load: Callable[[Path], PreTrainedModel]) -> tuple[float, str]:
+    """Largest absolute difference, and what else differs."""
     if case.method == SEARCH:
-        return _Outcome(*search_difference(case))
+        return search_difference(case)
     method, recorded = method_for(case), case.recorded()
-    model = models.load(recorded.model)
+    model = load(recorded.model)
     run, mismatch = arranged_run(case, method, model, recorded)
     if mismatch:
-        return _Outcome(float("nan"), mismatch)
+        return float("nan"), mismatch
     logits = _logits(model, method, run)
     expected = np.concatenate((run.prefill_logits, run.decode_logits))
     if logits.shape != expected.shape:
         raise case.malformed(
             f"its logits have {expected.shape[1]} columns, its model gives {logits.shape[1]}"
         )
-    return _Outcome(float(np.abs(logits - expected).max()))
+    return float(np.abs(logits - expected).max()), ""
 
 
 @torch.no_grad()
@@ -191,39 +187,29 @@ def _logits(model: PreTrainedModel, method: Method, run: RecordedRun) -> NDArray
     return logits
 
 
-class _Models:
-    """Models by directory, each loaded once."""
-
-    def __init__(self, attn_implementation: str) -> None:
-        self._attn_implementation = attn_implementation
-        self._loaded: dict[Path, PreTrainedModel] = {}
-
-    def load(self, path: Path) -> PreTrainedModel:
-        if path not in self._loaded:
-            try:
-                self._loaded[path] = _loaded(path, self._attn_implementation)
-            except ValueError:  # how transformers says that a model has no such attention
-                self._loaded[path] = _loaded(path, "eager")
-        return self._loaded[path]
-
-
-def _loaded(path: Path, attn_implementation: str) -> PreTrainedModel:
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        path,
-        dtype=torch.float32,
-        attn_implementation=attn_implementation,
-        local_files_only=True,
-        # Left out, transformers would offer to run code from the directory; or read pickles.
-        trust_remote_code=False,
-        use_safetensors=True,
-    )
+def _loaded(attn_implementation: str, path: Path) -> PreTrainedModel:
+    """The model in a directory; eager where it has no other attention."""
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=torch.float32,
+            attn_implementation=attn_implementation,
+            local_files_only=True,
+            # Left out, transformers would offer to run code from the directory; or read pickles.
+            trust_remote_code=False,
+            use_safetensors=True,
+        )
+    except ValueError:  # how transformers says that a model has no such attention
+        if attn_implementation == "eager":
+            raise
+        return _loaded("eager", path)
     model.eval()
     return model
 
 
 @contextmanager
 def _without_progress_bars() -> Iterator[None]:
-    """Loading a tiny model is no news."""
+    """Of loading models, which are tiny here."""
     shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:

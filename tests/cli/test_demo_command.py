@@ -60,7 +60,7 @@ def test_answers_curves_findings_and_paths_are_shown(demo: Run, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_steps_are_told_line_by_line_where_no_terminal_shows_bars(demo: Run) -> None:
+def test_steps_are_printed_line_by_line_where_no_terminal_shows_bars(demo: Run) -> None:
     lines = demo("--method", "siw").err.splitlines()
     steps = [line for line in lines if line.startswith("Step ")]
     assert [step.partition(":")[0] for step in steps] == [
@@ -126,7 +126,7 @@ def test_values_are_checked_before_anything_is_loaded(
     assert message in error["message"]
 
 
-def test_a_folder_that_cannot_be_written_is_told_at_once(
+def test_a_folder_that_cannot_be_written_is_refused_at_once(
     demo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Demo, "__init__", pytest.fail)

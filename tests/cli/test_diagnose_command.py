@@ -95,7 +95,7 @@ def test_killed_and_started_again_it_asks_nothing_twice(
         (("--data", "nothing.jsonl"), "cannot be read"),
     ],
 )
-def test_what_cannot_be_done_is_told_before_a_model_is_loaded(
+def test_what_cannot_be_done_is_refused_before_a_model_is_loaded(
     run: Run, tmp_path: Path, options: tuple[object, ...], message: str
 ) -> None:
     shown = run("diagnose", "-m", tmp_path / "no model", *options)
@@ -114,7 +114,7 @@ def test_the_bundled_reader_gets_as_many_documents_as_show_its_bias() -> None:
     assert documents(None, bundled=False) == InventedDocuments().documents
 
 
-def test_missing_charts_are_told_first(
+def test_missing_matplotlib_is_refused_first(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)

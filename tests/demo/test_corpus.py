@@ -45,7 +45,7 @@ def test_an_interrupted_writing_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file is in the way")
     with pytest.raises(OutputWriteError, match="XDG_CACHE_HOME"):
         saved_corpus()

@@ -46,7 +46,7 @@ def test_f1_counts_repeated_words_once_each() -> None:
     assert f1("no no no", ["no"]) == pytest.approx(2 * (1 / 3) / (1 + 1 / 3))
 
 
-def test_an_unknown_metric_is_told_with_the_nearest_name() -> None:
+def test_an_unknown_metric_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'f1'"):
         metric("f11")
 

@@ -53,7 +53,7 @@ def test_a_difference_that_every_question_shares_has_no_width() -> None:
     assert difference.high == pytest.approx(0.25)
 
 
-def test_the_gap_of_a_flat_curve_is_told_apart_from_zero_as_rarely_as_promised() -> None:
+def test_the_gap_of_a_flat_curve_is_significant_as_rarely_as_promised() -> None:
     rng = np.random.default_rng(0)
     trials = 200
     wrong = sum(

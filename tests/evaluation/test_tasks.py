@@ -289,7 +289,7 @@ def test_missing_documents_come_from_the_corpus(tmp_path: Path) -> None:
     assert len(item.others) == 7
 
 
-def test_too_few_documents_are_told(tmp_path: Path) -> None:
+def test_too_few_documents_are_refused(tmp_path: Path) -> None:
     task = make_task("own_questions", {"data": written(tmp_path / "q.jsonl", OWN), "documents": 9})
     with pytest.raises(EvaluationDataError, match="6 documents are needed"):
         task.items(None, 0)
@@ -397,7 +397,7 @@ def test_a_task_checks_its_options(name: str, options: dict[str, Any], message: 
         make_task(name, options)
 
 
-def test_an_unknown_task_is_told_with_the_nearest_name() -> None:
+def test_an_unknown_task_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'multi_document_qa'"):
         make_task("multidocument_qa")
 
