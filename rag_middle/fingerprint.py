@@ -171,7 +171,7 @@ class _Description:
         name, code = f"{function.__module__}.{function.__qualname__}", function.__code__
         if depth > _DEPTH:
             return name
-        beside = [function.__defaults__, function.__kwdefaults__, vars(function)]
+        beside: list[Any] = [function.__defaults__, function.__kwdefaults__, vars(function)]
         for cell in function.__closure__ or ():
             with suppress(ValueError):  # nothing was put into it yet
                 beside.append(cell.cell_contents)
@@ -267,7 +267,8 @@ def _code(code: types.CodeType) -> str:
     """A digest of what a function does; not of the file and lines where it stands."""
     known = _codes.get(code)
     if known is None:
-        parts = (code.co_code, *map(_constant, (*code.co_names, *code.co_consts)))
+        parts: list[str | bytes] = [code.co_code]
+        parts += map(_constant, (*code.co_names, *code.co_consts))
         known = _codes[code] = _digest(parts)
     return known
 

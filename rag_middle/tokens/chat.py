@@ -239,7 +239,10 @@ class _Rendering:
         self._encoder = encoder
         self._conversation = conversation
         self._name = "chat template" if sources else "template function"
-        self._names, phrases = _vocabulary(tuple(sources)) if sources else (None, r"\w+")
+        self._names: frozenset[str] | None = None
+        phrases = r"\w+"
+        if sources:
+            self._names, phrases = _vocabulary(tuple(sources))
         self._phrases = re.compile(f"({phrases})")
         strings = [conversation.prompt.prefix, conversation.prompt.suffix, *sources]
         _map_strings([conversation.messages, options], strings.append)

@@ -249,9 +249,9 @@ def _pieces(
         computed = dict(zip(missing, of_documents, strict=True))
         if prefix and by_ids[()] is None:
             computed[()] = of_prefix
-        for ids, states in computed.items():
+        for ids, new in computed.items():
             try:
-                cache.put(keys[ids], states)
+                cache.put(keys[ids], new)
             except UnsupportedGenerationError as error:
                 unsaved = error
         by_ids |= computed
