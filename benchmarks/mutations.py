@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import count
@@ -33,18 +33,19 @@ RESULTS = ROOT / "benchmarks" / "results" / "mutations"
 COPIED = ("rag_middle", "tests", "integrations", "examples", "docs", "benchmarks")
 SECONDS = 900  # for one run; a fault that makes tests hang is found
 
-#: The tests that run for a fault in a folder, most specific folder first.
+_CONTRACT = ("tests/contract/test_every_family.py", "tests/contract", "tests/golden")
+#: The tests that run for a fault in a folder, most specific folder first. Of these, files named
+#: after a word of the fault's path go first.
 TESTS: dict[str, tuple[str, ...]] = {
-    "rag_middle/methods": ("tests/methods", "tests/ops", "tests/contract", "tests/golden"),
-    "rag_middle/ops": ("tests/ops", "tests/methods", "tests/contract", "tests/golden"),
-    "rag_middle/attention": ("tests/attention", "tests/methods", "tests/contract"),
+    "rag_middle/methods": ("tests/methods", "tests/ops", *_CONTRACT),
+    "rag_middle/ops": ("tests/ops", "tests/methods", *_CONTRACT),
+    "rag_middle/attention": (*_CONTRACT[:1], "tests/methods", "tests/attention", *_CONTRACT[1:]),
     "rag_middle/generation": ("tests/generation", "tests/contract/test_generation_ways.py"),
     "rag_middle/tokens": ("tests/tokens", "tests/attacks/test_control_tokens.py"),
     "rag_middle/retrieval": ("tests/retrieval",),
     "rag_middle/evaluation": ("tests/evaluation",),
     "rag_middle/calibration": ("tests/calibration",),
     "rag_middle/answering": ("tests/answering",),
-    "rag_middle/profiles": ("tests/profiles",),
     "rag_middle/": ("tests/documents", "tests/tokens", "tests/attacks/test_forged_documents.py"),
     "integrations/langchain": ("integrations/langchain/tests",),
     "integrations/llama_index": ("integrations/llama_index/tests",),
@@ -69,8 +70,17 @@ class Fault:
 
     @property
     def tests(self) -> tuple[str, ...]:
-        """Paths of the tests that belong to it."""
-        return next(tests for folder, tests in TESTS.items() if self.path.startswith(folder))
+        """Files of the tests that belong to it, those that find it soonest first."""
+        folders = next(tests for folder, tests in TESTS.items() if self.path.startswith(folder))
+        words = [part.removesuffix(".py") for part in self.path.split("/")[2:]]
+        # File by file: pytest takes files out of the order where their folder is named too.
+        files = [
+            path.relative_to(ROOT).as_posix()
+            for folder in folders
+            for path in sorted((ROOT / folder).rglob("test_*.py")) or [ROOT / folder]
+        ]
+        named = [path for path in files if any(word in Path(path).name for word in words)]
+        return tuple(dict.fromkeys((*named, *files)))
 
 
 def _faults(path: str, *changes: tuple[str, str, str]) -> list[Fault]:
@@ -505,34 +515,47 @@ class Copies:
 
 def first_failure(copy: Path, tests: Iterable[str], *, long: bool) -> str | None:
     """The test that fails first in a copy, ``"hangs"``, or None where all pass."""
-    paths = (
-        str(copy),
-        *(str(copy / "integrations" / name) for name in ("langchain", "llama_index")),
-    )
     chosen = ("--all-pairs",) if long else ("-m", "not slow")
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(paths),
-        "PYTHONDONTWRITEBYTECODE": "1",  # of a file that changes back within a second
-        "OMP_NUM_THREADS": "1",
-    }
-    arguments = ("-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-p", "no:xdist", *chosen, *tests)
-    try:
-        run = subprocess.run(
-            (sys.executable, "-m", "pytest", *arguments),
-            cwd=copy,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-        )
-    except subprocess.TimeoutExpired:
+    # What is loaded already brings plugins of pytest along.
+    quiet = ("-x", "-q", "--tb=no", "-W", "ignore::pytest.PytestAssertRewriteWarning")
+    arguments = (*quiet, "-p", "no:cacheprovider", "-p", "no:xdist", *chosen, *tests)
+    shown = copy / "shown.txt"
+    run = _FORKS.Process(target=_run_tests, args=(copy, arguments, shown))
+    run.start()
+    run.join(SECONDS)
+    if run.is_alive():
+        run.kill()
         return "hangs"
-    if run.returncode == 0:
+    if run.exitcode == 0:
         return None
-    lines = [line for line in run.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-    if not lines:
-        raise RuntimeError(f"pytest did not run: {run.stdout[-2000:]}{run.stderr[-2000:]}")
-    return lines[0].split(" ", 1)[1].split(" - ")[0]
+    lines = shown.read_text(encoding="utf-8", errors="replace").splitlines()
+    failed = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
+    if not failed:
+        raise RuntimeError("pytest did not run:\n" + "\n".join(lines[-20:]))
+    return failed[0].split(" ", 1)[1].split(" - ")[0]
+
+
+#: Processes that have the large libraries loaded already, and nothing of this repository.
+_FORKS = multiprocessing.get_context("forkserver")
+_PRELOADED = ["numpy", "torch", "transformers"]
+
+
+def _run_tests(copy: Path, arguments: Sequence[str], shown: Path) -> None:
+    """Run pytest in a copy; exit with its status."""
+    with shown.open("w", encoding="utf-8") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.chdir(copy)
+    folders = [
+        str(copy / name) for name in ("", "integrations/langchain", "integrations/llama_index")
+    ]
+    sys.path[:0] = folders
+    os.environ["PYTHONPATH"] = os.pathsep.join(folders)
+    sys.dont_write_bytecode = True  # of files that change back within a second
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    import pytest
+
+    sys.exit(int(pytest.main(list(arguments))))
 
 
 def outcome(fault: Fault, copies: Copies) -> Outcome:
@@ -596,6 +619,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="faults at a time")
     parser.add_argument("--output", type=Path, default=RESULTS, help="file name without suffix")
     arguments = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    _FORKS.set_forkserver_preload(_PRELOADED)
     faults = [fault for fault in FAULTS if arguments.only in f"{fault.path} {fault.name}"]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.jobs) as pool:
         copies = Copies(Path(folder))

@@ -32,10 +32,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """``@pytest.mark.pairs(names, cases)`` parametrizes a test by a choice of the cases."""
+    """``@pytest.mark.pairs(names, cases, by=...)``: by a choice of the cases, see `covering`."""
     for marker in metafunc.definition.iter_markers("pairs"):
         names, cases = marker.args
-        chosen = cases if metafunc.config.getoption("--all-pairs") else covering(cases)
+        chosen = (
+            cases if metafunc.config.getoption("--all-pairs") else covering(cases, **marker.kwargs)
+        )
         metafunc.parametrize(names, chosen)
 
 

@@ -16,7 +16,7 @@ from tests.retrieval.embedding import HashingEmbedder
 
 MIB = 2**20
 SIZE = 20_000 * min(tries(1), 20)  # repetitions; what is not linear takes minutes
-LONG = MIB * min(tries(1), 10)
+LONG = MIB // 4 * min(tries(1), 40)
 
 
 def pdf(*objects: bytes) -> bytes:

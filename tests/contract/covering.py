@@ -3,14 +3,16 @@
 The full product, every method on every family in every attention implementation, is some ten
 thousand tests. Most of them repeat each other: Llama, Mistral and Granite compute attention alike,
 and LPES and position interpolation change it alike. `covering` keeps as many of a test's cases as
-it takes that
+it takes that every family and every method occurs, and
 
-- every family occurs, and every method;
-- every method meets every trait that some family has (`combination_of`: grouped keys, a window, an
-  attention sink, partial rotation, ...) and every attention implementation;
-- every group of methods that share code (`GROUPS`) meets every combination of traits.
+- where a test is about what methods compute (``by="method"``): every method meets every trait that
+  some family has (`combination_of`: grouped keys, a window, an attention sink, partial rotation,
+  ...) and every attention implementation, and every group of methods that share code (`GROUPS`)
+  meets every combination of traits;
+- where it is about what is around them, such as caches, beams and what is left behind
+  (``by="group"``): every group of methods meets every trait and every attention implementation.
 
-The rest runs with ``--all-pairs``, which ``make contract`` passes.
+The rest runs with ``--all-pairs``, which ``make contract`` and ``make check`` pass.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from functools import lru_cache
+from typing import Literal
 
 from tests.families import FAMILIES
 
@@ -26,6 +29,7 @@ __all__ = ["GROUPS", "combination_of", "covering", "group_of"]
 
 Case = tuple[str, ...]
 Requirement = tuple[object, ...]
+By = Literal["method", "group"]
 
 #: Methods that change the same thing by the same code, by what their names begin with.
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -66,21 +70,22 @@ def combination_of(family: str) -> frozenset[tuple[str, object]]:
     return frozenset(values.items())
 
 
-def covering(cases: Iterable[Case]) -> list[Case]:
+def covering(cases: Iterable[Case], by: By = "method") -> list[Case]:
     """The cases of one test that the suite runs, in their order.
 
     Args:
         cases: a family, then labels: a method, an attention implementation, a number format, ...
             Without a method every trait occurs under every label, and not every family does.
+        by: whether each method has to meet every trait, or one of each group.
     """
-    return list(_covering(tuple(cases)))
+    return list(_covering(tuple(cases), by))
 
 
 @lru_cache
-def _covering(cases: tuple[Case, ...]) -> Sequence[Case]:
+def _covering(cases: tuple[Case, ...], by: By) -> Sequence[Case]:
     # Greedily: the case that meets most of what is still to be met. Among equals a checksum
     # decides, so that methods are spread over the families that are alike.
-    unmet = {case: _requirements(case) for case in cases}
+    unmet = {case: _requirements(case, by) for case in cases}
     chosen: set[Case] = set()
     while unmet := {case: needs for case, needs in unmet.items() if needs}:
         best = max(unmet, key=lambda case: (len(unmet[case]), zlib.crc32(repr(case).encode())))
@@ -91,17 +96,19 @@ def _covering(cases: tuple[Case, ...]) -> Sequence[Case]:
     return tuple(case for case in cases if case in chosen)
 
 
-def _requirements(case: Case) -> set[Requirement]:
+def _requirements(case: Case, by: By) -> set[Requirement]:
     family, *labels = case
     traits = combination_of(family)
-    methods = [label for label in labels if group_of(label)]
-    ways = [label for label in labels if label not in methods]
-    requirements: set[Requirement] = set()
-    for method in methods:
-        # All layers with a window: then none sees everything.
-        windows_only = len(FAMILIES[family].traits.sliding_layers) == 3
-        requirements |= {("family", family), (group_of(method), traits, windows_only)}
-        requirements |= {(method, other) for other in (*traits, *ways)}
-    if not methods:
-        requirements |= {(way, trait) for way in ways or [""] for trait in traits}
+    groups = {label: group for label in labels if (group := group_of(label))}
+    ways = [label for label in labels if label not in groups]
+    if not groups:
+        return {(way, trait) for way in ways or [""] for trait in traits}
+    requirements: set[Requirement] = {("family", family)}
+    for method, group in groups.items():
+        one = group if by == "group" else method
+        requirements |= {("method", method)} | {(one, other) for other in (*traits, *ways)}
+        if by == "method":
+            # All layers with a window: then none sees everything.
+            windows_only = len(FAMILIES[family].traits.sliding_layers) == 3
+            requirements.add((group, traits, windows_only))
     return requirements

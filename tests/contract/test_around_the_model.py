@@ -49,7 +49,7 @@ def tokens(prompt: Prompt) -> TokenizedPrompt:
     )
 
 
-@pytest.mark.pairs(("family", "method"), TAKEN)
+@pytest.mark.pairs(("family", "method"), TAKEN, by="group")
 def test_rows_of_a_left_padded_batch_equal_prompts_alone(
     family: str, method: str, family_model: FamilyModel
 ) -> None:
@@ -64,7 +64,7 @@ def test_rows_of_a_left_padded_batch_equal_prompts_alone(
         assert score.is_greedy  # the same tokens, fed at once
 
 
-@pytest.mark.pairs(("family", "method"), TAKEN)
+@pytest.mark.pairs(("family", "method"), TAKEN, by="group")
 def test_a_prompt_with_one_document_is_read_by_the_unmodified_model(
     family: str, method: str, family_model: FamilyModel
 ) -> None:
@@ -78,7 +78,7 @@ def test_a_prompt_with_one_document_is_read_by_the_unmodified_model(
         assert distance(changed, expected) < FAMILIES[family].tolerance
 
 
-@pytest.mark.pairs(("family", "method"), REFUSED)
+@pytest.mark.pairs(("family", "method"), REFUSED, by="group")
 def test_a_refusal_comes_with_the_model_and_names_what_works(
     family: str, method: str, family_model: FamilyModel
 ) -> None:

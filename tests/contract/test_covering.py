@@ -40,6 +40,18 @@ def test_every_group_of_methods_meets_every_combination_of_traits() -> None:
     assert combination_of("qwen2") == combination_of("llama")
 
 
+def test_by_group_every_group_of_methods_meets_every_trait() -> None:
+    chosen = covering(PAIRS, by="group")
+    assert len(chosen) < len(CHOSEN) / 2
+    assert {family for family, *_ in chosen} == {family for family, *_ in PAIRS}
+    assert {method for _, method, _ in chosen} == set(ACTIVE)
+    met, possible = (
+        {(group_of(m), trait) for family, m, _ in cases for trait in combination_of(family)}
+        for cases in (chosen, PAIRS)
+    )
+    assert met == possible
+
+
 def test_every_method_of_the_tables_is_in_a_group() -> None:
     for name in (*EXAMPLES, *ACTIVE, *AROUND, *ORDER_FREE):
         assert group_of(name), f"say in covering.py which methods {name} shares its code with"

@@ -48,7 +48,7 @@ def _under(model: Any, method: str, prompts: list[Prompt], **settings: Any) -> T
     return sequences[:, ids.shape[1] :]
 
 
-@pytest.mark.pairs(("family", "method"), TAKEN)
+@pytest.mark.pairs(("family", "method"), TAKEN, by="group")
 def test_beams_of_a_batch_equal_beams_of_each_prompt(
     family: str, method: str, family_model: FamilyModel
 ) -> None:
@@ -95,7 +95,7 @@ def test_several_samples_of_a_prompt_share_its_layout(
         assert all(token in pair for token, pair in zip(samples[row], likely, strict=True))
 
 
-@pytest.mark.pairs(("family", "method", "implementation"), STATIC)
+@pytest.mark.pairs(("family", "method", "implementation"), STATIC, by="group")
 def test_a_static_cache_gives_what_a_growing_one_gives(
     family: str, method: str, implementation: str, family_model: FamilyModel
 ) -> None:
@@ -142,7 +142,7 @@ def test_rescaled_positions_take_a_prompt_in_pieces(method: str, family_model: F
     assert distance(pieces_logits, logits) < FAMILIES["llama"].tolerance
 
 
-@pytest.mark.pairs(("family", "method"), TAKEN)
+@pytest.mark.pairs(("family", "method"), TAKEN, by="group")
 def test_a_block_can_run_its_prompt_again(
     family: str, method: str, family_model: FamilyModel
 ) -> None:

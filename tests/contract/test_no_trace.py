@@ -88,7 +88,7 @@ def projection_of(attention: nn.Module) -> nn.Module:
     )
 
 
-@pytest.mark.pairs(("family", "method"), TAKEN)
+@pytest.mark.pairs(("family", "method"), TAKEN, by="group")
 def test_nothing_is_left_after_generation(
     family: str, method: str, family_model: FamilyModel
 ) -> None:
@@ -97,7 +97,7 @@ def test_nothing_is_left_after_generation(
         generated(model, [LONG], steps=2)
 
 
-@pytest.mark.pairs(("family", "method"), TAKEN)
+@pytest.mark.pairs(("family", "method"), TAKEN, by="group")
 def test_nothing_is_left_after_an_exception_in_the_prompt(
     family: str, method: str, family_model: FamilyModel
 ) -> None:
@@ -113,7 +113,7 @@ def test_nothing_is_left_after_an_exception_in_the_prompt(
         generated(model, [LONG], steps=2)
 
 
-@pytest.mark.pairs(("family", "method"), TAKEN)
+@pytest.mark.pairs(("family", "method"), TAKEN, by="group")
 def test_nothing_is_left_after_an_exception_while_decoding(
     family: str, method: str, family_model: FamilyModel
 ) -> None:
@@ -127,7 +127,7 @@ def test_nothing_is_left_after_an_exception_while_decoding(
         generated(model, [LONG], steps=3)
 
 
-@pytest.mark.pairs(("family", "method"), REFUSED)
+@pytest.mark.pairs(("family", "method"), REFUSED, by="group")
 def test_nothing_is_left_after_a_refusal(
     family: str, method: str, family_model: FamilyModel
 ) -> None:
@@ -189,7 +189,7 @@ def test_modules_stay_in_training_or_evaluation(family: str) -> None:
     assert [module.training for module in model.modules()] == modes
 
 
-@pytest.mark.pairs(("family", "method"), TAKEN)
+@pytest.mark.pairs(("family", "method"), TAKEN, by="group")
 def test_other_threads_see_the_unmodified_model(
     family: str, method: str, family_model: FamilyModel
 ) -> None:
