@@ -55,7 +55,7 @@ from rag_middle.calibration import (
     make_search,
 )
 from rag_middle.calibration.examples import digest
-from rag_middle.calibration.genetic import Genome
+from rag_middle.calibration.searches.genetic import Genome
 from rag_middle.evaluation import InventedDocuments
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.methods import LPES

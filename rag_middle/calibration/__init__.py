@@ -3,22 +3,20 @@
 ::
 
     examples, held_out = draw_examples(task, "lpes")
-    found = calibrate(model, "lpes", examples, held_out, out="my-model.json")
-    print(found.verdict)
+    calibration = calibrate(model, "lpes", examples, held_out, out="my-model.json")
+    print(calibration.verdict)
 
 ``"lpes:paper"`` in both places is the paper's search, at the paper's sizes.
 
 The objective is any function of a method; the built-in one is the mean over `Example`s, which
-`draw_examples` makes of the evaluation's tasks.
+`draw_examples` takes from the evaluation's tasks.
 """
 
 from rag_middle.calibration.calibrate import Calibration, calibrate
+from rag_middle.calibration.cost import Estimate
 from rag_middle.calibration.drawing import draw_examples
-from rag_middle.calibration.estimating import Estimate
 from rag_middle.calibration.evaluator import Candidate, Evaluator
-from rag_middle.calibration.examples import Example, ScoringScheme, digest, is_chat
-from rag_middle.calibration.genetic import CurveSearch, evolve
-from rag_middle.calibration.held_out import HeldOut, held_out_check
+from rag_middle.calibration.examples import Example, ScoringScheme, digest
 from rag_middle.calibration.hidden_states import mean_hidden_states, random_texts
 from rag_middle.calibration.objective import Criterion, ExampleObjective, Objective, Outcome
 from rag_middle.calibration.racing import Race
@@ -26,13 +24,16 @@ from rag_middle.calibration.searches import (
     PRESETS,
     SEARCHES,
     ChannelSearch,
-    Found,
     InitialTokenSearch,
     LayerSearch,
     RatioSearch,
     Search,
+    SearchInputs,
+    SearchResult,
     make_search,
 )
+from rag_middle.calibration.searches.genetic import CurveSearch, evolve
+from rag_middle.calibration.verdict import HeldOutCheck, check_held_out
 from rag_middle.calibration.workers import FromDisk, InProcess, Job, Processes, RayWorkers, Workers
 
 __all__ = [
@@ -47,9 +48,8 @@ __all__ = [
     "Evaluator",
     "Example",
     "ExampleObjective",
-    "Found",
     "FromDisk",
-    "HeldOut",
+    "HeldOutCheck",
     "InProcess",
     "InitialTokenSearch",
     "Job",
@@ -62,13 +62,14 @@ __all__ = [
     "RayWorkers",
     "ScoringScheme",
     "Search",
+    "SearchInputs",
+    "SearchResult",
     "Workers",
     "calibrate",
+    "check_held_out",
     "digest",
     "draw_examples",
     "evolve",
-    "held_out_check",
-    "is_chat",
     "make_search",
     "mean_hidden_states",
     "random_texts",

@@ -8,32 +8,32 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
 import rag_middle
-from rag_middle.calibration.checks import require_whole
-from rag_middle.calibration.estimating import Estimate, estimate, timed
-from rag_middle.calibration.evaluator import Candidate, Evaluator, Progress
-from rag_middle.calibration.examples import Example, digest, is_chat
-from rag_middle.calibration.held_out import held_out_check
+from rag_middle.calibration.cost import Estimate, estimate_cost, measure_pace
+from rag_middle.calibration.evaluator import Candidate, Evaluator, ScoringProgress
+from rag_middle.calibration.examples import Example, digest
 from rag_middle.calibration.journal import open_journal
-from rag_middle.calibration.making_profile import made_profile
 from rag_middle.calibration.objective import Criterion, ExampleObjective, Objective
-from rag_middle.calibration.searches import Search, make_search
-from rag_middle.calibration.workers import InProcess, Workers, threads
+from rag_middle.calibration.searches import Search, SearchInputs, make_search
+from rag_middle.calibration.searches.base import require_whole
+from rag_middle.calibration.verdict import check_held_out, make_profile
+from rag_middle.calibration.workers import InProcess, Workers, torch_threads
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.methods import NoMethod
 from rag_middle.profiles import Profile, write_profile
+from rag_middle.tokens import TemplateName, uses_chat_template
 
 __all__ = ["Calibration", "calibrate"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What a calibration found.
+    """The result of a calibration.
 
     Attributes:
         profile: the best settings, whether they help or not; `Profile.recommended` says that.
@@ -58,11 +58,11 @@ def calibrate(
     seed: int = 0,
     threads_each: int = 1,
     max_batch_size: int = 8,
-    template: Literal["auto", "chat", "raw"] = "auto",
+    template: TemplateName = "auto",
     state: str | Path | None = None,
     out: str | Path | None = None,
     data: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
+    progress: ScoringProgress | None = None,
     estimated: Callable[[Estimate], None] | None = None,
 ) -> Calibration:
     """Search for settings that suit a model.
@@ -74,22 +74,22 @@ def calibrate(
         model: to fit; left as it is found.
         search: what to try, or the method's name for its usual search.
         examples: that candidates are compared on.
-        held_out: that the winner is checked on, every question at the same places; the search
-            never sees them.
+        held_out: examples that the winner is checked on, every question at the same positions;
+            the search never sees them.
         objective: any function of a method, instead of the mean over `examples`; it runs in this
             process. Its scores have no intervals, so nothing is recommended.
-        criterion: what the mean is of; by default what suits the search and the model.
-        workers: makes workers that score examples; by default this process does.
+        criterion: what candidates are compared by; by default what suits search and model.
+        workers: creates the workers that score examples; by default this process does.
         seed: of whatever is drawn.
         threads_each: of PyTorch, here and in every worker.
         max_batch_size: prompts per forward pass.
-        template: as in generation; workers are made with the same one.
+        template: as in generation; the workers must have the same one.
         state: file to continue from, written after every candidate, or after several that share
-            the model's reading of prompts.
+            the prefill of prompts.
         out: file for the profile.
-        data: what the examples are, for the profile.
-        progress: told after every candidate.
-        estimated: told the cost once, before the search begins.
+        data: description of the examples, for the profile.
+        progress: called after every candidate.
+        estimated: called with the cost once, before the search begins.
 
     Raises:
         CalibrationConfigError: neither examples nor an objective, or a search that is not for
@@ -98,89 +98,16 @@ def calibrate(
         UnsupportedArchitectureError: the model cannot take the method.
         WorkerError: workers ended again and again.
     """
-    chosen = make_search(search) if isinstance(search, str) else search
+    if isinstance(search, str):
+        search = make_search(search)
     require_whole(0, seed=seed)
     require_whole(1, threads_each=threads_each, max_batch_size=max_batch_size)
-    _check(examples, held_out, objective, workers)
-    chat = is_chat(model.tokenizer, template)
-    by = criterion or chosen.criterion_for(chat=chat)
-    # Held-out answers are right or wrong, which likelihoods do not say.
-    verdicts: Criterion = "generated_answer" if chat else "exact_match"
-    check_by = verdicts if by == "log_likelihood" else by
-    every = (*examples, *held_out)
-    how: dict[str, Any] = {"max_batch_size": max_batch_size, "template": template}
-    with threads(threads_each):
-        facts = model_facts(model.model, model.tokenizer)
-        identity = {
-            "search": chosen.to_dict(),
-            "criterion": by if objective is None else "custom",
-            "checked_by": check_by,
-            "seed": seed,
-            "model": asdict(facts),
-            "data": {
-                "search": _described(examples),
-                "held_out": _described(held_out),
-                **(data or {}),
-            },
-            "software": _software(),
-            "threads": threads_each,
-            "batch": max_batch_size,
-            "template": template,
-        }
-        with open_journal(None if state is None else Path(state), identity) as journal:
-            if objective is not None:
-                team: Workers = InProcess(objective)
-            elif workers is not None:
-                team = workers(every, by)
-            else:
-                team = InProcess(ExampleObjective(model, every, criterion=by, **how))
-            with closing(team):
-                evaluator = Evaluator(
-                    team,
-                    journal,
-                    examples=len(examples) if objective is None else None,
-                    progress=progress,
-                )
-                evaluator.expected = 1 + chosen.most_candidates(model)  # refuses what does not fit
-                known = "none" in journal
-                if estimated and objective is None:
-                    pace = None if known else timed(model, chosen, examples, by, **how)
-                    estimated(
-                        estimate(
-                            model, chosen, examples, len(held_out), team.count, pace, by, chat=chat
-                        )
-                    )
-                begun = perf_counter()
-                [before] = evaluator.outcomes([Candidate("none", NoMethod())])
-                if estimated and objective is not None:
-                    count = evaluator.expected - 1
-                    seconds = None if known else count * (perf_counter() - begun)
-                    estimated(Estimate(candidates=count, questions=0, prompts=0, seconds=seconds))
-                found = chosen.run(
-                    model, examples, evaluator, seed=seed, max_batch_size=max_batch_size
-                )
-                best = found.ranked[0] if found.ranked else None
-                checked = None
-                if best is not None and objective is None and held_out:
-                    methods = {"none": NoMethod(), best[0].key: best[0].method}
-                    outcomes = evaluator.held_out(methods, len(every), check_by)
-                    checked = held_out_check(held_out, *outcomes, seed=seed)
-                trace = evaluator.trace
-    if best:
-        model.checked_method(best[0].method)  # that it reaches the model
-    profile = made_profile(identity, facts, before, found, checked, trace)
-    if out is not None:
-        write_profile(profile, out)
-    return Calibration(profile=profile, verdict=profile.note, hidden=found.hidden)
-
-
-def _check(
-    examples: Sequence[Example],
-    held_out: Sequence[Example],
-    objective: Objective | None,
-    workers: Any,
-) -> None:
-    """Refuse what cannot be calibrated on."""
+    shared = {e.question for e in examples} & {e.question for e in held_out}
+    if shared:
+        raise CalibrationConfigError(
+            f"{len(shared)} held-out questions are among those of the search ({min(shared)!r}): "
+            "the check would say nothing. Hold out others."
+        )
     if objective is None and not examples:
         raise CalibrationConfigError("Give examples to compare candidates on, or an objective.")
     if objective is not None and workers is not None:
@@ -188,22 +115,102 @@ def _check(
             "An objective of your own runs in this process: leave workers out, or spread the work "
             "in the objective."
         )
-    seen = {each.question for each in examples} & {each.question for each in held_out}
-    if seen:
-        raise CalibrationConfigError(
-            f"{len(seen)} held-out questions are among those of the search ({min(seen)!r}): the "
-            "check would say nothing. Hold out others."
-        )
+    chat = uses_chat_template(model.tokenizer, template)
+    criterion = criterion or search.criterion_for(chat=chat)
+    # Held-out answers are right or wrong, which likelihoods do not say.
+    accuracy_criterion: Criterion = "generated_answer" if chat else "exact_match"
+    held_out_criterion = accuracy_criterion if criterion == "log_likelihood" else criterion
+    all_examples = (*examples, *held_out)
+    packages = ("torch", "transformers", "tokenizers", "numpy")
+    with torch_threads(threads_each):
+        facts = model_facts(model.model, model.tokenizer)
+        identity = {
+            "search": search.to_dict(),
+            "criterion": criterion if objective is None else "custom",
+            "checked_by": held_out_criterion,
+            "seed": seed,
+            "model": asdict(facts),
+            "data": {
+                "search": _description(examples),
+                "held_out": _description(held_out),
+                **(data or {}),
+            },
+            "software": {
+                "rag-middle": rag_middle.__version__,
+                **{package: version(package) for package in packages},
+            },
+            "threads": threads_each,
+            "batch": max_batch_size,
+            "template": template,
+        }
+        with open_journal(None if state is None else Path(state), identity) as journal:
+            how: dict[str, Any] = {"max_batch_size": max_batch_size, "template": template}
+            if objective is not None:
+                team: Workers = InProcess(objective)
+            elif workers is not None:
+                team = workers(all_examples, criterion)
+            else:
+                team = InProcess(ExampleObjective(model, all_examples, criterion=criterion, **how))
+            with closing(team):
+                evaluator = Evaluator(
+                    team,
+                    journal,
+                    examples=len(examples) if objective is None else None,
+                    progress=progress,
+                )
+                max_candidates = search.max_candidates(model)  # refuses what does not fit
+                evaluator.max_candidates = 1 + max_candidates
+                continued = "none" in journal
+                if estimated and objective is None:
+                    pace = None
+                    if not continued:
+                        pace = measure_pace(model, search, examples, criterion, **how)
+                    estimated(
+                        estimate_cost(
+                            model,
+                            search,
+                            examples,
+                            criterion,
+                            pace,
+                            held_out=len(held_out),
+                            workers=team.count,
+                            chat=chat,
+                        )
+                    )
+                start = perf_counter()
+                [before] = evaluator.outcomes([Candidate("none", NoMethod())])
+                if estimated and objective is not None:
+                    seconds = None if continued else max_candidates * (perf_counter() - start)
+                    estimated(
+                        Estimate(candidates=max_candidates, questions=0, prompts=0, seconds=seconds)
+                    )
+                result = search.run(
+                    SearchInputs(
+                        model=model,
+                        examples=examples,
+                        evaluator=evaluator,
+                        seed=seed,
+                        max_batch_size=max_batch_size,
+                    )
+                )
+                check = None
+                if result.ranked and objective is None and held_out:
+                    best = result.ranked[0][0]
+                    outcomes = evaluator.held_out(
+                        {"none": NoMethod(), best.key: best.method},
+                        len(all_examples),
+                        held_out_criterion,
+                    )
+                    check = check_held_out(held_out, *outcomes, seed=seed)
+                trace = evaluator.trace
+    if result.ranked:
+        model.checked_method(result.ranked[0][0].method)  # that it reaches the model
+    profile = make_profile(identity, facts, before, result, check, trace)
+    if out is not None:
+        write_profile(profile, out)
+    return Calibration(profile=profile, verdict=profile.note, hidden=result.hidden)
 
 
-def _described(examples: Sequence[Example]) -> dict[str, Any]:
+def _description(examples: Sequence[Example]) -> dict[str, Any]:
     questions = len({example.question for example in examples})
     return {"questions": questions, "prompts": len(examples), "sha256": digest(examples)}
-
-
-def _software() -> dict[str, str]:
-    packages = ("torch", "transformers", "tokenizers", "numpy")
-    return {
-        "rag-middle": rag_middle.__version__,
-        **{package: version(package) for package in packages},
-    }

@@ -1,4 +1,4 @@
-"""Questions of an evaluation task, as the examples of a calibration."""
+"""Examples of a calibration from the questions of an evaluation task."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_examples"]
 
-_HELD_OUT_PLACES = 5
+_HELD_OUT_POSITIONS = 5
 
 
 def draw_examples(
@@ -30,25 +30,25 @@ def draw_examples(
     seed: int = 0,
     chat: bool = False,
 ) -> tuple[list[Example], list[Example]]:
-    """Examples of the search, and others that it never sees.
+    """Examples for the search, and held-out ones.
 
-    Every question of the search is asked once for each weight, with its gold document at places
-    that are spread evenly from the first to the last: three weights are of begin, middle and end.
-    A held-out question is asked at five places, which count alike.
+    Every question of the search is asked once per weight, with its gold document at positions
+    spread evenly from first to last: three weights stand for begin, middle and end. A held-out
+    question is asked at five positions of equal weight.
 
     Args:
         task: with gold documents and answers whose likelihood can be measured.
         search: that the examples are for, or its name.
-        questions: of the search; by default as many as the search has.
-        held_out: questions to check on, likewise; where the data has too few of both, both become
+        questions: of the search; by default as many as the search asks.
+        held_out: held-out questions, likewise; where the data has too few of both, both become
             fewer.
-        weights: of the places; by default those of the search.
-        seed: of what is drawn.
+        weights: of the positions; by default those of the search.
+        seed: of the drawing.
         chat: the answer begins a turn of a chat, and needs no space before it.
 
     Raises:
         CalibrationConfigError: the task has no gold documents, no single right answers, or too
-            few questions; or weights that make no sense.
+            few questions; or invalid weights.
     """
     from rag_middle.evaluation.conditions import position, spread_positions
 
@@ -58,10 +58,11 @@ def draw_examples(
             "right answer. Use own_questions, multi_document_qa or key_value_retrieval, or an "
             "objective of your own in Python."
         )
-    chosen = make_search(search) if isinstance(search, str) else search
-    questions = chosen.questions if questions is None else questions
-    held_out = chosen.held_out if held_out is None else held_out
-    by_place = _weights_by_place(chosen.weights if weights is None else weights, task.num_positions)
+    if isinstance(search, str):
+        search = make_search(search)
+    questions = search.questions if questions is None else questions
+    held_out = search.held_out if held_out is None else held_out
+    weight_at = _position_weights(search.weights if weights is None else weights, task.num_positions)
     items = task.items(questions + held_out, seed)
     # A file may be sorted; the first questions of the search should be like all of them.
     random.Random(f"calibration {seed}").shuffle(items)
@@ -74,13 +75,13 @@ def draw_examples(
         )
     metric = task.metrics[0] if task.metrics[0] in ANSWER_METRICS else "best_subspan_em"
 
-    def example(item: Item, place: int, weight: float = 1.0) -> Example:
-        at = position(place)
-        prompt, answer = task.prompt(item, at), task.target(item, at)
+    def example(item: Item, gold_position: int, weight: float = 1.0) -> Example:
+        condition = position(gold_position)
+        prompt, answer = task.prompt(item, condition), task.target(item, condition)
         spaced = chat or prompt.suffix[-1:].isspace()
         return Example(
             question=item.id,
-            place=place,
+            position=gold_position,
             prompt=prompt,
             answer=answer if spaced else f" {answer}",
             answers=item.answers,
@@ -89,18 +90,18 @@ def draw_examples(
             weight=weight,
         )
 
-    places = spread_positions(task.num_positions, _HELD_OUT_PLACES)
+    positions = spread_positions(task.num_positions, _HELD_OUT_POSITIONS)
     return (
-        [example(item, place, weight) for item in items[:cut] for place, weight in by_place],
-        [example(item, place) for item in items[cut:] for place in places],
+        [example(item, at, weight) for item in items[:cut] for at, weight in weight_at.items()],
+        [example(item, at) for item in items[cut:] for at in positions],
     )
 
 
-def _weights_by_place(weights: Sequence[float], places: int) -> list[tuple[int, float]]:
-    """0-based places with their weights; what falls on one place is added, what has none left out.
+def _position_weights(weights: Sequence[float], documents: int) -> dict[int, float]:
+    """Weight by 0-based position: added up where positions coincide, left out where 0.
 
     Raises:
-        CalibrationConfigError: fewer than two, or weights that are negative or all zero.
+        CalibrationConfigError: fewer than two weights, negative ones, or all zero.
     """
     if (
         len(weights) < 2
@@ -108,12 +109,12 @@ def _weights_by_place(weights: Sequence[float], places: int) -> list[tuple[int, 
         or not any(weights)
     ):
         raise CalibrationConfigError(
-            "weights must be at least two numbers >= 0, of places from the first to the last, not "
-            f"all 0 (begin, middle and end: 0.2, 0.3, 0.5); got {list(weights)}."
+            "weights must be at least two numbers >= 0, of positions from the first to the last, "
+            f"not all 0 (begin, middle and end: 0.2, 0.3, 0.5); got {list(weights)}."
         )
-    by_place: dict[int, float] = {}
+    weight_at: dict[int, float] = {}
     for index, weight in enumerate(weights):
-        place = index * (places - 1) // (len(weights) - 1)
         if weight:
-            by_place[place] = by_place.get(place, 0.0) + weight
-    return list(by_place.items())
+            position = index * (documents - 1) // (len(weights) - 1)
+            weight_at[position] = weight_at.get(position, 0.0) + weight
+    return weight_at

@@ -12,10 +12,10 @@ from rag_middle.calibration.racing import Race
 from rag_middle.calibration.workers import Job, Workers
 from rag_middle.methods import Method
 
-__all__ = ["Candidate", "Evaluator", "Progress"]
+__all__ = ["Candidate", "Evaluator", "ScoringProgress"]
 
-#: Told how many candidates have been scored, and how many there will be at most.
-Progress = Callable[[int, int], None]
+#: Called with how many candidates have been scored, and how many there will be at most.
+ScoringProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Candidate:
     """Settings to try.
 
     Attributes:
-        key: what they are, in short; equal settings have equal keys.
+        key: short description of the settings; equal settings have equal keys.
         method: with these settings.
         details: for the trace in the profile.
     """
@@ -40,7 +40,10 @@ class Evaluator:
         workers: that score.
         journal: of the search.
         examples: how many the search has; None where the objective has none.
-        progress: told after every candidate.
+        progress: called after every candidate.
+
+    Attributes:
+        max_candidates: for `progress`; set once the search is known.
     """
 
     def __init__(
@@ -49,87 +52,87 @@ class Evaluator:
         journal: Journal,
         *,
         examples: int | None,
-        progress: Progress | None = None,
+        progress: ScoringProgress | None = None,
     ) -> None:
         self._workers = workers
         self._journal = journal
         self._examples = examples
         self._progress = progress
-        self._scored: dict[str, Candidate] = {}
-        self.expected = 0
+        self._candidates: dict[str, Candidate] = {}
+        self.max_candidates = 0
 
     def outcomes(
-        self, candidates: Sequence[Candidate], race: Race | None = None, *, together: int = 1
+        self, candidates: Sequence[Candidate], race: Race | None = None, *, group_size: int = 1
     ) -> list[Outcome]:
         """An outcome for every candidate, in order; equal ones are scored once.
 
         Args:
             candidates: any number.
             race: when to give a candidate up.
-            together: how many are scored at a time, where the objective has examples: of use where
-                candidates can share the model's reading of a prompt.
+            group_size: how many are scored at a time, where the objective has examples: useful
+                where candidates can share the prefill of a prompt.
         """
         for candidate in candidates:
-            self._scored.setdefault(candidate.key, candidate)
-        self._run(
+            self._candidates.setdefault(candidate.key, candidate)
+        return self._run(
             [
                 Job(
-                    key=each.key,
-                    method=each.method,
+                    key=candidate.key,
+                    method=candidate.method,
                     stop=self._examples,
                     race=race,
-                    together=1 if self._examples is None else together,
+                    group_size=1 if self._examples is None else group_size,
                 )
-                for each in candidates
+                for candidate in candidates
             ]
         )
-        return [self._journal[each.key] for each in candidates]
 
-    def held_out(self, named: dict[str, Method], stop: int, criterion: Criterion) -> list[Outcome]:
+    def held_out(
+        self, methods: dict[str, Method], stop: int, criterion: Criterion
+    ) -> list[Outcome]:
         """Outcomes of methods on the examples after those of the search, up to `stop`."""
-        jobs = [
-            Job(
-                key=f"held out: {key}",
-                method=method,
-                start=self._examples or 0,
-                stop=stop,
-                criterion=criterion,
-            )
-            for key, method in named.items()
-        ]
-        self._run(jobs)
-        return [self._journal[job.key] for job in jobs]
+        return self._run(
+            [
+                Job(
+                    key=f"held out: {key}",
+                    method=method,
+                    start=self._examples or 0,
+                    stop=stop,
+                    criterion=criterion,
+                )
+                for key, method in methods.items()
+            ]
+        )
 
     @property
     def trace(self) -> list[dict[str, Any]]:
         """Every candidate with its score, in the order in which the search asked for them.
 
-        The same whoever scored them when: what is in it comes from seed and scores alone. The
-        score of a candidate that was dropped is over the prompts that it was tried on, which are
-        the hardest to tell.
+        Independent of workers and timing: it follows from seed and scores alone. The score of a
+        candidate that was dropped is over the prompts that it was scored on, which are those on
+        which candidates differ most.
         """
-        found = []
-        for key, candidate in self._scored.items():
-            outcome = self._journal[key]
-            found.append(
-                {
-                    "candidate": key,
-                    **candidate.details,
-                    "score": outcome.score,
-                    "prompts": outcome.prompts or None,
-                    "complete": outcome.complete,
-                }
-            )
-        return found
+        return [
+            {
+                "candidate": key,
+                **candidate.details,
+                "score": outcome.score,
+                "prompts": outcome.prompts or None,
+                "complete": outcome.complete,
+            }
+            for key, candidate in self._candidates.items()
+            for outcome in [self._journal[key]]
+        ]
 
-    def _run(self, jobs: Sequence[Job]) -> None:
+    def _run(self, jobs: Sequence[Job]) -> list[Outcome]:
         missing = {job.key: job for job in jobs if job.key not in self._journal}
-        self._tell()
+        self._report_progress()
         for job, outcome in self._workers.outcomes(list(missing.values())):
             self._journal.add(job.key, outcome)
-            self._tell()
+            self._report_progress()
+        return [self._journal[job.key] for job in jobs]
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         if self._progress:
-            done = sum(key in self._journal for key in self._scored)
-            self._progress(done, max(self.expected, len(self._scored)))
+            scored = sum(key in self._journal for key in self._candidates)
+            self._progress(scored, max(self.max_candidates, len(self._candidates)))

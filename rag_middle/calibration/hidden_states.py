@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,12 +24,12 @@ __all__ = ["mean_hidden_states", "random_texts"]
 def random_texts(
     model: RagMiddleModel, examples: Sequence[Example], *, count: int, tokens: int, seed: int
 ) -> Tensor:
-    """Texts of documents in random order, one after the other: ids `[count, tokens]`.
+    """Texts of documents in random order: ids `[count, tokens]`.
 
-    What a text says averages out over many; what is left is the place of a token.
+    Over many texts, content averages out, and what depends on a token's position is left.
 
     Args:
-        model: whose tokenizer counts.
+        model: whose tokenizer is used.
         examples: whose documents are taken.
         count: of texts.
         tokens: of each text.
@@ -37,10 +38,10 @@ def random_texts(
     Raises:
         CalibrationConfigError: no document has any text.
     """
-    texts = {doc.render(): None for each in examples for doc in each.prompt.documents}
+    texts = {doc.render(): None for example in examples for doc in example.prompt.documents}
     pieces = [ids for ids in (model.token_ids(text + "\n\n") for text in texts) if ids]
     if not pieces:
-        raise CalibrationConfigError("The documents are empty: there is no text to look at.")
+        raise CalibrationConfigError("The documents are empty: there is no text to read.")
     rng = random.Random(f"texts {seed}")
     rows = []
     for _ in range(count):
@@ -53,10 +54,10 @@ def random_texts(
 
 @torch.no_grad()
 def mean_hidden_states(model: RagMiddleModel, texts: Tensor, *, max_batch_size: int = 8) -> Tensor:
-    """What comes out of every decoder layer, averaged over texts: float32 `[layers, n, hidden]`.
+    """Output of every decoder layer, averaged over texts: float32 `[layers, n, hidden]`.
 
-    Each layer's states are added up as they pass, so that memory holds one layer of one batch
-    besides the sums. Sums are float64.
+    Each layer's states are added up during the forward pass, so that memory holds one layer of one
+    batch beside the sums. Sums are float64.
 
     Args:
         model: left as it is found; its method is not used.
@@ -64,50 +65,37 @@ def mean_hidden_states(model: RagMiddleModel, texts: Tensor, *, max_batch_size: 
         max_batch_size: texts per forward pass.
 
     Raises:
-        CalibrationConfigError: the decoder's layers cannot be told.
+        CalibrationConfigError: the decoder layers cannot be identified.
     """
     inner = model.model
     require_uncompiled(inner, model_traits(inner))
     layers = _decoder_layers(inner)
-    sums: list[Tensor | None] = [None] * len(layers)
+    sums: dict[int, Tensor] = {}
 
-    def keep(index: int, output: Any) -> None:
+    def add_output(index: int, _module: nn.Module, _input: Any, output: Any) -> None:
         states: Tensor = output[0] if isinstance(output, tuple) else output
-        added = states.double().sum(dim=0).cpu()
-        before = sums[index]
-        sums[index] = added if before is None else before + added
+        batch_sum = states.double().sum(dim=0).cpu()
+        sums[index] = sums[index] + batch_sum if index in sums else batch_sum
 
-    with in_eval_mode(inner), _watched(layers, keep):
+    with in_eval_mode(inner), ExitStack() as hooks:
+        for index, layer in enumerate(layers):
+            hooks.callback(layer.register_forward_hook(partial(add_output, index)).remove)
         for batch in texts.split(max_batch_size):
             inner(input_ids=batch.to(model.device), use_cache=False)
-    return torch.stack([total.div(len(texts)).float() for total in sums if total is not None])
+    return torch.stack([sums[index].div(len(texts)).float() for index in sorted(sums)])
 
 
-@contextmanager
-def _watched(layers: Sequence[nn.Module], keep: Any) -> Iterator[None]:
-    with ExitStack() as stack:
-        for index, layer in enumerate(layers):
-
-            def hook(_module: nn.Module, _input: Any, output: Any, at: int = index) -> None:
-                keep(at, output)
-
-            stack.callback(layer.register_forward_hook(hook).remove)
-        yield
-
-
-def _decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
-    """The list of as many equal modules as the model has decoder layers."""
+def _decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
+    """The first list of modules of one class that is as long as the model has decoder layers."""
     count = model_traits(model).num_layers
-    found = [
-        list(module)
-        for module in model.modules()
-        if isinstance(module, nn.ModuleList)
-        and len(module) == count
-        and len({type(each) for each in module}) == 1
-    ]
-    if not found:
-        raise CalibrationConfigError(
-            f"The {count} decoder layers of this {model.config.model_type} model cannot be told "
-            "from its other modules: its positional channels cannot be searched for."
-        )
-    return found[0]
+    for module in model.modules():
+        if (
+            isinstance(module, nn.ModuleList)
+            and len(module) == count
+            and len({type(layer) for layer in module}) == 1
+        ):
+            return module
+    raise CalibrationConfigError(
+        f"The {count} decoder layers of this {model.config.model_type} model cannot be told "
+        "from its other modules: its positional channels cannot be searched for."
+    )

@@ -1,4 +1,4 @@
-"""What a search has found out so far, on disk after every candidate."""
+"""The outcomes of a search so far, on disk after every candidate."""
 
 from __future__ import annotations
 
@@ -27,21 +27,28 @@ class Journal:
     """Outcomes by candidate, each written before it is used.
 
     A search asks for the same candidates in the same order whenever the outcomes are the same, so
-    that one that was killed is continued by starting it again: what is here needs no second run.
+    one that was killed is continued by starting it again: outcomes in the journal are not computed
+    a second time.
+
+    Args:
+        file: unbuffered; None to keep outcomes in memory only.
+        outcomes: that the file holds.
     """
 
-    def __init__(self, file: FileIO | None, known: dict[str, Outcome]) -> None:
+    def __init__(
+        self, file: FileIO | None = None, outcomes: Mapping[str, Outcome] | None = None
+    ) -> None:
         self._file = file
-        self._known = known
+        self._outcomes = dict(outcomes or {})
 
     def __contains__(self, key: str) -> bool:
-        return key in self._known
+        return key in self._outcomes
 
     def __getitem__(self, key: str) -> Outcome:
-        return self._known[key]
+        return self._outcomes[key]
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._outcomes)
 
     def add(self, key: str, outcome: Outcome) -> None:
         """Keep an outcome; on disk when this returns.
@@ -50,31 +57,24 @@ class Journal:
             CalibrationStateError: the file cannot be written; what it holds is whole.
         """
         if self._file is not None:
-            self._write({"key": key, "outcome": asdict(outcome)})
-        self._known[key] = outcome
-
-    def _write(self, content: Mapping[str, Any]) -> None:
-        assert self._file is not None
-        try:
-            append(self._file, _line(content))
-        except OSError as error:
-            raise _cannot_write(str(self._file.name), error) from error
+            _append_line(self._file, {"key": key, "outcome": asdict(outcome)})
+        self._outcomes[key] = outcome
 
 
 @contextmanager
 def open_journal(path: Path | None, identity: Mapping[str, Any]) -> Iterator[Journal]:
-    """The journal in a file, which is made where there is none; in memory without one.
+    """The journal in a file, which is created if it does not exist; in memory without a file.
 
     Args:
         path: of the file.
-        identity: of the search, JSON-ready; it must be that of an existing file.
+        identity: of the search, JSON-ready; must equal that in an existing file.
 
     Raises:
         CalibrationStateError: the file belongs to another search, is damaged, is in use,
             or cannot be written.
     """
     if path is None:
-        yield Journal(None, {})
+        yield Journal()
         return
     lock = FileLock(path.with_suffix(".lock"))
     try:
@@ -85,95 +85,91 @@ def open_journal(path: Path | None, identity: Mapping[str, Any]) -> Iterator[Jou
             f"{path} is in use by another search. Wait for it, or choose another folder (--out)."
         ) from None
     except OSError as error:
-        raise _cannot_write(str(path), error) from error
+        raise _write_error(path, error) from error
     try:
-        known, kept = _read(path, identity)
-        with _opened(path, kept) as file:
-            journal = Journal(file, known)
-            if not kept:
-                journal._write({"format": _FORMAT, "identity": identity})
-            yield journal
+        outcomes, whole_bytes = _read(path, identity)
+        try:
+            file = path.open("r+b" if path.exists() else "w+b", buffering=0)
+            # The last line may be torn where the search was killed: its candidate runs again.
+            file.truncate(whole_bytes)
+        except OSError as error:
+            raise _write_error(path, error) from error
+        with file:
+            if not whole_bytes:
+                _append_line(file, {"format": _FORMAT, "identity": identity})
+            yield Journal(file, outcomes)
     finally:
         lock.release()
 
 
 def _read(path: Path, identity: Mapping[str, Any]) -> tuple[dict[str, Outcome], int]:
     """Outcomes, and the bytes of the file that are whole lines."""
-    if not path.exists():
-        return {}, 0
-    content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    lines = content[:whole].splitlines()
+    content = path.read_bytes() if path.exists() else b""
+    whole_bytes = content.rfind(b"\n") + 1
+    lines = content[:whole_bytes].splitlines()
     if not lines:
         return {}, 0
-    read = [_content(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
-    written = read[0].get("format", 1)
-    if written != _FORMAT:
+    header, *entries = [
+        _parse_line(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)
+    ]
+    version = header.get("format", 1)
+    if version != _FORMAT:
         raise CalibrationStateError(
-            f"{path} is the state of a search by another version of rag-middle (format {written}; "
-            f"this version writes {_FORMAT}), and what it scored cannot be compared with what is "
-            "scored now. Finish that search with that version, choose another folder (--out), or "
-            "delete the file."
+            f"{path} is the state of a search by another version of rag-middle (format {version}; "
+            f"this version writes {_FORMAT}), and its scores cannot be compared with new ones. "
+            "Finish that search with that version, choose another folder (--out), or delete the "
+            "file."
         )
-    theirs = read[0].get("identity")
-    mine = json.loads(json.dumps(identity))
+    mine, theirs = json.loads(json.dumps(identity)), header.get("identity")
     if theirs != mine:
-        different = [
-            name
-            for name in {**mine, **(theirs if isinstance(theirs, dict) else {})}
-            if not isinstance(theirs, dict) or theirs.get(name) != mine.get(name)
-        ]
+        theirs = theirs if isinstance(theirs, dict) else {}
+        different = sorted(
+            name for name in {**mine, **theirs} if theirs.get(name) != mine.get(name)
+        )
         raise CalibrationStateError(
-            f"{path} is the state of another search: it differs in {', '.join(sorted(different))}. "
+            f"{path} is the state of another search: it differs in {', '.join(different)}. "
             "Continue that one with its own settings, choose another folder (--out), or delete "
             "the file."
         )
     try:
-        known = {each["key"]: Outcome(**each["outcome"]) for each in read[1:]}
-        if not all(isinstance(key, str) for key in known):
-            raise TypeError("a key is no text")
-        return known, whole
+        outcomes = {entry["key"]: Outcome(**entry["outcome"]) for entry in entries}
+        if not all(isinstance(key, str) for key in outcomes):
+            raise TypeError("a key is not a string")
     except (KeyError, TypeError) as error:
-        raise _damaged(f"{path}", error) from error
+        raise _damage_error(f"{path}", error) from error
+    return outcomes, whole_bytes
 
 
-def _opened(path: Path, kept: int) -> FileIO:
-    try:
-        file = path.open("r+b" if path.exists() else "w+b", buffering=0)
-        # The last line may be torn where the search was killed: its candidate runs again.
-        file.truncate(kept)
-    except OSError as error:
-        raise _cannot_write(str(path), error) from error
-    return file
-
-
-def _cannot_write(path: str, error: OSError) -> CalibrationStateError:
-    return CalibrationStateError(
-        f"The state of the search cannot be written to {path!r} ({error.strerror or error}). Free "
-        "space, correct the permissions, or choose another folder (--out); then run it again to "
-        "go on."
-    )
-
-
-def _line(content: Mapping[str, Any]) -> bytes:
+def _append_line(file: FileIO, content: Mapping[str, Any]) -> None:
     text = json.dumps(content).encode()
-    return b"%08x " % zlib.crc32(text) + text + b"\n"
-
-
-def _content(line: bytes, place: str) -> dict[str, Any]:
-    check, _, text = line.partition(b" ")
     try:
-        if int(check, 16) != zlib.crc32(text):
-            raise ValueError("the check sum is wrong")
+        append(file, b"%08x " % zlib.crc32(text) + text + b"\n")
+    except OSError as error:
+        raise _write_error(Path(str(file.name)), error) from error
+
+
+def _parse_line(line: bytes, source: str) -> dict[str, Any]:
+    checksum, _, text = line.partition(b" ")
+    try:
+        if int(checksum, 16) != zlib.crc32(text):
+            raise ValueError("the checksum is wrong")
         content = parse_json(text)
+        if not isinstance(content, dict):
+            raise ValueError("not an object")
     except ValueError as error:
-        raise _damaged(place, error) from error
-    if not isinstance(content, dict):
-        raise _damaged(place, ValueError("no object"))
+        raise _damage_error(source, error) from error
     return content
 
 
-def _damaged(place: str, error: Exception) -> CalibrationStateError:
+def _write_error(path: Path, error: OSError) -> CalibrationStateError:
     return CalibrationStateError(
-        f"{place} is damaged ({error}). Delete the file to search from the start."
+        f"The state of the search cannot be written to {str(path)!r} ({error.strerror or error}). "
+        "Free space, correct the permissions, or choose another folder (--out); then run it again "
+        "to go on."
+    )
+
+
+def _damage_error(source: str, error: Exception) -> CalibrationStateError:
+    return CalibrationStateError(
+        f"{source} is damaged ({error}). Delete the file to search from the start."
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rag_middle.calibration.examples import Example, ScoringScheme
 from rag_middle.calibration.racing import UNSCORED, Race
@@ -12,16 +12,17 @@ from rag_middle.errors import CalibrationConfigError
 from rag_middle.generation import RagMiddleModel, Score
 from rag_middle.methods import Method
 from rag_middle.plain_data import check_whole
+from rag_middle.tokens import TemplateName
 
 __all__ = ["Criterion", "ExampleObjective", "Objective", "Outcome"]
 
-#: Any function of a method will do; a search tries to make it large.
+#: Any function of a method; a search maximises it.
 Objective = Callable[[Method], float]
 
-#: ``generated_answer``: share of prompts under which the answer that the model writes is right by
-#: the task's metric, which is to say that it contains a reference answer; ``exact_match``: share
-#: under which greedy decoding would write `Example.answer` word for word from its first token on,
-#: read in one pass without decoding; ``log_likelihood``: of `Example.answer`, in nats.
+#: ``generated_answer``: accuracy of generated answers by the task's metric (they contain a
+#: reference answer); ``exact_match``: share of prompts after which greedy decoding would write
+#: `Example.answer` word for word from its first token on, read in one forward pass;
+#: ``log_likelihood``: of `Example.answer`, in nats.
 Criterion = Literal["generated_answer", "exact_match", "log_likelihood"]
 
 _PHRASING = 32  # tokens of a generated answer beside the reference answer's own
@@ -29,16 +30,16 @@ _PHRASING = 32  # tokens of a generated answer beside the reference answer's own
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of one candidate.
+    """The score of one candidate.
 
     Attributes:
         score: the objective, over the prompts that were scored.
         complete: false where the candidate was dropped before all prompts were scored.
-        right: for each prompt ``"1"`` where it is answered rightly, ``"0"`` where it is not,
-            ``"-"`` where that was not tried; empty where the objective has no examples.
-        log_likelihood: mean over scored prompts, in nats per answer; None where it was not asked
-            for. Of generated answers it is where none is right, so that those that come nearest
-            can be told.
+        right: for each prompt ``"1"`` for a right answer, ``"0"`` for a wrong one, ``"-"`` where
+            it was not scored; empty where the objective has no examples.
+        log_likelihood: mean over scored prompts, in nats per answer; None where it was not
+            computed. For generated answers it is computed where none is right, to tell those
+            candidates apart.
     """
 
     score: float
@@ -47,10 +48,10 @@ class Outcome:
     log_likelihood: float | None = None
 
     def __post_init__(self) -> None:
-        known = self.score, *([] if self.log_likelihood is None else [self.log_likelihood])
         # An objective may well say infinity; a file may say anything.
-        if not all(isinstance(each, int | float) and not isinstance(each, bool) for each in known):
-            raise TypeError(f"score and log_likelihood must be numbers, got {known}")
+        for number in (self.score, 0.0 if self.log_likelihood is None else self.log_likelihood):
+            if not isinstance(number, int | float) or isinstance(number, bool):
+                raise TypeError(f"score and log_likelihood must be numbers, got {number!r}")
         if not isinstance(self.complete, bool) or not isinstance(self.right, str):
             raise TypeError(f"complete={self.complete!r} and right={self.right!r}")
 
@@ -60,25 +61,32 @@ class Outcome:
         return len(self.right) - self.right.count(UNSCORED)
 
 
-class ExampleObjective:
-    """Mean over examples by their weights: of the verdicts on generated answers, or on given ones.
+class _Verdict(NamedTuple):
+    """On one example; the log-likelihood, in nats, is known from teacher forcing only."""
 
-    ``exact_match`` and ``log_likelihood`` are read by teacher forcing, in one pass per prompt. An
-    answer counts as exactly matched where each of its tokens is the likeliest one after those
-    before it, which is to say: where greedy decoding writes it. This is the accuracy of a model
-    that answers with nothing but the value. One that answers in sentences, in quotation marks or
-    by another of the reference answers scores near zero, whatever it read: there
-    ``generated_answer``, which decodes greedily, is the accuracy.
+    right: bool
+    log_likelihood: float | None = None
+
+
+class ExampleObjective:
+    """Mean over examples, by their weights.
+
+    ``exact_match`` and ``log_likelihood`` use teacher forcing: one forward pass per prompt. An
+    answer matches exactly where each of its tokens has the highest probability after those before
+    it, that is, where greedy decoding writes it. This is the accuracy of a model that answers with
+    nothing but the value. A model that answers in sentences, in quotation marks or by another
+    reference answer scores near zero: there, ``generated_answer``, which decodes greedily, is the
+    accuracy.
 
     Args:
-        model: that runs; its own method is not used.
-        examples: those of the search, and after them those of the held-out check.
+        model: to run; its own method is not used.
+        examples: those of the search, followed by the held-out ones.
         criterion: what the score is.
         max_batch_size: prompts per forward pass.
         template: as in generation.
 
     Raises:
-        UnsupportedGenerationError: `max_batch_size` is no whole number from 1 on.
+        UnsupportedGenerationError: `max_batch_size` is not a whole number of at least 1.
     """
 
     def __init__(
@@ -88,10 +96,11 @@ class ExampleObjective:
         *,
         criterion: Criterion = "exact_match",
         max_batch_size: int = 8,
-        template: Literal["auto", "chat", "raw"] = "auto",
+        template: TemplateName = "auto",
     ) -> None:
+        check_whole("max_batch_size", max_batch_size, least=1)
         # Hundreds of candidates differ in numbers only: that the method reaches the model is
-        # proved once, for the winner.
+        # checked once, for the winner.
         self._model = RagMiddleModel(
             model.model, model.tokenizer, context_window=model.context_window, self_check=False
         )
@@ -99,10 +108,14 @@ class ExampleObjective:
         self._weights = ScoringScheme.of(self.examples).weights
         self._prompts = [self._model.encode(e.prompt, template=template) for e in self.examples]
         self._answers = [self._model.token_ids(e.answer) for e in self.examples]
-        # One bound for all, so that a prompt's answer does not depend on its company.
-        self._max_new_tokens = max(map(self._room, range(len(self.examples))), default=1)
+        limits = [len(answer) + _PHRASING for answer in self._answers]
+        limits = [
+            min(limit, e.max_new_tokens or limit)
+            for limit, e in zip(limits, self.examples, strict=True)
+        ]
+        # One limit for all, so that a prompt's answer does not depend on the rest of its batch.
+        self._max_new_tokens = max(limits, default=1)
         self._criterion = criterion
-        check_whole("max_batch_size", max_batch_size, least=1)
         self._batch = max_batch_size
 
     def __call__(self, method: Method) -> float:
@@ -124,37 +137,29 @@ class ExampleObjective:
             method: a candidate.
             start: first example.
             stop: the one after the last.
-            race: over these examples: in which order they are tried, a batch at a time, and when
-                to give up; none for never, and without effect where verdicts are not compared.
+            race: over these examples: in which order they are scored, a batch at a time, and when
+                to give up; without effect on log-likelihoods, which are no verdicts.
             criterion: instead of the objective's.
 
         Raises:
             CalibrationConfigError: a race over another number of examples.
         """
-        by = criterion or self._criterion
+        criterion = criterion or self._criterion
+        if race is None or criterion == "log_likelihood":
+            return self.outcomes([method], start, stop, criterion=criterion)[0]
         members = range(start, stop)
-        if race is None or by == "log_likelihood":
-            # A race is about verdicts, and says nothing about likelihoods.
-            return self._outcomes([method], members, by)[0]
         if len(race.reference) != len(members):
             raise CalibrationConfigError(
                 f"The race is over {len(race.reference)} examples, and {len(members)} are scored."
             )
-        tried: list[int] = []
-        verdicts = [UNSCORED] * len(members)
-        likelihoods: list[float] = []
+        verdicts: dict[int, _Verdict] = {}
         order = race.order
-        for at in range(0, len(order), self._batch):
-            batch = order[at : at + self._batch]
-            scored = [start + index for index in batch]
-            right, likely = self._read([method], scored, by)[0]
-            for index, verdict in zip(batch, right, strict=True):
-                verdicts[index] = verdict
-            tried += scored
-            likelihoods += likely
-            if len(tried) < len(members) and race.lost("".join(verdicts)):
+        for first in range(0, len(order), self._batch):
+            batch = [start + index for index in order[first : first + self._batch]]
+            verdicts |= self._verdicts([method], batch, criterion)[0]
+            if len(verdicts) < len(members) and race.is_lost(_right(members, verdicts)):
                 break
-        return self._outcome(method, members, "".join(verdicts), tried, likelihoods, by)
+        return self._outcome(method, members, verdicts, criterion)
 
     def outcomes(
         self,
@@ -164,53 +169,52 @@ class ExampleObjective:
         *,
         criterion: Criterion | None = None,
     ) -> list[Outcome]:
-        """`outcome` of several candidates, each prompt read once for as many as allow it.
+        """`outcome` of several candidates, which share the prefill of a prompt where they can.
 
         Bit for bit what they get alone.
         """
-        return self._outcomes(methods, range(start, stop), criterion or self._criterion)
-
-    def _outcomes(
-        self, methods: Sequence[Method], members: Sequence[int], by: Criterion
-    ) -> list[Outcome]:
+        criterion = criterion or self._criterion
+        members = range(start, stop)
         return [
-            self._outcome(method, members, right, members, likelihoods, by)
-            for method, (right, likelihoods) in zip(
-                methods, self._read(methods, members, by), strict=True
+            self._outcome(method, members, verdicts, criterion)
+            for method, verdicts in zip(
+                methods, self._verdicts(methods, members, criterion), strict=True
             )
         ]
 
-    def _read(
-        self, methods: Sequence[Method], members: Sequence[int], by: Criterion
-    ) -> list[tuple[str, list[float]]]:
-        """By method, the verdict on each example and, by teacher forcing, its log-likelihood."""
-        if by == "generated_answer":
-            return [(self._generated(method, members), []) for method in methods]
-        return [
-            (
-                "".join("1" if score.is_greedy else "0" for score in scores),
-                [score.total for score in scores],
+    def _verdicts(
+        self, methods: Sequence[Method], indices: Sequence[int], criterion: Criterion
+    ) -> list[dict[int, _Verdict]]:
+        """For each method, the verdicts by index of the example."""
+        if criterion != "generated_answer":
+            return [
+                {
+                    index: _Verdict(score.is_greedy, score.total)
+                    for index, score in zip(indices, scores, strict=True)
+                }
+                for scores in self._scores(methods, indices)
+            ]
+        verdicts = []
+        for method in methods:
+            answers = self._model.batch(
+                [self._prompts[index] for index in indices],
+                method=method,
+                max_new_tokens=self._max_new_tokens,
+                max_batch_size=self._batch,
+                on_missing_documents="ignore",
             )
-            for scores in self._scores(methods, members)
-        ]
+            verdicts.append(
+                {
+                    index: _Verdict(self.examples[index].is_right(answer.text))
+                    for index, answer in zip(indices, answers, strict=True)
+                }
+            )
+        return verdicts
 
-    def _generated(self, method: Method, members: Sequence[int]) -> str:
-        answers = self._model.batch(
-            [self._prompts[member] for member in members],
-            method=method,
-            max_new_tokens=self._max_new_tokens,
-            max_batch_size=self._batch,
-            on_missing_documents="ignore",
-        )
-        return "".join(
-            "1" if self.examples[member].is_right(answer.text) else "0"
-            for member, answer in zip(members, answers, strict=True)
-        )
-
-    def _scores(self, methods: Sequence[Method], members: Sequence[int]) -> list[list[Score]]:
+    def _scores(self, methods: Sequence[Method], indices: Sequence[int]) -> list[list[Score]]:
         return self._model.score_methods(
-            [self._prompts[member] for member in members],
-            [self._answers[member] for member in members],
+            [self._prompts[index] for index in indices],
+            [self._answers[index] for index in indices],
             methods,
             max_batch_size=self._batch,
             on_missing_documents="ignore",
@@ -219,37 +223,39 @@ class ExampleObjective:
     def _outcome(
         self,
         method: Method,
-        members: Sequence[int],
-        right: str,
-        tried: Sequence[int],
-        likelihoods: Sequence[float],
-        by: Criterion,
+        members: range,
+        verdicts: Mapping[int, _Verdict],
+        criterion: Criterion,
     ) -> Outcome:
-        """The outcome of verdicts on `members`, of which `tried` have these likelihoods."""
-        complete = len(tried) == len(members)
-        if by == "generated_answer" and complete and "1" not in right:
+        """The outcome on `members`, of which those in `verdicts` were scored, in that order."""
+        complete = len(verdicts) == len(members)
+        total = sum(self._weights[index] for index in verdicts)
+        likelihoods = {index: verdict.log_likelihood for index, verdict in verdicts.items()}
+        right_weight = sum(self._weights[index] for index, v in verdicts.items() if v.right)
+        if criterion == "generated_answer" and complete and not right_weight:
             # Of candidates under which nothing is right, the likelihood says which is nearest.
-            likelihoods = [score.total for score in self._scores([method], members)[0]]
-            tried = members
-        log_likelihood = None
-        if likelihoods:
-            weights = [self._weights[member] for member in tried]
-            weighed = sum(w * each for w, each in zip(weights, likelihoods, strict=True))
-            log_likelihood = weighed / sum(weights)
-        if by == "log_likelihood":
+            [scores] = self._scores([method], members)
+            likelihoods = {i: score.total for i, score in zip(members, scores, strict=True)}
+        weighted = [
+            self._weights[index] * likelihood
+            for index, likelihood in likelihoods.items()
+            if likelihood is not None
+        ]
+        log_likelihood = sum(weighted) / total if weighted else None
+        score = right_weight / total
+        if criterion == "log_likelihood":
             assert log_likelihood is not None  # all were read
             score = log_likelihood
-        else:
-            verdicts = [
-                (self._weights[member], verdict)
-                for member, verdict in zip(members, right, strict=True)
-                if verdict != UNSCORED
-            ]
-            won = sum(weight for weight, verdict in verdicts if verdict == "1")
-            score = won / sum(weight for weight, _ in verdicts)
-        return Outcome(score=score, complete=complete, right=right, log_likelihood=log_likelihood)
+        return Outcome(
+            score=score,
+            complete=complete,
+            right=_right(members, verdicts),
+            log_likelihood=log_likelihood,
+        )
 
-    def _room(self, index: int) -> int:
-        """Most tokens of an example's generated answer."""
-        room = len(self._answers[index]) + _PHRASING
-        return min(room, self.examples[index].max_new_tokens or room)
+
+def _right(members: range, verdicts: Mapping[int, _Verdict]) -> str:
+    """As in `Outcome.right`."""
+    return "".join(
+        str(int(verdicts[index].right)) if index in verdicts else UNSCORED for index in members
+    )

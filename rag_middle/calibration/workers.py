@@ -19,7 +19,7 @@ from itertools import groupby
 from math import ceil
 from multiprocessing import resource_tracker
 from threading import Thread
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from transformers.utils.logging import disable_progress_bar
@@ -30,13 +30,14 @@ from rag_middle.calibration.racing import Race
 from rag_middle.errors import MissingExtraError, RagMiddleError, WorkerError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import Method
+from rag_middle.tokens import TemplateName
 
-__all__ = ["FromDisk", "InProcess", "Job", "Processes", "RayWorkers", "Workers", "threads"]
+__all__ = ["FromDisk", "InProcess", "Job", "Processes", "RayWorkers", "Workers", "torch_threads"]
 
-_DEATHS_IN_A_ROW = 3
+_MAX_DEATHS = 3  # in a row, without a result
 
-#: Makes the objective where it is used; for other processes it must be importable there.
-Opening = Callable[[], Objective]
+#: Creates the objective where it is used; other processes must be able to import it.
+ObjectiveFactory = Callable[[], Objective]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ class Job:
         start: first example.
         stop: the one after the last; None for an objective without examples.
         race: when to give up.
-        together: how many jobs like this one a worker may do at a time, if it has examples.
+        group_size: how many jobs like this one may be scored at a time.
         criterion: what the score is, if not the objective's own.
     """
 
@@ -58,21 +59,17 @@ class Job:
     start: int = 0
     stop: int | None = None
     race: Race | None = None
-    together: int = 1
+    group_size: int = 1
     criterion: Criterion | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FromDisk:
-    """Loads a model in a worker and scores examples with it.
+    """Loads a model in a worker and creates an `ExampleObjective`, which takes the other fields.
 
     Attributes:
         model: directory or hub name.
         options: of `RagMiddleModel.from_pretrained`.
-        examples: as `ExampleObjective` takes them, like the rest.
-        criterion: see there.
-        max_batch_size: see there.
-        template: see there.
     """
 
     model: str
@@ -80,7 +77,7 @@ class FromDisk:
     criterion: Criterion
     options: Mapping[str, Any] = field(default_factory=dict)
     max_batch_size: int = 8
-    template: Literal["auto", "chat", "raw"] = "auto"
+    template: TemplateName = "auto"
 
     def __call__(self) -> ExampleObjective:
         return ExampleObjective(
@@ -92,54 +89,55 @@ class FromDisk:
         )
 
 
-#: Jobs that are done at a time: one, or several on the same examples without a race.
+#: Jobs that are scored at a time: one, or several on the same examples without a race.
 Group = tuple[Job, ...]
 
 
 def groups(jobs: Sequence[Job], workers: int = 1) -> list[Group]:
-    """Jobs, in order, by what is done at a time; no worker is left without for it."""
-    alike = groupby(
-        jobs, key=lambda job: (job.start, job.stop, job.race, job.together, job.criterion)
-    )
-    found: list[Group] = []
-    for (_, _, race, together, _), each in alike:
-        members = tuple(each)
-        size = 1 if race else max(1, min(together, ceil(len(members) / workers)))
-        found += [members[at : at + size] for at in range(0, len(members), size)]
-    return found
+    """Jobs, in order, in groups that are scored at a time, small enough for all workers to work."""
+
+    def shared_settings(job: Job) -> tuple[Any, ...]:
+        return job.start, job.stop, job.race, job.group_size, job.criterion
+
+    grouped: list[Group] = []
+    for _, members in groupby(jobs, key=shared_settings):
+        alike = tuple(members)
+        size = 1 if alike[0].race else min(alike[0].group_size, ceil(len(alike) / workers))
+        grouped += [alike[at : at + size] for at in range(0, len(alike), size)]
+    return grouped
 
 
-def done(objective: Objective, group: Group) -> list[Outcome]:
+def score_group(objective: Objective, group: Group) -> list[Outcome]:
     """The outcomes of a group."""
     first = group[0]
     if not isinstance(objective, ExampleObjective) or first.stop is None:
         return [Outcome(score=float(objective(job.method))) for job in group]
-    span, by = (first.start, first.stop), first.criterion
+    span, criterion = (first.start, first.stop), first.criterion
     if len(group) == 1:
-        return [objective.outcome(first.method, *span, first.race, criterion=by)]
-    return objective.outcomes([job.method for job in group], *span, criterion=by)
+        return [objective.outcome(first.method, *span, first.race, criterion=criterion)]
+    return objective.outcomes([job.method for job in group], *span, criterion=criterion)
 
 
 class Workers(ABC):
     """Scores jobs.
 
     Attributes:
-        count: jobs, or groups of them, that are done at the same time.
+        count: of groups that are scored at the same time.
     """
 
     count: int = 1
 
     @abstractmethod
     def outcomes(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
-        """Each job with its outcome, as they become known."""
+        """Each job with its outcome, in the order of completion."""
 
     def close(self) -> None:
-        """Give back what was taken."""
+        """Release processes and other resources."""
         return
 
 
 class InProcess(Workers):
-    """One after the other, here.
+    """One group after the other, in this process.
 
     Args:
         objective: that scores.
@@ -150,24 +148,23 @@ class InProcess(Workers):
 
     def outcomes(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
         for group in groups(jobs):
-            yield from zip(group, done(self._objective, group), strict=True)
+            yield from zip(group, score_group(self._objective, group), strict=True)
 
 
 class Processes(Workers):
     """Several processes of this machine, each with a model of its own.
 
-    Where one dies, all are started again and do what was not done.
+    If one dies, all are started again and score the jobs that are left.
 
     Args:
-        opening: makes the objective in each of them.
+        make_objective: called in each process.
         count: of processes.
         threads_each: of PyTorch in each process.
     """
 
-    def __init__(self, opening: Opening, count: int, threads_each: int) -> None:
-        self._opening = opening
+    def __init__(self, make_objective: ObjectiveFactory, count: int, threads_each: int) -> None:
+        self._worker_args = make_objective, threads_each
         self.count = count
-        self._threads = threads_each
         self._pool: ProcessPoolExecutor | None = None
 
     def outcomes(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
@@ -175,9 +172,17 @@ class Processes(Workers):
         deaths = 0
         while left:
             try:
-                with _interrupts_held():
+                with _interrupts_blocked():
+                    if self._pool is None:
+                        self._pool = ProcessPoolExecutor(
+                            self.count,
+                            # A forked process would inherit locks of threads it does not have.
+                            mp_context=multiprocessing.get_context("spawn"),
+                            initializer=_start_worker,
+                            initargs=self._worker_args,
+                        )
                     futures: dict[Future[list[Outcome]], Group] = {
-                        self._started().submit(_work, group): group
+                        self._pool.submit(_score_in_worker, group): group
                         for group in groups(list(left.values()), self.count)
                     }
                 for future in as_completed(futures):
@@ -189,7 +194,7 @@ class Processes(Workers):
             except BrokenProcessPool as error:
                 self.close()
                 deaths += 1
-                if deaths >= _DEATHS_IN_A_ROW:
+                if deaths >= _MAX_DEATHS:
                     raise WorkerError(
                         f"Worker processes ended {deaths} times in a row without a result "
                         f"({error}). Memory is the usual reason: use fewer workers. The search "
@@ -202,44 +207,33 @@ class Processes(Workers):
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
 
-    def _started(self) -> ProcessPoolExecutor:
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(
-                self.count,
-                # A forked process would inherit locks of threads that it does not have.
-                mp_context=multiprocessing.get_context("spawn"),
-                initializer=_open,
-                initargs=(self._opening, self._threads),
-            )
-        return self._pool
-
 
 class _Worker:
     """Scores in a process of its own.
 
-    The objective is made for the first job, so that an error in making it reaches the caller as
-    what it is, and not as a process that ended.
+    The objective is created for the first job, so that an error in creating it reaches the caller
+    as itself, and not as a process that ended.
     """
 
-    def __init__(self, opening: Opening, threads_each: int) -> None:
+    def __init__(self, make_objective: ObjectiveFactory, threads_each: int) -> None:
         torch.set_num_threads(threads_each)
-        self._opening = opening
+        self._make_objective = make_objective
         self._objective: Objective | None = None
 
     def outcomes(self, group: Group) -> list[Outcome]:
         if self._objective is None:
-            self._objective = self._opening()
-        return done(self._objective, group)
+            self._objective = self._make_objective()
+        return score_group(self._objective, group)
 
 
 _worker: _Worker | None = None  # of this process
 
 
 @contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Ctrl-C waits until the end of the block, and in processes started here until `_open`.
+def _interrupts_blocked() -> Iterator[None]:
+    """Block Ctrl-C until the end of the block, and in processes started here until `_start_worker`.
 
-    Who imports PyTorch would answer it with a traceback.
+    A process that is importing PyTorch would answer it with a traceback.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
@@ -252,7 +246,7 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _open(opening: Opening, threads_each: int) -> None:
+def _start_worker(make_objective: ObjectiveFactory, threads_each: int) -> None:
     global _worker
     # A terminal sends Ctrl-C to every process of the command; the first one says what happened.
     signal.signal(signal.SIGINT, lambda *_: os._exit(1))
@@ -260,39 +254,38 @@ def _open(opening: Opening, threads_each: int) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     _end_with_parent()
     disable_progress_bar()  # of loading weights: the command has one of its own
-    _worker = _Worker(opening, threads_each)
+    _worker = _Worker(make_objective, threads_each)
 
 
-def _work(group: Group) -> list[Outcome]:
+def _score_in_worker(group: Group) -> list[Outcome]:
     if _worker is None:
-        raise RuntimeError("this process was not opened")
+        raise RuntimeError("_start_worker was not called in this process")
     return _worker.outcomes(group)
 
 
 def _end_with_parent() -> None:
-    """End this process when the one that started it is gone, even if that one was killed.
+    """End this process when the one that started it ends, even if that one was killed.
 
     The pool's queue stays open in each of its workers, so none of them would notice, and each
     holds a model.
     """
     parent = multiprocessing.parent_process()
-    if parent is None:
-        return
+    if parent is not None:
 
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
+        def wait_for_parent() -> None:
+            parent.join()
+            os._exit(1)
 
-    Thread(target=watch, name="end with parent", daemon=True).start()
+        Thread(target=wait_for_parent, name="end with parent", daemon=True).start()
 
 
 class RayWorkers(Workers):
     """Actors of a Ray cluster, or of this machine where no cluster is joined.
 
-    Ray starts an actor that dies again, and its job with it.
+    Ray restarts an actor that dies, and its job.
 
     Args:
-        opening: makes the objective in each of them.
+        make_objective: called in each actor.
         count: of actors.
         threads_each: of PyTorch, and CPUs, of each actor.
         address: of a running cluster; None for that in ``RAY_ADDRESS``, else for this machine.
@@ -302,7 +295,11 @@ class RayWorkers(Workers):
     """
 
     def __init__(
-        self, opening: Opening, count: int, threads_each: int, address: str | None = None
+        self,
+        make_objective: ObjectiveFactory,
+        count: int,
+        threads_each: int,
+        address: str | None = None,
     ) -> None:
         try:
             # By its name: untyped in parts, and not installed everywhere.
@@ -316,7 +313,7 @@ class RayWorkers(Workers):
             here = {} if address else {"num_cpus": count * threads_each}
             ray.init(address=address, include_dashboard=False, log_to_driver=False, **here)
         remote = ray.remote(num_cpus=threads_each, max_restarts=-1, max_task_retries=3)(_Worker)
-        self._actors = [remote.remote(opening, threads_each) for _ in range(count)]
+        self._actors = [remote.remote(make_objective, threads_each) for _ in range(count)]
 
     def outcomes(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
         waiting = groups(jobs, self.count)[::-1]
@@ -352,8 +349,8 @@ class RayWorkers(Workers):
 
 
 @contextmanager
-def threads(count: int) -> Iterator[None]:
-    """PyTorch with `count` threads: sums depend on how they are cut among threads."""
+def torch_threads(count: int) -> Iterator[None]:
+    """PyTorch with `count` threads: sums depend on how they are split among threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

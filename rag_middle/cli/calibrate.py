@@ -235,9 +235,10 @@ def calibrate(
         given_weights = None if weights is None else _weights(weights)
         if backend is Backend.ray and find_spec("ray") is None:
             raise MissingExtraError("--backend ray", package="ray", extra="ray")
-        from rag_middle.calibration import LayerSearch, draw_examples, is_chat, make_search
+        from rag_middle.calibration import LayerSearch, draw_examples, make_search
         from rag_middle.calibration import calibrate as run_calibration
         from rag_middle.methods.resolve import as_option
+        from rag_middle.tokens import uses_chat_template
 
         settings = parse_method_options(
             search_option or (), flag="--search-option", example="generations=10"
@@ -265,7 +266,7 @@ def calibrate(
             "trust_remote_code": trust_remote_code,
         }
         loaded = load(model, device=device, **how)
-        searched, held = drawn(chat=is_chat(loaded.tokenizer, template.value))
+        searched, held = drawn(chat=uses_chat_template(loaded.tokenizer, template.value))
         count = workers or _fitting_workers(loaded.model)
         team = None
         if count > 1 or backend is Backend.ray:

@@ -11,16 +11,24 @@
 
 from __future__ import annotations
 
-from rag_middle.tokens.encode import count_tokens, encode, encode_batch
+from rag_middle.tokens.encode import (
+    TemplateName,
+    count_tokens,
+    encode,
+    encode_batch,
+    uses_chat_template,
+)
 from rag_middle.tokens.prompt import PaddedIds, TokenizedBatch, TokenizedPrompt
 from rag_middle.tokens.text import Tokenizer
 
 __all__ = [
     "PaddedIds",
+    "TemplateName",
     "TokenizedBatch",
     "TokenizedPrompt",
     "Tokenizer",
     "count_tokens",
     "encode",
     "encode_batch",
+    "uses_chat_template",
 ]

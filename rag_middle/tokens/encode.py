@@ -19,7 +19,15 @@ from rag_middle.tokens.chat import (
 from rag_middle.tokens.prompt import TokenizedBatch, TokenizedPrompt
 from rag_middle.tokens.text import TextEncoder, Tokenizer
 
-__all__ = ["Prompt", "Template", "TemplateName", "count_tokens", "encode", "encode_batch"]
+__all__ = [
+    "Prompt",
+    "Template",
+    "TemplateName",
+    "count_tokens",
+    "encode",
+    "encode_batch",
+    "uses_chat_template",
+]
 
 Prompt = ContextPrompt | str | Sequence[Message]
 TemplateName = Literal["auto", "chat", "raw"]
@@ -84,7 +92,7 @@ def encode(
         conversation = _conversation(prompt, system)
         rendered = render_written(template, encoder, conversation)
         return _encode_rendered(encoder, rendered, conversation)
-    if isinstance(prompt, ContextPrompt) and not _wants_chat(tokenizer, template):
+    if isinstance(prompt, ContextPrompt) and not uses_chat_template(tokenizer, template):
         if template_options:
             raise PromptError("template_options were given, but no chat template is used.")
         return _encode_raw(encoder, prompt, system, allow_control_tokens)
@@ -165,7 +173,8 @@ def _assembled(
     )
 
 
-def _wants_chat(tokenizer: Tokenizer, template: Template) -> bool:
+def uses_chat_template(tokenizer: Tokenizer, template: Template) -> bool:
+    """Whether prompts become turns of a chat, written by the tokenizer's chat template."""
     return template == "chat" or (template == "auto" and has_chat_template(tokenizer))
 
 

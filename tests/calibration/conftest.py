@@ -47,12 +47,11 @@ def model_folder(
     return folder
 
 
-def prompt(question: int, place: int) -> ContextPrompt:
+def prompt(question: int, position: int) -> ContextPrompt:
     documents = [Document(f"The {noun} {question} is quick.", id=noun) for noun in NOUNS[:4]]
     gold = Document(f"The lazy {NOUNS[question % 10]} {question} jumps.", id="gold")
-    return ContextPrompt(
-        "Read.\n\n", [*documents[:place], gold, *documents[place:]], f"Who {question}? Answer:"
-    )
+    documents.insert(position, gold)
+    return ContextPrompt("Read.\n\n", documents, f"Who {question}? Answer:")
 
 
 @pytest.fixture(scope="session")
@@ -62,14 +61,16 @@ def examples(
     """``examples(12, start=0)``: every other answer is what the model writes by itself."""
     model = RagMiddleModel(llama, tokenizer)
 
-    def make(count: int, *, start: int = 0, places: tuple[int, ...] = (0, 2, 4)) -> list[Example]:
-        made = []
+    def make(count: int, *, start: int = 0) -> list[Example]:
+        made, positions = [], (0, 2, 4)
         for index in range(count):
-            question, place = start + index // len(places), places[index % len(places)]
-            asked = prompt(question, place)
+            question, position = start + index // len(positions), positions[index % len(positions)]
+            asked = prompt(question, position)
             said = model.generate(asked, max_new_tokens=2).text
             answer = said if index % 2 and said else " the fox"
-            made.append(Example(question=f"q{question}", place=place, prompt=asked, answer=answer))
+            made.append(
+                Example(question=f"q{question}", position=position, prompt=asked, answer=answer)
+            )
         return made
 
     return make

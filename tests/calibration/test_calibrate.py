@@ -89,8 +89,8 @@ def test_what_does_not_help_is_not_recommended(model: RagMiddleModel, examples: 
     # The random model's own answers are among the right ones: any change can only lose them.
     found = calibrate(model, SMALL, examples(9), examples(9, start=50))
     assert found.profile.recommended is False
-    assert "No candidate beats the unmodified model" in found.verdict
-    assert "does not beat the unmodified model" in found.profile.note
+    assert "No candidate scores higher than the unmodified model" in found.verdict
+    assert "is not statistically significant" in found.profile.note
 
 
 def test_what_helps_is_recommended(model: RagMiddleModel, examples: Examples) -> None:
@@ -198,7 +198,7 @@ def test_the_cost_is_told_before_and_progress_on_the_way(
         progress=lambda done, total: told.append((done, total)),
     )
     [cost] = [each for each in told if isinstance(each, Estimate)]
-    assert cost.candidates == SMALL.most_candidates(model) == 5 + 2 * (3 + 2)
+    assert cost.candidates == SMALL.max_candidates(model) == 5 + 2 * (3 + 2)
     assert cost.prompts == cost.candidates * 4 + 2 * 3
     assert cost.seconds is not None
     steps = [each for each in told[told.index(cost) :] if isinstance(each, tuple)]

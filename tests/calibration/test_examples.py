@@ -25,17 +25,19 @@ from rag_middle.evaluation import InventedDocuments
 from rag_middle.evaluation.tasks import MultiDocumentQA
 
 
-def scheme_of(*weights: tuple[str, float]) -> ScoringScheme:
+def example(question: str = "q", **fields: Any) -> Example:
     prompt = ContextPrompt("", ["a"], "b")
-    return ScoringScheme.of(
-        [Example(question=q, place=0, prompt=prompt, answer="x", weight=w) for q, w in weights]
-    )
+    return Example(question=question, position=0, prompt=prompt, answer="x", **fields)
+
+
+def scheme_of(*weights: tuple[str, float]) -> ScoringScheme:
+    return ScoringScheme.of([example(question, weight=weight) for question, weight in weights])
 
 
 def test_weights_become_the_smallest_whole_numbers() -> None:
     scheme = scheme_of(("a", 0.2), ("a", 0.3), ("a", 0.5), ("b", 0.2), ("c", 1.0))
     assert scheme == ScoringScheme(questions=(0, 0, 0, 1, 2), weights=(2, 3, 5, 2, 10))
-    assert scheme_of(("a", 7.0), ("b", 7.0)) == ScoringScheme.alone(2)
+    assert scheme_of(("a", 7.0), ("b", 7.0)) == ScoringScheme.of_single_prompts(2)
     assert scheme_of(("a", 1 / 3), ("a", 2 / 3)).weights == (1, 2)
 
 
@@ -45,7 +47,7 @@ def test_weights_become_the_smallest_whole_numbers() -> None:
 )
 def test_examples_that_cannot_be_scored_are_refused(change: dict[str, Any], told: str) -> None:
     with pytest.raises(CalibrationConfigError, match=told):
-        Example(question="q", place=0, prompt=ContextPrompt("", ["a"], "b"), answer="x", **change)
+        example(**change)
 
 
 @pytest.mark.parametrize("weights", [(-1.0, 2.0), (0.0, 0.0), (1.0,), (float("nan"), 1.0)])
@@ -75,9 +77,9 @@ def test_every_question_is_asked_at_every_place_of_its_search() -> None:
         searched, held_out = draw_examples(task, search, questions=4, held_out=2)
         asked: dict[str, dict[int, float]] = {}
         for each in searched:
-            asked.setdefault(each.question, {})[each.place] = each.weight
+            asked.setdefault(each.question, {})[each.position] = each.weight
         assert list(asked.values()) == [by_place] * 4
-        assert Counter(each.place for each in held_out) == dict.fromkeys((0, 4, 9, 14, 19), 2)
+        assert Counter(each.position for each in held_out) == dict.fromkeys((0, 4, 9, 14, 19), 2)
         assert {each.weight for each in held_out} == {1.0}
         assert not {each.question for each in searched} & {each.question for each in held_out}
         assert all(each.answer.startswith(" ") for each in searched)
@@ -85,14 +87,14 @@ def test_every_question_is_asked_at_every_place_of_its_search() -> None:
 
 
 def test_places_that_fall_together_count_together_and_those_without_weight_are_left_out() -> None:
-    def places(documents: int, *weights: float) -> dict[int, float]:
+    def weight_at(documents: int, *weights: float) -> dict[int, float]:
         task = InventedDocuments(documents=documents)
         found, _ = draw_examples(task, "lpes", questions=3, held_out=2, weights=weights)
-        return {each.place: each.weight for each in found}
+        return {each.position: each.weight for each in found}
 
-    assert places(2, 0.2, 0.3, 0.5) == {0: 0.5, 1: 0.5}
-    assert places(9, 1, 0, 3) == {0: 1, 8: 3}
-    assert places(9, 1, 2) == {0: 1, 8: 2}
+    assert weight_at(2, 0.2, 0.3, 0.5) == {0: 0.5, 1: 0.5}
+    assert weight_at(9, 1, 0, 3) == {0: 1, 8: 3}
+    assert weight_at(9, 1, 2) == {0: 1, 8: 2}
 
 
 def test_what_counts_as_right_is_the_tasks(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rag_middle.calibration import CurveSearch, Outcome, Race, evolve
-from rag_middle.calibration.genetic import Genome, _Evolution
+from rag_middle.calibration.searches.genetic import Genome, _Evolution
 from rag_middle.errors import CalibrationConfigError
 from tests.reference import lpes_search as naive
 
@@ -101,7 +101,7 @@ def test_parents_are_cut_anywhere_also_inside_a_control_point(as_in_paper: bool)
         ((0, 11), (5, 12), (9, 13), (30, 14)),
         ((1, 20), (12, 19), (13, 18), (31, 17)),
     ]
-    drawn = {tuple(genes(child) for child in evolution._crossed(parents)) for _ in range(500)}
+    drawn = {tuple(genes(child) for child in evolution._crossover(parents)) for _ in range(500)}
     possible = {
         pair
         for pairs in (naive.children(*map(genes, order), 32) for order in (parents, parents[::-1]))
@@ -168,7 +168,7 @@ def test_the_bound_on_candidates_holds() -> None:
     settings = CurveSearch(generations=5, **SMALL)
     landscape = Landscape(settings)
     evolve(settings, LAYERS, 0, landscape)
-    assert len(landscape.asked) <= settings.most_curves == 8 + 5 * (4 + 2 * 2)
+    assert len(landscape.asked) <= settings.max_curves == 8 + 5 * (4 + 2 * 2)
 
 
 def test_children_race_against_the_worst_parent() -> None:
@@ -180,13 +180,13 @@ def test_children_race_against_the_worst_parent() -> None:
     race = landscape.asked[4][1]
     assert race is not None
     assert race.reference.count("1") == round(100 * first[0])
-    assert len(race.known) == 4
+    assert len(race.earlier) == 4
     assert all(race is not None for _, race in landscape.asked[4:])
     last = landscape.asked[-1][1]
     assert last is not None
-    assert len(last.known) == 3 * settings.parents  # the best ones
-    assert last.reference in last.known
-    assert min(each.count("1") for each in last.known[:4]) == last.reference.count("1")
+    assert len(last.earlier) == 3 * settings.parents  # the best ones
+    assert last.reference in last.earlier
+    assert min(each.count("1") for each in last.earlier[:4]) == last.reference.count("1")
 
 
 def test_without_racing_everything_is_scored() -> None:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from rag_middle.calibration import Example, HeldOut, Outcome, held_out_check
+from rag_middle.calibration import Example, HeldOutCheck, Outcome, check_held_out
 from rag_middle.documents import ContextPrompt
 
 PROMPT = ContextPrompt("", ["a"], "b")
 
 
-def check(before: list[str], after: list[str]) -> HeldOut:
+def check(before: list[str], after: list[str]) -> HeldOutCheck:
     """One string per question, with its verdict at each place."""
     examples = [
-        Example(question=f"{question:03}", place=place, prompt=PROMPT, answer="x")
+        Example(question=f"{question:03}", position=position, prompt=PROMPT, answer="x")
         for question in range(len(before))
-        for place in range(len(before[0]))
+        for position in range(len(before[0]))
     ]
     outcomes = [Outcome(score=0, right="".join(each)) for each in (before, after)]
-    return held_out_check(examples, *outcomes)
+    return check_held_out(examples, *outcomes)
 
 
 def test_a_raised_worst_place_is_an_improvement() -> None:
@@ -26,14 +26,14 @@ def test_a_raised_worst_place_is_an_improvement() -> None:
     assert [place["before"]["value"] for place in found.scores["places"]] == [1.0, 0.4, 1.0]
     assert found.scores["gain_of_worst_place"]["value"] == pytest.approx(0.4)
     assert found.improves
-    assert "answered better" in found.verdict
+    assert "at the worst position improves" in found.verdict
 
 
 def test_no_change_is_none() -> None:
     found = check(["101", "011"] * 20, ["101", "011"] * 20)
     assert found.scores["gain_of_worst_place"] == {"value": 0.0, "low": 0.0, "high": 0.0}
     assert not found.improves
-    assert "does not beat the unmodified model beyond chance" in found.verdict
+    assert "not statistically significant" in found.verdict
 
 
 def test_a_gain_that_chance_explains_is_none() -> None:
@@ -46,7 +46,7 @@ def test_a_gain_that_chance_explains_is_none() -> None:
 def test_a_loss_beyond_chance_is_called_one() -> None:
     found = check(["1"] * 100, ["0"] * 30 + ["1"] * 70)
     assert not found.improves
-    assert "is worse than the unmodified model: worst place -30.0%" in found.verdict
+    assert "is worse than that of the unmodified model: worst position -30.0%" in found.verdict
 
 
 def test_a_gain_elsewhere_does_not_count() -> None:

@@ -83,7 +83,7 @@ def test_a_flipped_digit_is_noticed(tmp_path: Path) -> None:
     path = written(tmp_path / "s.state")
     path.write_bytes(path.read_bytes().replace(b'"011"', b'"111"'))
     with (
-        pytest.raises(CalibrationStateError, match=r"damaged .*check sum"),
+        pytest.raises(CalibrationStateError, match=r"damaged .*checksum"),
         open_journal(path, IDENTITY),
     ):
         pass

@@ -58,7 +58,7 @@ def test_generated_answers_weigh_as_in_the_naive_fitness(
         said = model.generate(each.prompt, max_new_tokens=6).text.split()
         alias = said[2] if index % 5 in (0, 1, 3) and len(said) > 2 else "nothing of the kind"
         answers = ("what nobody says", alias)
-        made.append(replace(each, answers=answers, weight=weights[each.place], max_new_tokens=6))
+        made.append(replace(each, answers=answers, weight=weights[each.position], max_new_tokens=6))
     objective = ExampleObjective(model, made, criterion="generated_answer", max_batch_size=5)
     outcome = objective.outcome(NoMethod(), 0, 12)
     expected = weighted_accuracy(
@@ -92,7 +92,7 @@ def test_generated_answers_race_too(model: RagMiddleModel, examples: Examples) -
         model, examples(16), criterion="generated_answer", max_batch_size=4
     )
     whole = objective.outcome(NoMethod(), 0, 16)
-    race = Race(reference="1" * 16, known=("1" * 16,) * 9, risk=0.05)
+    race = Race(reference="1" * 16, earlier=("1" * 16,) * 9, risk=0.05)
     lost = objective.outcome(NoMethod(), 0, 16, race)
     assert not lost.complete
     assert 0 < lost.prompts < 16
@@ -121,8 +121,8 @@ def test_a_race_ends_early_and_says_so(model: RagMiddleModel, examples: Examples
     whole = objective.outcome(NoMethod(), 0, 16)
     # The last examples are those on which candidates differ: they are tried first.
     reference = whole.right.replace("0", "1")
-    known = ("1" * 12 + "0" * 4, "1" * 16)
-    race = Race(reference=reference, known=known, risk=0.0)
+    earlier = ("1" * 12 + "0" * 4, "1" * 16)
+    race = Race(reference=reference, earlier=earlier, risk=0.0)
     lost = objective.outcome(NoMethod(), 0, 16, race)
     assert "0" in whole.right
     assert not lost.complete
@@ -137,7 +137,7 @@ def test_a_race_that_is_not_lost_tells_what_there_is_without_one(
 ) -> None:
     objective = ExampleObjective(model, examples(16), max_batch_size=4)
     whole = objective.outcome(NoMethod(), 2, 16)
-    raced = objective.outcome(NoMethod(), 2, 16, Race(reference="0" * 14, known=("10" * 7,)))
+    raced = objective.outcome(NoMethod(), 2, 16, Race(reference="0" * 14, earlier=("10" * 7,)))
     assert raced.complete
     assert raced.right == whole.right
     assert raced.log_likelihood == pytest.approx(whole.log_likelihood, abs=1e-4)  # other batches

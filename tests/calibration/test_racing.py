@@ -9,7 +9,7 @@ from math import comb, prod
 import pytest
 
 from rag_middle.calibration import ScoringScheme
-from rag_middle.calibration.racing import UNSCORED, Race, chance_of
+from rag_middle.calibration.racing import UNSCORED, Race, tail_probability
 from rag_middle.errors import CalibrationConfigError
 
 
@@ -29,7 +29,7 @@ QUESTIONS: list[list[list[tuple[float, int]]]] = [
 
 
 @pytest.mark.parametrize("questions", QUESTIONS)
-def test_the_chance_of_a_sum_is_that_of_all_its_combinations(
+def test_the_tail_probability_a_sum_is_that_of_all_its_combinations(
     questions: list[list[tuple[float, int]]],
 ) -> None:
     """One number from 0 to 1 is drawn per question; prompts with a larger chance are answered."""
@@ -47,36 +47,36 @@ def test_the_chance_of_a_sum_is_that_of_all_its_combinations(
             for drawn in product(*map(gains, questions))
             if sum(gain for _, gain in drawn) >= wanted
         )
-        assert chance_of(wanted, questions) == pytest.approx(expected, abs=1e-12)
+        assert tail_probability(wanted, questions) == pytest.approx(expected, abs=1e-12)
 
 
-def test_the_chance_of_equally_likely_events_is_binomial() -> None:
+def test_the_tail_probability_equally_likely_events_is_binomial() -> None:
     tail = sum(comb(100, k) * 0.25**k * 0.75 ** (100 - k) for k in range(30, 101))
-    assert chance_of(30, [[(0.25, 1)]] * 100) == pytest.approx(tail, rel=1e-9)
+    assert tail_probability(30, [[(0.25, 1)]] * 100) == pytest.approx(tail, rel=1e-9)
 
 
 def test_who_cannot_catch_up_is_dropped_whatever_the_risk() -> None:
     race = Race(reference="1" * 8 + "00", risk=0.0)
-    assert race.lost(tried("0" * 10, 3))  # three behind, and two left to gain
-    assert not race.lost(tried("0" * 10, 2))
+    assert race.is_lost(tried("0" * 10, 3))  # three behind, and two left to gain
+    assert not race.is_lost(tried("0" * 10, 2))
 
 
 def test_without_risk_a_chance_too_small_for_a_float_still_counts() -> None:
     reference = "1" * 290 + "0" * 300
-    race = Race(reference=reference, known=(reference,) * 36, risk=0.0)
-    assert chance_of(290, [[(1 / 38, 1)]] * 300) == 0.0
-    assert not race.lost(tried("0" * 590, 290))
+    race = Race(reference=reference, earlier=(reference,) * 36, risk=0.0)
+    assert tail_probability(290, [[(1 / 38, 1)]] * 300) == 0.0
+    assert not race.is_lost(tried("0" * 590, 290))
 
 
 def test_verdicts_on_other_examples_are_refused() -> None:
-    with pytest.raises(CalibrationConfigError, match="the reference has 3, a known candidate 2"):
-        Race(reference="101", known=("111", "10"))
+    with pytest.raises(CalibrationConfigError, match="the reference has 3, an earlier candidate 2"):
+        Race(reference="101", earlier=("111", "10"))
 
 
 def test_equals_and_better_ones_go_on() -> None:
-    race = Race(reference="10" * 20, known=("10" * 20,) * 9)
-    assert not race.lost(tried("10" * 20, 10))
-    assert not race.lost(tried("11" * 20, 10))
+    race = Race(reference="10" * 20, earlier=("10" * 20,) * 9)
+    assert not race.is_lost(tried("10" * 20, 10))
+    assert not race.is_lost(tried("11" * 20, 10))
 
 
 def test_a_clear_loser_is_dropped_before_it_is_certain() -> None:
@@ -84,14 +84,14 @@ def test_a_clear_loser_is_dropped_before_it_is_certain() -> None:
     reference = "1" * 30 + "0" * 10
     known = (reference,) * 30
     right = tried("0" * 40, 5)
-    assert not Race(reference=reference, known=known, risk=0.0).lost(right)
-    assert Race(reference=reference, known=known, risk=0.05).lost(right)
-    assert not Race(reference=reference, risk=0.05).lost(right)  # nothing is known: it may be
+    assert not Race(reference=reference, earlier=known, risk=0.0).is_lost(right)
+    assert Race(reference=reference, earlier=known, risk=0.05).is_lost(right)
+    assert not Race(reference=reference, risk=0.05).is_lost(right)  # nothing is known: it may be
 
 
 def test_examples_on_which_candidates_differ_come_first() -> None:
-    race = Race(reference="11100", known=("11100", "11010", "11010", "11011"))
-    assert race.chances == pytest.approx((5 / 6, 5 / 6, 2 / 6, 4 / 6, 2 / 6))
+    race = Race(reference="11100", earlier=("11100", "11010", "11010", "11011"))
+    assert race.probabilities == pytest.approx((5 / 6, 5 / 6, 2 / 6, 4 / 6, 2 / 6))
     assert race.order == (2, 3, 4, 0, 1)
     assert Race(reference="101").order == (0, 1, 2)
 
@@ -100,23 +100,23 @@ def test_the_places_of_a_question_are_tried_together_and_count_by_weight() -> No
     scheme = ScoringScheme(questions=(0, 0, 1, 1, 2, 2), weights=(2, 5, 2, 5, 2, 5))
     # On question 0 all agree, on 1 about the heavy place, on 2 about neither.
     known = ("110101", "110010", "110111", "110000")
-    race = Race(reference="110101", known=known, scheme=scheme)
+    race = Race(reference="110101", earlier=known, scheme=scheme)
     assert race.order == (4, 5, 2, 3, 0, 1)
-    assert race.expected("11--01") == pytest.approx((2 + 5 + 2 * 1 / 6 + 5 * 3 / 6 + 5) / 21)
+    assert race.expected_score("11--01") == pytest.approx((2 + 5 + 2 * 1 / 6 + 5 * 3 / 6 + 5) / 21)
     # A heavy place was lost. Another heavy one can make up for it, a light one cannot.
-    assert not Race(reference="010011", scheme=scheme, risk=0.0).lost("000---")
-    assert Race(reference="010101", scheme=scheme, risk=0.0).lost("000---")
+    assert not Race(reference="010011", scheme=scheme, risk=0.0).is_lost("000---")
+    assert Race(reference="010101", scheme=scheme, risk=0.0).is_lost("000---")
 
 
 def test_a_scheme_for_other_prompts_is_refused() -> None:
     with pytest.raises(CalibrationConfigError, match="the scoring scheme 2"):
-        Race(reference="101", scheme=ScoringScheme.alone(2))
+        Race(reference="101", scheme=ScoringScheme.of_single_prompts(2))
 
 
 def test_what_was_not_tried_is_expected_as_it_was_known() -> None:
-    race = Race(reference="1100", known=("1100", "1000"))
-    assert race.expected("1---") == pytest.approx((1 + 2 / 4 + 1 / 4 + 1 / 4) / 4)
-    assert race.expected("1010") == 0.5
+    race = Race(reference="1100", earlier=("1100", "1000"))
+    assert race.expected_score("1---") == pytest.approx((1 + 2 / 4 + 1 / 4 + 1 / 4) / 4)
+    assert race.expected_score("1010") == 0.5
 
 
 @pytest.mark.parametrize("batch", [2, 8])
@@ -144,11 +144,11 @@ def test_drops_are_as_rarely_wrong_as_promised(places: int, spread: float, batch
             return "".join("1" if luck < p else "0" for luck, question in drawn for p in question)
 
         known = sorted((candidate() for _ in range(36)), key=lambda right: -score(right))
-        race = Race(reference=known[11], known=tuple(known), risk=0.05, scheme=scheme)
+        race = Race(reference=known[11], earlier=tuple(known), risk=0.05, scheme=scheme)
         for _ in range(40):
             right = candidate()
             stops = range(batch, count * places, batch)
-            if any(race.lost(tried(right, stop, race.order)) for stop in stops):
+            if any(race.is_lost(tried(right, stop, race.order)) for stop in stops):
                 drops += 1
                 wrong += score(right) >= score(race.reference)
     assert drops > 50 // places

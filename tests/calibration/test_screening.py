@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rag_middle.calibration.screening import expected_ranks
+from rag_middle.calibration.searches.genetic import expected_ranks
 
 BAD, MIDDLING, GOOD = (1.8, 1.8, 1.8), (1.5, 1.5, 1.5), (1.1, 1.1, 1.1)
 

@@ -21,6 +21,7 @@ from rag_middle.calibration import (
     Outcome,
     RatioSearch,
     Search,
+    SearchInputs,
     make_search,
 )
 from rag_middle.calibration.journal import Journal
@@ -54,9 +55,9 @@ def searched(
     score: Callable[[Any], float],
 ) -> tuple[Any, list[Method]]:
     workers = Recording(score)
-    evaluator = Evaluator(workers, Journal(None, {}), examples=None)
-    found = search.run(model, examples, evaluator, seed=0, max_batch_size=4)
-    assert len(workers.seen) <= search.most_candidates(model)
+    evaluator = Evaluator(workers, Journal(), examples=None)
+    found = search.run(SearchInputs(model=model, examples=examples, evaluator=evaluator))
+    assert len(workers.seen) <= search.max_candidates(model)
     return found, workers.seen
 
 
@@ -104,14 +105,14 @@ def test_channels_share_the_reading_of_prompts_where_they_can(
     model = RagMiddleModel(inner, tokenizer)
     made = examples(4)
     objective = ExampleObjective(model, made, criterion="log_likelihood")
-    evaluator = Evaluator(InProcess(objective), Journal(None, {}), examples=4)
+    evaluator = Evaluator(InProcess(objective), Journal(), examples=4)
     search = ChannelSearch(texts=8, tokens=100, top=3, factors=(0.5, -1.0))
     widths: list[int] = []
     inner.register_forward_pre_hook(
         lambda _module, _args, kwargs: widths.append(kwargs["input_ids"].shape[1]),
         with_kwargs=True,
     )
-    found = search.run(model, made, evaluator, seed=0, max_batch_size=4)
+    found = search.run(SearchInputs(model=model, examples=made, evaluator=evaluator))
     prompts_read = sum(20 < width != 100 for width in widths)  # texts have 100 tokens
     candidates = len(found.ranked)
     assert candidates > 6

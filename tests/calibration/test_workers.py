@@ -31,7 +31,7 @@ from rag_middle.calibration import (
     calibrate,
 )
 from rag_middle.calibration.objective import Objective
-from rag_middle.calibration.workers import Opening, groups, threads
+from rag_middle.calibration.workers import ObjectiveFactory, groups, torch_threads
 from rag_middle.errors import ContextOverflowError, MissingExtraError, WorkerError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import LPES, Method, PositionalHiddenStates
@@ -47,7 +47,7 @@ SHARING = [
         key=str(factor),
         method=PositionalHiddenStates(channels=(3,), factor=factor),
         stop=6,
-        together=3,
+        group_size=3,
     )
     for factor in (0.5, 0.0, -0.5, -1.0, -2.0)
 ]
@@ -104,7 +104,7 @@ class DyingOnce:
         return objective
 
 
-def started(kind: str, opening: Opening, count: int) -> Workers:
+def started(kind: str, opening: ObjectiveFactory, count: int) -> Workers:
     if kind == "processes":
         return Processes(opening, count, 1)
     pytest.importorskip("ray", reason="needs Ray (extra ray)")
@@ -121,7 +121,7 @@ def test_several_give_what_one_gives_even_where_one_of_them_dies(
     # Weights that were never on disk lie elsewhere in memory, which can move a last digit.
     model = RagMiddleModel.from_pretrained(model_folder, device="cpu")
     here = InProcess(ExampleObjective(model, made, criterion="log_likelihood"))
-    with threads(1):  # as many as each worker has: with more, last digits differ
+    with torch_threads(1):  # as many as each worker has: with more, last digits differ
         expected = {job.key: outcome for job, outcome in here.outcomes([*JOBS, *SHARING])}
     dying = DyingOnce(opening(model_folder, made), tmp_path / "spared")
     with closing(started(kind, dying, 2)) as workers:

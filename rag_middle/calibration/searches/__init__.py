@@ -5,9 +5,9 @@ from dataclasses import fields
 from typing import Any
 
 from rag_middle.calibration.searches.areas import InitialTokenSearch
-from rag_middle.calibration.searches.base import Found, Search, layer_ranges
+from rag_middle.calibration.searches.base import Search, SearchInputs, SearchResult, layer_ranges
 from rag_middle.calibration.searches.channels import ChannelSearch
-from rag_middle.calibration.searches.layer_factors import LayerSearch
+from rag_middle.calibration.searches.genetic import LayerSearch
 from rag_middle.calibration.searches.ratios import RatioSearch
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.registry import suggest
@@ -16,21 +16,23 @@ __all__ = [
     "PRESETS",
     "SEARCHES",
     "ChannelSearch",
-    "Found",
     "InitialTokenSearch",
     "LayerSearch",
     "RatioSearch",
     "Search",
+    "SearchInputs",
+    "SearchResult",
     "layer_ranges",
     "make_search",
 ]
 
 #: By the name of the method.
 SEARCHES: dict[str, type[Search]] = {
-    kind.method: kind for kind in (ChannelSearch, LayerSearch, InitialTokenSearch, RatioSearch)
+    search.method: search
+    for search in (ChannelSearch, LayerSearch, InitialTokenSearch, RatioSearch)
 }
 
-#: Settings of a search that have a name of their own.
+#: Named settings of a search.
 PRESETS: dict[str, dict[str, Any]] = {"lpes:paper": {"as_in_paper": True}}
 
 
@@ -42,22 +44,22 @@ def make_search(name: str, options: Mapping[str, Any] | None = None) -> Search:
         options: parameters of the search.
 
     Raises:
-        CalibrationConfigError: none for this method, or parameters that it does not have.
+        CalibrationConfigError: the method has no search, or the search no such parameter.
     """
     preset = PRESETS.get(name, {})
     method = name.partition(":")[0] if preset else name
     if method not in SEARCHES:
         names = [*SEARCHES, *PRESETS]
         raise CalibrationConfigError(
-            f"{name} has no settings to search for.{suggest(name, names)} Methods: "
+            f"No search fits the settings of {name}.{suggest(name, names)} Methods: "
             f"{', '.join(names)}."
         )
-    kind = SEARCHES[method]
-    parameters = [field.name for field in fields(kind)]
+    search = SEARCHES[method]
+    parameters = [field.name for field in fields(search)]
     for option in options or {}:
         if option not in parameters:
             raise CalibrationConfigError(
                 f"The search for {method} has no option {option!r}.{suggest(option, parameters)} "
                 f"Options: {', '.join(parameters)}."
             )
-    return kind(**{**preset, **dict(options or {})})
+    return search(**{**preset, **(options or {})})

@@ -10,16 +10,18 @@ from typing import ClassVar
 import torch
 
 from rag_middle.attention import model_traits
-from rag_middle.calibration.checks import require_numbers, require_whole
-from rag_middle.calibration.evaluator import Candidate, Evaluator
+from rag_middle.calibration.evaluator import Candidate
 from rag_middle.calibration.examples import Example
 from rag_middle.calibration.objective import Criterion
 from rag_middle.calibration.searches.base import (
-    Found,
     Search,
+    SearchInputs,
+    SearchResult,
     layer_ranges,
     num_layers,
-    ranked,
+    rank,
+    require_numbers,
+    require_whole,
 )
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.generation import RagMiddleModel
@@ -35,7 +37,7 @@ class InitialTokenSearch(Search):
     """SIW: dense and sparse areas per layer from the examples, factors and layers by trial.
 
     Attributes:
-        areas: parts that a prompt's documents are cut into; each is dense where documents in it
+        areas: parts that a prompt's documents are cut into; one is dense where its documents
             get more than their share of attended tokens, on average over the examples.
         dense: factors of dense areas that are tried.
         sparse: factors of sparse areas that are tried.
@@ -56,64 +58,53 @@ class InitialTokenSearch(Search):
         for dense, sparse in product(self.dense, self.sparse):  # refused now, not after an hour
             SIW(alpha_dense=dense, alpha_sparse=sparse, top_share=self.top_share)
 
-    def most_candidates(self, model: RagMiddleModel) -> int:
+    def max_candidates(self, model: RagMiddleModel) -> int:
         neutral = 1.0 in self.dense and 1.0 in self.sparse
-        alphas = len(self.dense) * len(self.sparse) - neutral
-        return alphas * len(layer_ranges(num_layers(model)))
+        factors = len(self.dense) * len(self.sparse) - neutral
+        return factors * len(layer_ranges(num_layers(model)))
 
-    def like_candidates(self, model: RagMiddleModel) -> Sequence[Method]:
+    def typical_candidates(self, model: RagMiddleModel) -> Sequence[Method]:
         return [SIW()]
 
-    def run(
-        self,
-        model: RagMiddleModel,
-        examples: Sequence[Example],
-        evaluator: Evaluator,
-        *,
-        seed: int,
-        max_batch_size: int,
-    ) -> Found:
-        if not examples:
+    def run(self, inputs: SearchInputs) -> SearchResult:
+        if not inputs.examples:
             raise CalibrationConfigError(
                 "Areas are found on examples: give some beside the objective."
             )
-        flags = self.dense_areas(model, examples)
+        is_dense = self.dense_areas(inputs.model, inputs.examples)
         candidates = []
         for dense, sparse, layers in product(
-            self.dense, self.sparse, layer_ranges(num_layers(model))
+            self.dense, self.sparse, layer_ranges(num_layers(inputs.model))
         ):
-            chosen = {layer: flags[layer] for layer in layers if layer in flags}
-            if chosen and (dense, sparse) != (1.0, 1.0):
+            areas = {layer: is_dense[layer] for layer in layers if layer in is_dense}
+            if areas and (dense, sparse) != (1.0, 1.0):
                 method = SIW(
                     alpha_dense=dense,
                     alpha_sparse=sparse,
-                    dense_areas=chosen,
+                    dense_areas=areas,
                     top_share=self.top_share,
                 )
                 key = f"dense x {dense:g}, sparse x {sparse:g} in layers {layers[0]}-{layers[-1]}"
                 candidates.append(Candidate(key, method))
-        found = ranked(candidates, evaluator)
-        return Found(
-            ranked=found.ranked,
-            details={"dense_areas": {str(layer): list(each) for layer, each in flags.items()}},
+        return SearchResult(
+            ranked=rank(candidates, inputs.evaluator),
+            details={"dense_areas": {str(layer): list(row) for layer, row in is_dense.items()}},
         )
 
     def dense_areas(
         self, model: RagMiddleModel, examples: Sequence[Example]
     ) -> dict[int, tuple[bool, ...]]:
         """For every layer with softmax attention, which areas are dense."""
-        traits = model_traits(model.model)
+        layers = sorted(model_traits(model.model).layers)
         runner = ModelRunner(model.model, LockedTokenizer(model.tokenizer), self.method)
-        layers = sorted(traits.layers)
         excess = torch.zeros(len(layers), self.areas, dtype=torch.float64)
         for example in examples:
             prompt = model.encode(example.prompt)
             count = len(prompt.layout.documents)
             attention = runner.last_token_attention(prompt).mean(dim=1)  # [layers, l]
             area = torch.tensor([int((i + 0.5) / count * self.areas) for i in range(count)])
-            for row, of_layer in enumerate(attention):
-                density = document_density(of_layer, prompt.layout, self.top_share)
+            for row, layer_attention in enumerate(attention):
+                density = document_density(layer_attention, prompt.layout, self.top_share)
                 excess[row].index_add_(0, area, density.double().cpu())
-        return {
-            layer: tuple(bool(each > 0) for each in excess[row]) for row, layer in enumerate(layers)
-        }
+        is_dense = (excess > 0).tolist()
+        return {layer: tuple(row) for layer, row in zip(layers, is_dense, strict=True)}

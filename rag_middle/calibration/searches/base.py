@@ -13,15 +13,46 @@ from rag_middle.attention import model_traits
 from rag_middle.calibration.evaluator import Candidate, Evaluator
 from rag_middle.calibration.examples import Example
 from rag_middle.calibration.objective import Criterion, Outcome
+from rag_middle.errors import CalibrationConfigError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import Method
+from rag_middle.plain_data import is_finite_number, is_whole
 
-__all__ = ["Found", "Search", "layer_ranges", "num_layers", "ranked"]
+__all__ = [
+    "Search",
+    "SearchInputs",
+    "SearchResult",
+    "layer_ranges",
+    "num_layers",
+    "rank",
+    "require_list",
+    "require_numbers",
+    "require_whole",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What a search leaves.
+class SearchInputs:
+    """What a search runs on.
+
+    Attributes:
+        model: to fit.
+        examples: of the search; may be none where the objective has none.
+        evaluator: scores candidates.
+        seed: of whatever is drawn.
+        max_batch_size: rows per forward pass of what is not scoring.
+    """
+
+    model: RagMiddleModel
+    examples: Sequence[Example]
+    evaluator: Evaluator
+    seed: int = 0
+    max_batch_size: int = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    """What a search found.
 
     Attributes:
         ranked: candidates that were scored completely, the best first.
@@ -41,8 +72,8 @@ class Search(ABC):
     Class attributes:
         method: whose settings.
         criterion: what is compared by default.
-        weights: of the places at which each question is asked, spread evenly from the first to
-            the last; how many there are says how many places.
+        weights: of the positions at which each question is asked, spread evenly from the first to
+            the last, one position per weight.
     """
 
     method: ClassVar[str]
@@ -56,52 +87,35 @@ class Search(ABC):
 
     @property
     def held_out(self) -> int:
-        """How many questions the result is checked on by default."""
+        """How many held-out questions the result is checked on by default."""
         return 100
 
     def criterion_for(self, *, chat: bool) -> Criterion:
-        """What is compared by default on a model that answers in turns of a chat, or does not."""
+        """What is compared by default on a model that answers as a chat, or does not."""
         return self.criterion
 
     @abstractmethod
-    def most_candidates(self, model: RagMiddleModel) -> int:
+    def max_candidates(self, model: RagMiddleModel) -> int:
         """How many candidates are scored at most; asked before anything is scored.
 
         Raises:
             CalibrationConfigError: settings that do not fit this model.
         """
 
-    def like_candidates(self, model: RagMiddleModel) -> Sequence[Method]:
-        """Methods that take as long as those that are tried, as many as are scored at a time.
+    def typical_candidates(self, model: RagMiddleModel) -> Sequence[Method]:
+        """Methods to time for the estimate: as many as are scored at a time, of the same cost.
 
-        They are timed for the estimate. None where candidates take as long as the unmodified
-        model.
+        Empty where candidates take as long as the unmodified model.
         """
         return ()
 
-    def tokens_read(self, model: RagMiddleModel) -> int:
-        """Tokens that the model reads before candidates are known, beside the examples."""
+    def preparation_tokens(self, model: RagMiddleModel) -> int:
+        """Tokens that the model reads before the candidates are known, apart from the examples."""
         return 0
 
     @abstractmethod
-    def run(
-        self,
-        model: RagMiddleModel,
-        examples: Sequence[Example],
-        evaluator: Evaluator,
-        *,
-        seed: int,
-        max_batch_size: int,
-    ) -> Found:
-        """Search.
-
-        Args:
-            model: that is fitted.
-            examples: of the search; may be none where the objective has none.
-            evaluator: scores candidates.
-            seed: of what is drawn.
-            max_batch_size: rows per forward pass of what is looked at besides.
-        """
+    def run(self, inputs: SearchInputs) -> SearchResult:
+        """Search."""
 
     def to_dict(self) -> dict[str, Any]:
         """Its settings, JSON-ready."""
@@ -122,17 +136,46 @@ def layer_ranges(num_layers: int) -> list[tuple[int, ...]]:
         range(num_layers // 2, num_layers),
         range(num_layers),
     ]
-    return list(dict.fromkeys(tuple(each) for each in ranges))
+    return list(dict.fromkeys(tuple(layers) for layers in ranges))
 
 
-def ranked(candidates: Sequence[Candidate], evaluator: Evaluator, *, together: int = 1) -> Found:
-    """All candidates, scored, the best first; of equals, the one that was asked for first.
+def rank(
+    candidates: Sequence[Candidate], evaluator: Evaluator, *, group_size: int = 1
+) -> list[tuple[Candidate, Outcome]]:
+    """All candidates, scored, the best first; among equals, the one that was asked for first.
 
     Args:
         candidates: of the search.
         evaluator: scores them.
-        together: see `Evaluator.outcomes`.
+        group_size: see `Evaluator.outcomes`.
     """
-    outcomes = evaluator.outcomes(candidates, together=together)
+    outcomes = evaluator.outcomes(candidates, group_size=group_size)
     pairs = list(zip(candidates, outcomes, strict=True))
-    return Found(ranked=sorted(pairs, key=lambda pair: pair[1].score, reverse=True))
+    return sorted(pairs, key=lambda pair: pair[1].score, reverse=True)
+
+
+def require_whole(least: int, **values: Any) -> None:
+    """Raise CalibrationConfigError unless all are whole numbers of at least `least`."""
+    for name, value in values.items():
+        if not is_whole(value, least):
+            raise CalibrationConfigError(
+                f"{name} must be a whole number >= {least}, got {value!r}."
+            )
+
+
+def require_list(**values: Any) -> None:
+    """Raise CalibrationConfigError unless all are lists that are not empty."""
+    for name, value in values.items():
+        if not isinstance(value, Sequence) or isinstance(value, str) or not value:
+            raise CalibrationConfigError(
+                f"{name} must be a list of at least one value, got {value!r}."
+            )
+
+
+def require_numbers(**values: Any) -> None:
+    """Raise CalibrationConfigError unless all are lists of numbers that are not empty."""
+    require_list(**values)
+    for name, numbers in values.items():
+        for number in numbers:
+            if not is_finite_number(number):
+                raise CalibrationConfigError(f"{name} must hold numbers, got {number!r}.")

@@ -1,4 +1,4 @@
-"""Ms-PoE: the range of ratios, and the layer from which it holds."""
+"""Ms-PoE: the range of ratios, and the first layer that has it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from itertools import product
 from typing import ClassVar
 
-from rag_middle.calibration.checks import require_numbers, require_several
-from rag_middle.calibration.evaluator import Candidate, Evaluator
-from rag_middle.calibration.examples import Example
+from rag_middle.calibration.evaluator import Candidate
 from rag_middle.calibration.objective import Criterion
 from rag_middle.calibration.searches.base import (
-    Found,
     Search,
+    SearchInputs,
+    SearchResult,
     num_layers,
-    ranked,
+    rank,
+    require_list,
+    require_numbers,
 )
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.generation import RagMiddleModel
@@ -51,7 +52,7 @@ class RatioSearch(Search):
     head_rules: tuple[str, ...] = ("rank", "code")
 
     def __post_init__(self) -> None:
-        require_several(ranges=self.ranges, head_rules=self.head_rules)
+        require_list(ranges=self.ranges, head_rules=self.head_rules)
         require_numbers(first_layers=self.first_layers)
         for index, ratios in enumerate(self.ranges):
             require_numbers(**{f"ranges[{index}]": ratios})
@@ -61,26 +62,18 @@ class RatioSearch(Search):
                 )
         for (low, high), first in product(self.ranges, self.first_layers):
             MsPoE(min_ratio=low, max_ratio=high, first_layer=first)  # refused now, not in an hour
-        strange = [rule for rule in self.head_rules if rule not in ("rank", "code")]
-        if strange:
-            raise CalibrationConfigError(f"head_rules are 'rank' and 'code', got {strange[0]!r}.")
+        for rule in self.head_rules:
+            if rule not in ("rank", "code"):
+                raise CalibrationConfigError(f"head_rules are 'rank' and 'code', got {rule!r}.")
 
-    def most_candidates(self, model: RagMiddleModel) -> int:
-        return len(self.ranges) * len(self._firsts(model)) * len(self.head_rules)
+    def max_candidates(self, model: RagMiddleModel) -> int:
+        return len(self.ranges) * len(self._first_layers(model)) * len(self.head_rules)
 
-    def like_candidates(self, model: RagMiddleModel) -> Sequence[Method]:
-        [(low, high), *_], first = self.ranges, min(self._firsts(model))
+    def typical_candidates(self, model: RagMiddleModel) -> Sequence[Method]:
+        [(low, high), *_], first = self.ranges, min(self._first_layers(model))
         return [MsPoE(min_ratio=low, max_ratio=high, first_layer=first)]
 
-    def run(
-        self,
-        model: RagMiddleModel,
-        examples: Sequence[Example],
-        evaluator: Evaluator,
-        *,
-        seed: int,
-        max_batch_size: int,
-    ) -> Found:
+    def run(self, inputs: SearchInputs) -> SearchResult:
         candidates = [
             Candidate(
                 f"{low:g}-{high:g} from layer {first}, {rule}",
@@ -92,16 +85,16 @@ class RatioSearch(Search):
                 ),
             )
             for (low, high), first, rule in product(
-                self.ranges, self._firsts(model), self.head_rules
+                self.ranges, self._first_layers(inputs.model), self.head_rules
             )
         ]
-        return ranked(candidates, evaluator)
+        return SearchResult(ranked=rank(candidates, inputs.evaluator))
 
-    def _firsts(self, model: RagMiddleModel) -> list[int]:
-        found = [first for first in self.first_layers if first < num_layers(model)]
-        if not found:
+    def _first_layers(self, model: RagMiddleModel) -> list[int]:
+        layers = [layer for layer in self.first_layers if layer < num_layers(model)]
+        if not layers:
             raise CalibrationConfigError(
                 f"first_layers {list(self.first_layers)} are beyond the model's "
                 f"{num_layers(model)} layers."
             )
-        return found
+        return layers

@@ -22,7 +22,7 @@ from rag_middle.calibration import (
     RatioSearch,
     Search,
     calibrate,
-    estimating,
+    cost,
 )
 from rag_middle.generation import RagMiddleModel
 from tests.tiny_models import build, tiny
@@ -50,7 +50,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     made = Clock()
-    monkeypatch.setattr(estimating, "perf_counter", made)
+    monkeypatch.setattr(cost, "perf_counter", made)
     yield made
     made.handle.remove()
 
@@ -68,10 +68,10 @@ def estimated(
         search,
         examples(8),
         examples(6, start=50),
-        estimated=lambda cost: told.append((cost, clock.tokens)),
+        estimated=lambda made: told.append((made, clock.tokens)),
     )
-    [(cost, then)] = told
-    return cost, clock.tokens - then
+    [(expected, then)] = told
+    return expected, clock.tokens - then
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,10 @@ def test_a_search_takes_what_was_said(
     search: Search, model: RagMiddleModel, clock: Clock, examples: Examples
 ) -> None:
     clock.watch(model.model)
-    cost, took = estimated(search, model, clock, examples)
-    assert cost.seconds is not None
+    expected, took = estimated(search, model, clock, examples)
+    assert expected.seconds is not None
     # Prompts differ in length, and the baseline is not counted: it is one of many candidates.
-    assert cost.seconds == pytest.approx(took, rel=0.25)
+    assert expected.seconds == pytest.approx(took, rel=0.25)
 
 
 def test_candidates_that_share_prompts_are_not_counted_as_if_they_did_not(
@@ -105,9 +105,9 @@ def test_candidates_that_share_prompts_are_not_counted_as_if_they_did_not(
         inner = build(name, tiny(kind, vocab_size=len(tokenizer), **options), "sdpa")
         model = RagMiddleModel(inner, tokenizer)
         clock.watch(inner)
-        pace = estimating.timed(model, CHANNELS, examples(8), "log_likelihood")
+        pace = cost.measure_pace(model, CHANNELS, examples(8), "log_likelihood")
         clock.handle.remove()
-        seconds[name] = pace.candidate / pace.alone
+        seconds[name] = pace.candidate / pace.unmodified
     assert seconds["alone"] == pytest.approx(1.0)
     assert seconds["sharing"] < 0.4
 
@@ -115,15 +115,16 @@ def test_candidates_that_share_prompts_are_not_counted_as_if_they_did_not(
 def test_workers_share_candidates_and_not_the_texts(
     model: RagMiddleModel, examples: Examples
 ) -> None:
-    pace = estimating.Pace(alone=2.0, candidate=1.0, token=0.01)
+    pace = cost.Pace(unmodified=2.0, candidate=1.0, token=0.01)
 
     made = examples(10)
 
     def seconds(workers: int) -> float | None:
-        by = "log_likelihood"
-        return estimating.estimate(model, CHANNELS, made, 5, workers, pace, by).seconds
+        return cost.estimate_cost(
+            model, CHANNELS, made, "log_likelihood", pace, held_out=5, workers=workers
+        ).seconds
 
-    texts, candidates, check = 16 * 100 * 0.01, CHANNELS.most_candidates(model) * 10, 2 * 5 * 2.0
+    texts, candidates, check = 16 * 100 * 0.01, CHANNELS.max_candidates(model) * 10, 2 * 5 * 2.0
     assert seconds(1) == pytest.approx(texts + candidates + check)
     assert seconds(4) == pytest.approx(texts + candidates / 4 + check / 2)
     assert InProcess(lambda method: 0.0).count == 1

@@ -1,0 +1,184 @@
+"""Whether the best settings help on held-out prompts, and the profile that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rag_middle.calibration.examples import Example
+from rag_middle.calibration.objective import Outcome
+from rag_middle.calibration.searches import SearchResult
+from rag_middle.methods import Method, NoMethod
+from rag_middle.profiles import ModelFacts, Profile
+
+__all__ = ["HeldOutCheck", "check_held_out", "make_profile"]
+
+RESAMPLES = 10_000
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutCheck:
+    """Held-out accuracy before and after by position, with the gains.
+
+    Attributes:
+        scores: JSON-ready; every number as ``value``, ``low``, ``high`` of its 95 % confidence
+            interval, bootstrapped over questions.
+        improves: the accuracy at the worst position gains, statistically significantly.
+    """
+
+    scores: dict[str, Any]
+    improves: bool
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        gain = self.scores["gain_of_worst_place"]
+        numbers = f"{gain['value']:+.1%} (95 % interval {gain['low']:+.1%} to {gain['high']:+.1%})"
+        if self.improves:
+            return f"Held-out accuracy at the worst position improves: {numbers}."
+        if gain["high"] < 0:
+            return (
+                "Held-out accuracy is worse than that of the unmodified model: worst position "
+                f"{numbers}. These settings are not recommended."
+            )
+        return (
+            "The gain in held-out accuracy over the unmodified model is not statistically "
+            f"significant: worst position {numbers}. These settings are not recommended; more "
+            "held-out questions narrow the interval."
+        )
+
+
+def check_held_out(
+    examples: Sequence[Example], before: Outcome, after: Outcome, *, seed: int = 0
+) -> HeldOutCheck:
+    """Compare accuracy on held-out questions.
+
+    Args:
+        examples: every question at the same positions.
+        before: of the unmodified model.
+        after: of the fitted settings.
+        seed: of the resampling.
+    """
+    positions = sorted({example.position for example in examples})
+    questions = sorted({example.question for example in examples})
+    right = np.zeros((2, len(questions), len(positions)))
+    for index, example in enumerate(examples):
+        cell = questions.index(example.question), positions.index(example.position)
+        right[(0, *cell)] = before.right[index] == "1"
+        right[(1, *cell)] = after.right[index] == "1"
+    rng = np.random.default_rng(seed)
+    counts = rng.multinomial(len(questions), [1 / len(questions)] * len(questions), RESAMPLES)
+    accuracy = right.mean(axis=1)  # [2, positions]
+    # [2, resamples, positions]
+    resampled = np.einsum("rq,cqp->crp", counts / len(questions), right)
+    worst = _gain(accuracy.min(axis=-1), resampled.min(axis=-1))
+    scores = {
+        "questions": len(questions),
+        "places": [
+            {
+                "place": position,
+                "before": _interval(accuracy[0, at], resampled[0, :, at]),
+                "after": _interval(accuracy[1, at], resampled[1, :, at]),
+                "gain": _gain(accuracy[:, at], resampled[:, :, at]),
+            }
+            for at, position in enumerate(positions)
+        ],
+        "gain_of_worst_place": worst,
+        "gain_of_mean": _gain(accuracy.mean(axis=-1), resampled.mean(axis=-1)),
+        "log_likelihood": {"before": before.log_likelihood, "after": after.log_likelihood},
+    }
+    return HeldOutCheck(scores=scores, improves=worst["low"] > 0)
+
+
+def _gain(values: NDArray[np.float64], resampled: NDArray[np.float64]) -> dict[str, float]:
+    """Of the second row over the first."""
+    return _interval(values[1] - values[0], resampled[1] - resampled[0])
+
+
+def _interval(value: float, resampled: NDArray[np.float64]) -> dict[str, float]:
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(resampled, [tail, 1 - tail])
+    # Rounded: the last digits of a mean depend on the order in which it was summed.
+    return {
+        name: round(float(x), 9) for name, x in (("value", value), ("low", low), ("high", high))
+    }
+
+
+def make_profile(
+    identity: Mapping[str, Any],
+    facts: ModelFacts,
+    before: Outcome,
+    result: SearchResult,
+    check: HeldOutCheck | None,
+    trace: list[dict[str, Any]],
+) -> Profile:
+    """The best settings, where they come from, and whether they help.
+
+    Args:
+        identity: of the search, as in its journal.
+        facts: of the model.
+        before: of the unmodified model, on the prompts of the search.
+        result: of the search.
+        check: of the winner on held-out examples; None where there are none.
+        trace: every candidate with its score.
+    """
+    note = check.verdict if check else "Not checked on held-out prompts: nothing is recommended."
+    if not result.ranked:
+        method: Method = NoMethod()
+        after, better = None, False
+        note = "No candidate was found: nothing to recommend."
+    else:
+        candidate, after = result.ranked[0]
+        method, better = candidate.method, after.score > before.score
+        if not better:
+            note = (
+                "No candidate scores higher than the unmodified model on the prompts of the search "
+                f"({before.score:.4g}). {note}"
+            )
+    return Profile(
+        method=method.name,
+        options={
+            field.name: _to_json(getattr(method, field.name))
+            for field in fields(method)  # type: ignore[arg-type]
+            if getattr(method, field.name) != field.default
+        },
+        model=facts,
+        note=note,
+        recommended=None if check is None else check.improves and better,
+        seed=identity["seed"],
+        software=identity["software"],
+        data=identity["data"],
+        search={
+            "settings": _to_json(identity["search"]),
+            "criterion": identity["criterion"],
+            "checked_by": identity["checked_by"] if check else None,
+            "threads": identity["threads"],
+            "max_batch_size": identity["batch"],
+            "template": identity["template"],
+            **_to_json(result.details),
+            "trace": trace,
+        },
+        scores={
+            "search": {"before": _scores(before), "after": _scores(after) if after else None},
+            "held_out": check.scores if check else None,
+        },
+    )
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _to_json(item) for key, item in value.items()}
+    return [_to_json(item) for item in value] if isinstance(value, tuple | list) else value
+
+
+def _scores(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "score": outcome.score,
+        "log_likelihood": outcome.log_likelihood,
+        "right": outcome.right.count("1") / len(outcome.right) if outcome.right else None,
+    }
