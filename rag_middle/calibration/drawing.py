@@ -62,7 +62,9 @@ def draw_examples(
         search = make_search(search)
     questions = search.questions if questions is None else questions
     held_out = search.held_out if held_out is None else held_out
-    weight_at = _position_weights(search.weights if weights is None else weights, task.num_positions)
+    weight_at = _position_weights(
+        search.weights if weights is None else weights, task.num_positions
+    )
     items = task.items(questions + held_out, seed)
     # A file may be sorted; the first questions of the search should be like all of them.
     random.Random(f"calibration {seed}").shuffle(items)
