@@ -313,9 +313,9 @@ _OTHER_MARKERS = (
 
 def _warn_of(strays: Sequence[Stray]) -> None:
     if any(not (stray.tagged or stray.closes) for stray in strays):
-        warn_caller(_PLAIN_MARKERS, UnreadMarkersWarning)
+        warn_caller(UnreadMarkersWarning(_PLAIN_MARKERS))
     elif strays:
-        warn_caller(_OTHER_MARKERS, UnreadMarkersWarning)
+        warn_caller(UnreadMarkersWarning(_OTHER_MARKERS))
 
 
 def _documents(parts: Iterable[Marked]) -> list[Marked]:

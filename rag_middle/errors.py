@@ -44,6 +44,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rag_middle.wording import Argument, WordedException
+
 __all__ = [
     "CalibrationConfigError",
     "CalibrationError",
@@ -82,8 +84,15 @@ __all__ = [
 ]
 
 
-class RagMiddleError(Exception):
-    """Base of every error raised on purpose by this package."""
+_DROP_DOCUMENTS = Argument("on_overflow", "drop_documents")
+
+
+class RagMiddleError(WordedException):
+    """Base of every error raised on purpose by this package.
+
+    Attributes:
+        parameter: the parameter that the error is about, where it is about one.
+    """
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Processes hand errors to each other. By default, one that takes keyword arguments would
@@ -146,17 +155,15 @@ class ContextOverflowError(PromptError):
         self.example = example
         self.without_documents = without_documents
         over = prompt_tokens + max_new_tokens - context_window
-        even, step = (
-            "",
-            ("Pass fewer documents, lower max_new_tokens, or choose on_overflow='drop_documents'."),
-        )
+        lower = ("lower ", Argument("max_new_tokens"))
+        even, step = "", ("Pass fewer documents, ", *lower, ", or choose ", _DROP_DOCUMENTS, ".")
         if without_documents:
             even = " even without its documents"
-            step = "Shorten the question or the instructions, or lower max_new_tokens."
+            step = ("Shorten the question or the instructions, or ", *lower, ".")
         super().__init__(
             f"Prompt {example} does not fit{even}: {prompt_tokens} prompt tokens + "
-            f"{max_new_tokens} new tokens > context window of {context_window} ({over} too many). "
-            f"{step}"
+            f"{max_new_tokens} new tokens > context window of {context_window} ({over} too many). ",
+            *step,
         )
 
 

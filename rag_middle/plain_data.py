@@ -11,6 +11,7 @@ from math import inf, isfinite
 from typing import Any, TypeGuard
 
 from rag_middle.errors import UnsupportedGenerationError
+from rag_middle.wording import Argument
 
 __all__ = ["check_whole", "is_finite_number", "is_whole", "parse_json"]
 
@@ -51,5 +52,6 @@ def check_whole(name: str, value: object, *, least: int, hint: str = "") -> None
     """Raise `UnsupportedGenerationError` unless `value` is a whole number from `least` on."""
     if not is_whole(value, least):
         raise UnsupportedGenerationError(
-            f"{name} must be a whole number, at least {least}, got {value!r}. {hint}".rstrip()
+            Argument(name),
+            f" must be a whole number, at least {least}, got {value!r}. {hint}".rstrip(),
         )

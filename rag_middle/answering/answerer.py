@@ -22,6 +22,7 @@ from rag_middle.methods import Method, NoMethod, resolve_method
 from rag_middle.notices import warn_caller
 from rag_middle.retrieval import Built, Embedder, FaissIndex, Retriever, check_exists
 from rag_middle.retrieval.retriever import check_question
+from rag_middle.wording import Argument
 
 __all__ = ["Answerer"]
 
@@ -243,17 +244,22 @@ class Answerer:
         what = options.get("on_missing_documents", "warn")
         if sent or what == "ignore":
             return
-        problem = "No document was found: ask in other words, or search with a lower min_score."
+        problem: tuple[str | Argument, ...] = (
+            "No document was found: ask in other words, or search with a lower min_score. ",
+        )
         if request.documents:
             problem = (
                 f"None of {len(request.documents)} documents fits beside the question (context "
                 f"window {self.model.context_window}): index smaller chunks (rag-middle index "
-                "--chunk-size), shorten the question, or lower max_new_tokens."
+                "--chunk-size), shorten the question, or lower ",
+                Argument("max_new_tokens"),
+                ". ",
             )
-        problem += " on_missing_documents='ignore' says that no document is needed."
+        ignore = Argument("on_missing_documents", "ignore")
+        problem = (*problem, ignore, " says that no document is needed.")
         if what == "error":
-            raise PromptError(problem)
-        warn_caller(problem, MissingDocumentsWarning)
+            raise PromptError(*problem)
+        warn_caller(MissingDocumentsWarning(*problem))
 
 
 def _chosen(

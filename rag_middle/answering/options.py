@@ -12,6 +12,7 @@ from rag_middle.generation.options import (
     PromptKwargs,
     checked_options,
 )
+from rag_middle.wording import Argument
 
 __all__ = ["AskKwargs", "check_top_k", "with_defaults"]
 
@@ -46,5 +47,5 @@ def check_top_k(top_k: object) -> None:
     """Raise `RetrievalConfigError` unless `top_k` is a number of documents."""
     if not isinstance(top_k, int) or isinstance(top_k, bool) or top_k < 1:
         raise RetrievalConfigError(
-            f"top_k must be a whole number of documents, at least 1, got {top_k!r}."
+            Argument("top_k"), f" must be a whole number of documents, at least 1, got {top_k!r}."
         )

@@ -11,6 +11,7 @@ from rag_middle.calibration.examples import Example
 from rag_middle.calibration.searches import Search, make_search
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.evaluation.metrics import ANSWER_METRICS
+from rag_middle.wording import Argument
 
 if TYPE_CHECKING:
     from rag_middle.evaluation import Item, Task
@@ -111,8 +112,9 @@ def _position_weights(weights: Sequence[float], documents: int) -> dict[int, flo
         or not any(weights)
     ):
         raise CalibrationConfigError(
-            "weights must be at least two numbers >= 0, of positions from the first to the last, "
-            f"not all 0 (begin, middle and end: 0.2, 0.3, 0.5); got {list(weights)}."
+            Argument("weights"),
+            " must be at least two numbers >= 0, of positions from the first to the last, not all "
+            f"0 (begin, middle and end: 0.2, 0.3, 0.5); got {list(weights)}.",
         )
     weight_at: dict[int, float] = {}
     for index, weight in enumerate(weights):

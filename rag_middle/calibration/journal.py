@@ -17,10 +17,12 @@ from rag_middle.calibration.objective import Outcome
 from rag_middle.errors import CalibrationStateError
 from rag_middle.files import append
 from rag_middle.plain_data import parse_json
+from rag_middle.wording import Argument
 
 __all__ = ["Journal", "open_journal"]
 
 _FORMAT = 2  # of lines and of what their verdicts are about; raised when either changes
+_ANOTHER_FOLDER = ("choose another ", Argument("folder"))
 
 
 class Journal:
@@ -82,7 +84,7 @@ def open_journal(path: Path | None, identity: Mapping[str, Any]) -> Iterator[Jou
         lock.acquire(timeout=0)
     except Timeout:
         raise CalibrationStateError(
-            f"{path} is in use by another search. Wait for it, or choose another folder (--out)."
+            f"{path} is in use by another search. Wait for it, or ", *_ANOTHER_FOLDER, "."
         ) from None
     except OSError as error:
         raise _write_error(path, error) from error
@@ -117,8 +119,9 @@ def _read(path: Path, identity: Mapping[str, Any]) -> tuple[dict[str, Outcome], 
         raise CalibrationStateError(
             f"{path} is the state of a search by another version of rag-middle (format {version}; "
             f"this version writes {_FORMAT}), and its scores cannot be compared with new ones. "
-            "Finish that search with that version, choose another folder (--out), or delete the "
-            "file."
+            "Finish that search with that version, ",
+            *_ANOTHER_FOLDER,
+            ", or delete the file.",
         )
     mine, theirs = json.loads(json.dumps(identity)), header.get("identity")
     if theirs != mine:
@@ -128,8 +131,9 @@ def _read(path: Path, identity: Mapping[str, Any]) -> tuple[dict[str, Outcome], 
         )
         raise CalibrationStateError(
             f"{path} is the state of another search: it differs in {', '.join(different)}. "
-            "Continue that one with its own settings, choose another folder (--out), or delete "
-            "the file."
+            "Continue that one with its own settings, ",
+            *_ANOTHER_FOLDER,
+            ", or delete the file.",
         )
     try:
         outcomes = {entry["key"]: Outcome(**entry["outcome"]) for entry in entries}
@@ -164,8 +168,9 @@ def _parse_line(line: bytes, source: str) -> dict[str, Any]:
 def _write_error(path: Path, error: OSError) -> CalibrationStateError:
     return CalibrationStateError(
         f"The state of the search cannot be written to {str(path)!r} ({error.strerror or error}). "
-        "Free space, correct the permissions, or choose another folder (--out); then run it again "
-        "to go on."
+        "Free space, correct the permissions, or ",
+        *_ANOTHER_FOLDER,
+        "; then run it again to go on.",
     )
 
 

@@ -38,8 +38,8 @@ __all__ = [
 
 RETRIEVAL_PANEL = "Retrieval"
 _READS = "which reads nothing but documents like those of the demonstration"
-OTHER_NAMES = {"--out": "--index"}
-"""What `rag-middle index` calls otherwise."""
+OTHER_NAMES = {"folder": "--index"}
+"""What the library calls otherwise."""
 
 DocsOption = Annotated[
     Path | None,

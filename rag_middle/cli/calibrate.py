@@ -33,6 +33,7 @@ from rag_middle.cli.options import (
     TrustRemoteCodeOption,
 )
 from rag_middle.errors import EvaluationDataError, MissingExtraError
+from rag_middle.wording import Argument
 
 if TYPE_CHECKING:
     from rag_middle.calibration import Calibration, Estimate, Example, Workers
@@ -224,7 +225,7 @@ def calibrate(
     held-out questions were answered better than by the unmodified model; where they were not,
     nothing is recommended.
     """
-    named = {"max_batch_size": "--batch-size", "criterion": "--compare-by"}
+    named = {"max_batch_size": "--batch-size", "criterion": "--compare-by", "folder": "--out"}
     with (
         reporting(as_json=as_json, debug=debug, flags=flags_of(calibrate, **named)),
         ExitStack() as stack,
@@ -330,7 +331,8 @@ def _weights(text: str) -> list[float]:
         return [float(each) for each in text.split(",")]
     except ValueError:
         raise CalibrationConfigError(
-            f"weights must be numbers joined by commas, such as 0.2,0.3,0.5; got {text!r}."
+            Argument("weights"),
+            f" must be numbers joined by commas, such as 0.2,0.3,0.5; got {text!r}.",
         ) from None
 
 

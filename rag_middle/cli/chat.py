@@ -179,7 +179,7 @@ class Chat:
                 tell("Cancelled", "yellow", "ask something else, or /quit.")
             except RagMiddleError as error:
                 self.failed = True
-                tell("Error", "bold red", in_flags(str(error), self._flags))
+                tell("Error", "bold red", in_flags(error, self._flags))
             if self._ended:
                 return
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_middle.errors import OutputWriteError, RagMiddleError
+from rag_middle.wording import Argument
 
 __all__ = [
     "check_generation",
@@ -32,8 +33,10 @@ def check_output_folder(folder: Path) -> None:
         Path(probe).unlink()
     except OSError as error:
         raise OutputWriteError(
-            f"Nothing can be written to out={str(folder)!r} ({error.strerror or error}). Choose "
-            "another folder, free space or correct the permissions."
+            "Nothing can be written to ",
+            Argument("out", str(folder)),
+            f" ({error.strerror or error}). Choose another folder, free space or correct the "
+            "permissions.",
         ) from error
 
 

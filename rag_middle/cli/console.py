@@ -104,7 +104,7 @@ def reporting(
         line: str | None = None,
     ) -> None:
         """Stands in for ``warnings.showwarning``, which shows source code too."""
-        tell("Warning", "yellow", in_flags(str(message), flags or {}))
+        tell("Warning", "yellow", in_flags(message, flags or {}))
 
     try:
         with warnings.catch_warnings():
@@ -113,7 +113,7 @@ def reporting(
     except RagMiddleError as error:
         if debug:
             raise
-        message = in_flags(str(error), flags or {})
+        message = in_flags(error, flags or {})
         if as_json:
             print_json({"error": _described(error, message)})
         else:
@@ -131,6 +131,8 @@ def tell(kind: str, style: str, message: str) -> None:
 
 def _described(error: RagMiddleError, message: str) -> dict[str, Any]:
     described: dict[str, Any] = {"type": type(error).__name__, "message": message}
+    if error.parameter is not None:
+        described["parameter"] = error.parameter
     if isinstance(error, MarkerError):
         described |= {"position": error.position, "excerpt": error.excerpt}
     if isinstance(error, ContextOverflowError):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, get_type_hints
 
 from typer.models import OptionInfo
 
-__all__ = ["flags_of", "in_flags"]
+from rag_middle.wording import Argument, WordedException
 
-_QUOTED = r"(?P<quoted>(?<!\w)'[^'\n]*'(?!\w))"
-_FLAG_FOLLOWS = re.compile(r"\b[\w.]+(?:=\S+|\([^()\s]*\)|_\w+) \((--[^()]+)\)")
+__all__ = ["flags_of", "in_flags"]
 
 
 def flags_of(command: Callable[..., Any], **others: str) -> dict[str, str]:
@@ -32,36 +31,24 @@ def flags_of(command: Callable[..., Any], **others: str) -> dict[str, str]:
     return {**flags, **others}
 
 
-def in_flags(message: str, flags: Mapping[str, str]) -> str:
+def in_flags(message: Exception | str, flags: Mapping[str, str]) -> str:
     """A message in which arguments have the names of options.
 
     ``on_overflow='drop_documents'`` becomes ``--on-overflow drop_documents``, ``top_p must be`` the
-    same of ``--top-p``, and ``rebuild=True (--rebuild)`` only ``--rebuild``. What stands in quotes
-    is somebody's words and stays; so does a name that is a word of English, unless something
-    follows that tells it from one.
+    same of ``--top-p``, and ``rebuild=True`` only ``--rebuild``. An argument that the command has
+    no flag for keeps its name.
 
     Args:
-        message: of an error.
-        flags: names in messages, and what they are here; flags that messages already name may be
-            among them.
+        message: an error or a warning; text is left as it is.
+        flags: names of parameters, and what they are here.
     """
-    message = _FLAG_FOLLOWS.sub(r"\1", message)
-    if not flags:
-        return message
-    names = "|".join(map(re.escape, sorted(flags, key=len, reverse=True)))
-    value = r"=(?:'(?P<text>[^'\n]*)'|(?P<value>[\w.+-]*\w))"
-    found = re.compile(rf"(?<![\w-])(?P<name>{names})(?![\w-])(?:{value}|(?P<told> must\b))?")
-    return re.sub(rf"{_QUOTED}|{found.pattern}", lambda match: _flag(match, flags), message)
+    if not isinstance(message, WordedException):
+        return str(message)
+    return message.worded(partial(_flag, flags=flags))
 
 
-def _flag(match: re.Match[str], flags: Mapping[str, str]) -> str:
-    if match["quoted"] is not None:
-        return match.group()
-    name, told = match["name"], match["told"] or ""
-    value = match["text"] if match["text"] is not None else match["value"]
-    if value == "True":
-        return flags[name]
-    if value is not None:
-        return f"{flags[name]} {value}"
-    is_word = name.isalpha() and not told
-    return match.group() if is_word else flags[name] + told
+def _flag(argument: Argument, *, flags: Mapping[str, str]) -> str:
+    flag = flags.get(argument.name)
+    if flag is None:
+        return str(argument)
+    return f"{flag} {argument.value}" if argument.has_value and argument.value is not True else flag

@@ -94,7 +94,7 @@ def index(
     Only documents that have changed are embedded again. What could not be read is reported on
     standard error.
     """
-    with reporting(as_json=as_json, debug=debug, flags=flags_of(index)):
+    with reporting(as_json=as_json, debug=debug, flags=flags_of(index, folder="--out")):
         from rag_middle.retrieval import (
             DEFAULT_EMBEDDER,
             build_index,

@@ -23,6 +23,7 @@ from rag_middle.layout import PromptLayout
 from rag_middle.methods import Compose, Method, NoMethod
 from rag_middle.notices import MissingDocumentsWarning, warn_caller
 from rag_middle.tokens import TokenizedPrompt
+from rag_middle.wording import Argument
 
 __all__ = ["acts_on", "check_documents", "check_effect", "method_name"]
 
@@ -70,12 +71,13 @@ def check_documents(method: Method, layout: PromptLayout, policy: str, example: 
         return
     message = (
         f"{' and '.join(lost)} needs documents, and prompt {example} has none that it can tell: "
-        "nothing is changed. Pass a ContextPrompt, or wrap each document in mark(); "
-        "on_missing_documents='ignore' says that this is meant."
+        "nothing is changed. Pass a ContextPrompt, or wrap each document in mark(); ",
+        Argument("on_missing_documents", "ignore"),
+        " says that this is meant.",
     )
     if policy == "error":
-        raise PromptError(message)
-    warn_caller(message, MissingDocumentsWarning)
+        raise PromptError(*message)
+    warn_caller(MissingDocumentsWarning(*message))
 
 
 def check_effect(

@@ -16,6 +16,7 @@ from rag_middle.methods import Method, Provenance
 from rag_middle.notices import ProfileWarning, warn_caller
 from rag_middle.profiles import ModelFacts
 from rag_middle.reader import READER_NAME, is_reader
+from rag_middle.wording import Argument
 
 __all__ = ["display_name", "model_facts", "warn_of_mismatch"]
 
@@ -83,16 +84,20 @@ def warn_of_mismatch(
         differences = profile.model.version_differences(here)
         if differences:
             warn_caller(
-                f"{source} was made for another version of {profile.model.id} "
-                f"({'; '.join(differences)}): its settings may not suit this one. Calibrate again, "
-                "or compare it with method='none' on your own questions.",
-                ProfileWarning,
+                ProfileWarning(
+                    f"{source} was made for another version of {profile.model.id} "
+                    f"({'; '.join(differences)}): its settings may not suit this one. Calibrate "
+                    "again, or compare it with ",
+                    Argument("method", "none"),
+                    " on your own questions.",
+                )
             )
         if profile.recommended is False:
             warn_caller(
-                f"{source} is not recommended: on held-out prompts its settings did not beat the "
-                "unmodified model.",
-                ProfileWarning,
+                ProfileWarning(
+                    f"{source} is not recommended: on held-out prompts its settings did not beat "
+                    "the unmodified model."
+                )
             )
 
 

@@ -22,6 +22,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from rag_middle.errors import ModelNotFoundError, RagMiddleError, UnsupportedGenerationError
 from rag_middle.notices import BackendFallbackWarning, warn_caller
 from rag_middle.registry import suggest
+from rag_middle.wording import Argument
 
 __all__ = ["check_loading", "load_model", "load_tokenizer", "loading_errors"]
 
@@ -114,8 +115,10 @@ def check_loading(
     _check_dtype(dtype)
     if device_map is not None and device is not None:
         raise UnsupportedGenerationError(
-            f"device={device!r} and device_map={device_map!r} both say where the model goes: pass "
-            "one of them."
+            Argument("device", device),
+            " and ",
+            Argument("device_map", device_map),
+            " both say where the model goes: pass one of them.",
         )
     if device_map is not None and find_spec("accelerate") is None:
         raise ImportError(
@@ -127,8 +130,10 @@ def check_loading(
     name = attn_implementation or "eager"
     if name not in backends and "/" not in name and not name.startswith("flash_attention"):
         raise UnsupportedGenerationError(
-            f"There is no attn_implementation {name!r}.{suggest(name, backends)} Use sdpa, eager, "
-            "or flash_attention_2 with its package."
+            "There is no ",
+            Argument("attn_implementation"),
+            f" {name!r}.{suggest(name, backends)} Use sdpa, eager, or flash_attention_2 with its "
+            "package.",
         )
 
 
@@ -214,8 +219,8 @@ def _check_dtype(dtype: str | torch.dtype) -> None:
         return
     if not isinstance(getattr(torch, str(dtype), None), torch.dtype):
         raise UnsupportedGenerationError(
-            f"dtype must be 'auto', 'float32', 'bfloat16', 'float16' or a torch.dtype, got "
-            f"{dtype!r}."
+            Argument("dtype"),
+            f" must be 'auto', 'float32', 'bfloat16', 'float16' or a torch.dtype, got {dtype!r}.",
         )
 
 
@@ -230,8 +235,10 @@ def _device(device: str | torch.device | None) -> torch.device:
         ) from error
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise UnsupportedGenerationError(
-            f"device={str(device)!r} was asked for, and PyTorch {torch.__version__} sees no GPU. "
-            "Pass device='cpu', or install PyTorch for CUDA."
+            Argument("device", str(device)),
+            f" was asked for, and PyTorch {torch.__version__} sees no GPU. Pass ",
+            Argument("device", "cpu"),
+            ", or install PyTorch for CUDA.",
         )
     return chosen
 
@@ -245,9 +252,11 @@ def _available_backend(name: str | None) -> str | None:
     if available is None or available():
         return name  # transformers knows better what it does not know
     warn_caller(
-        f"{name} is not available here (it needs a CUDA GPU and the flash-attn package): using "
-        "sdpa, which gives the same results. `pip install flash-attn`, or leave "
-        "attn_implementation out.",
-        BackendFallbackWarning,
+        BackendFallbackWarning(
+            f"{name} is not available here (it needs a CUDA GPU and the flash-attn package): using "
+            "sdpa, which gives the same results. `pip install flash-attn`, or leave ",
+            Argument("attn_implementation"),
+            " out.",
+        )
     )
     return "sdpa"

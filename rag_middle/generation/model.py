@@ -37,6 +37,7 @@ from rag_middle.methods import Method, NoMethod, Runner, resolve_method
 from rag_middle.methods.parallel_context import DocumentCache, can_reuse_documents
 from rag_middle.methods.parallel_context.document_cache import precompute
 from rag_middle.tokens import TokenizedPrompt
+from rag_middle.wording import Argument
 
 __all__ = ["RagMiddleModel"]
 
@@ -271,7 +272,9 @@ class RagMiddleModel:
         if settings.num_beams > 1:
             raise UnsupportedGenerationError(
                 f"A search with {settings.num_beams} beams knows its text only at the end: use "
-                "generate(), or num_beams=1."
+                "generate(), or ",
+                Argument("num_beams", 1),
+                ".",
             )
         if model_lock(self.model).is_owned():
             raise MethodConfigError(

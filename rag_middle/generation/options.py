@@ -12,6 +12,7 @@ from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.plain_data import check_whole, is_finite_number, is_whole
 from rag_middle.registry import suggest
 from rag_middle.tokens.encode import Template, TemplateName
+from rag_middle.wording import Argument
 
 __all__ = [
     "EncodeKwargs",
@@ -117,8 +118,9 @@ class GenerationOptions:
         check_whole("num_beams", self.num_beams, least=1)
         if self.num_beams > _MOST_BEAMS:
             raise UnsupportedGenerationError(
-                f"num_beams must be at most {_MOST_BEAMS}, got {self.num_beams!r}: each is a row "
-                "of the batch."
+                Argument("num_beams"),
+                f" must be at most {_MOST_BEAMS}, got {self.num_beams!r}: each is a row of the "
+                "batch.",
             )
         check_whole("top_k", self.top_k, least=0, hint="0 means no limit.")
         _number("temperature", self.temperature, lambda v: v >= 0, "0 or more")
@@ -135,8 +137,10 @@ class GenerationOptions:
         _one_of("on_overflow", self.on_overflow, get_args(Overflow))
         if self.num_beams > 1 and self.samples:
             raise UnsupportedGenerationError(
-                f"num_beams={self.num_beams} searches and temperature={self.temperature} draws: "
-                "use one of them."
+                Argument("num_beams", self.num_beams),
+                " searches and ",
+                Argument("temperature", self.temperature),
+                " draws: use one of them.",
             )
         object.__setattr__(self, "stop", _stop_strings(self.stop))
         self.seeds(len(self.seed) if isinstance(self.seed, Sequence) else 1)
@@ -171,8 +175,9 @@ class GenerationOptions:
             seeds = tuple(self.seed) if isinstance(self.seed, Sequence) else (self.seed,) * prompts
         if len(seeds) != prompts or not all(is_whole(seed) for seed in seeds):
             raise UnsupportedGenerationError(
-                f"seed must be a whole number, or one for each of {prompts} prompts, got "
-                f"{self.seed!r}."
+                Argument("seed"),
+                f" must be a whole number, or one for each of {prompts} prompts, got "
+                f"{self.seed!r}.",
             )
         return seeds if self.samples else (None,) * prompts
 
@@ -226,19 +231,24 @@ def _stop_strings(stop: Any) -> tuple[str, ...]:
     for string in strings:
         if not isinstance(string, str) or not string:
             raise UnsupportedGenerationError(
-                f"stop must be a string or a list of strings of at least one character, got "
-                f"{stop!r}. Leave stop out to generate to the end."
+                Argument("stop"),
+                f" must be a string or a list of strings of at least one character, got {stop!r}. "
+                "Leave ",
+                Argument("stop"),
+                " out to generate to the end.",
             )
     return strings
 
 
 def _number(name: str, value: Any, in_range: Callable[[float], bool], range_text: str) -> None:
     if not (is_finite_number(value) and in_range(value)):
-        raise UnsupportedGenerationError(f"{name} must be a number {range_text}, got {value!r}.")
+        raise UnsupportedGenerationError(
+            Argument(name), f" must be a number {range_text}, got {value!r}."
+        )
 
 
 def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise UnsupportedGenerationError(
-            f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}."
+            Argument(name), f" must be one of {', '.join(map(repr, choices))}, got {value!r}."
         )

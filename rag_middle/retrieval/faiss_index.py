@@ -22,6 +22,7 @@ from rag_middle.retrieval.embedders import Embedder, SentenceTransformerEmbedder
 from rag_middle.retrieval.manifest import REBUILD, Corpus, Manifest
 from rag_middle.retrieval.records import Chunk
 from rag_middle.retrieval.vectors import Kind, VectorStore
+from rag_middle.wording import Argument
 
 __all__ = ["Changes", "FaissIndex", "Hit"]
 
@@ -208,8 +209,11 @@ class FaissIndex:
             raise IndexMismatchError(
                 f"The index {str(folder)!r} was made with the embedder {manifest.embedder} "
                 f"(dimension {manifest.dimension}), not with {embedder.name} (dimension "
-                f"{embedder.dimension}). Pass that embedder (--embedder {manifest.embedder}), or "
-                f"build the index anew: rebuild=True (--rebuild)."
+                f"{embedder.dimension}). Pass that embedder (",
+                Argument("embedder", manifest.embedder),
+                "), or build the index anew: ",
+                Argument("rebuild", True),
+                ".",
             )
         index = cls(embedder, kind=cast(Kind, manifest.kind))
         index._store = VectorStore(manifest.dimension, index.kind, saved.vectors)
@@ -219,11 +223,12 @@ class FaissIndex:
                 index._place(row.pop("key"), Chunk(**row))
         except (AttributeError, KeyError, TypeError) as error:
             raise IndexFormatError(
-                f"The chunks of the index {str(folder)!r} are of another shape ({error}). {REBUILD}"
+                f"The chunks of the index {str(folder)!r} are of another shape ({error}). ",
+                *REBUILD,
             ) from error
         if sorted(index._chunks) != index._store.keys().tolist():
             raise IndexFormatError(
-                f"The vectors of the index {str(folder)!r} belong to other chunks. {REBUILD}"
+                f"The vectors of the index {str(folder)!r} belong to other chunks. ", *REBUILD
             )
         index._saved = Path(folder).resolve(), saved.manifest_hash
         return index

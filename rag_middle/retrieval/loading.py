@@ -159,7 +159,7 @@ def _read(path: Path, max_file_bytes: int) -> bytes:
             raise DocumentLoadError(
                 f"it has {status.st_size / 2**20:.0f} MiB, above the limit of "
                 f"{max_file_bytes / 2**20:.0f} MiB for one file. Split it, or raise the limit: "
-                "max_file_bytes (--max-file-mib)."
+                "max_file_bytes (--max-file-mib)."  # kept with the index, so for both readers
             )
         content = path.read_bytes()
     except OSError as error:

@@ -12,6 +12,7 @@ from typing import Any
 from rag_middle.errors import IndexFormatError
 from rag_middle.plain_data import parse_json
 from rag_middle.retrieval.records import Skipped
+from rag_middle.wording import Argument
 
 __all__ = ["FORMAT_VERSION", "MANIFEST", "Corpus", "Manifest", "is_index_folder"]
 
@@ -22,7 +23,7 @@ _FORMAT = "rag-middle-index"
 _METRIC = "inner_product"
 _FILE_NAME = re.compile(r"(vectors-[0-9a-f]{16}\.faiss|chunks-[0-9a-f]{16}\.jsonl)")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-REBUILD = "Build it anew with rebuild=True (--rebuild)."
+REBUILD = ("Build it anew with ", Argument("rebuild", True), ".")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,16 +85,17 @@ class Manifest:
                 raise ValueError("it is of another format")
             version = fields.pop("version")
         except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise IndexFormatError(_damaged(where, error)) from error
+            raise _damaged(where, error) from error
         if version != FORMAT_VERSION:
             raise IndexFormatError(
                 f"The index {str(where.parent)!r} has format version {version!r}; this version of "
-                f"rag-middle reads version {FORMAT_VERSION}. {REBUILD}"
+                f"rag-middle reads version {FORMAT_VERSION}. ",
+                *REBUILD,
             )
         try:
             return _manifest(fields)
         except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise IndexFormatError(_damaged(where, error)) from error
+            raise _damaged(where, error) from error
 
 
 def is_index_folder(folder: Path) -> bool:
@@ -141,6 +143,6 @@ def _require(kind: type, **values: object) -> None:
             raise ValueError(f"{name} is {value!r}")
 
 
-def _damaged(where: Path, error: Exception) -> str:
+def _damaged(where: Path, error: Exception) -> IndexFormatError:
     reason = f"{type(error).__name__}: {str(error).rstrip('.')}"
-    return f"{str(where)!r} is damaged ({reason}). {REBUILD}"
+    return IndexFormatError(f"{str(where)!r} is damaged ({reason}). ", *REBUILD)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from rag_middle.documents import Document
 from rag_middle.errors import RetrievalConfigError
 from rag_middle.retrieval.faiss_index import FaissIndex
+from rag_middle.wording import Argument
 
 __all__ = ["Retriever", "check_question"]
 
@@ -37,7 +38,7 @@ class Retriever:
 
     def __post_init__(self) -> None:
         if self.top_k < 1:
-            raise RetrievalConfigError(f"top_k must be at least 1, got {self.top_k}.")
+            raise RetrievalConfigError(Argument("top_k"), f" must be at least 1, got {self.top_k}.")
 
     def __call__(self, question: str, *, top_k: int | None = None) -> list[Document]:
         """The best documents, best first.

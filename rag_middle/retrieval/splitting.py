@@ -10,6 +10,7 @@ from typing import Any
 from rag_middle.errors import RetrievalConfigError
 from rag_middle.retrieval.extras import require
 from rag_middle.retrieval.records import Chunk, Record, content_id
+from rag_middle.wording import Argument
 
 __all__ = ["Splitter"]
 
@@ -36,11 +37,15 @@ class Splitter:
 
     def __post_init__(self) -> None:
         if self.chunk_size <= 0:
-            raise RetrievalConfigError(f"chunk_size must be positive, got {self.chunk_size}.")
+            raise RetrievalConfigError(
+                Argument("chunk_size"), f" must be positive, got {self.chunk_size}."
+            )
         if not 0 <= self.overlap < self.chunk_size:
             raise RetrievalConfigError(
-                f"overlap must be at least 0 and below chunk_size ({self.chunk_size}), got "
-                f"{self.overlap}."
+                Argument("overlap"),
+                " must be at least 0 and below ",
+                Argument("chunk_size"),
+                f" ({self.chunk_size}), got {self.overlap}.",
             )
         if (self.length is None) != (self.unit == "characters"):
             raise RetrievalConfigError(

@@ -31,6 +31,7 @@ from rag_middle.plain_data import parse_json
 from rag_middle.retrieval.extras import require
 from rag_middle.retrieval.manifest import MANIFEST, REBUILD, Manifest
 from rag_middle.retrieval.vectors import faiss, is_store
+from rag_middle.wording import Argument
 
 __all__ = ["Saved", "locked", "manifest_hash", "read", "write"]
 
@@ -80,7 +81,9 @@ def locked(folder: Path) -> Iterator[None]:
     except library.Timeout as error:
         raise IndexLockedError(
             f"Another process is writing the index {str(folder)!r}. Wait until it is done, or "
-            "choose another folder (--out)."
+            "choose another ",
+            Argument("folder"),
+            ".",
         ) from error
     except OSError as error:
         raise _cannot_write(folder, error) from error
@@ -182,19 +185,21 @@ def _read(folder: Path, content: bytes) -> Saved:
     except (OSError, RuntimeError, ValueError) as error:
         reason = str(error).strip().split("\n")[0]
         raise IndexFormatError(
-            f"The index {str(folder)!r} cannot be read ({reason}). {REBUILD}"
+            f"The index {str(folder)!r} cannot be read ({reason}). ", *REBUILD
         ) from error
     if not is_store(vectors):
         raise IndexFormatError(
             f"The index {str(folder)!r} holds a faiss index of another type "
-            f"({type(vectors).__name__}). {REBUILD}"
+            f"({type(vectors).__name__}). ",
+            *REBUILD,
         )
     found = (len(rows), int(vectors.ntotal), int(vectors.d))
     if found != (manifest.count, manifest.count, manifest.dimension):
         raise IndexFormatError(
             f"The index {str(folder)!r} contradicts its manifest: {found[0]} chunks and {found[1]} "
             f"vectors of length {found[2]}; the manifest says {manifest.count}, {manifest.count} "
-            f"and {manifest.dimension}. {REBUILD}"
+            f"and {manifest.dimension}. ",
+            *REBUILD,
         )
     return Saved(
         manifest=manifest,
@@ -209,12 +214,13 @@ def _check(path: Path, expected: str) -> None:
         found = _sha256(path)
     except OSError as error:
         raise IndexFormatError(
-            f"The index is incomplete: {str(path)!r} cannot be read ({error.strerror}). {REBUILD}"
+            f"The index is incomplete: {str(path)!r} cannot be read ({error.strerror}). ", *REBUILD
         ) from error
     if found != expected:
         raise IndexFormatError(
             f"The index is damaged: {str(path)!r} has sha256 {found[:12]}..., its manifest says "
-            f"{expected[:12]}.... {REBUILD}"
+            f"{expected[:12]}.... ",
+            *REBUILD,
         )
 
 
@@ -278,7 +284,9 @@ def _refuse_other_files(folder: Path) -> None:
         if not (_DATA.fullmatch(path.name) or path.name in (MANIFEST, _LOCK)):
             raise IndexWriteError(
                 f"The folder {str(folder)!r} holds something else ({path.name!r}): choose an empty "
-                "or a new folder for the index (--out)."
+                "or a new folder for the index (",
+                Argument("folder"),
+                ").",
             )
 
 
@@ -286,6 +294,7 @@ def _cannot_write(folder: Path, error: Exception) -> IndexWriteError:
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
     return IndexWriteError(
         f"The index cannot be saved in {str(folder)!r} ({reason.strip()}). Free space, correct the "
-        "permissions, or choose another folder (--out; XDG_CACHE_HOME moves the default one). What "
-        "was saved there before is as it was."
+        "permissions, or choose another ",
+        Argument("folder"),
+        " (XDG_CACHE_HOME moves the default one). What was saved there before is as it was.",
     )

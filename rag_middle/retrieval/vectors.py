@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rag_middle.errors import RetrievalConfigError
 from rag_middle.retrieval.extras import require
+from rag_middle.wording import Argument
 
 __all__ = ["FLAT_LIMIT", "Kind", "VectorStore", "check_kind", "faiss", "is_store"]
 
@@ -42,7 +43,7 @@ def check_kind(kind: str) -> None:
     """Raises RetrievalConfigError where `kind` is none."""
     if kind not in get_args(Kind):
         raise RetrievalConfigError(
-            f"kind must be one of {', '.join(get_args(Kind))}; got {kind!r}."
+            Argument("kind"), f" must be one of {', '.join(get_args(Kind))}; got {kind!r}."
         )
 
 

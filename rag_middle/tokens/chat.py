@@ -27,6 +27,7 @@ from rag_middle.documents import (
 )
 from rag_middle.errors import ChatTemplateError, PromptError
 from rag_middle.tokens.text import TextEncoder, Tokenizer
+from rag_middle.wording import Argument
 
 __all__ = [
     "Conversation",
@@ -194,7 +195,9 @@ def render_chat(
     if not has_chat_template(tokenizer):
         raise ChatTemplateError(
             "The tokenizer has no chat template. Set tokenizer.chat_template, load the "
-            "instruction-tuned model's tokenizer, or encode a single prompt with template='raw'."
+            "instruction-tuned model's tokenizer, or encode a single prompt with ",
+            Argument("template", "raw"),
+            ".",
         )
     write = _ChatTemplate(tokenizer, template_options)
     return _Rendering(write, encoder, conversation, write.sources, template_options).render()
@@ -358,7 +361,9 @@ class _Rendering:
             what = "drops" if len(parts) < expected else "repeats"
             raise ChatTemplateError(
                 f"The {self._name} {what} the message with the documents. Move them into the last "
-                "user message, or use template='raw'."
+                "user message, or use ",
+                Argument("template", "raw"),
+                ".",
             )
         return parts
 

@@ -18,6 +18,7 @@ from rag_middle.tokens.chat import (
 )
 from rag_middle.tokens.prompt import TokenizedBatch, TokenizedPrompt
 from rag_middle.tokens.text import TextEncoder, Tokenizer
+from rag_middle.wording import Argument
 
 __all__ = [
     "Prompt",
@@ -32,6 +33,8 @@ __all__ = [
 Prompt = ContextPrompt | str | Sequence[Message]
 TemplateName = Literal["auto", "chat", "raw"]
 Template = TemplateName | TemplateFunction
+
+_RAW = Argument("template", "raw")
 
 
 def encode(
@@ -97,9 +100,9 @@ def encode(
             raise PromptError("template_options were given, but no chat template is used.")
         return _encode_raw(encoder, prompt, system, allow_control_tokens)
     if template == "raw":
-        raise PromptError("template='raw' takes a prompt or a string, not chat messages.")
+        raise PromptError(_RAW, " takes a prompt or a string, not chat messages.")
     if allow_control_tokens:
-        raise PromptError("allow_control_tokens=True needs template='raw'.")
+        raise PromptError(Argument("allow_control_tokens", True), " needs ", _RAW, ".")
     options = {**(template_options or {}), "add_generation_prompt": add_generation_prompt}
     conversation = _conversation(prompt, system)
     rendered = render_chat(tokenizer, encoder, conversation, **options)

@@ -121,7 +121,7 @@ def test_a_text_of_50_megabytes(ask: Run, docs: Path, index: Path) -> None:
     assert shown.status == 0
     assert "huge.txt: it has 50 MiB, above the limit of 32 MiB" in shown.err
     assert _indexed(index) == TOWNS
-    _refused(ask(docs=docs / "huge.txt"), "or raise the limit: --max-file-mib.")
+    _refused(ask(docs=docs / "huge.txt"), "or raise the limit: max_file_bytes (--max-file-mib).")
 
 
 def test_documents_with_forged_markers_and_control_tokens(ask: Run, docs: Path) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from rag_middle.cli.flags import flags_of, in_flags
 from rag_middle.cli.generate import generate
 from rag_middle.cli.index import index
+from rag_middle.errors import MethodConfigError, PromptError, UnsupportedGenerationError
+from rag_middle.generation import GenerationOptions, MissingDocumentsWarning
+from rag_middle.methods import resolve_method
+from rag_middle.wording import Argument
 
-FLAGS = flags_of(generate, num_beams="--beams")
+FLAGS = flags_of(generate, num_beams="--beams", rebuild="--rebuild")
 
 
 def test_flags_are_those_of_the_command() -> None:
@@ -20,29 +26,38 @@ def test_flags_are_those_of_the_command() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "expected"),
+    ("argument", "python", "flag"),
     [
-        ("top_p must be a number, got 3.", "--top-p must be a number, got 3."),
-        ("seed must be whole: the seed is", "--seed must be whole: the seed is"),
-        ("choose on_overflow='drop_documents'.", "choose --on-overflow drop_documents."),
-        ("num_beams=2 and temperature=0.5.", "--beams 2 and --temperature 0.5."),
-        ("Build it with rebuild=True (--rebuild).", "Build it with --rebuild."),
-        ("the limit: max_file_bytes (--max-file-mib).", "the limit: --max-file-mib."),
-        ("hub: Embedder('a/b') (--embedder a/b).", "hub: --embedder a/b."),
-        ("that embedder (--embedder x)", "that embedder (--embedder x)"),
+        (Argument("top_p"), "top_p", "--top-p"),
+        (Argument("on_overflow", "error"), "on_overflow='error'", "--on-overflow error"),
+        (Argument("num_beams", 2), "num_beams=2", "--beams 2"),
+        (Argument("rebuild", True), "rebuild=True", "--rebuild"),
+        (Argument("model", "a/b", python="Model('a/b')"), "Model('a/b')", "--model a/b"),
+        (Argument("chunk_size", 3), "chunk_size=3", "chunk_size=3"),  # no flag of this command
     ],
+    ids=str,
 )
-def test_arguments_become_options(message: str, expected: str) -> None:
-    assert in_flags(message, FLAGS) == expected
+def test_arguments_become_flags(argument: Argument, python: str, flag: str) -> None:
+    for message in (PromptError("Use ", argument, "."), MissingDocumentsWarning(argument)):
+        assert python in str(message)
+        assert in_flags(message, FLAGS) == str(message).replace(python, flag)
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        "got 'top_p must be' and 'a seed=3'.",  # quoted: somebody else's words
-        "The model's method cannot read the prompt.",
-        "not_top_p and --top-p stay, like top_points.",
-    ],
-)
-def test_other_words_stay(message: str) -> None:
-    assert in_flags(message, FLAGS) == message
+def test_the_rest_of_a_message_stays() -> None:
+    message = "top_p must be 'seed=3'; --top-p stays, and so does num_beams=1."
+    assert in_flags(message, FLAGS) == in_flags(PromptError(message), FLAGS) == message
+
+
+def test_options_of_a_method_are_no_flags() -> None:
+    with pytest.raises(MethodConfigError) as raised:
+        resolve_method("moice", {"top_k": 99})
+    assert "top_k" in in_flags(raised.value, FLAGS)
+    assert "--top-k" not in in_flags(raised.value, FLAGS)
+
+
+def test_an_error_names_its_parameter() -> None:
+    with pytest.raises(UnsupportedGenerationError) as raised:
+        GenerationOptions(top_p=3.0)
+    assert raised.value.parameter == "top_p"
+    assert pickle.loads(pickle.dumps(raised.value)).parameter == "top_p"
+    assert PromptError("The prompt is empty.").parameter is None

@@ -153,14 +153,14 @@ def test_a_damaged_file_is_refused(
     _index("a", "b").save(tmp_path)
     [path] = tmp_path.glob(pattern)
     damage(path)
-    with pytest.raises(IndexFormatError, match=r"rebuild=True \(--rebuild\)"):
+    with pytest.raises(IndexFormatError, match="rebuild=True"):
         _load(tmp_path)
 
 
 def test_a_truncated_manifest_is_refused(tmp_path: Path) -> None:
     _index("a").save(tmp_path)
     _truncate(tmp_path / "manifest.json")
-    with pytest.raises(IndexFormatError, match=r"manifest.json' is damaged .*--rebuild"):
+    with pytest.raises(IndexFormatError, match=r"manifest.json' is damaged .*rebuild=True"):
         _load(tmp_path)
 
 
@@ -188,7 +188,7 @@ def test_a_manifest_that_does_not_fit_is_refused(
     path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
     with pytest.raises(IndexFormatError, match=message) as caught:
         _load(tmp_path)
-    assert "--rebuild" in str(caught.value)
+    assert "rebuild=True" in str(caught.value)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "null", "{}", "[" * 100_000])
@@ -209,8 +209,8 @@ def test_an_index_of_another_embedder_is_refused(tmp_path: Path, embedder: Hashi
     with pytest.raises(IndexMismatchError) as caught:
         FaissIndex.load(tmp_path, embedder)
     assert "was made with the embedder hashing (dimension 64), not with" in str(caught.value)
-    assert "--embedder hashing" in str(caught.value)
-    assert "--rebuild" in str(caught.value)
+    assert "embedder='hashing'" in str(caught.value)
+    assert "rebuild=True" in str(caught.value)
 
 
 # Two writers

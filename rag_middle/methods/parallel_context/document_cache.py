@@ -200,7 +200,7 @@ def with_documents(
     pieces, unsaved = _pieces(cache, model, prompt.prefix_ids, prompt.documents_ids)
     if unsaved is not None and not cache._warned:
         cache._warned = True
-        warn_caller(f"{unsaved} Until then they are kept in memory only.", UserWarning)
+        warn_caller(UserWarning(f"{unsaved} Until then they are kept in memory only."))
     return filled_cache(pieces, rows)
 
 
@@ -314,9 +314,10 @@ def _read(path: Path, tokens: int, like: Callable[[], DocumentStates]) -> Docume
         except _DamagedError as error:
             problem = str(error)
     warn_caller(
-        f"{path} is damaged ({problem}): its document is computed again. Delete the file if this "
-        "comes back.",
-        UserWarning,
+        UserWarning(
+            f"{path} is damaged ({problem}): its document is computed again. Delete the file if "
+            "this comes back."
+        )
     )
     return None
 

@@ -1,0 +1,63 @@
+"""Messages that know which of their words name arguments.
+
+A message is made of parts: text, and an `Argument` wherever one is named. Python callers read
+``num_beams=1``; the command line puts its own flag there, ``--beams 1``. It stands at the bottom of
+the package because errors and warnings are such messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+__all__ = ["Argument", "WordedException"]
+
+_NO_VALUE: Final = object
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument as a message names it.
+
+    Attributes:
+        name: of the parameter.
+        value: what it was given, or should be given; nothing by default.
+        python: how Python code says it, where that is not ``name`` or ``name=value``.
+    """
+
+    name: str
+    value: Any = _NO_VALUE
+    python: str | None = None
+
+    @property
+    def has_value(self) -> bool:
+        """Whether the message names a value too."""
+        return self.value is not _NO_VALUE
+
+    def __str__(self) -> str:
+        if self.python is not None:
+            return self.python
+        return f"{self.name}={self.value!r}" if self.has_value else self.name
+
+
+class WordedException(Exception):  # noqa: N818 - of warnings too
+    """An error or a warning whose message is made of parts.
+
+    Attributes:
+        parts: text and `Argument`s; together they are the message.
+    """
+
+    def __init__(self, *parts: str | Argument) -> None:
+        super().__init__("".join(map(str, parts)))
+        self.parts = parts
+
+    @property
+    def parameter(self) -> str | None:
+        """The parameter that the message is about: the one it begins with."""
+        first = self.parts[0] if self.parts else None
+        return first.name if isinstance(first, Argument) else None
+
+    def worded(self, spell: Callable[[Argument], str]) -> str:
+        """The message with every argument as `spell` writes it."""
+        return "".join(spell(part) if isinstance(part, Argument) else part for part in self.parts)
