@@ -155,15 +155,18 @@ class ContextOverflowError(PromptError):
         self.example = example
         self.without_documents = without_documents
         over = prompt_tokens + max_new_tokens - context_window
-        lower = ("lower ", Argument("max_new_tokens"))
-        even, step = "", ("Pass fewer documents, ", *lower, ", or choose ", _DROP_DOCUMENTS, ".")
+        even, step = "", "Pass fewer documents, lower "
+        other_step: tuple[str | Argument, ...] = (", or choose ", _DROP_DOCUMENTS)
         if without_documents:
             even = " even without its documents"
-            step = ("Shorten the question or the instructions, or ", *lower, ".")
+            step, other_step = "Shorten the question or the instructions, or lower ", ()
         super().__init__(
             f"Prompt {example} does not fit{even}: {prompt_tokens} prompt tokens + "
             f"{max_new_tokens} new tokens > context window of {context_window} ({over} too many). ",
-            *step,
+            step,
+            Argument("max_new_tokens"),
+            *other_step,
+            ".",
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from pathlib import Path
+from types import FrameType
 
 from rag_middle.wording import WordedException
 
@@ -13,10 +13,11 @@ __all__ = [
     "MissingDocumentsWarning",
     "ProfileWarning",
     "UnreadMarkersWarning",
+    "pass_over",
     "warn_caller",
 ]
 
-_PACKAGE = str(Path(__file__).parent)
+_passed_over = {__name__.partition(".")[0]}
 
 
 class MissingDocumentsWarning(WordedException, UserWarning):
@@ -35,9 +36,18 @@ class UnreadMarkersWarning(WordedException, UserWarning):
     """A text has document markers that mark nothing: they are read as text."""
 
 
+def pass_over(*packages: str) -> None:
+    """Have warnings pass over the frames of packages that call this one for somebody else."""
+    _passed_over.update(packages)
+
+
 def warn_caller(warning: Warning) -> None:
-    """Warn at the line that called into this package."""
+    """Warn at the line that called into this package, or into one that is passed over."""
     level, frame = 1, sys._getframe()
-    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+    while frame.f_back is not None and _package(frame) in _passed_over:
         level, frame = level + 1, frame.f_back
     warnings.warn(warning, stacklevel=level)
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__")).partition(".")[0]

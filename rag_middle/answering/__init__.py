@@ -10,10 +10,10 @@ Retrieval needs ``pip install 'rag-middle[demo]'``.
 """
 
 from rag_middle.answering.answerer import Answerer
-from rag_middle.answering.options import AskKwargs
 from rag_middle.answering.results import Answer, AnswerTimings, Source
 from rag_middle.answering.streaming import AnswerStream
 from rag_middle.answering.template import DEFAULT_TEMPLATE, TEMPLATE_FILE, PromptTemplate
+from rag_middle.options import AskKwargs
 
 __all__ = [
     "DEFAULT_TEMPLATE",

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any, Unpack
 
 from rag_middle.answering.opening import model_folder, opened_index, tokenizer_of
-from rag_middle.answering.options import AskKwargs, check_top_k, with_defaults
+from rag_middle.answering.options import check_top_k, with_defaults
 from rag_middle.answering.request import Request
 from rag_middle.answering.results import Answer
 from rag_middle.answering.states import states_of
@@ -20,6 +20,7 @@ from rag_middle.generation import DocumentCache, MethodLike, MissingDocumentsWar
 from rag_middle.generation.loading import check_loading, loading_errors
 from rag_middle.methods import Method, NoMethod, resolve_method
 from rag_middle.notices import warn_caller
+from rag_middle.options import AskKwargs
 from rag_middle.retrieval import Built, Embedder, FaissIndex, Retriever, check_exists
 from rag_middle.retrieval.retriever import check_question
 from rag_middle.wording import Argument

@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from rag_middle.errors import RetrievalConfigError
-from rag_middle.generation.options import (
-    GenerationKwargs,
-    PromptKwargs,
-    checked_options,
-)
+from rag_middle.options import GenerationKwargs, checked_options
 from rag_middle.wording import Argument
 
-__all__ = ["AskKwargs", "check_top_k", "with_defaults"]
-
-
-class AskKwargs(PromptKwargs, total=False):
-    """Fields of `GenerationOptions` that a question takes: all but ``top_k``, which counts
-    documents here.
-    """
-
-    max_new_tokens: int
-    temperature: float
-    top_p: float
-    repetition_penalty: float
-    num_beams: int
-    seed: int | Sequence[int] | None
-    stop: str | Sequence[str]
-    cancel: threading.Event | None
+__all__ = ["check_top_k", "with_defaults"]
 
 
 def with_defaults(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,8 +21,13 @@ __all__ = [
 ]
 
 
-def load_model(name: str, **how: Any) -> RagMiddleModel:
+def load_model(name: str, *, device: str | None = None, **how: Any) -> RagMiddleModel:
     """The model and its tokenizer, under a method; progress bars on a terminal only.
+
+    Args:
+        name: directory or hub name.
+        device: as on the command line, ``auto`` included.
+        how: more arguments of ``RagMiddleModel.from_pretrained``.
 
     Raises:
         RagMiddleError: it cannot be loaded, or cannot take the method.
@@ -32,7 +37,9 @@ def load_model(name: str, **how: Any) -> RagMiddleModel:
 
     quiet_progress_bars()
     with loading_errors(name):
-        return RagMiddleModel.from_pretrained(name, **how)
+        if device == "auto":
+            return RagMiddleModel.from_pretrained(name, device_map="auto", **how)
+        return RagMiddleModel.from_pretrained(name, device=device, **how)
 
 
 def show_prompt(model: RagMiddleModel, tokens: TokenizedPrompt) -> None:

@@ -8,15 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rag_middle.cli.asking import (
+    ANSWERING,
     OTHER_NAMES,
-    DocsOption,
-    EmbedderOption,
-    IndexOption,
-    MaxFileMibOption,
-    ModelOption,
-    PromptTemplateOption,
-    RebuildOption,
-    TopKOption,
+    QUESTION,
     open_answerer,
     show_answer,
     show_sources,
@@ -24,32 +18,7 @@ from rag_middle.cli.asking import (
 )
 from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting
 from rag_middle.cli.flags import flags_of
-from rag_middle.cli.method_options import parse_method_options
-from rag_middle.cli.options import (
-    OUTPUT_PANEL,
-    AttnImplementationOption,
-    ContextWindowOption,
-    DeviceOption,
-    Dtype,
-    DtypeOption,
-    MaxNewTokensOption,
-    MethodOption,
-    MethodOptionsOption,
-    MissingDocuments,
-    MissingDocumentsOption,
-    Overflow,
-    OverflowOption,
-    RepetitionPenaltyOption,
-    RevisionOption,
-    SeedOption,
-    StopOption,
-    SystemOption,
-    TemperatureOption,
-    Template,
-    TemplateOption,
-    TopPOption,
-    TrustRemoteCodeOption,
-)
+from rag_middle.cli.options import LOADING, OUTPUT_PANEL, shape_of, with_flags
 
 if TYPE_CHECKING:
     from rag_middle.answering import Answerer
@@ -59,34 +28,13 @@ if TYPE_CHECKING:
 __all__ = ["ask"]
 
 
+@with_flags(answering=ANSWERING, options=QUESTION, loading=LOADING)
 def ask(
     question: Annotated[str, typer.Argument(help="What to answer.")],
-    docs: DocsOption = None,
-    index: IndexOption = None,
-    top_k: TopKOption = 10,
-    embedder: EmbedderOption = None,
-    rebuild: RebuildOption = False,
-    max_file_mib: MaxFileMibOption = None,
-    model: ModelOption = None,
-    method: MethodOption = "none",
-    method_option: MethodOptionsOption = None,
-    prompt_template: PromptTemplateOption = None,
-    template: TemplateOption = Template.auto,
-    system: SystemOption = None,
-    on_overflow: OverflowOption = Overflow.drop_documents,
-    on_missing_documents: MissingDocumentsOption = MissingDocuments.warn,
-    max_new_tokens: MaxNewTokensOption = 256,
-    temperature: TemperatureOption = 0.0,
-    top_p: TopPOption = 1.0,
-    repetition_penalty: RepetitionPenaltyOption = 1.0,
-    seed: SeedOption = None,
-    stop: StopOption = None,
-    context_window: ContextWindowOption = None,
-    dtype: DtypeOption = Dtype.auto,
-    device: DeviceOption = None,
-    attn_implementation: AttnImplementationOption = None,
-    revision: RevisionOption = None,
-    trust_remote_code: TrustRemoteCodeOption = False,
+    answering: dict[str, Any],
+    options: dict[str, Any],
+    loading: dict[str, Any],
+    *,
     show_prompt: Annotated[
         bool,
         typer.Option(
@@ -105,38 +53,7 @@ def ask(
     """
     with reporting(as_json=as_json, debug=debug, flags=flags_of(ask, **OTHER_NAMES)):
         _check_question(question)
-        shape: dict[str, Any] = {"template": template.value, "system": system}
-        options: dict[str, Any] = {
-            **shape,
-            "on_overflow": on_overflow.value,
-            "on_missing_documents": on_missing_documents.value,
-            "max_new_tokens": max_new_tokens,
-            "temperature": temperature,
-            "top_p": top_p,
-            "repetition_penalty": repetition_penalty,
-            "seed": seed,
-            "stop": tuple(stop or ()),
-        }
-        answerer, built = open_answerer(
-            docs,
-            index,
-            model=model,
-            method=method,
-            method_options=parse_method_options(method_option or ()),
-            top_k=top_k,
-            embedder=embedder,
-            rebuild=rebuild,
-            max_file_mib=max_file_mib,
-            prompt_template=prompt_template,
-            generation=options,
-            context_window=context_window,
-            dtype=dtype.value,
-            device=device,
-            attn_implementation=attn_implementation,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
-            quiet=as_json,
-        )
+        answerer, built = open_answerer(options, quiet=as_json, **answering, **loading)
         if as_json:
             answer = answerer.ask(question, **options)
             described = {
@@ -146,7 +63,7 @@ def ask(
             if show_prompt:
                 from rag_middle.cli.token_view import described_text
 
-                tokens = _tokens(answerer, answer.prompt, shape)
+                tokens = _tokens(answerer, answer.prompt, options)
                 described["prompt"] = described_text(answerer.model.tokenizer, tokens)
             print_json(described)
             return
@@ -154,7 +71,7 @@ def ask(
             if show_prompt:
                 from rag_middle.cli.token_view import show_text
 
-                tokens = _tokens(answerer, pieces.prompt, shape)
+                tokens = _tokens(answerer, pieces.prompt, options)
                 show_text(console(stderr=True), answerer.model.tokenizer, tokens)
             answer = stream_text(pieces)
         print("\nSources, best first:" if answer.sources else "\nNo sources.")
@@ -168,6 +85,6 @@ def _check_question(question: str) -> None:
     check_question(question)
 
 
-def _tokens(answerer: Answerer, prompt: ContextPrompt, shape: dict[str, Any]) -> TokenizedPrompt:
+def _tokens(answerer: Answerer, prompt: ContextPrompt, options: dict[str, Any]) -> TokenizedPrompt:
     # The documents are in the method's order already.
-    return answerer.model.encode(prompt, method="none", **shape)
+    return answerer.model.encode(prompt, method="none", **shape_of(options))

@@ -13,7 +13,16 @@ from rag_middle.cli.answers import show_facts
 from rag_middle.cli.checks import check_generation, check_method, check_profiles, check_readable
 from rag_middle.cli.console import console, print_text, printable, quiet_progress_bars, tell
 from rag_middle.cli.index import report_skipped, summary
-from rag_middle.cli.options import MODEL_PANEL, PROMPT_PANEL
+from rag_middle.cli.method_options import parse_method_options
+from rag_middle.cli.options import (
+    GENERATION,
+    MODEL_PANEL,
+    PROMPT_PANEL,
+    MethodOption,
+    MethodOptionsOption,
+    flag,
+    generation_flags,
+)
 from rag_middle.errors import IndexFormatError, PromptError, RetrievalConfigError
 
 if TYPE_CHECKING:
@@ -21,7 +30,9 @@ if TYPE_CHECKING:
     from rag_middle.retrieval import Built
 
 __all__ = [
+    "ANSWERING",
     "OTHER_NAMES",
+    "QUESTION",
     "DocsOption",
     "EmbedderOption",
     "IndexOption",
@@ -120,20 +131,38 @@ PromptTemplateOption = Annotated[
     ),
 ]
 
+ANSWERING = (
+    flag("docs", DocsOption),
+    flag("index", IndexOption),
+    flag("top_k", TopKOption, 10),
+    flag("embedder", EmbedderOption),
+    flag("rebuild", RebuildOption, False),
+    flag("max_file_mib", MaxFileMibOption),
+    flag("model", ModelOption),
+    flag("method", MethodOption, "none"),
+    flag("method_option", MethodOptionsOption),
+    flag("prompt_template", PromptTemplateOption),
+)
+"""What documents, model and method answer; arguments of `open_answerer`."""
+QUESTION = generation_flags(
+    [name for name in GENERATION if name not in ("top_k", "num_beams")],
+    on_overflow="drop_documents",
+)
+"""Options of a question: it is streamed, which beams cannot be, and ``--top-k`` are documents."""
+
 
 def open_answerer(
-    docs: Path | None,
-    index: Path | None,
-    *,
-    model: str | None,
-    method: str,
-    method_options: dict[str, Any],
-    top_k: int,
-    prompt_template: Path | None,
     generation: dict[str, Any],
-    max_file_mib: int | None,
-    device: str | None,
+    *,
     quiet: bool,
+    method: str,
+    docs: Path | None = None,
+    index: Path | None = None,
+    model: str | None = None,
+    method_option: Iterable[str] = (),
+    prompt_template: Path | None = None,
+    max_file_mib: int | None = None,
+    device: str | None = None,
     **how: Any,
 ) -> tuple[Answerer, Built | None]:
     """Everything loaded; and what indexing did, where documents were indexed.
@@ -141,21 +170,21 @@ def open_answerer(
     What can be refused without loading anything is refused first.
 
     Args:
+        generation: fields of `GenerationOptions`, only to be checked.
+        quiet: say nothing about the index.
+        method: its name.
         docs: documents, or None for an index as it is.
         index: folder of the index, or None for the default one.
         model: directory or hub name, or None for the bundled reader.
-        method: its name.
-        method_options: its parameters.
-        top_k: documents of a prompt.
+        method_option: its parameters, as on the command line.
         prompt_template: file, or None for the model's own.
-        generation: fields of `GenerationOptions`, only to be checked.
         max_file_mib: larger files are skipped.
         device: as on the command line, ``auto`` included.
-        quiet: say nothing about the index.
         how: more arguments of ``Answerer.over``.
     """
     from rag_middle.retrieval import check_exists
 
+    method_options = parse_method_options(method_option)
     documents = _documents(docs, index)
     check_exists(documents)
     check_profiles([method])
@@ -180,7 +209,6 @@ def open_answerer(
         model=model,
         method=method,
         method_options=method_options,
-        top_k=top_k,
         index_folder=None if docs is None else index,
         max_file_bytes=None if max_file_mib is None else max_file_mib * 2**20,
         prompt_template=template,

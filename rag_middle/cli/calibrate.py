@@ -19,18 +19,12 @@ from rag_middle.cli.diagnose import chosen_task, load, progress_bar
 from rag_middle.cli.flags import flags_of
 from rag_middle.cli.method_options import parse_method_options
 from rag_middle.cli.options import (
+    LOADING,
     METHOD_PANEL,
     MODEL_PANEL,
     OUTPUT_PANEL,
-    AttnImplementationOption,
-    ContextWindowOption,
-    DeviceOption,
-    Dtype,
-    DtypeOption,
-    RevisionOption,
-    Template,
-    TemplateOption,
-    TrustRemoteCodeOption,
+    generation_flags,
+    with_flags,
 )
 from rag_middle.errors import EvaluationDataError, MissingExtraError
 from rag_middle.wording import Argument
@@ -71,7 +65,9 @@ class Backend(StrEnum):
     ray = "ray"
 
 
+@with_flags(shape=generation_flags(["template"]), loading=LOADING)
 def calibrate(
+    *,
     method: Annotated[
         Fitted,
         typer.Option(
@@ -201,13 +197,8 @@ def calibrate(
     batch_size: Annotated[
         int, typer.Option(min=1, help="Prompts per forward pass.", rich_help_panel=MODEL_PANEL)
     ] = 8,
-    template: TemplateOption = Template.auto,
-    context_window: ContextWindowOption = None,
-    dtype: DtypeOption = Dtype.auto,
-    device: DeviceOption = None,
-    attn_implementation: AttnImplementationOption = None,
-    revision: RevisionOption = None,
-    trust_remote_code: TrustRemoteCodeOption = False,
+    shape: dict[str, Any],
+    loading: dict[str, Any],
     out: Annotated[
         Path,
         typer.Option(
@@ -258,27 +249,21 @@ def calibrate(
         )
         drawn()  # refuses what there is too little of before the model is loaded
         # Few processors compute bfloat16, in which the bundled reader is stored, faster.
-        quick = model is None and dtype is Dtype.auto
-        how = {
-            "context_window": context_window,
-            "dtype": "float32" if quick else dtype.value,
-            "attn_implementation": attn_implementation,
-            "revision": revision,
-            "trust_remote_code": trust_remote_code,
-        }
-        loaded = load(model, device=device, **how)
-        searched, held = drawn(chat=uses_chat_template(loaded.tokenizer, template.value))
+        if model is None and loading["dtype"] == "auto":
+            loading["dtype"] = "float32"
+        loaded = load(model, **{"device": None, **loading})
+        searched, held = drawn(chat=uses_chat_template(loaded.tokenizer, shape["template"]))
         count = workers or _fitting_workers(loaded.model)
         team = None
         if count > 1 or backend is Backend.ray:
             team = _team(
                 str(loaded.model.config._name_or_path),
-                {**how, "device": device or str(loaded.device)},
+                {"device": str(loaded.device), **loading},
                 backend=backend,
                 count=count,
                 threads=threads,
                 max_batch_size=batch_size,
-                template=template.value,
+                **shape,
             )
         races = isinstance(search, LayerSearch) and search.racing and not search.as_in_paper
         progress = stack.enter_context(progress_bar("scoring", hidden=as_json))
@@ -295,7 +280,7 @@ def calibrate(
                 seed=seed,
                 threads_each=threads,
                 max_batch_size=batch_size,
-                template=template.value,
+                **shape,
                 state=state,
                 out=profile,
                 data={"task": asked.to_dict(), "weights": shares},

@@ -11,15 +11,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from rag_middle.cli.asking import (
+    ANSWERING,
     OTHER_NAMES,
-    DocsOption,
-    EmbedderOption,
-    IndexOption,
-    MaxFileMibOption,
-    ModelOption,
-    PromptTemplateOption,
-    RebuildOption,
-    TopKOption,
+    QUESTION,
     open_answerer,
     show_answer,
     show_sources,
@@ -28,30 +22,7 @@ from rag_middle.cli.asking import (
 from rag_middle.cli.console import USAGE_ERROR, DebugOption, print_text, reporting, tell
 from rag_middle.cli.flags import flags_of, in_flags
 from rag_middle.cli.method_options import parse_method_options
-from rag_middle.cli.options import (
-    AttnImplementationOption,
-    ContextWindowOption,
-    DeviceOption,
-    Dtype,
-    DtypeOption,
-    MaxNewTokensOption,
-    MethodOption,
-    MethodOptionsOption,
-    MissingDocuments,
-    MissingDocumentsOption,
-    Overflow,
-    OverflowOption,
-    RepetitionPenaltyOption,
-    RevisionOption,
-    SeedOption,
-    StopOption,
-    SystemOption,
-    TemperatureOption,
-    Template,
-    TemplateOption,
-    TopPOption,
-    TrustRemoteCodeOption,
-)
+from rag_middle.cli.options import LOADING, with_flags
 from rag_middle.errors import RagMiddleError, RetrievalConfigError
 from rag_middle.registry import suggest
 
@@ -63,33 +34,12 @@ __all__ = ["Chat", "chat"]
 _PROMPT = "> "
 
 
+@with_flags(answering=ANSWERING, options=QUESTION, loading=LOADING)
 def chat(
-    docs: DocsOption = None,
-    index: IndexOption = None,
-    top_k: TopKOption = 10,
-    embedder: EmbedderOption = None,
-    rebuild: RebuildOption = False,
-    max_file_mib: MaxFileMibOption = None,
-    model: ModelOption = None,
-    method: MethodOption = "none",
-    method_option: MethodOptionsOption = None,
-    prompt_template: PromptTemplateOption = None,
-    template: TemplateOption = Template.auto,
-    system: SystemOption = None,
-    on_overflow: OverflowOption = Overflow.drop_documents,
-    on_missing_documents: MissingDocumentsOption = MissingDocuments.warn,
-    max_new_tokens: MaxNewTokensOption = 256,
-    temperature: TemperatureOption = 0.0,
-    top_p: TopPOption = 1.0,
-    repetition_penalty: RepetitionPenaltyOption = 1.0,
-    seed: SeedOption = None,
-    stop: StopOption = None,
-    context_window: ContextWindowOption = None,
-    dtype: DtypeOption = Dtype.auto,
-    device: DeviceOption = None,
-    attn_implementation: AttnImplementationOption = None,
-    revision: RevisionOption = None,
-    trust_remote_code: TrustRemoteCodeOption = False,
+    answering: dict[str, Any],
+    options: dict[str, Any],
+    loading: dict[str, Any],
+    *,
     debug: DebugOption = False,
 ) -> None:
     """Answer questions from documents, one after another.
@@ -101,38 +51,7 @@ def chat(
     """
     flags = flags_of(chat, **OTHER_NAMES)
     with reporting(as_json=False, debug=debug, flags=flags):
-        shape: dict[str, Any] = {"template": template.value, "system": system}
-        options: dict[str, Any] = {
-            **shape,
-            "on_overflow": on_overflow.value,
-            "on_missing_documents": on_missing_documents.value,
-            "max_new_tokens": max_new_tokens,
-            "temperature": temperature,
-            "top_p": top_p,
-            "repetition_penalty": repetition_penalty,
-            "seed": seed,
-            "stop": tuple(stop or ()),
-        }
-        answerer, _ = open_answerer(
-            docs,
-            index,
-            model=model,
-            method=method,
-            method_options=parse_method_options(method_option or ()),
-            top_k=top_k,
-            embedder=embedder,
-            rebuild=rebuild,
-            max_file_mib=max_file_mib,
-            prompt_template=prompt_template,
-            generation=options,
-            context_window=context_window,
-            dtype=dtype.value,
-            device=device,
-            attn_implementation=attn_implementation,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
-            quiet=False,
-        )
+        answerer, _ = open_answerer(options, quiet=False, **answering, **loading)
         session = Chat(answerer, options, flags)
         session.run(_typed() if sys.stdin.isatty() else _piped())
     if session.failed and not sys.stdin.isatty():

@@ -20,40 +20,27 @@ from rag_middle.cli.console import DebugOption, JsonOption, print_text, reportin
 from rag_middle.cli.flags import flags_of
 from rag_middle.cli.method_options import parse_method_options
 from rag_middle.cli.options import (
+    LOADING,
     MODEL_PANEL,
     OUTPUT_PANEL,
     PROMPT_PANEL,
-    TEXT_PANEL,
-    AttnImplementationOption,
-    ContextWindowOption,
-    DeviceOption,
-    Dtype,
-    DtypeOption,
-    MaxNewTokensOption,
     MethodOption,
     MethodOptionsOption,
-    MissingDocuments,
-    MissingDocumentsOption,
-    Overflow,
-    OverflowOption,
-    RepetitionPenaltyOption,
-    RevisionOption,
-    SeedOption,
-    StopOption,
-    SystemOption,
-    TemperatureOption,
-    Template,
-    TemplateOption,
-    TopPOption,
-    TrustRemoteCodeOption,
+    generation_flags,
+    shape_of,
+    with_flags,
 )
 from rag_middle.cli.prompt_file import PromptFormat, read_prompt
 from rag_middle.errors import UnsupportedGenerationError
 
 __all__ = ["generate"]
 
+_MARKING = "Put documents between [[rm:doc]] and [[/rm:doc]], or write the prompt as JSON."
 
+
+@with_flags(options=generation_flags(), loading=LOADING)
 def generate(
+    *,
     model: Annotated[
         str,
         typer.Option("--model", "-m", help="Directory or hub name.", rich_help_panel=MODEL_PANEL),
@@ -79,31 +66,8 @@ def generate(
             rich_help_panel=PROMPT_PANEL,
         ),
     ] = PromptFormat.auto,
-    template: TemplateOption = Template.auto,
-    system: SystemOption = None,
-    on_overflow: OverflowOption = Overflow.error,
-    on_missing_documents: MissingDocumentsOption = MissingDocuments.warn,
-    max_new_tokens: MaxNewTokensOption = 256,
-    temperature: TemperatureOption = 0.0,
-    top_p: TopPOption = 1.0,
-    top_k: Annotated[
-        int,
-        typer.Option(
-            min=0, help="Draw from this many likeliest tokens; 0: all.", rich_help_panel=TEXT_PANEL
-        ),
-    ] = 0,
-    repetition_penalty: RepetitionPenaltyOption = 1.0,
-    beams: Annotated[
-        int, typer.Option(min=1, help="Beams of a beam search.", rich_help_panel=TEXT_PANEL)
-    ] = 1,
-    seed: SeedOption = None,
-    stop: StopOption = None,
-    context_window: ContextWindowOption = None,
-    dtype: DtypeOption = Dtype.auto,
-    device: DeviceOption = None,
-    attn_implementation: AttnImplementationOption = None,
-    revision: RevisionOption = None,
-    trust_remote_code: TrustRemoteCodeOption = False,
+    options: dict[str, Any],
+    loading: dict[str, Any],
     stream: Annotated[
         bool | None,
         typer.Option(
@@ -128,41 +92,19 @@ def generate(
 
     The text goes to standard output, everything else to standard error.
     """
-    with reporting(as_json=as_json, debug=debug, flags=flags_of(generate, num_beams="--beams")):
+    with reporting(as_json=as_json, debug=debug, flags=flags_of(generate)):
+        beams = options["num_beams"]
         _check_output(prompt, stream=bool(stream), as_json=as_json, beams=beams)
         # What can be refused without the model is refused before it is loaded.
         contexts = [read_prompt(source, prompt_format) for source in prompt]
         method_options = parse_method_options(method_option or ())
         check_profiles([method])
         check_method(method, method_options)
-        shape: dict[str, Any] = {"template": template.value, "system": system}
-        options: dict[str, Any] = {
-            **shape,
-            "on_overflow": on_overflow.value,
-            "on_missing_documents": on_missing_documents.value,
-            "max_new_tokens": max_new_tokens,
-            "temperature": temperature,
-            "top_p": top_p,
-            "top_k": top_k,
-            "repetition_penalty": repetition_penalty,
-            "num_beams": beams,
-            "seed": seed,
-            "stop": tuple(stop or ()),
-        }
+        options["missing_documents_hint"] = _MARKING
         check_generation(options)
-        loaded = load_model(
-            model,
-            method=method,
-            method_options=method_options,
-            context_window=context_window,
-            dtype=dtype.value,
-            device=None if device == "auto" else device,
-            device_map=device if device == "auto" else None,
-            attn_implementation=attn_implementation,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
-        )
-        tokens = [loaded.encode(each, **shape) for each in contexts] if show_tokens else []
+        loaded = load_model(model, method=method, method_options=method_options, **loading)
+        shown = contexts if show_tokens else []
+        tokens = [loaded.encode(context, **shape_of(options)) for context in shown]
         if as_json:
             answers = loaded.batch(contexts, **options)
             print_answers(loaded, answers, tokens)

@@ -1,35 +1,43 @@
-"""Options that several commands take, each described once."""
+"""Flags that several commands take, each described once.
+
+A command takes a group of flags as one dictionary (`with_flags`): what `GenerationOptions`
+declares (`generation_flags`), and how a model is loaded (`LOADING`).
+"""
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Annotated
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum, StrEnum
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any
 
 import typer
 
+from rag_middle.options import OPTIONS, Declaration
+
 __all__ = [
+    "GENERATION",
+    "LOADING",
+    "METHOD_PANEL",
+    "MODEL_PANEL",
+    "OUTPUT_PANEL",
+    "PROMPT_PANEL",
+    "TEXT_PANEL",
     "AttnImplementationOption",
     "ContextWindowOption",
     "DeviceOption",
     "Dtype",
     "DtypeOption",
-    "MaxNewTokensOption",
     "MethodOption",
     "MethodOptionsOption",
-    "MissingDocuments",
-    "MissingDocumentsOption",
-    "Overflow",
-    "OverflowOption",
-    "RepetitionPenaltyOption",
     "RevisionOption",
-    "SeedOption",
-    "StopOption",
-    "SystemOption",
-    "TemperatureOption",
     "Template",
     "TemplateOption",
-    "TopPOption",
     "TrustRemoteCodeOption",
+    "flag",
+    "generation_flags",
+    "shape_of",
+    "with_flags",
 ]
 
 MODEL_PANEL = "Model"
@@ -38,28 +46,50 @@ PROMPT_PANEL = "Prompt"
 TEXT_PANEL = "Generation"
 OUTPUT_PANEL = "Output"
 
-
-class Template(StrEnum):
-    """Whether the tokenizer's chat template is used; auto: where there is one."""
-
-    auto = "auto"
-    chat = "chat"
-    raw = "raw"
+Group = Sequence[Parameter]
 
 
-class Overflow(StrEnum):
-    """What to do with a prompt that does not fit."""
+def with_flags(**groups: Group) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command groups of flags, each where a parameter of the group's name stands.
 
-    error = "error"
-    drop_documents = "drop_documents"
+    The command gets a group as one dictionary by parameter: what was given, and defaults other
+    than None. Choices are names there, and what can be repeated is a tuple.
+
+    Args:
+        groups: flags by the name of the command's parameter.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        flags: list[Parameter] = []
+        for parameter in signature(command, eval_str=True).parameters.values():
+            own = parameter.replace(kind=Parameter.KEYWORD_ONLY)
+            flags += groups.get(parameter.name, (own,))
+
+        def run(**values: Any) -> None:
+            for name, group in groups.items():
+                chosen = {parameter.name: values.pop(parameter.name) for parameter in group}
+                values[name] = {
+                    name: _plain(value) for name, value in chosen.items() if value is not None
+                }
+            command(**values)
+
+        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in flags}
+        run.__signature__ = Signature(flags)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
 
 
-class MissingDocuments(StrEnum):
-    """What to do where a method needs documents and there are none."""
+def flag(name: str, annotation: Any, default: Any = None) -> Parameter:
+    """A flag of a group; `annotation` is as in the signature of a command."""
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
-    warn = "warn"
-    error = "error"
-    ignore = "ignore"
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    return tuple(value) if isinstance(value, list) else value
 
 
 class Dtype(StrEnum):
@@ -88,75 +118,6 @@ MethodOptionsOption = Annotated[
         help="An option of the method, the value in JSON; repeatable.",
         show_default=False,
         rich_help_panel=METHOD_PANEL,
-    ),
-]
-TemplateOption = Annotated[
-    Template,
-    typer.Option(
-        help="Use the tokenizer's chat template. auto: if it has one.",
-        rich_help_panel=PROMPT_PANEL,
-    ),
-]
-SystemOption = Annotated[
-    str | None,
-    typer.Option(help="System message.", show_default=False, rich_help_panel=PROMPT_PANEL),
-]
-OverflowOption = Annotated[
-    Overflow,
-    typer.Option(
-        help="A prompt that does not fit: refuse it, or drop the least relevant documents.",
-        rich_help_panel=PROMPT_PANEL,
-    ),
-]
-MissingDocumentsOption = Annotated[
-    MissingDocuments,
-    typer.Option(
-        help="A prompt without documents, where the method needs some: warn, refuse it, or say "
-        "nothing.",
-        rich_help_panel=PROMPT_PANEL,
-    ),
-]
-MaxNewTokensOption = Annotated[
-    int, typer.Option(min=1, help="Most tokens to generate.", rich_help_panel=TEXT_PANEL)
-]
-TemperatureOption = Annotated[
-    float,
-    typer.Option(
-        min=0, help="0: always the likeliest token. Above: draw.", rich_help_panel=TEXT_PANEL
-    ),
-]
-TopPOption = Annotated[
-    float,
-    typer.Option(
-        min=0,
-        max=1,
-        help="Draw from the likeliest tokens that make up this probability.",
-        rich_help_panel=TEXT_PANEL,
-    ),
-]
-RepetitionPenaltyOption = Annotated[
-    float,
-    typer.Option(
-        min=1e-6,
-        max=1e6,
-        help="Above 1: repeat less of what is there.",
-        rich_help_panel=TEXT_PANEL,
-    ),
-]
-SeedOption = Annotated[
-    int | None,
-    typer.Option(
-        help="Repeat a drawn text; it is reported where none is given.",
-        show_default=False,
-        rich_help_panel=TEXT_PANEL,
-    ),
-]
-StopOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="End before this string; repeatable.",
-        show_default=False,
-        rich_help_panel=TEXT_PANEL,
     ),
 ]
 ContextWindowOption = Annotated[
@@ -201,5 +162,82 @@ TrustRemoteCodeOption = Annotated[
         "--trust-remote-code",
         help="Run code that comes with the model. Read it first.",
         rich_help_panel=MODEL_PANEL,
+    ),
+]
+
+
+LOADING: Group = (
+    flag("context_window", ContextWindowOption),
+    flag("dtype", DtypeOption, Dtype.auto),
+    flag("device", DeviceOption),
+    flag("attn_implementation", AttnImplementationOption),
+    flag("revision", RevisionOption),
+    flag("trust_remote_code", TrustRemoteCodeOption, False),
+)
+"""How a model is loaded."""
+
+_PROMPT_OPTIONS = ("template", "system", "on_overflow", "on_missing_documents")
+GENERATION = (
+    *_PROMPT_OPTIONS,
+    *("max_new_tokens", "temperature", "top_p", "top_k", "repetition_penalty", "num_beams"),
+    *("seed", "stop"),
+)
+"""Options of a request that are flags."""
+
+#: Where the command line takes less than Python does.
+_FLAG_TYPES = {"seed": int | None, "stop": list[str] | None}
+_FLAG_NAMES = {"num_beams": ("--beams",)}
+_Choice: Any = StrEnum  # mypy knows its functional form with literal names only
+
+
+def generation_flags(names: Iterable[str] = GENERATION, **defaults: Any) -> Group:
+    """Flags for options that `GenerationOptions` declares.
+
+    Args:
+        names: of the options, some of `GENERATION`.
+        defaults: where they are not those of the declaration.
+    """
+    return [
+        _declared_flag(OPTIONS[name], defaults.get(name, OPTIONS[name].default)) for name in names
+    ]
+
+
+def _declared_flag(declaration: Declaration, default: Any) -> Parameter:
+    name, option = declaration.name, declaration.option
+    kind: Any = _FLAG_TYPES.get(name, declaration.type)
+    if declaration.choices:
+        kind = _Choice(name, {choice: choice for choice in declaration.choices})
+        default = kind(default)
+    help_text, *_ = option.help.partition(" In Python")
+    repeatable = default == ()
+    described = typer.Option(
+        *_FLAG_NAMES.get(name, ()),
+        min=option.above if option.minimum is None else option.minimum,
+        max=option.maximum,
+        help=f"{help_text} Repeatable." if repeatable else help_text,
+        show_default=default not in (None, ()),
+        rich_help_panel=PROMPT_PANEL if name in _PROMPT_OPTIONS else TEXT_PANEL,
+    )
+    return flag(name, Annotated[kind, described], None if repeatable else default)
+
+
+def shape_of(options: dict[str, Any]) -> dict[str, Any]:
+    """Those of the options that say how text becomes tokens."""
+    return {name: options[name] for name in ("template", "system") if name in options}
+
+
+class Template(StrEnum):
+    """The choices of ``--template``, for commands that take no other option of a request."""
+
+    auto = "auto"
+    chat = "chat"
+    raw = "raw"
+
+
+TemplateOption = Annotated[
+    Template,
+    typer.Option(
+        help="Use the tokenizer's chat template. auto: if it has one.",
+        rich_help_panel=PROMPT_PANEL,
     ),
 ]

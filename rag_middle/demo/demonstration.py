@@ -45,6 +45,7 @@ from rag_middle.generation import MethodLike
 from rag_middle.methods import resolve_method
 from rag_middle.reader import READER_NAME
 from rag_middle.retrieval import Built
+from rag_middle.wording import Argument
 
 __all__ = ["COMPARED", "Demo", "Demonstration", "check_demo", "demonstrate"]
 
@@ -337,8 +338,9 @@ def check_demo(
         )
     if resolve_method(method, method_options).name == BASELINE:
         raise EvaluationConfigError(
-            "The demonstration compares the unmodified model with a method: name one, such as "
-            "method='pine'."
+            "The demonstration compares the unmodified model with a method: name one, such as ",
+            Argument("method", "pine"),
+            ".",
         )
 
 

@@ -9,12 +9,6 @@
 from rag_middle.generation.effect import method_name
 from rag_middle.generation.identity import model_facts
 from rag_middle.generation.model import RagMiddleModel
-from rag_middle.generation.options import (
-    EncodeKwargs,
-    GenerationKwargs,
-    GenerationOptions,
-    PromptKwargs,
-)
 from rag_middle.generation.prompts import MethodLike, Prompt
 from rag_middle.generation.results import (
     DroppedDocument,
@@ -31,6 +25,12 @@ from rag_middle.notices import (
     MissingDocumentsWarning,
     ProfileWarning,
     UnreadMarkersWarning,
+)
+from rag_middle.options import (
+    EncodeKwargs,
+    GenerationKwargs,
+    GenerationOptions,
+    PromptKwargs,
 )
 
 __all__ = [

@@ -22,6 +22,7 @@ from rag_middle.errors import PatchIneffectiveError, PromptError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import Compose, Method, NoMethod
 from rag_middle.notices import MissingDocumentsWarning, warn_caller
+from rag_middle.options import GenerationOptions
 from rag_middle.tokens import TokenizedPrompt
 from rag_middle.wording import Argument
 
@@ -54,28 +55,30 @@ def acts_on(method: Method, layout: PromptLayout) -> bool:
     )
 
 
-def check_documents(method: Method, layout: PromptLayout, policy: str, example: int = 0) -> None:
+def check_documents(
+    method: Method, layout: PromptLayout, options: GenerationOptions, example: int = 0
+) -> None:
     """Speak up where a method needs documents and the prompt has none.
 
     Args:
         method: what the request runs under.
         layout: of the prompt.
-        policy: ``"warn"``, ``"error"`` or ``"ignore"``.
+        options: what to do, and what to advise.
         example: 0-based index in the batch, for the message.
 
     Raises:
-        PromptError: there are none, and the policy is ``"error"``.
+        PromptError: there are none, and `on_missing_documents` is ``"error"``.
     """
     lost = [p.name for p in method.parts if p.needs_documents and not p.is_neutral]
-    if policy == "ignore" or layout.documents or not lost:
+    if options.on_missing_documents == "ignore" or layout.documents or not lost:
         return
     message = (
         f"{' and '.join(lost)} needs documents, and prompt {example} has none that it can tell: "
-        "nothing is changed. Pass a ContextPrompt, or wrap each document in mark(); ",
+        f"nothing is changed. {options.missing_documents_hint} ",
         Argument("on_missing_documents", "ignore"),
         " says that this is meant.",
     )
-    if policy == "error":
+    if options.on_missing_documents == "error":
         raise PromptError(*message)
     warn_caller(MissingDocumentsWarning(*message))
 

@@ -13,7 +13,6 @@ from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, 
 from rag_middle.attention import applied, in_eval_mode, input_device, turn
 from rag_middle.generation.effect import acts_on, method_name
 from rag_middle.generation.forward import cached_length, prefilled_cache
-from rag_middle.generation.options import GenerationOptions
 from rag_middle.generation.own_config import (
     end_tokens,
     explained,
@@ -34,6 +33,7 @@ from rag_middle.generation.results import Generation, Timings, Usage
 from rag_middle.generation.text import Completion
 from rag_middle.methods import Method
 from rag_middle.methods.parallel_context import DocumentCache
+from rag_middle.options import GenerationOptions
 from rag_middle.tokens import TokenizedBatch
 
 __all__ = ["GenerationRequest", "generate"]

@@ -20,14 +20,6 @@ from rag_middle.generation import engine, forward
 from rag_middle.generation.batching import in_groups, rows_of
 from rag_middle.generation.engine import GenerationRequest
 from rag_middle.generation.loading import check_loading, load_model, load_tokenizer
-from rag_middle.generation.options import (
-    EncodeKwargs,
-    GenerationKwargs,
-    GenerationOptions,
-    PromptKwargs,
-    check_context_window,
-    checked_options,
-)
 from rag_middle.generation.own_config import check_own_config
 from rag_middle.generation.prompts import MethodLike, Preparer, Prompt
 from rag_middle.generation.results import Generation, Score
@@ -36,6 +28,14 @@ from rag_middle.generation.streaming import GenerationStream
 from rag_middle.methods import Method, NoMethod, Runner, resolve_method
 from rag_middle.methods.parallel_context import DocumentCache, can_reuse_documents
 from rag_middle.methods.parallel_context.document_cache import precompute
+from rag_middle.options import (
+    EncodeKwargs,
+    GenerationKwargs,
+    GenerationOptions,
+    PromptKwargs,
+    check_context_window,
+    checked_options,
+)
 from rag_middle.tokens import TokenizedPrompt
 from rag_middle.wording import Argument
 
@@ -394,7 +394,9 @@ class RagMiddleModel:
         room = [len(continuation) for continuation in ids]
         tokens = [self._prepare.encode(prompt, NoMethod(), settings) for prompt in prompts]
         fit = GenerationOptions(
-            on_missing_documents=settings.on_missing_documents, on_overflow=settings.on_overflow
+            on_missing_documents=settings.on_missing_documents,
+            missing_documents_hint=settings.missing_documents_hint,
+            on_overflow=settings.on_overflow,
         )
         return scores_by_method(
             self.model,

@@ -15,7 +15,7 @@ from transformers.generation.configuration_utils import ALL_STATIC_CACHE_IMPLEME
 
 from rag_middle.attention import vocabulary_size
 from rag_middle.errors import RagMiddleError, UnsupportedGenerationError
-from rag_middle.generation.options import GenerationOptions
+from rag_middle.options import GenerationOptions
 
 __all__ = [
     "NOT_USED",

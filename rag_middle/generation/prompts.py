@@ -32,9 +32,9 @@ from rag_middle.errors import (
 from rag_middle.generation.effect import check_documents, check_effect, method_name
 from rag_middle.generation.forward import next_token_logits
 from rag_middle.generation.identity import warn_of_mismatch
-from rag_middle.generation.options import GenerationOptions
 from rag_middle.generation.results import DroppedDocument
 from rag_middle.methods import Method, NoMethod, Runner, resolve_method
+from rag_middle.options import GenerationOptions
 from rag_middle.tokens import TokenizedPrompt, count_tokens, encode
 from rag_middle.tokens.encode import Prompt as Text
 from rag_middle.tokens.text import TextEncoder
@@ -255,7 +255,7 @@ class Preparer:
         started = perf_counter()
         tokens = self._encode(prompt, options)
         self._check_vocabulary(tokens.input_ids)
-        check_documents(method, tokens.layout, options.on_missing_documents, example)
+        check_documents(method, tokens.layout, options, example)
         kept, dropped = fit_to_window(
             tokens,
             max_new_tokens=new_tokens,

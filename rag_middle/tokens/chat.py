@@ -26,6 +26,7 @@ from rag_middle.documents import (
     unmark,
 )
 from rag_middle.errors import ChatTemplateError, PromptError
+from rag_middle.options import TemplateFunction
 from rag_middle.tokens.text import TextEncoder, Tokenizer
 from rag_middle.wording import Argument
 
@@ -40,8 +41,6 @@ __all__ = [
 ]
 
 Message = Mapping[str, Any]
-#: Writes messages as one text, in place of a chat template.
-TemplateFunction = Callable[[Sequence[Message]], str]
 
 _SYSTEM = frozenset({"system", "developer"})
 _MODEL = frozenset({"assistant", "model"})  # as Gemma's template names it

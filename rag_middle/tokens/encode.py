@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from rag_middle.documents import ContextPrompt, Document, parse, unmark
 from rag_middle.errors import PromptError
+from rag_middle.options import Template, TemplateName
 from rag_middle.tokens.chat import (
     Conversation,
     Message,
     RenderedChat,
-    TemplateFunction,
     has_chat_template,
     render_chat,
     render_written,
@@ -31,8 +31,6 @@ __all__ = [
 ]
 
 Prompt = ContextPrompt | str | Sequence[Message]
-TemplateName = Literal["auto", "chat", "raw"]
-Template = TemplateName | TemplateFunction
 
 _RAW = Argument("template", "raw")
 

@@ -14,13 +14,14 @@ from rag_middle.generation import GenerationOptions, MissingDocumentsWarning
 from rag_middle.methods import resolve_method
 from rag_middle.wording import Argument
 
-FLAGS = flags_of(generate, num_beams="--beams", rebuild="--rebuild")
+FLAGS = flags_of(generate, rebuild="--rebuild")
 
 
 def test_flags_are_those_of_the_command() -> None:
     assert FLAGS["max_new_tokens"] == "--max-new-tokens"
     assert FLAGS["model"] == "--model"  # rather than -m
     assert FLAGS["as_json"] == "--json"
+    assert FLAGS["num_beams"] == "--beams"
     assert FLAGS["stream"] == "--stream"  # rather than --stream/--no-stream
     assert "path" not in flags_of(index)  # an argument
 

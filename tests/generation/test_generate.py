@@ -113,6 +113,14 @@ def test_missing_documents_warn_at_the_callers_line_or_are_refused(model: RagMid
     assert caught[0].filename == __file__
     with pytest.raises(ValueError, match="Pass a ContextPrompt"):
         model.generate("Why?", method="pine", max_new_tokens=1, on_missing_documents="error")
+    for call in (model.generate, model.logits):
+        with pytest.raises(ValueError, match="Mark some"):
+            call(
+                "Why?",
+                method="pine",
+                on_missing_documents="error",
+                missing_documents_hint="Mark some.",
+            )
 
 
 def test_strings_messages_and_tokens_are_the_same_prompt(

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 from rag_middle import ContextPrompt
 from rag_middle.errors import MethodConfigError, UnknownNameError, UnsupportedGenerationError
 from rag_middle.generation import GenerationKwargs, GenerationOptions, RagMiddleModel
+from rag_middle.options import OPTIONS, AskKwargs
 
 
 def test_the_typed_keywords_are_the_options() -> None:
-    assert set(GenerationKwargs.__annotations__) == {f.name for f in fields(GenerationOptions)}
+    declared = {name: declaration.type for name, declaration in OPTIONS.items()}
+    assert get_type_hints(GenerationKwargs) == declared == get_type_hints(GenerationOptions)
+    declared.pop("top_k")
+    assert get_type_hints(AskKwargs) == declared
+
+
+def test_defaults_are_allowed_and_described() -> None:
+    for declaration in OPTIONS.values():
+        declaration.check(declaration.default)
+        assert declaration.option.help.endswith(".")
 
 
 @pytest.mark.parametrize(
@@ -25,7 +34,7 @@ def test_the_typed_keywords_are_the_options() -> None:
         ("do_sample", "A temperature above 0 draws"),
         ("num_return_sequences", "batch"),
         ("streamer", "stream()"),
-        ("max_batch_size", "Options: max_new_tokens"),
+        ("max_batch_size", "Options: template"),
     ],
 )
 def test_unknown_options_are_refused_with_the_nearest_one(
@@ -69,6 +78,8 @@ def test_scoring_takes_no_sampling_options(model: RagMiddleModel) -> None:
         {"on_overflow": "cut"},
         {"on_missing_documents": "maybe"},
         {"template": "jinja"},
+        {"num_beams": 1025},
+        {"missing_documents_hint": 3},
     ],
     ids=str,
 )

@@ -6,10 +6,10 @@
     chain = create_stuff_documents_chain(model, prompt, document_prompt=DocumentPrompt())
 """
 
+from langchain_rag_middle.arguments import IgnoredArgumentWarning
 from langchain_rag_middle.chat_models import ChatRagMiddle
 from langchain_rag_middle.documents import DocumentPrompt, MarkDocuments, format_docs
 from langchain_rag_middle.llms import RagMiddleLLM
-from langchain_rag_middle.notices import IgnoredArgumentWarning
 from langchain_rag_middle.reordering import LongContextReorder
 from langchain_rag_middle.retrievers import FaissRetriever
 

@@ -6,26 +6,28 @@ import difflib
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from langchain_rag_middle.notices import IgnoredArgumentWarning, warn_user
+from pydantic import Field
+
 from rag_middle import UnsupportedGenerationError
+from rag_middle.notices import pass_over, warn_caller
+from rag_middle.options import OPTIONS as DECLARED
 
-__all__ = ["FRAMEWORK", "LOADING", "OPTIONS", "renamed", "warn_of_unknown"]
+__all__ = [
+    "FRAMEWORK",
+    "LOADING",
+    "OPTIONS",
+    "IgnoredArgumentWarning",
+    "renamed",
+    "warn_of_unknown",
+]
 
-#: Fields that are options of a request, and what `RagMiddleModel` calls them.
-OPTIONS = {
-    "max_tokens": "max_new_tokens",
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "repetition_penalty": "repetition_penalty",
-    "num_beams": "num_beams",
-    "seed": "seed",
-    "stop": "stop",
-    "template": "template",
-    "template_options": "template_options",
-    "on_missing_documents": "on_missing_documents",
-    "on_overflow": "on_overflow",
-}
+#: What LangChain's users know an option of a request by.
+_RENAMED = {"max_new_tokens": "max_tokens"}
+#: Options that are no fields: messages, streams and callbacks of LangChain stand in their place.
+_NOT_FIELDS = {"allow_control_tokens", "cancel", "missing_documents_hint", "system"}
+
+#: Fields that are options of a request, and what `GenerationOptions` calls them.
+OPTIONS = {_RENAMED.get(name, name): name for name in DECLARED if name not in _NOT_FIELDS}
 #: Fields that say what is loaded, and what `RagMiddleModel.from_pretrained` calls them.
 LOADING = {
     "model": "name_or_path",
@@ -43,7 +45,7 @@ LOADING = {
     "tokenizer_options": "tokenizer_options",
 }
 _ALIASES = {
-    "max_new_tokens": "max_tokens",
+    **_RENAMED,
     "model_id": "model",
     "model_name": "model",
     "stop_sequences": "stop",
@@ -64,8 +66,30 @@ _ELSEWHERE = {
     "tool_choice": "This model calls no tools.",
     "tools": "This model calls no tools.",
 }
+# Warnings point at the user's own line, wherever it stands on the thread's stack.
+pass_over(
+    *"asyncio concurrent contextlib langchain langchain_classic langchain_core "
+    "langchain_rag_middle langgraph pydantic threading".split()
+)
+
 #: What LangChain itself adds to calls, for its own use.
 FRAMEWORK = frozenset({"stream", "ls_structured_output_format", "structured_output_format"})
+
+
+class IgnoredArgumentWarning(UserWarning):
+    """An argument was given that this model does not know or cannot heed."""
+
+
+def option_field(name: str, **others: Any) -> Any:
+    """A field with the default and the description that `GenerationOptions` declares.
+
+    Args:
+        name: of the option.
+        others: arguments of `pydantic.Field`.
+    """
+    declared = DECLARED[name]
+    described = {"default": declared.default, "description": declared.option.help}
+    return Field(**{**described, **others})
 
 
 def renamed(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,4 +116,4 @@ def warn_of_unknown(given: Mapping[str, Any], known: Collection[str], where: str
             continue
         close = difflib.get_close_matches(name, sorted(known), n=1)
         hint = _ELSEWHERE.get(name) or (f"Did you mean {close[0]!r}?" if close else "")
-        warn_user(f"{name!r} has no effect on {where}. {hint}".rstrip(), IgnoredArgumentWarning)
+        warn_caller(IgnoredArgumentWarning(f"{name!r} has no effect on {where}. {hint}".rstrip()))

@@ -15,14 +15,15 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import get_config_list
 
+from langchain_rag_middle.arguments import IgnoredArgumentWarning
 from langchain_rag_middle.asynchronous import in_thread, pieces_in_thread
 from langchain_rag_middle.call_threads import CallThreads
 from langchain_rag_middle.gathering import Gathering, Request
-from langchain_rag_middle.messages import as_prompt_documents, has_documents, prompt_messages
-from langchain_rag_middle.notices import IgnoredArgumentWarning, check_documents, warn_user
+from langchain_rag_middle.messages import as_prompt_documents, prompt_messages
 from langchain_rag_middle.responses import response_metadata, streamed, usage
 from langchain_rag_middle.settings import RagMiddleSettings
 from langchain_rag_middle.weights import known_context_window
+from rag_middle.notices import warn_caller
 
 if TYPE_CHECKING:
     from rag_middle import Generation
@@ -82,7 +83,7 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
     ) -> int:
         """Tokens of the messages as they are sent, the chat template's included."""
         if tools:
-            warn_user("This model calls no tools: none are counted.", IgnoredArgumentWarning)
+            warn_caller(IgnoredArgumentWarning("This model calls no tools: none are counted."))
         prompt = prompt_messages(messages, document_prompt=self.document_prompt)
         return self.rag_middle_model.count_tokens(prompt, template_options=self.template_options)
 
@@ -98,7 +99,6 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         documents = as_prompt_documents(given.get("documents") or (), self.document_prompt)
         options = self._options(stop, given)
         prompt = prompt_messages(messages, documents, document_prompt=self.document_prompt)
-        check_documents(has_documents(prompt), options)
         return Request(prompt, options)
 
     def _generate(

@@ -15,11 +15,9 @@ from langchain_core.prompt_values import ChatPromptValue, PromptValue, StringPro
 from langchain_rag_middle.arguments import renamed
 from langchain_rag_middle.asynchronous import in_thread, pieces_in_thread
 from langchain_rag_middle.messages import prompt_text
-from langchain_rag_middle.notices import check_documents
 from langchain_rag_middle.responses import response_metadata, streamed, usage
 from langchain_rag_middle.settings import RagMiddleSettings
 from rag_middle import UnsupportedGenerationError
-from rag_middle.documents import has_documents
 
 if TYPE_CHECKING:
     from rag_middle import Generation
@@ -137,7 +135,7 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> LLMResult:
-        return self._run(prompts, self._checked_request(prompts, stop, kwargs))
+        return self._run(prompts, self._options(stop, kwargs))
 
     async def _agenerate(
         self,
@@ -146,7 +144,7 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> LLMResult:
-        options = self._checked_request(prompts, stop, kwargs)
+        options = self._options(stop, kwargs)
 
         def call(cancel: threading.Event) -> LLMResult:
             return self._run(prompts, {**options, "cancel": cancel})
@@ -160,7 +158,7 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[GenerationChunk]:
-        for chunk in self._chunks(prompt, self._checked_request([prompt], stop, kwargs)):
+        for chunk in self._chunks(prompt, self._options(stop, kwargs)):
             if run_manager:
                 run_manager.on_llm_new_token(chunk.text, chunk=chunk)
             yield chunk
@@ -172,7 +170,7 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[GenerationChunk]:
-        options = self._checked_request([prompt], stop, kwargs)
+        options = self._options(stop, kwargs)
         async for chunk in pieces_in_thread(self._chunks(prompt, options)):
             if run_manager:
                 await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
@@ -202,13 +200,6 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
                 "ChatRagMiddle, which takes documents=."
             )
         return super()._options(stop, given)
-
-    def _checked_request(
-        self, prompts: Sequence[str], stop: list[str] | None, given: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        options = self._options(stop, given)
-        check_documents(all(map(has_documents, prompts)), options)
-        return options
 
     def _run(self, prompts: Sequence[str], options: dict[str, Any]) -> LLMResult:
         generations = self.rag_middle_model.batch(

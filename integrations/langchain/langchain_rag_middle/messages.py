@@ -12,11 +12,10 @@ from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, ToolMes
 from langchain_rag_middle.documents import DocumentPrompt
 from rag_middle import ContextPrompt, PromptError, parse
 from rag_middle import Document as PromptDocument
-from rag_middle.documents import gathered, split
-from rag_middle.documents import has_documents as has_marked
+from rag_middle.documents import gathered, has_documents, split
 from rag_middle.tokens.chat import Conversation
 
-__all__ = ["as_prompt_documents", "has_documents", "prompt_messages", "prompt_text"]
+__all__ = ["as_prompt_documents", "prompt_messages", "prompt_text"]
 
 #: What a tool returned is told by the user: this model calls no tools, and most templates refuse
 #: such messages.
@@ -100,16 +99,6 @@ def prompt_text(messages: Sequence[BaseMessage], *, document_prompt: DocumentPro
     prefix = "\n".join([*turns[:at], turns[at] + prompt.prefix])
     suffix = "\n".join([prompt.suffix, *turns[at + 1 :]])
     return ContextPrompt(prefix, prompt.documents, suffix, prompt.separator).marked
-
-
-def has_documents(messages: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether any of the messages holds documents."""
-    return any(
-        bool(content.documents)
-        if isinstance(content, ContextPrompt)
-        else role != "assistant" and has_marked(content)
-        for role, content in ((message["role"], message["content"]) for message in messages)
-    )
 
 
 def as_prompt_documents(given: Any, document_prompt: DocumentPrompt) -> list[PromptDocument]:
@@ -205,7 +194,7 @@ def _is_documents(artifact: object) -> bool:
 
 
 def _documents(parts: Iterable[Part]) -> bool:
-    return any(isinstance(part, PromptDocument) or has_marked(part) for part in parts)
+    return any(isinstance(part, PromptDocument) or has_documents(part) for part in parts)
 
 
 def _content(role: str, parts: Sequence[Part], *, earlier: bool) -> str | ContextPrompt:
@@ -219,7 +208,7 @@ def _content(role: str, parts: Sequence[Part], *, earlier: bool) -> str | Contex
     texts = [part for part in parts if isinstance(part, str)]
     if role == "assistant":  # nobody retrieved what the model itself said
         return "".join(texts)
-    if len(texts) == len(parts) and sum(map(has_marked, texts)) < 2:
+    if len(texts) == len(parts) and sum(map(has_documents, texts)) < 2:
         return "\n\n".join(texts)
     return _prompt(parts, earlier=earlier)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from langchain_core.language_models.base import LangSmithParams
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
@@ -14,6 +14,7 @@ from langchain_rag_middle.arguments import (
     FRAMEWORK,
     LOADING,
     OPTIONS,
+    option_field,
     renamed,
     warn_of_unknown,
 )
@@ -21,15 +22,26 @@ from langchain_rag_middle.documents import DocumentPrompt
 from langchain_rag_middle.responses import PROVIDER
 from langchain_rag_middle.weights import Weights
 from rag_middle import MethodConfigError, UnsupportedGenerationError
+from rag_middle.options import GenerationOptions, MissingDocuments, Overflow, TemplateName
 
 if TYPE_CHECKING:
     from rag_middle import Method, RagMiddleModel
 
 __all__ = ["RagMiddleSettings"]
 
+#: How documents get into a prompt here.
+_MARKING = (
+    "Pass document_prompt=DocumentPrompt() where the chain takes one, or format_docs, which mark "
+    "documents."
+)
+
 
 class RagMiddleSettings(BaseModel):
     """Weights, a method, and how to generate.
+
+    The options of a request are those of `rag_middle.generation.GenerationOptions`, ``max_tokens``
+    being its `max_new_tokens`: ``temperature``, ``top_p``, ``seed``, ``stop``, ``template``, ...
+    Stop strings of a call replace those given here.
 
     Attributes:
         model: a directory, a name on the Hugging Face hub, or a loaded `RagMiddleModel`.
@@ -37,21 +49,6 @@ class RagMiddleSettings(BaseModel):
             (``"lpes+siw"``, a list), a calibrated profile (``"profile:PATH"``) or a method object.
             By default none, or that of a loaded model.
         method_options: its parameters, where it is a name.
-        max_tokens: most tokens to generate.
-        temperature: 0 takes the likeliest token each time; above 0 tokens are drawn.
-        top_p: draw only from the likeliest tokens that together have this probability.
-        top_k: draw only from this many likeliest tokens; 0 for all.
-        repetition_penalty: above 1 makes tokens that occurred less likely.
-        num_beams: hypotheses of a beam search; such answers are streamed in one piece.
-        seed: repeats what is drawn.
-        stop: strings that end the text and are cut off it; those of a call replace them.
-        template: ``"chat"`` for the tokenizer's chat template, ``"raw"`` for none, ``"auto"`` for
-            the template if there is one.
-        template_options: more arguments for the chat template (``{"enable_thinking": False}``).
-        on_missing_documents: ``"warn"``, ``"error"`` or ``"ignore"`` where the method needs
-            documents and a prompt has none.
-        on_overflow: ``"error"``, or ``"drop_documents"`` to leave out the least relevant documents
-            where a prompt does not fit the context window.
         max_batch_size: prompts per forward pass in ``batch``; memory grows with it.
         document_prompt: how documents read that come as objects: artifacts of tools, and
             ``documents=`` of a call.
@@ -75,18 +72,18 @@ class RagMiddleSettings(BaseModel):
     method: Any = None
     method_options: dict[str, Any] | None = None
 
-    max_tokens: int = 256
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    repetition_penalty: float = 1.0
-    num_beams: int = 1
-    seed: int | None = None
-    stop: str | list[str] | None = None
-    template: Literal["auto", "chat", "raw"] = "auto"
-    template_options: dict[str, Any] | None = None
-    on_missing_documents: Literal["warn", "error", "ignore"] = "warn"
-    on_overflow: Literal["error", "drop_documents"] = "error"
+    max_tokens: int = option_field("max_new_tokens")
+    temperature: float = option_field("temperature")
+    top_p: float = option_field("top_p")
+    top_k: int = option_field("top_k")
+    repetition_penalty: float = option_field("repetition_penalty")
+    num_beams: int = option_field("num_beams")
+    seed: int | None = option_field("seed")
+    stop: str | list[str] | None = option_field("stop", default=None)
+    template: TemplateName = option_field("template")
+    template_options: dict[str, Any] | None = option_field("template_options")
+    on_missing_documents: MissingDocuments = option_field("on_missing_documents")
+    on_overflow: Overflow = option_field("on_overflow")
     max_batch_size: int = 8
     document_prompt: DocumentPrompt = Field(default_factory=DocumentPrompt)
 
@@ -208,8 +205,6 @@ class RagMiddleSettings(BaseModel):
         return {**options, "method": chosen}
 
     def _checked_options(self, call: Mapping[str, Any]) -> dict[str, Any]:
-        from rag_middle.generation import GenerationOptions
-
         fixed = [name for name in LOADING if call.get(name) is not None]
         if fixed:
             raise UnsupportedGenerationError(
@@ -221,6 +216,7 @@ class RagMiddleSettings(BaseModel):
             own = getattr(self, field)
             options[name] = own if call.get(field) is None else call[field]
         options["stop"] = options["stop"] or ()
+        options["missing_documents_hint"] = _MARKING
         options |= self._more_options(call)
         GenerationOptions(**options)
         return options

@@ -28,7 +28,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 from rag_middle import ContextPrompt, RagMiddleModel, mark
 from rag_middle.documents import split
 from rag_middle.generation import GenerationStream
-from rag_middle.generation.options import EncodeKwargs
+from rag_middle.options import EncodeKwargs
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"

@@ -160,9 +160,15 @@ class TestDocuments:
         with pytest.warns(
             MissingDocumentsWarning, match="document_prompt=DocumentPrompt"
         ) as warned:
-            answer = chat(tiny, method="pine").invoke("Why?")
+            plain = RagMiddleModel(tiny.model, tiny.tokenizer)
+            answer = chat(plain, method="pine").invoke("Why?")
         assert [each.filename for each in warned] == [__file__]
         assert answer.response_metadata["rag_middle"]["applied"] is False
+
+    def test_what_a_call_says_about_them_reaches_the_model(self, tiny: Any) -> None:
+        with pytest.warns(MissingDocumentsWarning):
+            chat(tiny, method="pine").invoke("Why?")
+        assert tiny.sent.options[-1]["on_missing_documents"] == "warn"
 
     def test_or_refused(self, tiny: Any) -> None:
         model = chat(tiny, method="pine", on_missing_documents="error")

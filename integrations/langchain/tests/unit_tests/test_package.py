@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import langchain_rag_middle
+from rag_middle.options import OPTIONS
 
 EXPECTED = [
     "ChatRagMiddle",
@@ -22,6 +23,18 @@ EXPECTED = [
 def test_every_public_name_is_there() -> None:
     assert sorted(langchain_rag_middle.__all__) == EXPECTED
     assert all(hasattr(langchain_rag_middle, name) for name in EXPECTED)
+
+
+def test_options_are_those_of_the_library() -> None:
+    settings = langchain_rag_middle.ChatRagMiddle.model_fields
+    names = {"max_new_tokens": "max_tokens"}
+    others = {"allow_control_tokens", "cancel", "missing_documents_hint", "system"}
+    for name, declaration in OPTIONS.items():
+        field = settings.get(names.get(name, name))
+        assert (field is None) == (name in others)
+        if field is not None:
+            assert field.description == declaration.option.help
+            assert (field.default or None) == (declaration.default or None)
 
 
 def test_importing_loads_no_deep_learning_library() -> None:

@@ -39,6 +39,7 @@ from llama_index.llms.rag_middle.running import complete, stream
 
 from rag_middle import RagMiddleModel
 from rag_middle.generation import MethodLike, method_name
+from rag_middle.options import OPTIONS, MissingDocuments
 
 __all__ = ["RagMiddleLLM"]
 
@@ -108,9 +109,12 @@ class RagMiddleLLM(CustomLLM):
     method: Any = Field(default="none", description="The method prompts are read under.")
     method_options: dict[str, Any] = Field(default_factory=dict, description="Its parameters.")
     profile: str | None = Field(default=None, description="A calibrated method, as a file.")
-    on_missing_documents: str = Field(default="warn", description="warn, error or ignore.")
+    on_missing_documents: str = Field(
+        default=OPTIONS["on_missing_documents"].default,
+        description=OPTIONS["on_missing_documents"].option.help,
+    )
     context_window: int = Field(description="Tokens of prompt and answer together.")
-    max_new_tokens: int = Field(description="Most tokens of an answer.")
+    max_new_tokens: int = Field(description=OPTIONS["max_new_tokens"].option.help)
     generate_kwargs: dict[str, Any] = Field(default_factory=dict, description="Of every call.")
     stopping_ids: list[int] = Field(default_factory=list, description="Tokens that end an answer.")
     is_chat_model: bool = Field(description="Whether engines send messages.")
@@ -132,7 +136,7 @@ class RagMiddleLLM(CustomLLM):
         method: MethodLike | None = None,
         method_options: Mapping[str, Any] | None = None,
         profile: str | Path | None = None,
-        on_missing_documents: str = "warn",
+        on_missing_documents: MissingDocuments = "warn",
         context_window: int | None = None,
         max_new_tokens: int = DEFAULT_NUM_OUTPUTS,
         generate_kwargs: Mapping[str, Any] | None = None,

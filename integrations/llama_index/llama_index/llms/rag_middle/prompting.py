@@ -12,7 +12,7 @@ from llama_index.core.prompts import BasePromptTemplate
 from llama_index.llms.rag_middle.requests import Request, chat_messages, generation_options
 
 from rag_middle.generation import GenerationKwargs
-from rag_middle.generation.options import checked_options
+from rag_middle.options import checked_options
 from rag_middle.tokens.chat import Message, TemplateFunction
 
 if TYPE_CHECKING:
@@ -25,6 +25,13 @@ __all__ = [
     "completion_request",
     "formatted_prompt",
 ]
+
+
+#: How documents get into a prompt here.
+_MARKING = (
+    "Put MarkDocuments() last among the node_postprocessors. Calls that have no documents by "
+    "nature (condensing a question, choosing a query engine) are meant to be so."
+)
 
 
 class FormattedPrompt(str):
@@ -147,6 +154,7 @@ def call_options(llm: RagMiddleLLM, given: Mapping[str, Any]) -> dict[str, Any]:
     own = {
         "max_new_tokens": llm.max_new_tokens,
         "on_missing_documents": llm.on_missing_documents,
+        "missing_documents_hint": _MARKING,
         **llm.generate_kwargs,
     }
     options = generation_options(own, given, llm.stop_strings)

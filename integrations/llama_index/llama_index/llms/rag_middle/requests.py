@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +15,10 @@ from llama_index.core.base.llms.types import (
     ThinkingBlock,
 )
 
-from rag_middle import ContextPrompt, Document, Method, PromptError, mark
-from rag_middle.documents import has_documents
-from rag_middle.generation import MissingDocumentsWarning, Prompt
+from rag_middle import Document, PromptError, mark
+from rag_middle.generation import Prompt
 
-__all__ = ["Request", "chat_messages", "check_documents", "generation_options"]
+__all__ = ["Request", "chat_messages", "generation_options"]
 
 #: Roles as chat templates know them. What a tool or a function returned is told by the user:
 #: this model calls no tools, and most templates refuse such messages.
@@ -88,38 +86,6 @@ def generation_options(
         own = options.get("stop", ())
         options["stop"] = [*([own] if isinstance(own, str) else own), *stops]
     return options
-
-
-def check_documents(prompt: Prompt, method: Method, policy: str) -> None:
-    """Speak up where a method needs documents and a prompt has none.
-
-    Raises:
-        PromptError: there are none, and `policy` is ``"error"``.
-    """
-    needy = [p.name for p in method.parts if p.needs_documents and not p.is_neutral]
-    if policy == "ignore" or not needy or _has_documents(prompt):
-        return
-    message = (
-        f"{' and '.join(needy)} needs documents, and this prompt has none that it can tell: "
-        "nothing is changed. Put MarkDocuments() last among the node_postprocessors. Calls that "
-        "have no documents by nature (condensing a question, choosing a query engine) are meant to "
-        "be so: on_missing_documents='ignore' says that."
-    )
-    if policy == "error":
-        raise PromptError(message)
-    # One place for all calls, so that Python's default filter shows it once.
-    warnings.warn(message, MissingDocumentsWarning, stacklevel=2)
-
-
-def _has_documents(prompt: Prompt) -> bool:
-    if isinstance(prompt, ContextPrompt):
-        return bool(prompt.documents)
-    if isinstance(prompt, str):
-        return has_documents(prompt)
-    return any(
-        message["role"] != "assistant" and has_documents(message["content"])
-        for message in prompt  # type: ignore[union-attr]
-    )
 
 
 def _texts(message: ChatMessage, index: int) -> list[str]:

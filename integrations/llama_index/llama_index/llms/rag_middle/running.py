@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from llama_index.core.base.llms.types import CompletionResponse
 from llama_index.llms.rag_middle.errors import refusals
-from llama_index.llms.rag_middle.requests import Request, check_documents
+from llama_index.llms.rag_middle.requests import Request
 from llama_index.llms.rag_middle.responses import completion
 
 from rag_middle.generation import GenerationStream
-from rag_middle.methods import resolve_method
 
 if TYPE_CHECKING:
     from llama_index.llms.rag_middle.base import RagMiddleLLM
@@ -21,7 +20,7 @@ __all__ = ["complete", "stream"]
 
 def complete(llm: RagMiddleLLM, request: Request) -> CompletionResponse:
     """The whole answer."""
-    generation = llm.rag_middle_model.generate(request.prompt, **_checked(llm, request))
+    generation = llm.rag_middle_model.generate(request.prompt, **request.options)
     return completion(generation.text, generation, llm.model_name)
 
 
@@ -32,7 +31,7 @@ def stream(
 ) -> Generator[Any, None, None]:
     """Responses as they grow, the last one with ``raw``; each in the `shape` of the call."""
     # Outside of the generator below: refusals come at the call, before anything is generated.
-    pieces = llm.rag_middle_model.stream(request.prompt, **_checked(llm, request))
+    pieces = llm.rag_middle_model.stream(request.prompt, **request.options)
     return _responses(pieces, llm.model_name, shape)
 
 
@@ -46,12 +45,3 @@ def _responses(
                 text += piece
                 yield shape(completion(text, None, model_name, piece))
         yield shape(completion(text, pieces.result, model_name, ""))
-
-
-def _checked(llm: RagMiddleLLM, request: Request) -> dict[str, Any]:
-    """The request's options, after what is said about documents has been said here."""
-    method = llm.rag_middle_model.method
-    if request.options.get("method") is not None:
-        method = resolve_method(request.options["method"], request.options.get("method_options"))
-    check_documents(request.prompt, method, request.options["on_missing_documents"])
-    return {**request.options, "on_missing_documents": "ignore"}

@@ -1,0 +1,376 @@
+"""Options of a request, declared once: what they mean, their defaults and their limits.
+
+`GenerationOptions` is the declaration. The checks, the flags of the command line and the fields of
+the integrations are derived from it (`OPTIONS`). Type checkers read no metadata, so the typed
+dictionaries repeat names and types; a test compares them with the declaration. Nothing here needs
+PyTorch, which the command line does not load to describe itself.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin, get_type_hints
+
+from rag_middle.errors import UnsupportedGenerationError
+from rag_middle.plain_data import check_whole, is_finite_number, is_whole
+from rag_middle.registry import suggest
+from rag_middle.wording import Argument
+
+__all__ = [
+    "OPTIONS",
+    "AskKwargs",
+    "Declaration",
+    "EncodeKwargs",
+    "GenerationKwargs",
+    "GenerationOptions",
+    "MissingDocuments",
+    "Option",
+    "Overflow",
+    "PromptKwargs",
+    "Template",
+    "TemplateFunction",
+    "TemplateName",
+    "check_context_window",
+    "checked_options",
+]
+
+MissingDocuments = Literal["warn", "error", "ignore"]
+Overflow = Literal["error", "drop_documents"]
+TemplateName = Literal["auto", "chat", "raw"]
+#: Writes messages as one text, in place of a chat template.
+TemplateFunction = Callable[[Sequence[Mapping[str, Any]]], str]
+Template = TemplateName | TemplateFunction
+
+
+class EncodeKwargs(TypedDict, total=False):
+    """Options of `GenerationOptions` that say how text becomes tokens."""
+
+    template: Template
+    system: str | None
+    template_options: Mapping[str, Any] | None
+    allow_control_tokens: bool
+
+
+class PromptKwargs(EncodeKwargs, total=False):
+    """Options of `GenerationOptions` about the prompt."""
+
+    on_missing_documents: MissingDocuments
+    missing_documents_hint: str
+    on_overflow: Overflow
+
+
+class AskKwargs(PromptKwargs, total=False):
+    """Options of `GenerationOptions` that a question takes: all but ``top_k``, which counts
+    documents there.
+    """
+
+    max_new_tokens: int
+    temperature: float
+    top_p: float
+    repetition_penalty: float
+    num_beams: int
+    seed: int | Sequence[int] | None
+    stop: str | Sequence[str]
+    cancel: threading.Event | None
+
+
+class GenerationKwargs(AskKwargs, total=False):
+    """Fields of `GenerationOptions` as keyword arguments, for type checkers and editors."""
+
+    top_k: int
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What an option means, and which numbers it takes.
+
+    Attributes:
+        help: sentences for a reader of the command line as much as of Python.
+        minimum: smallest value.
+        above: a value it must exceed, where there is no smallest one.
+        maximum: largest value.
+        hint: ends the message about a value that is refused.
+    """
+
+    help: str
+    minimum: float | None = None
+    above: float | None = None
+    maximum: float | None = None
+    hint: str = ""
+
+    def allows(self, value: float) -> bool:
+        """Whether a number is in the range."""
+        return (
+            (self.minimum is None or value >= self.minimum)
+            and (self.above is None or value > self.above)
+            and (self.maximum is None or value <= self.maximum)
+        )
+
+    @property
+    def range_text(self) -> str:
+        """The range in words."""
+        limits = {"at least": self.minimum, "above": self.above, "at most": self.maximum}
+        return " and ".join(f"{word} {v:g}" for word, v in limits.items() if v is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationOptions:
+    """How to generate. `OPTIONS` says what each option means.
+
+    These defaults hold whatever the model's own generation config says: its sampling settings are
+    not used. What is not offered here is taken from it (end tokens and stop strings, suppressed
+    tokens, length penalty of beams); what cannot be served is refused
+    (`rag_middle.generation.own_config`).
+
+    Raises:
+        UnsupportedGenerationError: a value that makes no sense, or a combination that cannot be
+            served.
+    """
+
+    template: Annotated[
+        Template,
+        Option(
+            "Use the tokenizer's chat template. auto: if it has one. In Python also a function "
+            "that writes messages as one text, see `tokens.encode`."
+        ),
+    ] = "auto"
+    system: Annotated[str | None, Option("System message.")] = None
+    template_options: Annotated[
+        Mapping[str, Any] | None, Option("More arguments for the chat template.")
+    ] = None
+    allow_control_tokens: Annotated[
+        bool, Option("Raw prompts only: recognise control tokens outside documents.")
+    ] = False
+    on_overflow: Annotated[
+        Overflow,
+        Option(
+            "A prompt that does not fit: refuse it, or drop the least relevant documents. "
+            "Relevance is the retriever's score where all documents have one, else the first "
+            "counts most."
+        ),
+    ] = "error"
+    on_missing_documents: Annotated[
+        MissingDocuments,
+        Option(
+            "A prompt without documents, where the method needs some: warn, refuse it, or say "
+            "nothing."
+        ),
+    ] = "warn"
+    missing_documents_hint: Annotated[
+        str, Option("What the message about missing documents advises: how to mark some.")
+    ] = "Pass a ContextPrompt, or wrap each document in mark()."
+    max_new_tokens: Annotated[int, Option("Most tokens to generate.", minimum=1)] = 256
+    temperature: Annotated[
+        float, Option("0: always the likeliest token. Above: draw.", minimum=0)
+    ] = 0.0
+    top_p: Annotated[
+        float,
+        Option("Draw from the likeliest tokens that make up this probability.", above=0, maximum=1),
+    ] = 1.0
+    top_k: Annotated[
+        int,
+        Option(
+            "Draw from this many likeliest tokens; 0: all.", minimum=0, hint="0 means no limit."
+        ),
+    ] = 0
+    repetition_penalty: Annotated[
+        float,
+        Option(
+            "Above 1: repeat less of what is there.",
+            minimum=1e-6,  # beyond these, logits leave the range of float32
+            maximum=1e6,
+        ),
+    ] = 1.0
+    num_beams: Annotated[
+        int,
+        Option(
+            "Beams of a beam search, which draws nothing and cannot be streamed.",
+            minimum=1,
+            maximum=1024,
+            hint="Each beam is a row of the batch.",
+        ),
+    ] = 1
+    seed: Annotated[
+        int | Sequence[int] | None,
+        Option(
+            "Repeat a drawn text, alone or in a batch, whatever else draws random numbers. Without "
+            "it, one is drawn and reported. In Python a batch also takes one per prompt."
+        ),
+    ] = None
+    stop: Annotated[
+        str | Sequence[str], Option("End before this string, or the first of several.")
+    ] = ()
+    cancel: Annotated[
+        threading.Event | None,
+        Option("When set, by any thread, generation ends after the token under way."),
+    ] = None
+
+    def __post_init__(self) -> None:
+        for name, declaration in OPTIONS.items():
+            declaration.check(getattr(self, name))
+        if self.num_beams > 1 and self.samples:
+            raise UnsupportedGenerationError(
+                Argument("num_beams", self.num_beams),
+                " searches and ",
+                Argument("temperature", self.temperature),
+                " draws: use one of them.",
+            )
+        object.__setattr__(self, "stop", _stop_strings(self.stop))
+        self.seeds(len(self.seed) if isinstance(self.seed, Sequence) else 1)
+
+    @property
+    def samples(self) -> bool:
+        """Whether tokens are drawn."""
+        return self.temperature > 0
+
+    @property
+    def shapes_text(self) -> bool:
+        """Whether anything is said about how text becomes tokens."""
+        return self.template != "auto" or any(
+            (self.system, self.template_options, self.allow_control_tokens)
+        )
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """All stop strings."""
+        return tuple(self.stop)
+
+    def seeds(self, prompts: int) -> tuple[int | None, ...]:
+        """A seed for each of `prompts`, ``None`` where nothing is drawn.
+
+        Raises:
+            UnsupportedGenerationError: seeds that are no whole numbers, or not one per prompt.
+        """
+        seeds: tuple[int, ...]
+        if self.seed is None:
+            seeds = tuple(secrets.randbits(32) for _ in range(prompts))
+        else:
+            seeds = tuple(self.seed) if isinstance(self.seed, Sequence) else (self.seed,) * prompts
+        if len(seeds) != prompts or not all(is_whole(seed) for seed in seeds):
+            raise UnsupportedGenerationError(
+                Argument("seed"),
+                f" must be a whole number, or one for each of {prompts} prompts, got "
+                f"{self.seed!r}.",
+            )
+        return seeds if self.samples else (None,) * prompts
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """An option as `GenerationOptions` declares it.
+
+    Attributes:
+        name: of the field.
+        type: of its values.
+        default: its default.
+        option: its meaning and range.
+    """
+
+    name: str
+    type: Any
+    default: Any
+    option: Option
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The names it takes, where it takes some."""
+        for kind in (self.type, *get_args(self.type)):
+            if get_origin(kind) is Literal:
+                return get_args(kind)
+        return ()
+
+    def check(self, value: Any) -> None:
+        """Raise `UnsupportedGenerationError` unless it is a number in range or one of the names.
+
+        Values of other types are checked where they are used.
+        """
+        expected = None
+        if self.choices:
+            if value not in self.choices and not (callable(value) and self.type == Template):
+                expected = f"one of {', '.join(map(repr, self.choices))}"
+        elif self.type in (int, float):
+            is_number = is_whole if self.type is int else is_finite_number
+            if not (is_number(value) and self.option.allows(value)):
+                kind = "a whole number" if self.type is int else "a number"
+                expected = f"{kind} {self.option.range_text}"
+        elif self.type is str and not isinstance(value, str):
+            expected = "a string"
+        if expected is not None:
+            raise UnsupportedGenerationError(
+                Argument(self.name),
+                f" must be {expected}, got {value!r}. {self.option.hint}".rstrip(),
+            )
+
+
+def _declarations() -> dict[str, Declaration]:
+    hints = get_type_hints(GenerationOptions, include_extras=True)
+    return {
+        field.name: Declaration(field.name, kind, field.default, option)
+        for field in fields(GenerationOptions)
+        for kind, option in [get_args(hints[field.name])]
+    }
+
+
+#: Every option by its name.
+OPTIONS: Mapping[str, Declaration] = _declarations()
+
+
+#: What people know from other libraries, and where it is here.
+_ELSEWHERE = {
+    "do_sample": "A temperature above 0 draws tokens; 0 does not.",
+    "max_length": "max_new_tokens counts the generated tokens alone.",
+    "max_tokens": "Did you mean 'max_new_tokens'?",
+    "n": "Repeat the prompt in batch().",
+    "num_return_sequences": "Repeat the prompt in batch().",
+    "return_full_text": "The prompt is never part of the text.",
+    "stop_sequence": "Did you mean 'stop'?",
+    "stop_sequences": "Did you mean 'stop'?",
+    "stop_strings": "Did you mean 'stop'?",
+    "stream": "Call stream() instead.",
+    "streamer": "Call stream() instead.",
+}
+
+
+def checked_options(arguments: Mapping[str, Any], *, allowed: type[Any]) -> GenerationOptions:
+    """Options from keyword arguments.
+
+    Args:
+        arguments: by name.
+        allowed: the typed dictionary that lists the names this request takes.
+
+    Raises:
+        UnsupportedGenerationError: a name that is not an option here, with the nearest one; or a
+            value that is refused.
+    """
+    names = [name for name in OPTIONS if name in get_type_hints(allowed)]
+    for name in arguments:
+        if name not in names:
+            hint = _ELSEWHERE.get(name) if allowed is GenerationKwargs else None
+            hint = f" {hint}" if hint else suggest(name, names)
+            raise UnsupportedGenerationError(
+                f"There is no option {name!r} here.{hint} Options: {', '.join(names)}."
+            )
+    return GenerationOptions(**arguments)
+
+
+def check_context_window(tokens: object) -> None:
+    """Raise `UnsupportedGenerationError` unless `tokens` is a number of tokens, or None."""
+    if tokens is not None:
+        check_whole("context_window", tokens, least=1, hint="None means what the model says.")
+
+
+def _stop_strings(stop: Any) -> tuple[str, ...]:
+    strings = (stop,) if isinstance(stop, str) or not isinstance(stop, Sequence) else tuple(stop)
+    for string in strings:
+        if not isinstance(string, str) or not string:
+            raise UnsupportedGenerationError(
+                Argument("stop"),
+                f" must be a string or a list of strings of at least one character, got {stop!r}. "
+                "Leave ",
+                Argument("stop"),
+                " out to generate to the end.",
+            )
+    return strings
