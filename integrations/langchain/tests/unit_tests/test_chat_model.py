@@ -157,10 +157,10 @@ class TestOptions:
 
 class TestDocuments:
     def test_where_there_are_none_this_is_said_in_langchains_terms(self, tiny: Any) -> None:
+        plain = RagMiddleModel(tiny.model, tiny.tokenizer)
         with pytest.warns(
             MissingDocumentsWarning, match="document_prompt=DocumentPrompt"
         ) as warned:
-            plain = RagMiddleModel(tiny.model, tiny.tokenizer)
             answer = chat(plain, method="pine").invoke("Why?")
         assert [each.filename for each in warned] == [__file__]
         assert answer.response_metadata["rag_middle"]["applied"] is False
