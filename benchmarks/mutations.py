@@ -34,9 +34,13 @@ COPIED = ("rag_middle", "tests", "integrations", "examples", "docs", "benchmarks
 SECONDS = 900  # for one run; a fault that makes tests hang is found
 
 _CONTRACT = ("tests/contract/test_every_family.py", "tests/contract", "tests/golden")
-#: The tests that run for a fault in a folder, most specific folder first. Of these, files named
-#: after a word of the fault's path go first.
+#: The tests that run for a fault in a file or folder, the most specific path first. Of these, files
+#: named after a word of the fault's path go first.
 TESTS: dict[str, tuple[str, ...]] = {
+    "rag_middle/attention/patch.py": ("tests/contract/test_no_trace.py", "tests/attention"),
+    "rag_middle/attention/weights.py": ("tests/methods/test_siw_matches_naive.py", *_CONTRACT),
+    "rag_middle/attention/observe.py": ("tests/generation/test_hooks.py", "tests/methods"),
+    "rag_middle/attention/row_states.py": ("tests/generation/test_prefill.py", "tests/generation"),
     "rag_middle/methods": ("tests/methods", "tests/ops", *_CONTRACT),
     "rag_middle/ops": ("tests/ops", "tests/methods", *_CONTRACT),
     "rag_middle/attention": (*_CONTRACT[:1], "tests/methods", "tests/attention", *_CONTRACT[1:]),
