@@ -14,8 +14,6 @@ from rag_middle import retrieval
 from rag_middle.generation import loading, model
 from tests.cli.conftest import Run
 
-TASK = {"task": "key_value_retrieval", "options": {"keys": 4}}
-
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, str]:
@@ -26,13 +24,6 @@ def files(tmp_path: Path) -> dict[str, str]:
         "prompt": "[[rm:doc]]Paris.[[/rm:doc]] Where?",
         "damaged": "{",
         "nested": "[" * 100_000,
-        "config": json.dumps({"models": ["m"], "tasks": [TASK]}),
-        "bad_metric": json.dumps(
-            {"models": ["m"], "tasks": [{**TASK, "measurement": {"metric": "charm"}}]}
-        ),
-        "no_data": json.dumps(
-            {"models": ["m"], "tasks": [{"task": "multi_document_qa", "options": {"data": "no"}}]}
-        ),
         "questions": '{"question": "q", "answers": ["a"], "gold": "x", "distractors": ["y"]}\n',
     }
     named = {"docs": str(tmp_path / "docs"), "gone": str(tmp_path / "gone")}
@@ -54,9 +45,6 @@ WITHOUT_TORCH = [
     ("diagnose --methods profile:{damaged}", "cannot be read"),
     ("diagnose --out {below_file}", "Nothing can be written"),
     ("diagnose --context-window 0", "--context-window"),
-    ("evaluate {gone}", "cannot be read"),
-    ("evaluate {config} --limit 0", "--limit"),
-    ("evaluate {config} --out {below_file}", "Nothing can be written"),
     ("calibrate --method lpes --weights 1,x,2", "weights must be"),
     ("calibrate --method lpes --seed -1", "--seed"),
     ("calibrate --method lpes --questions 0", "--questions"),
@@ -95,9 +83,6 @@ WITHOUT_A_MODEL = [
     ("diagnose --metric charm", "has no metric 'charm'"),
     ("diagnose --task key_value_retrieval --documents 3 --positions 3 --metric x", "no metric"),
     ("diagnose --data {questions} --task invented_documents", "has no option 'data'"),
-    ("evaluate {bad_metric}", "has no metric 'charm'"),
-    ("evaluate {no_data}", "cannot be read"),
-    ("evaluate {config} --model other", "has no model 'other'"),
     ("calibrate --method lpes -s speed=3", "has no option 'speed'"),
     ("calibrate --method lpes --data {questions}", "too few"),
     ("demo --method none", "compares the unmodified model"),

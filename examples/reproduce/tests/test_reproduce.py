@@ -192,6 +192,7 @@ def test_the_command_writes_tables_and_goes_on_from_its_records(
         ({"tasks": [{**TASK, "measurement": {"position": 3}}]}, "no 'position'"),
         ({"tasks": [{**TASK, "options": {"document": 3}}]}, "Did you mean 'documents'"),
         ({"tasks": [{"task": "own_questions", "options": {"data": "no.jsonl"}}]}, "no.jsonl"),
+        ({"tasks": [{**TASK, "measurement": {"metric": "charm"}}]}, "no metric 'charm'"),
         ({"methods": ["mspoe"]}, "Did you mean 'ms_poe'"),
         ({"published": [3]}, "Published"),
     ],
