@@ -1,4 +1,4 @@
-"""Questions in, answers with their sources out: retrieval, a prompt, and a model under a method.
+"""From a question to an answer with its sources: retrieval, prompt, and a model with a method.
 
 ::
 
@@ -10,8 +10,7 @@ Retrieval needs ``pip install 'rag-middle[demo]'``.
 """
 
 from rag_middle.answering.answerer import Answerer
-from rag_middle.answering.results import Answer, AnswerTimings, Source
-from rag_middle.answering.streaming import AnswerStream
+from rag_middle.answering.results import Answer, AnswerStream, AnswerTimings, Source
 from rag_middle.answering.template import DEFAULT_TEMPLATE, TEMPLATE_FILE, PromptTemplate
 from rag_middle.options import AskKwargs
 

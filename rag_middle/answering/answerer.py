@@ -7,12 +7,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Unpack
 
-from rag_middle.answering.opening import model_folder, opened_index, tokenizer_of
+from rag_middle.answering.opening import open_index, open_tokenizer
 from rag_middle.answering.options import check_top_k, with_defaults
-from rag_middle.answering.request import Request
-from rag_middle.answering.results import Answer
-from rag_middle.answering.states import states_of
-from rag_middle.answering.streaming import AnswerStream
+from rag_middle.answering.request import AnswerRequest
+from rag_middle.answering.results import Answer, AnswerStream
+from rag_middle.answering.states import existing_states
 from rag_middle.answering.template import DEFAULT_TEMPLATE, PromptTemplate
 from rag_middle.documents import Document
 from rag_middle.errors import MethodConfigError, PromptError, UnsupportedGenerationError
@@ -29,16 +28,16 @@ __all__ = ["Answerer"]
 
 
 class Answerer:
-    """Answers questions from documents, each question for itself.
+    """Answers questions from documents; questions are independent of each other.
 
     Any number of threads may ask; requests take turns on the model.
 
     Args:
-        model: what reads and writes.
-        retriever: finds the documents of a question.
+        model: that answers.
+        retriever: finds the documents for a question.
         method: a name, a preset, a composition or a method object; by default the model's own.
         method_options: the method's parameters, where `method` is a name.
-        prompt_template: how question and documents are written.
+        prompt_template: of question and documents.
 
     Raises:
         UnknownNameError: no such method.
@@ -56,7 +55,7 @@ class Answerer:
     ) -> None:
         self.model = model
         self.retriever = retriever
-        self.method = _chosen(method, method_options, model.method)
+        self.method = _resolve(method, method_options, model.method)
         self.prompt_template = prompt_template
 
     @classmethod
@@ -78,13 +77,13 @@ class Answerer:
     ) -> Answerer:
         """Load everything, and index the documents unless their index is there and up to date.
 
-        What costs little is looked at first, so a misspelt name costs no indexing, and documents
-        that cannot be read cost no loading of weights.
+        Cheap checks come first: a misspelt name costs no indexing, and documents that cannot be
+        read cost no loading of weights.
 
         Args:
             documents: a file or folder of documents, a folder of a saved index, or an index.
             model: a directory, a name on the hub, or a loaded model; by default the bundled
-                reader, which reads nothing but documents like those of the demonstration.
+                reader, which understands only documents like those of the demonstration.
             method: as for the class, like `method_options`; by default none.
             method_options: see there.
             embedder: an embedder, or the name of a sentence-transformers model; by default one
@@ -97,11 +96,10 @@ class Answerer:
                 32 MiB.
             prompt_template: by default the one in the model's folder, if it has one, else
                 :data:`DEFAULT_TEMPLATE`.
-            on_index: called with what indexing did and what it left out, before the model's
-                weights are loaded.
-            loading: more arguments for ``RagMiddleModel.from_pretrained``. Where documents of the
-                index were read beforehand (``rag-middle index --precompute``), what was kept of
-                them is its `document_cache`.
+            on_index: called with the result of indexing, before the model's weights are loaded.
+            loading: more arguments for ``RagMiddleModel.from_pretrained``. The default of
+                `document_cache` is the index's (``rag-middle index --precompute``), if there is
+                one.
 
         Raises:
             DocumentLoadError: no documents can be read there.
@@ -113,8 +111,8 @@ class Answerer:
             UnsupportedArchitectureError: the model cannot take the method.
         """
         check_top_k(top_k)
-        named = method is not None or bool(method_options)
-        chosen = _chosen(method, method_options, NoMethod())
+        has_method = method is not None
+        resolved = _resolve(method, method_options, NoMethod())
         if not isinstance(documents, FaissIndex):
             check_exists(documents)
         if isinstance(model, RagMiddleModel):
@@ -124,17 +122,20 @@ class Answerer:
                 )
             folder: str | Path = model.model.name_or_path or ""
         else:
-            folder = model = model_folder(model)
+            if model is None:
+                from rag_middle.reader import reader_path
+
+                model = reader_path()
+            folder = model
             with loading_errors(model):
                 check_loading(**loading)
-                loading["tokenizer"] = tokenizer_of(model, loading)
+                loading["tokenizer"] = open_tokenizer(model, loading)
         if prompt_template is None:
             prompt_template = PromptTemplate.of_model(folder)
         if not isinstance(documents, FaissIndex):
             settings = {} if max_file_bytes is None else {"max_file_bytes": max_file_bytes}
             device = loading.get("device")
-            named_documents = documents
-            documents = opened_index(
+            index = open_index(
                 documents,
                 embedder=embedder,
                 folder=index_folder,
@@ -143,16 +144,17 @@ class Answerer:
                 on_index=on_index,
                 **settings,
             )
-            states = states_of(named_documents, documents, index_folder)
+            states = existing_states(documents, index, index_folder)
             if states is not None and not isinstance(model, RagMiddleModel):
                 loading.setdefault("document_cache", DocumentCache(directory=states))
+            documents = index
         if not isinstance(model, RagMiddleModel):
             with loading_errors(model):
-                model = RagMiddleModel.from_pretrained(model, method=chosen, **loading)
+                model = RagMiddleModel.from_pretrained(model, method=resolved, **loading)
         return cls(
             model,
             Retriever(index=documents, top_k=top_k),
-            method=chosen if named else None,
+            method=resolved if has_method else None,
             prompt_template=prompt_template,
         )
 
@@ -170,8 +172,8 @@ class Answerer:
 
         Args:
             question: on its own; earlier questions are not remembered.
-            documents: read these, in this order, instead of searching.
-            top_k: documents to search for, instead of the answerer's own number.
+            documents: to use instead of retrieving any, in this order.
+            top_k: documents to retrieve, instead of the retriever's own number.
             method: for this question, instead of the answerer's.
             method_options: its parameters.
             options: of `GenerationOptions`, all but its ``top_k``. Unless `on_overflow` says
@@ -179,20 +181,22 @@ class Answerer:
 
         Raises:
             RetrievalConfigError: the question is empty.
-            PromptError: no document was found or fits, with ``on_missing_documents="error"``.
+            PromptError: no document was retrieved or fits, with ``on_missing_documents="error"``.
             UnsupportedGenerationError: options that do not exist, make no sense or cannot be
                 served.
             ContextOverflowError: the question does not fit, not even without documents.
 
         Warns:
-            MissingDocumentsWarning: no document was found or fits.
+            MissingDocumentsWarning: no document was retrieved or fits.
         """
-        chosen = with_defaults(options)
+        generation_options = with_defaults(options)
         request = self._request(question, documents, top_k)
         generation = self.model.generate(
-            request.prompt, method=_chosen(method, method_options, self.method), **chosen
+            request.prompt,
+            method=_resolve(method, method_options, self.method),
+            **generation_options,
         )
-        self._look_at(request, generation.document_ids, chosen)
+        self._check_documents(request, generation.document_ids, generation_options)
         return request.answer(generation)
 
     def stream(
@@ -207,43 +211,45 @@ class Answerer:
     ) -> AnswerStream:
         """Answer a question piece by piece. Arguments and errors are those of `ask`.
 
-        The documents are found, and errors raised, before this returns.
+        The documents are retrieved, and errors raised, before this returns.
         """
-        chosen = with_defaults(options)
+        generation_options = with_defaults(options)
         request = self._request(question, documents, top_k)
         pieces = self.model.stream(
-            request.prompt, method=_chosen(method, method_options, self.method), **chosen
+            request.prompt,
+            method=_resolve(method, method_options, self.method),
+            **generation_options,
         )
-        self._look_at(request, pieces.document_ids, chosen)
+        self._check_documents(request, pieces.document_ids, generation_options)
         return AnswerStream(
             pieces,
             sources=request.sources(pieces.document_ids),
             prompt=request.sent(pieces.document_ids),
-            finished=request.answer,
+            make_answer=request.answer,
         )
 
     def _request(
         self, question: str, documents: Iterable[Document] | None, top_k: int | None
-    ) -> Request:
+    ) -> AnswerRequest:
         check_question(question)
         if top_k is not None:
             check_top_k(top_k)
-        started = perf_counter()
+        start = perf_counter()
         if documents is None:
             documents = self.retriever(question, top_k=top_k)
-        return Request(
+        return AnswerRequest(
             question=question,
             documents=tuple(documents),
             template=self.prompt_template,
-            seconds=perf_counter() - started,
+            seconds=perf_counter() - start,
         )
 
-    def _look_at(
-        self, request: Request, sent: Sequence[str | None], options: Mapping[str, Any]
+    def _check_documents(
+        self, request: AnswerRequest, sent: Sequence[str | None], options: Mapping[str, Any]
     ) -> None:
-        """Do as ``on_missing_documents`` says where nothing was found, or nothing of it fits."""
-        what = options.get("on_missing_documents", "warn")
-        if sent or what == "ignore":
+        """Apply ``on_missing_documents`` where no document was retrieved, or none fits."""
+        action = options.get("on_missing_documents", "warn")
+        if sent or action == "ignore":
             return
         problem: tuple[str | Argument, ...] = (
             "No document was found: ask in other words, or search with a lower min_score. ",
@@ -258,15 +264,15 @@ class Answerer:
             )
         ignore = Argument("on_missing_documents", "ignore")
         problem = (*problem, ignore, " says that no document is needed.")
-        if what == "error":
+        if action == "error":
             raise PromptError(*problem)
         warn_caller(MissingDocumentsWarning(*problem))
 
 
-def _chosen(
+def _resolve(
     method: MethodLike | None, options: Mapping[str, Any] | None, default: Method
 ) -> Method:
-    """The method that was named, else the default one.
+    """The method, else the default one.
 
     Raises:
         MethodConfigError: options without a method.

@@ -1,4 +1,4 @@
-"""From what a caller names to an index and a model."""
+"""Open an index and a tokenizer by what the caller named."""
 
 from __future__ import annotations
 
@@ -21,24 +21,11 @@ from rag_middle.retrieval import (
 )
 from rag_middle.retrieval.manifest import is_index_folder
 
-__all__ = ["model_folder", "opened_index", "tokenizer_of"]
+__all__ = ["open_index", "open_tokenizer"]
 
 
-def model_folder(model: str | Path | None) -> str | Path:
-    """`model`, or the folder of the bundled reader.
-
-    Raises:
-        ModelNotFoundError: this installation has no bundled reader.
-    """
-    if model is not None:
-        return model
-    from rag_middle.reader import reader_path
-
-    return reader_path()
-
-
-def tokenizer_of(model: str | Path, loading: dict[str, Any]) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model, which costs little, before its weights, which may cost much.
+def open_tokenizer(model: str | Path, loading: dict[str, Any]) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model.
 
     Args:
         model: a directory, or a name on the hub.
@@ -47,18 +34,18 @@ def tokenizer_of(model: str | Path, loading: dict[str, Any]) -> PreTrainedTokeni
     Raises:
         ModelNotFoundError: neither here nor to be fetched.
     """
-    given = loading.get("tokenizer")
-    if isinstance(given, PreTrainedTokenizerBase):
-        return given
+    tokenizer = loading.get("tokenizer")
+    if isinstance(tokenizer, PreTrainedTokenizerBase):
+        return tokenizer
     return load_tokenizer(
-        model if given is None else given,
-        revision=loading.get("revision") if given is None else None,
+        model if tokenizer is None else tokenizer,
+        revision=loading.get("revision") if tokenizer is None else None,
         trust_remote_code=loading.get("trust_remote_code", False),
         options=loading.get("tokenizer_options") or {},
     )
 
 
-def opened_index(
+def open_index(
     path: str | Path,
     *,
     embedder: Embedder | str | Path | None,
@@ -74,26 +61,24 @@ def opened_index(
         path: documents, or the folder of a saved index.
         embedder: an embedder, or the name of one.
         folder: where the index is kept; by default in the user's cache.
-        rebuild: replace what is there.
-        device: of the embedder, where it is given by name.
-        on_index: called with what was done, where documents were indexed.
-        settings: arguments of `build_index`; those not given are as in the saved index.
+        rebuild: replace a saved index.
+        device: of an embedder that is named.
+        on_index: called with the result, where documents were indexed.
+        settings: arguments of `build_index`; by default as in the saved index.
     """
-    model: Embedder
     if embedder is None or isinstance(embedder, str | Path):
-        model = SentenceTransformerEmbedder(embedder, device=device)
-    else:
-        model = embedder
+        embedder = SentenceTransformerEmbedder(embedder, device=device)
     if is_index_folder(Path(path)):
         if rebuild:
             raise RetrievalConfigError(
                 f"{str(path)!r} is a saved index, which cannot be rebuilt without its documents: "
                 "name their folder (--docs), and that of the index beside it (--index)."
             )
-        return FaissIndex.load(path, model)
-    kept = default_index_folder(path, embedder=model.name) if folder is None else folder
-    as_saved = saved_settings(kept, model)
-    built = build_index(path, kept, embedder=model, rebuild=rebuild, **{**as_saved, **settings})
+        return FaissIndex.load(path, embedder)
+    if folder is None:
+        folder = default_index_folder(path, embedder=embedder.name)
+    settings = {**saved_settings(folder, embedder), **settings}
+    built = build_index(path, folder, embedder=embedder, rebuild=rebuild, **settings)
     if on_index is not None:
         on_index(built)
     return built.index

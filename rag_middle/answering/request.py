@@ -1,31 +1,30 @@
-"""One question on its way: what was found, what of it is sent, what comes back."""
+"""A question with its documents: the prompt to send, and the answer to its generation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from rag_middle.answering.citations import cites
-from rag_middle.answering.results import Answer, AnswerTimings, Source
+from rag_middle.answering.results import Answer, AnswerTimings, Source, cites
 from rag_middle.answering.template import PromptTemplate
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.generation import Generation
 
-__all__ = ["Request"]
+__all__ = ["AnswerRequest"]
 
-Sent = Sequence[str | None]
-"""Ids of the documents in a prompt as it was sent: their places among those found."""
+SentIds = Sequence[str | None]
+"""Of the documents in a prompt as sent: indices of `AnswerRequest.documents`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """A question and the documents found for it.
+class AnswerRequest:
+    """A question and the documents retrieved for it.
 
     Attributes:
         question: as it was asked.
         documents: best first.
-        template: how they are written.
-        seconds: spent on finding them.
+        template: of the prompt.
+        seconds: that retrieval took.
     """
 
     question: str
@@ -35,34 +34,34 @@ class Request:
 
     @property
     def prompt(self) -> ContextPrompt:
-        """The prompt to send: each document has its place among those found for an id.
+        """The prompt to send, with each document's index in `documents` as its id.
 
-        So it is known again wherever a method puts it, also where two have the same id or none.
+        This identifies it wherever a method moves it, even where two have the same id or none.
         """
         return self.template.prompt(
             self.question,
-            (replace(document, id=str(at)) for at, document in enumerate(self.documents)),
+            (replace(document, id=str(i)) for i, document in enumerate(self.documents)),
         )
 
-    def sent(self, ids: Sent) -> ContextPrompt:
+    def sent(self, ids: SentIds) -> ContextPrompt:
         """The prompt as it was sent, its documents under their own ids."""
         whole = self.template.prompt(self.question, self.documents)
-        return whole.with_documents(whole.documents[place] for place in _places(ids))
+        return whole.with_documents(whole.documents[index] for index in _indices(ids))
 
-    def sources(self, ids: Sent, answer: str = "") -> tuple[Source, ...]:
-        """The documents, where they stood in the prompt, and whether `answer` names them."""
-        position = {place: at for at, place in enumerate(_places(ids))}
+    def sources(self, ids: SentIds, answer: str = "") -> tuple[Source, ...]:
+        """The documents, their positions in the prompt, and whether `answer` cites them."""
+        positions = {index: position for position, index in enumerate(_indices(ids))}
         return tuple(
             Source(
                 document=document,
-                position=position.get(place),
-                cited=place in position and cites(answer, document.title),
+                position=positions.get(index),
+                cited=index in positions and cites(answer, document.title),
             )
-            for place, document in enumerate(self.documents)
+            for index, document in enumerate(self.documents)
         )
 
     def answer(self, generation: Generation) -> Answer:
-        """The answer that a generation is."""
+        """The answer that a generation gives."""
         ids = generation.document_ids
         return Answer(
             question=self.question,
@@ -73,5 +72,5 @@ class Request:
         )
 
 
-def _places(ids: Sent) -> list[int]:
-    return [int(each) for each in ids if each is not None]
+def _indices(ids: SentIds) -> list[int]:
+    return [int(id_) for id_ in ids if id_ is not None]

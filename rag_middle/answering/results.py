@@ -1,29 +1,33 @@
-"""What a question gives back."""
+"""Answers, their sources, and answers that are still being written."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from types import TracebackType
 from typing import Any
 
 from rag_middle.documents import ContextPrompt, Document
-from rag_middle.generation.results import FinishReason, Generation, Timings, Usage
+from rag_middle.generation import Generation, GenerationStream
+from rag_middle.generation.results import FinishReason, Timings, Usage
 
-__all__ = ["Answer", "AnswerTimings", "Source"]
+__all__ = ["Answer", "AnswerStream", "AnswerTimings", "Source", "cites"]
 
-_PLACES = ("start", "end", "page", "line")  # where in its file a chunk stands
+_LOCATION_FIELDS = ("start", "end", "page", "line")
+_PARENTHESES = re.compile(r"\(([^()]*)\)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A document that was found for a question.
+    """A document that was retrieved for a question.
 
     Attributes:
-        document: as it was found.
-        position: 0-based place in the prompt as sent; None: left out because it did not fit.
+        document: as it was retrieved.
+        position: 0-based, in the prompt as sent; None: left out because it did not fit.
         cited: whether the answer names the document's title, in parentheses or before a colon.
-            Chunks of one title are cited together. It does not say that the answer is true to the
-            document.
+            Chunks of one title are cited together. A citation does not prove that the document
+            supports the answer.
     """
 
     document: Document
@@ -49,13 +53,15 @@ class Source:
 
     @property
     def place(self) -> Mapping[str, int]:
-        """Where it stands in its file, as far as that is known.
+        """Its location in its file, as far as that is known.
 
         ``start`` and ``end`` in characters, ``page`` of a PDF and ``line`` of a ``.jsonl`` file
         from 1.
         """
         metadata = self.document.metadata
-        return {name: metadata[name] for name in _PLACES if type(metadata.get(name)) is int}
+        return {
+            name: metadata[name] for name in _LOCATION_FIELDS if type(metadata.get(name)) is int
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values."""
@@ -98,9 +104,9 @@ class Answer:
 
     Attributes:
         question: as it was asked.
-        sources: all documents that were found, best first, those that did not fit included.
+        sources: all documents that were retrieved, best first, those that did not fit included.
         prompt: as sent, before the chat template: documents in the order the model read them.
-        generation: what the model gave back.
+        generation: of the model.
         timings: seconds.
     """
 
@@ -151,7 +157,7 @@ class Answer:
             "question": self.question,
             "text": self.text,
             "sources": [source.to_dict() for source in self.sources],
-            "dropped": [index for index, each in enumerate(self.sources) if each.position is None],
+            "dropped": [i for i, source in enumerate(self.sources) if source.position is None],
             "method": self.method,
             "applied": self.applied,
             "finish_reason": self.finish_reason,
@@ -164,3 +170,80 @@ class Answer:
             },
             "tokens_per_second": self.generation.tokens_per_second,
         }
+
+
+class AnswerStream(Iterator[str]):
+    """Pieces of an answer's text as they come; `result` afterwards.
+
+    ::
+
+        with answerer.stream("On which river does Nantes lie?") as pieces:
+            for piece in pieces:
+                print(piece, end="", flush=True)
+        print(pieces.result.cited)
+
+    Leaving the ``with`` block, `close`, or dropping the stream ends the generation after the
+    current decode step; `result` is then the answer up to there.
+
+    Attributes:
+        sources: the retrieved documents; nothing is cited yet.
+        prompt: as in `Answer`.
+    """
+
+    def __init__(
+        self,
+        pieces: GenerationStream,
+        *,
+        sources: tuple[Source, ...],
+        prompt: ContextPrompt,
+        make_answer: Callable[[Generation], Answer],
+    ) -> None:
+        self.sources = sources
+        self.prompt = prompt
+        self._pieces = pieces
+        self._make_answer = make_answer
+
+    def __next__(self) -> str:
+        return next(self._pieces)
+
+    @property
+    def result(self) -> Answer:
+        """The whole answer; waits for its end. Unread pieces are skipped."""
+        return self._make_answer(self._pieces.result)
+
+    def close(self) -> None:
+        """End the generation after the current decode step. Any thread may call."""
+        self._pieces.close()
+
+    def __enter__(self) -> AnswerStream:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def cites(answer: str, title: str | None) -> bool:
+    """Whether an answer names a title: ``(Lyon) On the Rhône.`` or ``Lyon: on the Rhône.``
+
+    In parentheses anywhere, several titles separated by semicolons; before a colon at the start of
+    a line. Case and kind of whitespace make no difference.
+    """
+    title, text = _normalised(title or ""), _normalised(answer)
+    if not title:
+        return False
+    if f"({title})" in text:  # a title may hold parentheses itself
+        return True
+    if any(_normalised(line).startswith(f"{title}:") for line in answer.splitlines()):
+        return True
+    return any(
+        title == part.strip() for group in _PARENTHESES.findall(text) for part in group.split(";")
+    )
+
+
+def _normalised(text: str) -> str:
+    return " ".join(text.casefold().split())

@@ -1,4 +1,4 @@
-"""How a question and its documents are written."""
+"""Prompt templates for a question and its documents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rag_middle.registry import suggest
 __all__ = ["DEFAULT_TEMPLATE", "TEMPLATE_FILE", "PromptTemplate"]
 
 TEMPLATE_FILE = "prompt_template.json"
-"""A model that was trained on prompts of one form says so in this file beside its weights."""
+"""File beside a model's weights with the prompt template that the model was trained on."""
 
 _FIELD = re.compile(r"\{(\w+)\}")
 
@@ -24,19 +24,20 @@ _FIELD = re.compile(r"\{(\w+)\}")
 class PromptTemplate:
     """Text with fields in braces, from which a prompt is made.
 
-    What is put into a field is never searched for fields, and braces around anything but one word
-    stay as they are.
+    Values of fields are not searched for fields, and braces around anything but one word stay as
+    they are.
 
     Attributes:
         prefix: text before the documents; may hold ``{question}``.
-        document: how a document with a title is written, with ``{title}`` and ``{text}``. One
-            without a title is its text alone, and a text that begins with its title in this form
-            already is not given it again.
+        document: form of a document with a title, with ``{title}`` and ``{text}``. A document
+            without a title is its text alone; a title is not repeated before a text that begins
+            with it in this form.
         separator: written after every document.
         suffix: text after the documents; may hold ``{question}``.
 
     Raises:
-        PromptError: the question or a document's text has no place, or a field is unknown.
+        PromptError: the field of the question or of a document's text is missing, or a field is
+            unknown.
     """
 
     prefix: str = ""
@@ -45,13 +46,13 @@ class PromptTemplate:
     suffix: str = "Question: {question}\nAnswer:"
 
     def __post_init__(self) -> None:
-        known = {
+        fields_of = {
             "prefix": ("question",),
             "document": ("title", "text"),
             "separator": (),
             "suffix": ("question",),
         }
-        for part, allowed in known.items():
+        for part, allowed in fields_of.items():
             text: object = getattr(self, part)
             if not isinstance(text, str):
                 raise PromptError(
@@ -59,7 +60,7 @@ class PromptTemplate:
                 )
             for name in _FIELD.findall(text):
                 if name not in allowed:
-                    expected = ", ".join(f"{{{each}}}" for each in allowed) or "none"
+                    expected = ", ".join(f"{{{field}}}" for field in allowed) or "none"
                     raise PromptError(
                         f"{part} of a prompt template has no field {{{name}}}."
                         f"{suggest(name, allowed)} Fields there: {expected}."
@@ -77,21 +78,21 @@ class PromptTemplate:
     def prompt(self, question: str, documents: Iterable[Document]) -> ContextPrompt:
         """The prompt that asks `question` about `documents`, in their order."""
         return ContextPrompt(
-            prefix=_filled(self.prefix, question=question),
-            documents=[self.written(document) for document in documents],
-            suffix=_filled(self.suffix, question=question),
+            prefix=_fill(self.prefix, question=question),
+            documents=[self.write(document) for document in documents],
+            suffix=_fill(self.suffix, question=question),
             separator=self.separator,
         )
 
-    def written(self, document: Document) -> Document:
+    def write(self, document: Document) -> Document:
         """The document with its title written into its text."""
         title = document.title
         if not title:
             return document
         text = document.text
         lead = self.document.partition("{text}")[0]
-        if "{title}" not in lead or not text.startswith(_filled(lead, title=title)):
-            text = _filled(self.document, title=title, text=text)
+        if "{title}" not in lead or not text.startswith(_fill(lead, title=title)):
+            text = _fill(self.document, title=title, text=text)
         return replace(document, text=text, title=None)
 
     @classmethod
@@ -113,33 +114,33 @@ class PromptTemplate:
                 f"The prompt template {str(path)!r} is not valid JSON: {error}. Expected "
                 '{"prefix": "...", "document": "{title}\\n{text}", "suffix": "{question}"}.'
             ) from error
-        known = [field.name for field in fields(cls)]
+        names = [field.name for field in fields(cls)]
         if not isinstance(content, dict):
             raise PromptError(
-                f"The prompt template {str(path)!r} should be an object with {', '.join(known)}; "
+                f"The prompt template {str(path)!r} should be an object with {', '.join(names)}; "
                 f"got {type(content).__name__}."
             )
         for name in content:
-            if name not in known:
+            if name not in names:
                 raise PromptError(
                     f"The prompt template {str(path)!r} has {name!r}, which is none of "
-                    f"{', '.join(known)}.{suggest(name, known)}"
+                    f"{', '.join(names)}.{suggest(name, names)}"
                 )
         return cls(**content)
 
     @classmethod
     def of_model(cls, model: str | Path) -> PromptTemplate:
-        """What a model's folder says in its :data:`TEMPLATE_FILE`, else :data:`DEFAULT_TEMPLATE`.
+        """The template in a model's folder (:data:`TEMPLATE_FILE`), else :data:`DEFAULT_TEMPLATE`.
 
         Raises:
-            PromptError: the file holds something else than a template.
+            PromptError: the file holds no template.
         """
         path = Path(model).expanduser() / TEMPLATE_FILE
         # A model that comes from no folder has the empty name.
         return cls.load(path) if str(model) and path.is_file() else DEFAULT_TEMPLATE
 
 
-def _filled(template: str, **values: str) -> str:
+def _fill(template: str, **values: str) -> str:
     # In one pass: a document that says {question} keeps its words.
     return _FIELD.sub(lambda field: values.get(field[1], field[0]), template)
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rag_middle.answering import PromptTemplate
-from rag_middle.answering.citations import cites
+from rag_middle.answering.results import cites
 from rag_middle.documents import Document
 from rag_middle.evaluation import Item, LabelledMethod
 from rag_middle.evaluation.metrics import answer_stated

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rag_middle.answering import PromptTemplate
-from rag_middle.answering.citations import cites
+from rag_middle.answering.results import cites
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.evaluation import Condition, Item, Task, arranged_documents
 from rag_middle.evaluation.metrics import answer_stated

@@ -1,4 +1,4 @@
-"""Profiles on disk."""
+"""Profiles on disk, and those that come with the package."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_profile(path: str | Path) -> Profile:
     """The profile in a file.
 
     Raises:
-        ProfileFormatError: no such file, no JSON, or no profile of this version.
+        ProfileFormatError: no such file, not JSON, or not a profile of this version.
     """
     path = Path(path).expanduser()
     try:
@@ -44,10 +44,10 @@ def read_profile(path: str | Path) -> Profile:
 
 
 def write_profile(profile: Profile, path: str | Path) -> None:
-    """Write a profile, at once or not at all.
+    """Write a profile, atomically.
 
     Raises:
-        OutputWriteError: the folder cannot be written to; a profile that was there is as it was.
+        OutputWriteError: the folder cannot be written to; an existing profile is unchanged.
     """
     path = Path(path).expanduser()
     text = json.dumps(profile.to_dict(), indent=1, allow_nan=False) + "\n"
@@ -67,23 +67,23 @@ def measured_profiles(method: str) -> dict[str, Profile]:
 
 
 def shipped_profiles(method: str) -> dict[str, Profile]:
-    """All of them by preset name, the published ones first.
+    """All profiles of the package by preset name, the published ones first.
 
     Raises:
         RegistrationError: a published and a measured one have the same name.
     """
     published, measured = published_profiles(method), measured_profiles(method)
-    twice = sorted(published.keys() & measured.keys())
-    if twice:
+    duplicates = sorted(published.keys() & measured.keys())
+    if duplicates:
         raise RegistrationError(
-            f"{method} has two presets called {' and '.join(map(repr, twice))}, one published and "
-            "one measured: rename the file of the measured one."
+            f"{method} has two presets called {' and '.join(map(repr, duplicates))}, one published "
+            "and one measured: rename the file of the measured one."
         )
     return {**published, **measured}
 
 
-def _presets(shipped: Path, method: str) -> dict[str, Profile]:
-    folder = shipped / method
+def _presets(parent: Path, method: str) -> dict[str, Profile]:
+    folder = parent / method
     if not method.isidentifier() or not folder.is_dir():
         return {}
     return {path.stem: read_profile(path) for path in sorted(folder.glob("*.json"))}

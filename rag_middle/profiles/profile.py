@@ -1,4 +1,4 @@
-"""What a profile says, and its form in JSON."""
+"""Profiles and their JSON format."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["FORMAT", "FORMAT_VERSION", "ModelFacts", "Origin", "Profile"]
 FORMAT = "rag-middle profile"
 FORMAT_VERSION = 1
 
-#: ``measured``: a search of this package found it; ``published``: a paper says so.
+#: ``measured``: the result of a search of this package; ``published``: stated by a paper.
 Origin = Literal["measured", "published"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """The model that settings were fitted to. What is ``None`` is not known, and not compared.
+    """The model that settings were fitted to. ``None`` is unknown, and not compared.
 
     Attributes:
         id: name on the hub, or of the folder.
@@ -47,41 +47,43 @@ class ModelFacts:
     tokenizer_sha256: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("id", "model_type"):
-            _require(self, name, str, optional=False)
-        for name in ("layers", "hidden_size"):
-            _require(self, name, int, optional=False)
-        for name in ("heads", "kv_heads"):
-            _require(self, name, int)
-        for name in ("revision", "weights_sha256", "weights_sample", "tokenizer_sha256"):
-            _require(self, name, str)
+        _require(self, str, "id", "model_type")
+        _require(self, int, "layers", "hidden_size")
+        _require(self, int | None, "heads", "kv_heads")
+        digests = ("weights_sha256", "weights_sample", "tokenizer_sha256")
+        _require(self, str | None, "revision", *digests)
 
     def shape_differences(self, other: ModelFacts) -> list[str]:
-        """In what `other` is built otherwise, in words; empty where it is not."""
-        told = {
-            "model_type": "type",
-            "layers": "decoder layers",
-            "hidden_size": "hidden size",
-            "heads": "query heads",
-            "kv_heads": "key/value heads",
-        }
-        return [
-            f"{words} {mine!r}, here {theirs!r}"
-            for name, words in told.items()
-            if (mine := getattr(self, name)) != (theirs := getattr(other, name))
-            and None not in (mine, theirs)
-        ]
+        """Differences in architecture, in words."""
+        return self._differences(
+            other,
+            {
+                "model_type": "type {!r}, here {!r}",
+                "layers": "decoder layers {!r}, here {!r}",
+                "hidden_size": "hidden size {!r}, here {!r}",
+                "heads": "query heads {!r}, here {!r}",
+                "kv_heads": "key/value heads {!r}, here {!r}",
+            },
+        )
 
     def version_differences(self, other: ModelFacts) -> list[str]:
-        """In what `other` is another version of the same build, in words."""
-        found = []
-        if None not in (self.revision, other.revision) and self.revision != other.revision:
-            found.append(f"revision {self.revision}, here {other.revision}")
-        for name, words in (("weights_sample", "weights"), ("tokenizer_sha256", "tokenizer")):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if None not in (mine, theirs) and mine != theirs:
-                found.append(f"other {words}")
-        return found
+        """Differences in version (revision, weights, tokenizer), in words."""
+        return self._differences(
+            other,
+            {
+                "revision": "revision {}, here {}",
+                "weights_sample": "other weights",
+                "tokenizer_sha256": "other tokenizer",
+            },
+        )
+
+    def _differences(self, other: ModelFacts, descriptions: Mapping[str, str]) -> list[str]:
+        values = {name: (getattr(self, name), getattr(other, name)) for name in descriptions}
+        return [
+            descriptions[name].format(mine, theirs)
+            for name, (mine, theirs) in values.items()
+            if mine != theirs and None not in (mine, theirs)
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +96,7 @@ class Profile:
         model: what they were fitted to.
         origin: see `Origin`.
         note: a sentence for people, such as "from the paper, not measured by us".
-        recommended: whether held-out prompts were answered better than without the method; None
-            where nobody measured.
+        recommended: whether held-out accuracy improves; None where it was not measured.
         seed: of the search.
         software: versions by package.
         data: what the search and the held-out check used, with digests.
@@ -116,14 +117,12 @@ class Profile:
     scores: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("method", "note"):
-            _require(self, name, str, optional=False)
-        for name in ("options", "software", "data", "search", "scores"):
-            _require(self, name, Mapping, optional=False)
+        _require(self, str, "method", "note")
+        _require(self, Mapping, "options", "software", "data", "search", "scores")
         if not isinstance(self.model, ModelFacts):
             raise ProfileFormatError(f"'model' should be an object, got {self.model!r}.")
-        _require(self, "recommended", bool)
-        _require(self, "seed", int)
+        _require(self, bool | None, "recommended")
+        _require(self, int | None, "seed")
         if self.origin not in get_args(Origin):
             raise ProfileFormatError(
                 f"'origin' should be one of {', '.join(get_args(Origin))}, got {self.origin!r}."
@@ -138,12 +137,12 @@ class Profile:
         """The profile of plain data.
 
         Raises:
-            ProfileFormatError: no profile, one of another version, or one that lacks something.
+            ProfileFormatError: not a profile, of another version, or incomplete.
         """
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise ProfileFormatError(
-                f"This is no profile: its 'format' is not {FORMAT!r}. Write one with `rag-middle "
-                "calibrate`."
+                f"This is not a profile: its 'format' is not {FORMAT!r}. Write one with "
+                "`rag-middle calibrate`."
             )
         if content.get("version") != FORMAT_VERSION:
             raise ProfileFormatError(
@@ -151,34 +150,28 @@ class Profile:
                 f"package reads version {FORMAT_VERSION}. Use the package version that wrote it, "
                 "or calibrate again."
             )
-        body = {name: value for name, value in content.items() if name not in _ENVELOPE}
-        model = body.get("model")
-        if not isinstance(model, dict):
-            raise ProfileFormatError(f"'model' should be an object, got {model!r}.")
-        profile: Profile = _made(cls, {**body, "model": _made(ModelFacts, model)})
+        body = {name: value for name, value in content.items() if name not in ("format", "version")}
+        if isinstance(body.get("model"), dict):  # else, __post_init__ refuses it
+            body["model"] = _create(ModelFacts, body["model"])
+        profile: Profile = _create(cls, body)
         return profile
 
 
-_ENVELOPE = ("format", "version")
-
-
-def _made(kind: type[Any], values: Mapping[str, Any]) -> Any:
-    known = [each.name for each in fields(kind)]
-    strange = [name for name in values if name not in known]
-    if strange:
-        raise ProfileFormatError(
-            f"A profile has no field {strange[0]!r}; it has {', '.join(known)}."
-        )
+def _create(kind: type[Any], values: Mapping[str, Any]) -> Any:
+    names = [field.name for field in fields(kind)]
+    for name in values:
+        if name not in names:
+            raise ProfileFormatError(f"A profile has no field {name!r}; it has {', '.join(names)}.")
     try:
         return kind(**values)
     except TypeError as error:  # a field that has no default is missing
-        raise ProfileFormatError(f"A profile needs more than this: {error}.") from error
+        raise ProfileFormatError(f"The profile is incomplete: {error}.") from error
 
 
-def _require(owner: object, name: str, kind: type, *, optional: bool = True) -> None:
-    value = getattr(owner, name)
-    if value is None and optional:
-        return
-    # True is a whole number to Python, and no number of layers.
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise ProfileFormatError(f"{name!r} should be a {kind.__name__}, got {value!r}.")
+def _require(owner: object, kind: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(owner, name)
+        # True is an instance of int, and not a number of layers.
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind != bool | None):
+            expected = getattr(kind, "__name__", str(kind))
+            raise ProfileFormatError(f"{name!r} should be a {expected}, got {value!r}.")

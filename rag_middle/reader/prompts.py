@@ -25,7 +25,7 @@ class ReaderCase:
 
     Attributes:
         prompt: the documents and the question.
-        gold_position: 0-based place of the document that answers.
+        gold_position: 0-based.
         question: as in the prompt.
         answer: the title, a colon, then the value.
         value: the value alone.

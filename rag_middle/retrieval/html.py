@@ -12,7 +12,7 @@ from html import unescape
 
 __all__ = ["html_text"]
 
-_UNSEEN = frozenset({"script", "style", "noscript", "template", "svg", "math", "head"})
+_HIDDEN = frozenset({"script", "style", "noscript", "template", "svg", "math", "head"})
 _BLOCK = re.compile(
     "address|article|aside|blockquote|br|d[dlt]|details|dialog|div|fieldset|figcaption|figure|"
     "footer|form|h[1-6]|header|hr|li|main|nav|ol|p|pre|section|summary|table|t(body|d|foot|h|head|r)"
@@ -23,7 +23,7 @@ _TAG_PART = re.compile(r">|=\s*([\"'])")
 _RAW = {name: re.compile(f"</{name}", re.IGNORECASE) for name in ("script", "style")}
 _HUGE_REFERENCE = re.compile(r"&#(?:[0-9]{8,}|[xX][0-9a-fA-F]{7,});?")  # no character has one
 _SPACES = re.compile(r"[^\S\n]+")
-_MOST_UNSEEN = 100
+_MAX_HIDDEN = 100
 _KEPT_SPACE = "\x00"  # stands for a space of preformatted text; no page holds it
 _BLANK_LINES = re.compile(r"\n{3,}")
 
@@ -43,7 +43,7 @@ def html_text(page: str) -> tuple[str | None, str]:
 
 
 class _Page:
-    """A page with a place in it. What was sought in vain is not sought again: it is not there."""
+    """Searches a page. A string that was not found once is not searched for again."""
 
     _TAG = "the end of a tag"
 
@@ -52,19 +52,19 @@ class _Page:
         self._absent: set[str] = set()
 
     def after(self, end: str, start: int) -> int | None:
-        """The place after the next `end`; None where there is none."""
+        """The index after the next `end`; None where there is none."""
         if end in self._absent:
             return None
-        found = self.text.find(end, start)
-        if found < 0:
+        index = self.text.find(end, start)
+        if index < 0:
             self._absent.add(end)
             return None
-        return found + len(end)
+        return index + len(end)
 
     def after_tag(self, start: int) -> int | None:
-        """The place after the ``>`` of a tag; one inside a quoted value ends nothing.
+        """The index after the ``>`` of a tag; one inside a quoted value ends nothing.
 
-        None where there is none, and from then on: quotes are not told apart any longer.
+        None where there is none, and from then on: quotes are not distinguished any longer.
         """
         while self._TAG not in self._absent and (mark := _TAG_PART.search(self.text, start)):
             quote = mark.group(1)
@@ -82,7 +82,7 @@ class _Reader:
         self.pieces: list[str] = []
         self.title: list[str] = []
         self.heading: list[str] = []
-        self._unseen: list[str] = []  # open elements whose text is not shown, outermost first
+        self._hidden: list[str] = []  # open elements whose text is not shown, outermost first
         self._preformatted = 0
         self._in_title = False
         self._in_heading = False
@@ -120,11 +120,11 @@ class _Reader:
     def _begin(self, tag: str) -> None:
         # A page may leave out </head>; what follows <body> is seen all the same.
         if tag == "body":
-            self._unseen.clear()
-        elif tag in _UNSEEN:
-            if len(self._unseen) < _MOST_UNSEEN:  # which is searched at every end tag
-                self._unseen.append(tag)
-        elif tag == "title" and self._unseen in ([], ["head"]):
+            self._hidden.clear()
+        elif tag in _HIDDEN:
+            if len(self._hidden) < _MAX_HIDDEN:  # which is searched at every end tag
+                self._hidden.append(tag)
+        elif tag == "title" and self._hidden in ([], ["head"]):
             self._in_title = not self.title
         elif _BLOCK.fullmatch(tag):
             self.pieces.append("\n\n" if tag == "p" else "\n")
@@ -138,8 +138,8 @@ class _Reader:
             self.pieces.append("\n")
 
     def _end(self, tag: str) -> None:
-        if tag in self._unseen:
-            del self._unseen[self._unseen.index(tag) :]
+        if tag in self._hidden:
+            del self._hidden[self._hidden.index(tag) :]
         elif tag == "title":
             self._in_title = False
         elif _BLOCK.fullmatch(tag):
@@ -152,7 +152,7 @@ class _Reader:
         data = unescape(_HUGE_REFERENCE.sub("\ufffd", text))
         if self._in_title:
             self.title.append(data)
-        elif not self._unseen:
+        elif not self._hidden:
             if self._in_heading:
                 self.heading.append(data)
             self.pieces.append(

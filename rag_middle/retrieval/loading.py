@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,12 +19,12 @@ __all__ = ["MAX_FILE_BYTES", "Loaded", "check_exists", "content_hash", "load"]
 MAX_FILE_BYTES = 32 * 2**20
 """Larger files are left out unless asked for: they are rarely meant, and are held in memory."""
 
-_KNOWN = ", ".join(READERS)
+_SUFFIXES = ", ".join(READERS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """What :func:`load` found.
+    """The result of :func:`load`.
 
     Attributes:
         records: in order of their sources, no two with the same title and text.
@@ -54,16 +54,16 @@ def load(path: str | Path, *, max_file_bytes: int = MAX_FILE_BYTES) -> Loaded:
     skipped: list[Skipped] = []
     records: dict[str, Record] = {}
     root = Path(path)
-    for found in _contents(root, max_file_bytes):
-        _count_in(digest, found)
-        for item in [found] if isinstance(found, Skipped) else _parsed(found):
+    for entry in _contents(root, max_file_bytes):
+        _update_digest(digest, entry)
+        for item in [entry] if isinstance(entry, Skipped) else _parse(entry):
             if isinstance(item, Skipped):
                 skipped.append(item)
             elif (first := records.setdefault(item.content_hash, item)) is not item:
-                reason = f"same title and text as {_place(first)}, which is kept."
-                skipped.append(Skipped(source=_place(item), reason=reason))
+                reason = f"same title and text as {_location(first)}, which is kept."
+                skipped.append(Skipped(source=_location(item), reason=reason))
     if not records:
-        raise _nothing_in(root, skipped)
+        raise _no_documents(root, skipped)
     return Loaded(
         records=tuple(records.values()), skipped=tuple(skipped), content_hash=digest.hexdigest()
     )
@@ -76,8 +76,8 @@ def content_hash(path: str | Path, *, max_file_bytes: int = MAX_FILE_BYTES) -> s
         DocumentLoadError: there is nothing at `path`.
     """
     digest = hashlib.sha256()
-    for found in _contents(Path(path), max_file_bytes):
-        _count_in(digest, found)
+    for entry in _contents(Path(path), max_file_bytes):
+        _update_digest(digest, entry)
     return digest.hexdigest()
 
 
@@ -150,7 +150,7 @@ def _walk(root: Path) -> Iterator[tuple[str, Path | Skipped]]:
 def _read(path: Path, max_file_bytes: int) -> bytes:
     if path.suffix.lower() not in READERS:
         shown = repr(path.suffix) if path.suffix else "no suffix"
-        raise DocumentLoadError(f"{shown} is not read. Read are {_KNOWN}.")
+        raise DocumentLoadError(f"{shown} is not read. Read are {_SUFFIXES}.")
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever
@@ -171,7 +171,7 @@ def _read(path: Path, max_file_bytes: int) -> bytes:
     return content
 
 
-def _parsed(file: _File) -> Iterator[Record | Skipped]:
+def _parse(file: _File) -> Iterator[Record | Skipped]:
     try:
         for item in READERS[file.suffix](file.content, file.source):
             if isinstance(item, Record) and not item.text.strip():
@@ -181,29 +181,27 @@ def _parsed(file: _File) -> Iterator[Record | Skipped]:
         yield Skipped(source=file.source, reason=str(error))
 
 
-def _count_in(digest: hashlib._Hash, found: _File | Skipped) -> None:
-    kind = b"file" if isinstance(found, _File) else b"skip"
-    content = found.content if isinstance(found, _File) else found.reason.encode()
-    for part in (kind, found.source.encode(), content):
-        digest.update(
-            hashlib.sha256(part).digest()
-        )  # of fixed length, so parts cannot run together
+def _update_digest(digest: hashlib._Hash, entry: _File | Skipped) -> None:
+    is_file = isinstance(entry, _File)
+    content = entry.content if isinstance(entry, _File) else entry.reason.encode()
+    for part in (b"file" if is_file else b"skip", entry.source.encode(), content):
+        # Of fixed length, so that parts cannot run together.
+        digest.update(hashlib.sha256(part).digest())
 
 
-def _nothing_in(root: Path, skipped: Iterable[Skipped]) -> DocumentLoadError:
-    reasons = list(skipped)
-    if root.is_file() and len(reasons) == 1:
-        return DocumentLoadError(f"{str(root)!r} cannot be loaded: {reasons[0].reason}")
-    shown = "".join(f"\n  {reason}" for reason in reasons[:5])
-    more = f"\n  and {len(reasons) - 5} more" if len(reasons) > 5 else ""
-    what = f" Left out:{shown}{more}" if reasons else " It is empty."
+def _no_documents(root: Path, skipped: Sequence[Skipped]) -> DocumentLoadError:
+    if root.is_file() and len(skipped) == 1:
+        return DocumentLoadError(f"{str(root)!r} cannot be loaded: {skipped[0].reason}")
+    shown = "".join(f"\n  {entry}" for entry in skipped[:5])
+    more = f"\n  and {len(skipped) - 5} more" if len(skipped) > 5 else ""
+    left_out = f" Left out:{shown}{more}" if skipped else " It is empty."
     return DocumentLoadError(
-        f"There are no documents in {str(root)!r}. Put files with the suffixes {_KNOWN} "
-        f"there.{what}"
+        f"There are no documents in {str(root)!r}. Put files with the suffixes {_SUFFIXES} "
+        f"there.{left_out}"
     )
 
 
-def _place(record: Record) -> str:
+def _location(record: Record) -> str:
     for unit in ("line", "page"):
         if unit in record.metadata:
             return f"{record.source}:{record.metadata[unit]}"

@@ -1,4 +1,4 @@
-"""What a saved index says about itself: ``manifest.json``."""
+"""The manifest of a saved index, ``manifest.json``."""
 
 from __future__ import annotations
 
@@ -112,10 +112,10 @@ def _manifest(fields: dict[str, Any]) -> Manifest:
         raise ValueError(f"its metric is not {_METRIC}")
     corpus = fields.pop("corpus")
     if corpus is not None:
-        skipped = tuple(Skipped(**each) for each in corpus.pop("skipped"))
+        skipped = tuple(Skipped(**entry) for entry in corpus.pop("skipped"))
         corpus = Corpus(skipped=skipped, **corpus)
-        for each in skipped:
-            _require(str, source=each.source, reason=each.reason)
+        for entry in skipped:
+            _require(str, source=entry.source, reason=entry.reason)
         _require(str, content_hash=corpus.content_hash)
         _require(dict, settings=corpus.settings)
     manifest = Manifest(corpus=corpus, **fields)

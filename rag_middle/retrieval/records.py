@@ -1,4 +1,4 @@
-"""What retrieval works on: records as loaded, chunks as indexed, and what was left out."""
+"""Records as loaded, chunks as indexed, and what was skipped."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Chunk:
     """A part of a record, as it is indexed.
 
     Attributes:
-        id: stable as long as the record's title and text, its source and the place in it stay.
+        id: stable as long as the record's title and text, its source and the offsets in it stay.
         text: the part.
         source: as in :class:`Record`.
         title: the record's title.

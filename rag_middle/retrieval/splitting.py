@@ -68,7 +68,7 @@ class Splitter:
             "langchain_text_splitters", package="langchain-text-splitters", what="Splitting texts"
         )
         splitter = library.RecursiveCharacterTextSplitter(
-            chunk_size=self.chunk_size - self._small,  # leaves room for a small piece beside it
+            chunk_size=self.chunk_size - self._max_small,  # leaves room for a small piece beside it
             chunk_overlap=self.overlap,
             length_function=self.length or len,
         )
@@ -87,42 +87,42 @@ class Splitter:
         ]
 
     @property
-    def _small(self) -> int:
-        """Pieces up to this long say too little to be found alone: a heading before a table."""
+    def _max_small(self) -> int:
+        """Pieces up to this long say too little alone, such as a heading before a table."""
         return (self.chunk_size - self.overlap) // 10
 
     def _spans(self, splitter: Any, text: str) -> Iterator[tuple[int, int]]:
         """Offsets of the chunks: the pieces, small ones together with a neighbour."""
         measure = self.length or len
-        held: tuple[int, int] | None = None
+        chunk: tuple[int, int] | None = None
         for start, end in self._pieces(splitter, text):
-            if held is None:
-                held = start, end
+            if chunk is None:
+                chunk = start, end
                 continue
-            is_small = min(measure(text[slice(*held)]), measure(text[start:end])) <= self._small
-            if is_small and measure(text[held[0] : end]) <= self.chunk_size:
-                held = held[0], end
+            shorter = min(measure(text[slice(*chunk)]), measure(text[start:end]))
+            if shorter <= self._max_small and measure(text[chunk[0] : end]) <= self.chunk_size:
+                chunk = chunk[0], end
             else:
-                yield held
-                held = start, end
-        if held is not None:
-            yield held
+                yield chunk
+                chunk = start, end
+        if chunk is not None:
+            yield chunk
 
     def _pieces(self, splitter: Any, text: str) -> Iterator[tuple[int, int]]:
         """Offsets of the pieces. The library's own are wrong when lengths are not in characters."""
         start, end = -1, 0
         for piece in splitter.split_text(text):
-            found = text.index(piece, start + 1)
-            if text.find(piece, found + 1) >= 0:
+            at = text.index(piece, start + 1)
+            if text.find(piece, at + 1) >= 0:
                 # The text repeats itself, and this may be too early. Neighbours share no more than
                 # `overlap`.
-                later = text.find(piece, self._shared_from(text, start, end))
-                found = max(found, later)
-            start, end = found, found + len(piece)
+                later = text.find(piece, self._overlap_start(text, start, end))
+                at = max(at, later)
+            start, end = at, at + len(piece)
             yield start, end
 
-    def _shared_from(self, text: str, start: int, end: int) -> int:
-        """Where the part of ``text[start:end]`` begins that the next piece may share."""
+    def _overlap_start(self, text: str, start: int, end: int) -> int:
+        """Start of the part of ``text[start:end]`` that the next piece may share."""
         if self.length is None:
             return max(start + 1, end - self.overlap)
         lengths = range(start + 1, end)

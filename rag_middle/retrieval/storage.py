@@ -1,12 +1,12 @@
-"""An index on disk that is whole at every moment.
+"""Atomic storage of an index on disk.
 
 A folder holds ``manifest.json`` and the two files it names, each named after its own content::
 
     manifest.json   vectors-<hash>.faiss   chunks-<hash>.jsonl
 
-New files are written beside the old ones and forced to the disk; then one rename puts the new
-manifest in place of the old one, and files that no manifest names are removed. Whoever is stopped
-in between leaves the old index or the new one, never a mixture.
+New files are written beside the old ones and flushed to the disk; then one rename replaces the
+manifest, and files that it does not name are removed. A process that is stopped in between leaves
+the old index or the new one, never a mixture.
 """
 
 from __future__ import annotations
@@ -129,10 +129,10 @@ def write(
         content = manifest.to_json().encode()
         part = folder / f"{MANIFEST}.part"
         part.write_bytes(content)
-        _force_to_disk(part)
-        _force_to_disk(folder)  # the new files must be there before the manifest names them
+        _flush_to_disk(part)
+        _flush_to_disk(folder)  # the new files must be there before the manifest names them
         os.replace(part, folder / MANIFEST)
-        _force_to_disk(folder)
+        _flush_to_disk(folder)
         _remove_unnamed(folder, manifest)
     except (OSError, RuntimeError) as error:  # RuntimeError: faiss cannot write
         _remove_unfinished(folder)
@@ -176,8 +176,8 @@ def _manifest_bytes(folder: Path) -> bytes:
 
 def _read(folder: Path, content: bytes) -> Saved:
     manifest = Manifest.from_json(content, folder / MANIFEST)
-    _check(folder / manifest.vectors, manifest.vectors_sha256)
-    _check(folder / manifest.chunks, manifest.chunks_sha256)
+    _check_digest(folder / manifest.vectors, manifest.vectors_sha256)
+    _check_digest(folder / manifest.chunks, manifest.chunks_sha256)
     try:
         vectors = faiss().read_index(str(folder / manifest.vectors))
         with (folder / manifest.chunks).open(encoding="utf-8") as file:
@@ -193,11 +193,11 @@ def _read(folder: Path, content: bytes) -> Saved:
             f"({type(vectors).__name__}). ",
             *REBUILD,
         )
-    found = (len(rows), int(vectors.ntotal), int(vectors.d))
-    if found != (manifest.count, manifest.count, manifest.dimension):
+    sizes = (len(rows), int(vectors.ntotal), int(vectors.d))
+    if sizes != (manifest.count, manifest.count, manifest.dimension):
         raise IndexFormatError(
-            f"The index {str(folder)!r} contradicts its manifest: {found[0]} chunks and {found[1]} "
-            f"vectors of length {found[2]}; the manifest says {manifest.count}, {manifest.count} "
+            f"The index {str(folder)!r} contradicts its manifest: {sizes[0]} chunks and {sizes[1]} "
+            f"vectors of length {sizes[2]}; the manifest says {manifest.count}, {manifest.count} "
             f"and {manifest.dimension}. ",
             *REBUILD,
         )
@@ -209,16 +209,16 @@ def _read(folder: Path, content: bytes) -> Saved:
     )
 
 
-def _check(path: Path, expected: str) -> None:
+def _check_digest(path: Path, expected: str) -> None:
     try:
-        found = _sha256(path)
+        digest = _sha256(path)
     except OSError as error:
         raise IndexFormatError(
             f"The index is incomplete: {str(path)!r} cannot be read ({error.strerror}). ", *REBUILD
         ) from error
-    if found != expected:
+    if digest != expected:
         raise IndexFormatError(
-            f"The index is damaged: {str(path)!r} has sha256 {found[:12]}..., its manifest says "
+            f"The index is damaged: {str(path)!r} has sha256 {digest[:12]}..., its manifest says "
             f"{expected[:12]}.... ",
             *REBUILD,
         )
@@ -228,7 +228,7 @@ def _write_named(folder: Path, pattern: str, write_to: Callable[[Path], None]) -
     """Write a file and name it after its content: (name, sha256)."""
     part = folder / f"{pattern.format('new')}.part"
     write_to(part)
-    _force_to_disk(part)
+    _flush_to_disk(part)
     digest = _sha256(part)
     name = pattern.format(digest[:16])
     os.replace(part, folder / name)
@@ -250,7 +250,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _force_to_disk(path: Path) -> None:
+def _flush_to_disk(path: Path) -> None:
     if os.name == "nt" and path.is_dir():
         return  # Windows opens no folders
     # A file is opened for writing, which some systems require.

@@ -83,9 +83,10 @@ class VectorStore:
         total = len(self) + len(keys)
         if self._wants_groups(total) and not self._has_enough_groups(total):
             # Built aside and then put in place: an interrupted build changes nothing.
-            held = self.keys()
-            index = self._ivf(np.concatenate([self._vectors(held), vectors]))
-            index.add_with_ids(self._vectors(held), held)
+            old_keys = self.keys()
+            old_vectors = self._vectors(old_keys)
+            index = self._ivf(np.concatenate([old_vectors, vectors]))
+            index.add_with_ids(old_vectors, old_keys)
         index.add_with_ids(vectors, np.asarray(keys, dtype=np.int64))
         self.index = index
 
@@ -106,11 +107,11 @@ class VectorStore:
         scores, keys = self.index.search(queries, k, params=self._parameters(k))
         if (keys < 0).any():  # the groups searched held fewer: search all
             scores, keys = self.index.search(queries, k, params=self._parameters(len(self)))
-        found = (
+        hits = (
             [(int(key), float(score)) for key, score in zip(*row, strict=True)]
             for row in zip(keys, scores, strict=True)
         )
-        return [sorted(row, key=lambda hit: (-hit[1], hit[0])) for row in found]
+        return [sorted(row, key=lambda hit: (-hit[1], hit[0])) for row in hits]
 
     def _wants_groups(self, total: int) -> bool:
         return self.kind == "ivf" or (self.kind == "auto" and total > FLAT_LIMIT)

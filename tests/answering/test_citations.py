@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rag_middle.answering.citations import cites
+from rag_middle.answering.results import cites
 
 
 @pytest.mark.parametrize(

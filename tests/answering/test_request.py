@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 
 from rag_middle.answering import DEFAULT_TEMPLATE, Answer
-from rag_middle.answering.request import Request
+from rag_middle.answering.request import AnswerRequest
 from rag_middle.documents import Document
 from rag_middle.generation import Generation, Timings, Usage
 
-FOUND = (
+RETRIEVED = (
     Document("a", title="Lyon", id="same", metadata={"score": 0.9, "source": "l.pdf", "page": 2}),
     Document("b", title="Nantes", id="same", metadata={"score": 0.8, "source": "n.md"}),
     Document("c", title="Lyon", metadata={"other": object()}),
+)
+REQUEST = AnswerRequest(
+    question="Where?", documents=RETRIEVED, template=DEFAULT_TEMPLATE, seconds=1.0
 )
 
 
@@ -31,16 +34,20 @@ def _answer(text: str, sent: tuple[str, ...]) -> Answer:
         dropped_documents=(),
         seed=None,
     )
-    request = Request(question="Where?", documents=FOUND, template=DEFAULT_TEMPLATE, seconds=1.0)
+    request = AnswerRequest(
+        question="Where?", documents=RETRIEVED, template=DEFAULT_TEMPLATE, seconds=1.0
+    )
     return request.answer(generation)
 
 
-def test_documents_are_known_again_by_their_place_whatever_their_ids() -> None:
-    request = Request(question="Where?", documents=FOUND, template=DEFAULT_TEMPLATE, seconds=0)
+def test_documents_are_identified_by_their_index_whatever_their_ids() -> None:
+    request = AnswerRequest(
+        question="Where?", documents=RETRIEVED, template=DEFAULT_TEMPLATE, seconds=0
+    )
     assert [document.id for document in request.prompt.documents] == ["0", "1", "2"]
     answer = _answer("", sent=("2", "0"))  # a method changed the order, the second did not fit
     assert [source.position for source in answer.sources] == [1, None, 0]
-    assert [source.document for source in answer.sources] == list(FOUND)
+    assert [source.document for source in answer.sources] == list(RETRIEVED)
     assert answer.dropped == (answer.sources[1],)
     assert [document.text for document in answer.prompt.documents] == ["Lyon\nc", "Lyon\na"]
     assert [document.id for document in answer.prompt.documents] == [None, "same"]

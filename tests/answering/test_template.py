@@ -37,11 +37,11 @@ def test_parts_are_written_as_asked_for() -> None:
 def test_a_text_that_begins_with_its_title_is_not_given_it_again() -> None:
     template = PromptTemplate(document="({title}) {text}")
     opening = Document("(Lyon) Lyon lies on the Rhône.", title="Lyon")
-    assert template.written(opening).text == template.written(LYON).text == opening.text
+    assert template.write(opening).text == template.write(LYON).text == opening.text
     after = PromptTemplate(document="{text} ({title})")
-    assert after.written(LYON).text == "Lyon lies on the Rhône. (Lyon)"
+    assert after.write(LYON).text == "Lyon lies on the Rhône. (Lyon)"
     other = Document("(Lyons) is a corner house.", title="Lyon")
-    assert template.written(other).text == "(Lyon) (Lyons) is a corner house."
+    assert template.write(other).text == "(Lyon) (Lyons) is a corner house."
 
 
 def test_what_is_put_into_a_field_is_not_searched_for_fields() -> None:

@@ -254,7 +254,7 @@ def test_a_reader_that_meets_a_writer_reads_the_new_index(
 ) -> None:
     index = _index("a")
     index.save(tmp_path)
-    check = storage._check
+    check = storage._check_digest
     met: list[Path] = []
 
     def meet(path: Path, expected: str) -> None:
@@ -264,7 +264,7 @@ def test_a_reader_that_meets_a_writer_reads_the_new_index(
             index.save(tmp_path)
         check(path, expected)
 
-    monkeypatch.setattr(storage, "_check", meet)
+    monkeypatch.setattr(storage, "_check_digest", meet)
     assert [chunk.id for chunk in _load(tmp_path).chunks] == ["a", "b"]
 
 
