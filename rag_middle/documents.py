@@ -54,7 +54,6 @@ __all__ = [
 ]
 
 _BLANK_LINES = re.compile(r"(?:\s*\n)?")
-_EXCERPT_CHARACTERS = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,5 +370,5 @@ def _text_between(text: str, start: int, end: int) -> MarkerError:
     )
 
 
-def _shortened(text: str, characters: int = 2 * _EXCERPT_CHARACTERS) -> str:
+def _shortened(text: str, characters: int = 48) -> str:
     return text if len(text) <= characters else text[: characters - 3] + "..."

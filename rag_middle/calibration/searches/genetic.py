@@ -166,27 +166,25 @@ def evolve(
     return _Evolution(settings, num_layers, seed, score, scheme).run()
 
 
+@dataclass
 class _Evolution:
-    def __init__(
-        self,
-        settings: CurveSearch,
-        num_layers: int,
-        seed: int,
-        score: Scoring,
-        scheme: ScoringScheme | None,
-    ) -> None:
-        self._settings = settings
-        self._layers = num_layers
-        self._rng = random.Random(f"lpes {seed}")
-        self._score = score
-        self._scheme = scheme
+    """The arguments are those of `evolve`."""
+
+    settings: CurveSearch
+    num_layers: int
+    seed: int
+    score: Scoring
+    scheme: ScoringScheme | None = None
+
+    def __post_init__(self) -> None:
+        self._rng = random.Random(f"lpes {self.seed}")
         self._scored: dict[tuple[float, ...], _Scored] = {}  # by curve
         self._population: list[_Scored] = []
         self._curves: dict[Genome, tuple[float, ...]] = {}
 
     def run(self) -> list[tuple[Genome, Outcome]]:
-        settings = self._settings
-        last = self._layers - 1
+        settings = self.settings
+        last = self.num_layers - 1
         steps = settings.control_points - 1
         start: Genome = tuple((round(k * last / steps), _START) for k in range(steps + 1))
         first: list[Family] = [(start,)]
@@ -206,7 +204,7 @@ class _Evolution:
         return [(scored.genome, scored.outcome) for scored in self._best()]
 
     def _children(self, parents: Sequence[Genome]) -> list[Family]:
-        settings = self._settings
+        settings = self.settings
         draws = 1 if settings.as_in_paper else settings.screening
         mutants: list[Family] = []
         for _ in range(draws * settings.mutants):
@@ -238,12 +236,12 @@ class _Evolution:
     def _curve(self, genome: Genome) -> tuple[float, ...]:
         """The factors of a genome, computed once."""
         if genome not in self._curves:
-            self._curves[genome] = self._settings.factors(genome, self._layers)
+            self._curves[genome] = self.settings.factors(genome, self.num_layers)
         return self._curves[genome]
 
     def _fitness(self, scored: _Scored) -> tuple[float, ...]:
         """The fitness; except as in the paper, the log-likelihood decides between equals."""
-        if self._settings.as_in_paper:
+        if self.settings.as_in_paper:
             return (scored.fitness,)
         return scored.fitness, scored.outcome.log_likelihood or 0.0
 
@@ -252,7 +250,7 @@ class _Evolution:
 
     def _add(self, families: Sequence[Family]) -> None:
         """Score families, and keep the best of each; except as in the paper, a curve once."""
-        settings = self._settings
+        settings = self.settings
         genomes = list(chain(*families))
         race = None
         if not settings.as_in_paper:
@@ -262,7 +260,7 @@ class _Evolution:
             }
             genomes = list(new.values())[::-1]
             race = self._race() if settings.racing else None
-        outcomes = self._score(genomes, race) if genomes else []
+        outcomes = self.score(genomes, race) if genomes else []
         for genome, outcome in zip(genomes, outcomes, strict=True):
             dropped = race if not outcome.complete else None
             fitness = dropped.expected_score(outcome.right) if dropped else outcome.score
@@ -281,7 +279,7 @@ class _Evolution:
 
     def _race(self) -> Race | None:
         """Against the worst parent; none before there are enough."""
-        parents = self._settings.parents
+        parents = self.settings.parents
         verdicts = [scored.outcome.right for scored in self._best()]
         if len(verdicts) < parents or not verdicts[0]:
             return None
@@ -289,14 +287,14 @@ class _Evolution:
             reference=verdicts[parents - 1],
             # Children are like their parents, not like what the search began with.
             earlier=tuple(verdicts[: _RACE_HISTORY * parents]),
-            risk=self._settings.risk,
-            scheme=self._scheme,
+            risk=self.settings.risk,
+            scheme=self.scheme,
         )
 
     def _new_genome(self, draw: Callable[[], Genome], others: Sequence[Family]) -> Genome:
         """A genome whose curve was not scored yet, if a few draws find one."""
         genome = draw()
-        if self._settings.as_in_paper:
+        if self.settings.as_in_paper:
             return genome
         waiting = {self._curve(other) for other in chain(*others)}
         for _ in range(_REDRAWS):
@@ -312,7 +310,7 @@ class _Evolution:
             points = []
             for k, (x, y) in enumerate(genome):
                 low = genome[k - 1][0] + 1 if k else 0
-                high = genome[k + 1][0] - 1 if k + 1 < len(genome) else self._layers - 1
+                high = genome[k + 1][0] - 1 if k + 1 < len(genome) else self.num_layers - 1
                 moved_x = self._moved(x, _MAX_STEP_X, low, high)
                 points.append((moved_x, self._moved(y, _MAX_STEP_Y, _LOW, _HIGH)))
             if _is_ascending(points):  # neighbours may have moved towards each other
