@@ -10,7 +10,12 @@ from pathlib import Path
 
 from rag_middle.errors import OutputWriteError
 
-__all__ = ["append", "write_files"]
+__all__ = ["append", "reason", "write_files"]
+
+
+def reason(error: Exception) -> str:
+    """Why a file cannot be had, in a few words; a ValueError where no file has such a name."""
+    return getattr(error, "strerror", None) or str(error)
 
 
 def write_files(folder: str | Path, contents: Mapping[str, bytes]) -> None:
@@ -32,9 +37,9 @@ def write_files(folder: str | Path, contents: Mapping[str, bytes]) -> None:
                 os.fsync(file.fileno())
         for part, target in unfinished.items():
             part.replace(target)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise OutputWriteError(
-            f"Nothing can be written to out={str(path)!r} ({error.strerror or error}). Choose "
+            f"Nothing can be written to out={str(path)!r} ({reason(error)}). Choose "
             "another folder, free space or correct the permissions."
         ) from error
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from rag_middle.answering.template import PromptTemplate
@@ -34,7 +35,7 @@ def existing_states(
     elif index_folder is None:
         index_folder = default_index_folder(documents, embedder=index.embedder.name)
     states = states_folder(index_folder)
-    return states if states.is_dir() else None
+    return states if os.path.isdir(states) else None
 
 
 def precompute(

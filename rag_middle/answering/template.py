@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import PromptError
+from rag_middle.files import reason
 from rag_middle.plain_data import parse_json
 from rag_middle.registry import suggest
 
@@ -106,7 +108,7 @@ class PromptTemplate:
             content = parse_json(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise PromptError(
-                f"The prompt template {str(path)!r} cannot be read ({error.strerror}). Pass the "
+                f"The prompt template {str(path)!r} cannot be read ({reason(error)}). Pass the "
                 "path of a JSON file."
             ) from error
         except ValueError as error:
@@ -135,9 +137,9 @@ class PromptTemplate:
         Raises:
             PromptError: the file holds no template.
         """
-        path = Path(model).expanduser() / TEMPLATE_FILE
+        path = Path(os.path.expanduser(model)) / TEMPLATE_FILE
         # A model that comes from no folder has the empty name.
-        return cls.load(path) if str(model) and path.is_file() else DEFAULT_TEMPLATE
+        return cls.load(path) if str(model) and os.path.isfile(path) else DEFAULT_TEMPLATE
 
 
 def _fill(template: str, **values: str) -> str:

@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 
 from rag_middle.calibration.objective import Outcome
 from rag_middle.errors import CalibrationStateError
-from rag_middle.files import append
+from rag_middle.files import append, reason
 from rag_middle.plain_data import parse_json
 from rag_middle.wording import Argument
 
@@ -86,7 +86,7 @@ def open_journal(path: Path | None, identity: Mapping[str, Any]) -> Iterator[Jou
         raise CalibrationStateError(
             f"{path} is in use by another search. Wait for it, or ", *_ANOTHER_FOLDER, "."
         ) from None
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise _write_error(path, error) from error
     try:
         outcomes, whole_bytes = _read(path, identity)
@@ -165,9 +165,9 @@ def _parse_line(line: bytes, source: str) -> dict[str, Any]:
     return content
 
 
-def _write_error(path: Path, error: OSError) -> CalibrationStateError:
+def _write_error(path: Path, error: Exception) -> CalibrationStateError:
     return CalibrationStateError(
-        f"The state of the search cannot be written to {str(path)!r} ({error.strerror or error}). "
+        f"The state of the search cannot be written to {str(path)!r} ({reason(error)}). "
         "Free space, correct the permissions, or ",
         *_ANOTHER_FOLDER,
         "; then run it again to go on.",

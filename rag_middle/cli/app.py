@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from functools import partial
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
@@ -40,6 +41,9 @@ class _Group(TyperGroup):
         run = partial(
             super().main, args, prog_name, complete_var, windows_expand_args=windows_expand_args
         )
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, TextIOWrapper):  # names of files may have no encoding
+                stream.reconfigure(errors="backslashreplace")
         given = sys.argv[1:] if args is None else args
         if not standalone_mode or not given:  # without arguments, help is shown
             return run(standalone_mode=standalone_mode, **extra)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rag_middle.errors import OutputWriteError, RagMiddleError
+from rag_middle.files import reason
 from rag_middle.wording import Argument
 
 __all__ = [
@@ -26,25 +28,28 @@ def check_output_folder(folder: Path) -> None:
     Raises:
         OutputWriteError: it cannot.
     """
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    there = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
     try:
+        with suppress(FileNotFoundError):
+            os.stat(folder)  # a name that no folder can have is refused
         descriptor, probe = tempfile.mkstemp(prefix=".rag-middle-", dir=there)
         os.close(descriptor)
         Path(probe).unlink()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise OutputWriteError(
             "Nothing can be written to ",
             Argument("out", str(folder)),
-            f" ({error.strerror or error}). Choose another folder, free space or correct the "
-            "permissions.",
+            f" ({reason(error)}). Choose another folder, free space or correct the permissions.",
         ) from error
 
 
 def check_readable(path: Path, what: str, kind: str, error: type[RagMiddleError]) -> None:
     """Raise `error` where there is no such file; `kind` says what it should be."""
-    if not path.is_file():
-        reason = "it is a folder" if path.is_dir() else "there is none"
-        raise error(f"The {what} {str(path)!r} cannot be read ({reason}). Pass the path of {kind}.")
+    if not os.path.isfile(path):
+        problem = "it is a folder" if os.path.isdir(path) else "there is none"
+        raise error(
+            f"The {what} {str(path)!r} cannot be read ({problem}). Pass the path of {kind}."
+        )
 
 
 def check_profiles(methods: Iterable[str]) -> None:

@@ -122,9 +122,10 @@ def reporting(
 
 
 def tell(kind: str, style: str, message: str) -> None:
-    """Write a message to standard error."""
+    """Write a message to standard error, in one line whatever names in it hold."""
     from rich.text import Text
 
+    message = " ".join(message.splitlines())
     shown = printable(message) if sys.stderr.isatty() else message
     console(stderr=True).print(Text.assemble((f"{kind}: ", style), shown), soft_wrap=True)
 

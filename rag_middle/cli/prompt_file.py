@@ -16,6 +16,7 @@ from typing import Any
 
 from rag_middle.documents import ContextPrompt, Document, parse
 from rag_middle.errors import PromptError
+from rag_middle.files import reason
 from rag_middle.plain_data import parse_json
 from rag_middle.registry import suggest
 
@@ -72,9 +73,9 @@ def read_prompt(source: str, kind: PromptFormat = PromptFormat.auto) -> ContextP
 def _read(source: str) -> str:
     try:
         content = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: no file can have that name
         raise PromptError(
-            f"The prompt file {source!r} cannot be read ({error.strerror}). Pass the path of a "
+            f"The prompt file {source!r} cannot be read ({reason(error)}). Pass the path of a "
             "file, or - to read standard input."
         ) from error
     try:

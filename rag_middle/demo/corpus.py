@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rag_middle.errors import OutputWriteError
+from rag_middle.files import reason
 from rag_middle.reader.corpus import QUESTIONS_FILE, CorpusQuestion, demo_corpus, write_corpus
 
 __all__ = ["SavedCorpus", "saved_corpus"]
@@ -69,10 +70,10 @@ def _write(target: Path) -> None:
             # Another process was quicker, or somebody's folder is in the way.
             if not (target / QUESTIONS_FILE).is_file():
                 raise
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise OutputWriteError(
             f"The demonstration's pages cannot be written to {str(target)!r} "
-            f"({error.strerror or error}). Free space, correct the permissions, empty that folder, "
+            f"({reason(error)}). Free space, correct the permissions, empty that folder, "
             "or set XDG_CACHE_HOME to a folder that can be written."
         ) from error
     finally:

@@ -17,7 +17,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from rag_middle.errors import EvaluationRecordsError
-from rag_middle.files import append
+from rag_middle.files import append, reason
 from rag_middle.plain_data import parse_json
 
 __all__ = ["FORMAT", "Key", "Record", "Records", "open_records"]
@@ -182,7 +182,7 @@ def open_records(path: str | Path | None, identity: Mapping[str, Any]) -> Iterat
         raise EvaluationRecordsError(
             f"Another run is writing {str(path)!r}. Wait for it, or write to another file."
         ) from error
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise _cannot_write(str(path), error) from error
     try:
         try:
@@ -198,9 +198,9 @@ def open_records(path: str | Path | None, identity: Mapping[str, Any]) -> Iterat
         lock.release()
 
 
-def _cannot_write(path: str, error: OSError) -> EvaluationRecordsError:
+def _cannot_write(path: str, error: Exception) -> EvaluationRecordsError:
     return EvaluationRecordsError(
-        f"Records cannot be written to {path!r} ({error.strerror or error}). Free space, correct "
+        f"Records cannot be written to {path!r} ({reason(error)}). Free space, correct "
         "the permissions, or write to another file; then run it again to go on."
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def display_name(name: str) -> str:
     path = Path(name)
     if is_reader(path):
         return READER_NAME
-    return path.name if path.is_absolute() or path.is_dir() else name
+    return path.name if path.is_absolute() or os.path.isdir(path) else name
 
 
 def warn_of_mismatch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -166,7 +167,7 @@ def load_tokenizer(
 def _source(name_or_path: str | Path) -> str:
     """A path that transformers understands, or a name on the hub."""
     source = str(name_or_path)
-    return str(Path(source).expanduser()) if source.startswith("~") else source
+    return os.path.expanduser(source)
 
 
 def _check_reachable(what: str, source: str, revision: str | None) -> None:
@@ -174,7 +175,7 @@ def _check_reachable(what: str, source: str, revision: str | None) -> None:
 
     Loading itself would try again and again for the better part of a minute first.
     """
-    if Path(source).exists() or Path(source).is_absolute() or source.startswith("."):
+    if os.path.exists(source) or Path(source).is_absolute() or source.startswith("."):
         return
     if isinstance(try_to_load_from_cache(source, "config.json", revision=revision), str):
         return
@@ -187,7 +188,7 @@ def _check_reachable(what: str, source: str, revision: str | None) -> None:
 def _lacks(source: str, *patterns: str) -> bool:
     """Whether this is a directory without any such file."""
     path = Path(source)
-    return path.is_dir() and not any(any(path.glob(pattern)) for pattern in patterns)
+    return os.path.isdir(path) and not any(any(path.glob(pattern)) for pattern in patterns)
 
 
 def _not_found(
@@ -195,7 +196,7 @@ def _not_found(
 ) -> ModelNotFoundError:
     path = Path(source)
     reason = str(error).strip().split("\n")[0]
-    if path.is_dir():
+    if os.path.isdir(path):
         entries = ", ".join(sorted(entry.name for entry in path.iterdir())[:8]) or "nothing"
         step = (
             f"The directory holds {entries}. It needs what save_pretrained() writes: config.json "
@@ -210,7 +211,7 @@ def _not_found(
             f"{source}`); unset HF_HUB_OFFLINE if it is set; for a gated model, log in with "
             "`hf auth login`."
         )
-    at = f" (revision {revision})" if revision else ""
+    at = f" (revision {revision!r})" if revision else ""
     return ModelNotFoundError(f"Cannot load the {what} of {source!r}{at}. {step} [{reason}]")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -74,7 +75,7 @@ def resolve_method(
 def _is_profile(method: str) -> bool:
     """Whether all of it is one profile, whose path may have a ``+``."""
     name, _, path = method.partition(":")
-    return name.strip() == _PROFILE and Path(path.strip()).expanduser().is_file()
+    return name.strip() == _PROFILE and os.path.isfile(os.path.expanduser(path.strip()))
 
 
 def method_from_file(path: str | Path) -> Method:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from functools import cache
 from pathlib import Path
 
@@ -29,8 +30,10 @@ def read_profile(path: str | Path) -> Profile:
     Raises:
         ProfileFormatError: no such file, not JSON, or not a profile of this version.
     """
-    path = Path(path).expanduser()
+    path = Path(os.path.expanduser(path))
     try:
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise OSError("it is no file")  # some devices never end
         content = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # ValueError: neither UTF-8 nor JSON
         raise ProfileFormatError(
@@ -49,7 +52,7 @@ def write_profile(profile: Profile, path: str | Path) -> None:
     Raises:
         OutputWriteError: the folder cannot be written to; an existing profile is unchanged.
     """
-    path = Path(path).expanduser()
+    path = Path(os.path.expanduser(path))
     text = json.dumps(profile.to_dict(), indent=1, allow_nan=False) + "\n"
     write_files(path.parent, {path.name: text.encode()})
 

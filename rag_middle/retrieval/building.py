@@ -117,7 +117,7 @@ def default_index_folder(documents: str | Path, **settings: Any) -> Path:
         settings: that distinguish indexes, for example the name of the embedder.
     """
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    path = Path(documents).resolve()
+    path = Path(os.path.realpath(documents))
     key = repr((str(path), sorted(settings.items())))
     digest = hashlib.sha256(os.fsencode(key)).hexdigest()[:16]
     return Path(cache) / "rag-middle" / "indexes" / f"{path.name or 'root'}-{digest}"
@@ -131,7 +131,7 @@ def saved_settings(folder: str | Path, embedder: Embedder) -> dict[str, Any]:
     path = Path(folder) / MANIFEST
     try:
         manifest = Manifest.from_json(path.read_bytes(), path)
-    except (OSError, IndexFormatError):
+    except (OSError, ValueError, IndexFormatError):
         return {}  # build_index says what is wrong with it
     if manifest.corpus is None:
         return {}

@@ -158,7 +158,7 @@ def _load(name: str, revision: str | None, device: str | None, *, may_fetch: boo
         )
 
     _check_device(device)
-    if Path(name).is_dir():
+    if os.path.isdir(name):
         return _named_model(model, name, local=True)
     if _is_cached(name, revision):
         try:
@@ -202,7 +202,7 @@ def _named_model(model: Any, name: str, *, local: bool) -> Any:
         reason = str(error).strip().split("\n")[0]
         step = (
             "It should hold what SentenceTransformer.save() writes."
-            if Path(name).is_dir()
+            if os.path.isdir(name)
             else "Check the spelling; fetch it once with a network (`hf download "
             f"{name}`); unset HF_HUB_OFFLINE if it is set; or leave the embedder out to use the "
             "default, which needs no network."

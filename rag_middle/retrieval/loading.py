@@ -83,7 +83,7 @@ def content_hash(path: str | Path, *, max_file_bytes: int = MAX_FILE_BYTES) -> s
 
 def check_exists(path: str | Path) -> None:
     """Raise `DocumentLoadError` where there is nothing at `path`."""
-    if not Path(path).exists():
+    if not os.path.exists(path):
         raise DocumentLoadError(
             f"There is no file or folder {str(path)!r}. Check the path ('~' is not expanded)."
         )
@@ -101,7 +101,7 @@ def _contents(root: Path, max_file_bytes: int) -> Iterator[_File | Skipped]:
         raise RetrievalConfigError(f"max_file_bytes must be positive, got {max_file_bytes}.")
     check_exists(root)
     entries: list[tuple[str, Path | Skipped]] = [(_printable(root.name), root)]
-    if root.is_dir():
+    if os.path.isdir(root):
         entries = sorted(_walk(root), key=lambda entry: entry[0])
     for source, entry in entries:
         if isinstance(entry, Skipped):

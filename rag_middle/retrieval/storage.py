@@ -27,6 +27,7 @@ from rag_middle.errors import (
     IndexWriteError,
     RetrievalConfigError,
 )
+from rag_middle.files import reason
 from rag_middle.plain_data import parse_json
 from rag_middle.retrieval.extras import require
 from rag_middle.retrieval.manifest import MANIFEST, REBUILD, Manifest
@@ -85,7 +86,7 @@ def locked(folder: Path) -> Iterator[None]:
             Argument("folder"),
             ".",
         ) from error
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise _cannot_write(folder, error) from error
     try:
         yield
@@ -160,16 +161,16 @@ def manifest_hash(folder: Path) -> str | None:
     """Identifies the state of the index in `folder`; None where there is none."""
     try:
         return hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
-    except OSError:
+    except (OSError, ValueError):
         return None
 
 
 def _manifest_bytes(folder: Path) -> bytes:
     try:
         return (folder / MANIFEST).read_bytes()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise IndexFormatError(
-            f"There is no index in {str(folder)!r} ({error.strerror}). Build one with "
+            f"There is no index in {str(folder)!r} ({reason(error)}). Build one with "
             "build_index(documents, folder) (rag-middle index)."
         ) from error
 
@@ -291,10 +292,9 @@ def _refuse_other_files(folder: Path) -> None:
 
 
 def _cannot_write(folder: Path, error: Exception) -> IndexWriteError:
-    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
     return IndexWriteError(
-        f"The index cannot be saved in {str(folder)!r} ({reason.strip()}). Free space, correct the "
-        "permissions, or choose another ",
+        f"The index cannot be saved in {str(folder)!r} ({reason(error).strip()}). Free space, "
+        "correct the permissions, or choose another ",
         Argument("folder"),
         " (XDG_CACHE_HOME moves the default one). What was saved there before is as it was.",
     )

@@ -5,6 +5,7 @@ The format is described in the README of the shipped directory (:func:`shipped_d
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -190,7 +191,7 @@ def load_cases(directory: str | Path) -> tuple[GoldenCase, ...]:
     try:
         content = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        problem = "has no cases.json" if directory.is_dir() else "is not a directory"
+        problem = "has no cases.json" if os.path.isdir(directory) else "is not a directory"
         raise _unreadable(directory, problem) from error
     except (OSError, ValueError) as error:
         raise _unreadable(directory, f"has a cases.json that cannot be read ({error})") from error
@@ -236,6 +237,6 @@ def _case(directory: Path, index: int, fields: object) -> GoldenCase:
 
 def _unreadable(directory: Path, problem: str) -> GoldenFormatError:
     return GoldenFormatError(
-        f"{directory} {problem}. Pass a directory with cases.json, models/ and arrays/, or none to "
-        "use the cases shipped with the package."
+        f"{str(directory)!r} {problem}. Pass a directory with cases.json, models/ and arrays/, or "
+        "none to use the cases shipped with the package."
     )

@@ -26,15 +26,15 @@ def read_lines(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
-    except (OSError, EOFError, zlib.error) as error:
-        raise EvaluationDataError(
-            f"The data file {str(path)!r} cannot be read ({error}). Pass the path of a file of "
-            "JSON lines, plain or gzipped."
-        ) from error
     except UnicodeDecodeError as error:
         raise EvaluationDataError(
             f"The data file {str(path)!r} is not UTF-8 text ({error.reason} at byte "
             f"{error.start}). Save it as UTF-8."
+        ) from error
+    except (OSError, ValueError, EOFError, zlib.error) as error:
+        raise EvaluationDataError(
+            f"The data file {str(path)!r} cannot be read ({error}). Pass the path of a file of "
+            "JSON lines, plain or gzipped."
         ) from error
     # Not splitlines(): JSON strings may hold other line separators than these.
     for number, line in enumerate(text.split("\n"), start=1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -68,7 +69,7 @@ def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
     for option in names:
         path = getattr(task, option)
         # Before a model is loaded, and not only when the questions are read.
-        if isinstance(path, Path) and not path.exists():
+        if isinstance(path, Path) and not os.path.exists(path):
             raise EvaluationDataError(
                 f"Task {name}: there is no {str(path)!r} ({option}). Pass the path of a file or "
                 "folder that exists."

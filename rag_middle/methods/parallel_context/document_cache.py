@@ -26,6 +26,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from rag_middle.attention import in_eval_mode, input_device, turn
 from rag_middle.errors import UnsupportedGenerationError
+from rag_middle.files import reason
 from rag_middle.fingerprint import fingerprint
 from rag_middle.methods.base import Method
 from rag_middle.methods.parallel_context.ape import APE
@@ -64,7 +65,7 @@ class DocumentCache:
     def __init__(self, *, max_bytes: int = 2**30, directory: str | Path | None = None) -> None:
         check_whole("max_bytes", max_bytes, least=0)
         self.max_bytes = max_bytes
-        self.directory = None if directory is None else Path(directory).expanduser()
+        self.directory = None if directory is None else Path(os.path.expanduser(directory))
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, DocumentStates] = OrderedDict()
         self._bytes = 0
@@ -286,9 +287,9 @@ def _write(path: Path, states: DocumentStates) -> None:
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise UnsupportedGenerationError(
-            f"States of documents cannot be saved in {str(path.parent)!r} ({error.strerror}). Pass "
+            f"States of documents cannot be saved in {str(path.parent)!r} ({reason(error)}). Pass "
             "DocumentCache a directory that can be written and has room, or none."
         ) from error
 
