@@ -106,7 +106,10 @@ def open_journal(path: Path | None, identity: Mapping[str, Any]) -> Iterator[Jou
 
 def _read(path: Path, identity: Mapping[str, Any]) -> tuple[dict[str, Outcome], int]:
     """Outcomes, and the bytes of the file that are whole lines."""
-    content = path.read_bytes() if path.exists() else b""
+    try:
+        content = path.read_bytes() if path.exists() else b""
+    except OSError as error:
+        raise _write_error(path, error) from error
     whole_bytes = content.rfind(b"\n") + 1
     lines = content[:whole_bytes].splitlines()
     if not lines:
