@@ -100,6 +100,20 @@ def test_areas_are_found_in_what_the_last_token_sees(
             torch.testing.assert_close(row, attention[0, :, -1].mean(0), atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("family", ["mistral_sliding", "gemma3_text", "cohere2"])
+def test_both_implementations_weigh_the_initial_token_alike(
+    family: str, family_model: FamilyModel
+) -> None:
+    """Eager attention has its weights at hand; beside sdpa, one column of them is computed."""
+    method = SIW(alpha_per_document=(0.0, 30.0, 0.4), layers=(0, 1, 2))
+    logits = []
+    for implementation in ("sdpa", "eager"):
+        model = family_model(family, implementation)
+        with applied(model, method, [LONG.tokens]):
+            logits.append(prompt_logits(model, LONG))
+    torch.testing.assert_close(*logits, atol=1e-3, rtol=0)  # float32, weights times 30
+
+
 @dataclass
 class NaiveBoth(NaivePositionalHiddenStates, NaiveSIW):
     """Rows of documents are SIW's; the last prompt row and later ones attend with scaled channels.
