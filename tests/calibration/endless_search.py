@@ -14,13 +14,13 @@ from rag_middle.methods import Method, NoMethod
 
 @dataclass(frozen=True)
 class Endless:
-    """Tells who scores, and goes on."""
+    """Writes its process id, and never ends."""
 
-    told: Path
+    pid_file: Path
 
     def __call__(self) -> Objective:
         def score(method: Method) -> float:
-            self.told.write_text(f"{os.getpid()}\n")
+            self.pid_file.write_text(f"{os.getpid()}\n")
             time.sleep(3600)
             return 0.0
 

@@ -53,20 +53,20 @@ def test_every_search_ends_in_a_profile_that_works(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "profile.json"
-    made, held = examples(6), examples(6, start=50)
-    found = calibrate(model, make_search(method, options), made, held, seed=4, out=path)
+    made, held_out = examples(6), examples(6, start=50)
+    calibration = calibrate(model, make_search(method, options), made, held_out, seed=4, out=path)
     profile = read_profile(path)
-    assert profile == found.profile
+    assert profile == calibration.profile
     assert (profile.method, profile.seed, profile.origin) == (method, 4, "measured")
     assert profile.model == model_facts(model.model, model.tokenizer)
     assert (profile.data["search"]["questions"], profile.data["search"]["prompts"]) == (2, 6)
-    assert [each["place"] for each in profile.scores["held_out"]["places"]] == [0, 2, 4]
+    assert [row["place"] for row in profile.scores["held_out"]["places"]] == [0, 2, 4]
     assert profile.recommended in (True, False)
     assert resolve_method(f"profile:{path}").provenance is not None
     winner = resolve_method(profile.method, as_option(profile.options))
     objective = ExampleObjective(model, made, criterion=profile.search["criterion"])
     assert objective(winner) == profile.scores["search"]["after"]["score"]
-    best = max(each["score"] for each in profile.search["trace"][1:] if each["complete"])
+    best = max(entry["score"] for entry in profile.search["trace"][1:] if entry["complete"])
     assert best == profile.scores["search"]["after"]["score"]
     assert profile.search["trace"][0]["candidate"] == "none"
 
@@ -79,28 +79,28 @@ def test_it_finds_what_there_is_to_find(model: RagMiddleModel) -> None:
         return -sum(abs(one - other) for one, other in zip(factors, wanted, strict=True))
 
     search = LayerSearch(curve="linear", generations=15)
-    found = calibrate(model, search, objective=objective)
-    assert found.profile.options == {"factors": [1.2, 1.3, 1.6, 1.7]}
-    assert found.profile.recommended is None
-    assert "Not checked on held-out prompts" in found.verdict
+    calibration = calibrate(model, search, objective=objective)
+    assert calibration.profile.options == {"factors": [1.2, 1.3, 1.6, 1.7]}
+    assert calibration.profile.recommended is None
+    assert "Not checked on held-out prompts" in calibration.verdict
 
 
 def test_what_does_not_help_is_not_recommended(model: RagMiddleModel, examples: Examples) -> None:
     # The random model's own answers are among the right ones: any change can only lose them.
-    found = calibrate(model, SMALL, examples(9), examples(9, start=50))
-    assert found.profile.recommended is False
-    assert "No candidate scores higher than the unmodified model" in found.verdict
-    assert "is not statistically significant" in found.profile.note
+    calibration = calibrate(model, SMALL, examples(9), examples(9, start=50))
+    assert calibration.profile.recommended is False
+    assert "No candidate scores higher than the unmodified model" in calibration.verdict
+    assert "is not statistically significant" in calibration.profile.note
 
 
 def test_what_helps_is_recommended(model: RagMiddleModel, examples: Examples) -> None:
     # The answers are those that the model writes under one setting of Ms-PoE.
     made = _answered_under(model, {"max_ratio": 1.4}, examples(36), examples(90, start=50))
     options = {"ranges": ((1.0, 1.4), (1.0, 2.0)), "first_layers": (0,), "head_rules": ("rank",)}
-    found = calibrate(model, make_search("ms_poe", options), *made, criterion="exact_match")
-    assert found.profile.options == {"min_ratio": 1.0, "max_ratio": 1.4, "first_layer": 0}
-    assert found.profile.recommended is True
-    assert found.profile.scores["held_out"]["gain_of_worst_place"]["low"] > 0
+    calibration = calibrate(model, make_search("ms_poe", options), *made, criterion="exact_match")
+    assert calibration.profile.options == {"min_ratio": 1.0, "max_ratio": 1.4, "first_layer": 0}
+    assert calibration.profile.recommended is True
+    assert calibration.profile.scores["held_out"]["gain_of_worst_place"]["low"] > 0
 
 
 def _answered_under(
@@ -110,13 +110,13 @@ def _answered_under(
     return [
         [
             replace(
-                each,
+                example,
                 answer=model.generate(
-                    each.prompt, method="ms_poe", method_options=how, max_new_tokens=2
+                    example.prompt, method="ms_poe", method_options=how, max_new_tokens=2
                 ).text
                 or " the",
             )
-            for each in examples
+            for example in examples
         ]
         for examples in sets
     ]
@@ -134,25 +134,25 @@ class Mortal(InProcess):
         self.lives, self.scored = lives, 0
 
     def outcomes(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
-        for each in super().outcomes(jobs):
+        for scored in super().outcomes(jobs):
             if self.scored >= self.lives:
                 raise KilledError
             self.scored += 1
-            yield each
+            yield scored
 
 
 @pytest.mark.parametrize("search", [SMALL, SHARING], ids=["alone", "sharing"])
 def test_killed_anywhere_and_started_again_gives_the_same_profile(
     search: Search, model: RagMiddleModel, examples: Examples, tmp_path: Path
 ) -> None:
-    made, held = examples(8), examples(6, start=50)
+    made, held_out = examples(8), examples(6, start=50)
 
     def run(folder: Path, lives: int) -> Calibration:
         return calibrate(
             model,
             search,
             made,
-            held,
+            held_out,
             seed=7,
             workers=lambda all_of, by: Mortal(ExampleObjective(model, all_of, criterion=by), lives),
             state=folder / "s.state",
@@ -188,20 +188,20 @@ def test_other_examples_do_not_continue_a_search(
 def test_the_cost_is_told_before_and_progress_on_the_way(
     model: RagMiddleModel, examples: Examples
 ) -> None:
-    told: list[Any] = []
+    calls: list[Any] = []
     calibrate(
         model,
         SMALL,
         examples(4),
         examples(3, start=50),
-        estimated=told.append,
-        progress=lambda done, total: told.append((done, total)),
+        estimated=calls.append,
+        progress=lambda done, total: calls.append((done, total)),
     )
-    [cost] = [each for each in told if isinstance(each, Estimate)]
+    [cost] = [entry for entry in calls if isinstance(entry, Estimate)]
     assert cost.candidates == SMALL.max_candidates(model) == 5 + 2 * (3 + 2)
     assert cost.prompts == cost.candidates * 4 + 2 * 3
     assert cost.seconds is not None
-    steps = [each for each in told[told.index(cost) :] if isinstance(each, tuple)]
+    steps = [entry for entry in calls[calls.index(cost) :] if isinstance(entry, tuple)]
     assert all(done <= total for done, total in steps)
     assert steps[-1][0] > steps[0][0]
 
@@ -214,11 +214,13 @@ def test_prompts_are_written_as_they_are_asked_for(
     scores = {}
     templates: tuple[Literal["auto", "raw"], ...] = ("auto", "raw")
     for template in templates:
-        found = calibrate(chatting, SMALL, made, criterion="log_likelihood", template=template)
-        scores[template] = found.profile.scores["search"]["before"]["score"]
+        calibration = calibrate(
+            chatting, SMALL, made, criterion="log_likelihood", template=template
+        )
+        scores[template] = calibration.profile.scores["search"]["before"]["score"]
         objective = ExampleObjective(chatting, made, criterion="log_likelihood", template=template)
         assert scores[template] == objective(NoMethod())
-        assert found.profile.search["template"] == template
+        assert calibration.profile.search["template"] == template
     assert scores["auto"] != scores["raw"]
 
 
@@ -232,7 +234,7 @@ def test_the_profile_has_no_time_and_no_path_of_this_machine(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"examples": []}, "Give examples"),
         ({"held_out": "same"}, "held-out questions are among those of the search"),
@@ -240,11 +242,11 @@ def test_the_profile_has_no_time_and_no_path_of_this_machine(
     ],
 )
 def test_what_cannot_be_calibrated_is_refused(
-    arguments: dict[str, Any], told: str, model: RagMiddleModel, examples: Examples
+    arguments: dict[str, Any], message: str, model: RagMiddleModel, examples: Examples
 ) -> None:
     made = examples(4)
     given = {"examples": made, **arguments}
     if given.get("held_out") == "same":
         given["held_out"] = made
-    with pytest.raises(CalibrationConfigError, match=told):
+    with pytest.raises(CalibrationConfigError, match=message):
         calibrate(model, SMALL, **given)

@@ -62,15 +62,15 @@ def estimated(
     search: Search, model: RagMiddleModel, clock: Clock, examples: Examples
 ) -> tuple[Estimate, int]:
     """What is said, and the tokens that are read from then on."""
-    told: list[tuple[Estimate, int]] = []
+    estimates: list[tuple[Estimate, int]] = []
     calibrate(
         model,
         search,
         examples(8),
         examples(6, start=50),
-        estimated=lambda made: told.append((made, clock.tokens)),
+        estimated=lambda made: estimates.append((made, clock.tokens)),
     )
-    [(expected, then)] = told
+    [(expected, then)] = estimates
     return expected, clock.tokens - then
 
 
@@ -133,16 +133,16 @@ def test_workers_share_candidates_and_not_the_texts(
 def test_of_a_search_that_is_known_in_part_no_time_is_said(
     model: RagMiddleModel, examples: Examples, tmp_path: Path
 ) -> None:
-    told: list[Estimate] = []
+    estimates: list[Estimate] = []
     for _ in range(2):
         calibrate(
             model,
             CHANNELS,
             examples(4),
             state=tmp_path / "s.state",
-            estimated=told.append,
+            estimated=estimates.append,
         )
-    assert [each.seconds is None for each in told] == [False, True]
+    assert [estimate.seconds is None for estimate in estimates] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -157,9 +157,9 @@ def test_a_model_with_a_chat_template_is_compared_by_what_it_writes(
     options: dict[str, Any], criterion: str, noted: bool, llama: Any, examples: Examples
 ) -> None:
     chatting = RagMiddleModel(llama, byte_level_bpe(bos=True, chat_template=CHATML))
-    told: list[Estimate] = []
+    estimates: list[Estimate] = []
     search = LayerSearch(population=3, parents=2, mutants=1, crossovers=0, generations=0)
-    found = calibrate(chatting, search, examples(4), estimated=told.append, **options)
-    assert found.profile.search["criterion"] == told[0].criterion == criterion
-    assert told[0].questions == 2
-    assert ("Compare by generated_answer" in (told[0].note or "")) is noted
+    calibration = calibrate(chatting, search, examples(4), estimated=estimates.append, **options)
+    assert calibration.profile.search["criterion"] == estimates[0].criterion == criterion
+    assert estimates[0].questions == 2
+    assert ("Compare by generated_answer" in (estimates[0].note or "")) is noted

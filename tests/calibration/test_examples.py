@@ -1,4 +1,4 @@
-"""At which places questions are asked, what counts as right, and what tells two sets apart."""
+"""At which positions questions are asked, what counts as right, and what tells two sets apart."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def test_weights_become_the_smallest_whole_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [({"weight": 0.0}, "weight must be"), ({"metric": "rouge"}, "metric must be one of")],
 )
-def test_examples_that_cannot_be_scored_are_refused(change: dict[str, Any], told: str) -> None:
-    with pytest.raises(CalibrationConfigError, match=told):
+def test_examples_that_cannot_be_scored_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(CalibrationConfigError, match=message):
         example(**change)
 
 
@@ -67,30 +67,34 @@ def test_any_change_changes_the_digest(examples: Callable[..., list[Example]]) -
         assert digest([*made[:2], replace(made[2], **change)]) != before
 
 
-def test_every_question_is_asked_at_every_place_of_its_search() -> None:
+def test_every_question_is_asked_at_every_position_of_its_search() -> None:
     task = InventedDocuments(documents=20)
     wanted = {
         "lpes": {0: 0.2, 9: 0.3, 19: 0.5},
         "positional_hidden_states": dict.fromkeys((0, 4, 9, 14, 19), 1.0),
     }
-    for search, by_place in wanted.items():
+    for search, weight_at in wanted.items():
         searched, held_out = draw_examples(task, search, questions=4, held_out=2)
         asked: dict[str, dict[int, float]] = {}
-        for each in searched:
-            asked.setdefault(each.question, {})[each.position] = each.weight
-        assert list(asked.values()) == [by_place] * 4
-        assert Counter(each.position for each in held_out) == dict.fromkeys((0, 4, 9, 14, 19), 2)
-        assert {each.weight for each in held_out} == {1.0}
-        assert not {each.question for each in searched} & {each.question for each in held_out}
-        assert all(each.answer.startswith(" ") for each in searched)
+        for example in searched:
+            asked.setdefault(example.question, {})[example.position] = example.weight
+        assert list(asked.values()) == [weight_at] * 4
+        assert Counter(example.position for example in held_out) == dict.fromkeys(
+            (0, 4, 9, 14, 19), 2
+        )
+        assert {example.weight for example in held_out} == {1.0}
+        assert not {example.question for example in searched} & {
+            example.question for example in held_out
+        }
+        assert all(example.answer.startswith(" ") for example in searched)
         assert draw_examples(task, search, questions=4, held_out=2) == (searched, held_out)
 
 
-def test_places_that_fall_together_count_together_and_those_without_weight_are_left_out() -> None:
+def test_weights_of_coinciding_positions_add_up_and_positions_without_weight_are_left_out() -> None:
     def weight_at(documents: int, *weights: float) -> dict[int, float]:
         task = InventedDocuments(documents=documents)
-        found, _ = draw_examples(task, "lpes", questions=3, held_out=2, weights=weights)
-        return {each.position: each.weight for each in found}
+        searched, _ = draw_examples(task, "lpes", questions=3, held_out=2, weights=weights)
+        return {example.position: example.weight for example in searched}
 
     assert weight_at(2, 0.2, 0.3, 0.5) == {0: 0.5, 1: 0.5}
     assert weight_at(9, 1, 0, 3) == {0: 1, 8: 3}

@@ -186,7 +186,7 @@ def test_children_race_against_the_worst_parent() -> None:
     assert last is not None
     assert len(last.earlier) == 3 * settings.parents  # the best ones
     assert last.reference in last.earlier
-    assert min(each.count("1") for each in last.earlier[:4]) == last.reference.count("1")
+    assert min(verdicts.count("1") for verdicts in last.earlier[:4]) == last.reference.count("1")
 
 
 def test_without_racing_everything_is_scored() -> None:
@@ -213,7 +213,7 @@ def test_fitness_without_verdicts_is_searched_without_a_race() -> None:
     landscape = Landscape(settings)
 
     def score(genomes: Sequence[Genome], race: Race | None) -> list[Outcome]:
-        return [Outcome(score=each.score) for each in landscape(genomes, race)]
+        return [Outcome(score=outcome.score) for outcome in landscape(genomes, race)]
 
     ranked = evolve(settings, LAYERS, 0, score)
     assert {race for _, race in landscape.asked} == {None}
@@ -247,7 +247,7 @@ def test_more_points_than_layers_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"control_points": 6}, "2 to 5"),
         ({"parents": 1}, "parents must be 2 to"),
@@ -258,6 +258,6 @@ def test_more_points_than_layers_are_refused() -> None:
         ({"screening": 0}, "screening must be a whole number >= 1"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(CalibrationConfigError, match=told):
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(CalibrationConfigError, match=message):
         CurveSearch(**settings)

@@ -32,7 +32,7 @@ def test_the_verdict_is_that_of_greedy_decoding(
     written = [model.generate(e.prompt, method=method, max_new_tokens=8).token_ids for e in made]
     answers = [model.token_ids(e.answer) for e in made]
     greedy = [ids[: len(answer)] == answer for ids, answer in zip(written, answers, strict=True)]
-    assert outcome.right == "".join("1" if each else "0" for each in greedy)
+    assert outcome.right == "".join("1" if is_greedy else "0" for is_greedy in greedy)
     if isinstance(method, NoMethod):
         assert 0 < outcome.right.count("1") < len(made)  # else nothing was told apart
 
@@ -41,7 +41,7 @@ def test_the_score_is_what_was_asked_for(model: RagMiddleModel, examples: Exampl
     made = examples(6)
     exact = ExampleObjective(model, made)
     likely = ExampleObjective(model, made, criterion="log_likelihood")
-    one, other = (each.outcome(NoMethod(), 0, 6) for each in (exact, likely))
+    one, other = (objective.outcome(NoMethod(), 0, 6) for objective in (exact, likely))
     assert one.score == one.right.count("1") / 6 == exact(NoMethod())
     assert other.score == other.log_likelihood == one.log_likelihood == likely(NoMethod())
     by_hand = [model.score(e.prompt, e.answer).total for e in made]
@@ -54,11 +54,13 @@ def test_generated_answers_weigh_as_in_the_naive_fitness(
     """The answer comes in the middle of a sentence, or is another of the right ones."""
     weights = {0: 0.2, 2: 0.3, 4: 0.5}
     made = []
-    for index, each in enumerate(examples(12)):
-        said = model.generate(each.prompt, max_new_tokens=6).text.split()
+    for index, example in enumerate(examples(12)):
+        said = model.generate(example.prompt, max_new_tokens=6).text.split()
         alias = said[2] if index % 5 in (0, 1, 3) and len(said) > 2 else "nothing of the kind"
         answers = ("what nobody says", alias)
-        made.append(replace(each, answers=answers, weight=weights[each.position], max_new_tokens=6))
+        made.append(
+            replace(example, answers=answers, weight=weights[example.position], max_new_tokens=6)
+        )
     objective = ExampleObjective(model, made, criterion="generated_answer", max_batch_size=5)
     outcome = objective.outcome(NoMethod(), 0, 12)
     expected = weighted_accuracy(
@@ -72,14 +74,14 @@ def test_generated_answers_weigh_as_in_the_naive_fitness(
     assert 0 < outcome.right.count("1") < 12
     assert outcome.log_likelihood is None
     # Word for word from the first token on, fewer of them are written.
-    word_for_word = [replace(each, answer=f" {each.answers[1]}") for each in made]
+    word_for_word = [replace(example, answer=f" {example.answers[1]}") for example in made]
     assert ExampleObjective(model, word_for_word)(NoMethod()) < outcome.score
 
 
 def test_where_nothing_generated_is_right_the_likelihood_says_what_is_nearest(
     model: RagMiddleModel, examples: Examples
 ) -> None:
-    made = [replace(each, answers=("nothing of the kind",)) for each in examples(6)]
+    made = [replace(example, answers=("nothing of the kind",)) for example in examples(6)]
     objective = ExampleObjective(model, made, criterion="generated_answer")
     outcome = objective.outcome(NoMethod(), 0, 6)
     likely = ExampleObjective(model, made, criterion="log_likelihood")

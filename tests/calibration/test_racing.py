@@ -15,8 +15,8 @@ from rag_middle.errors import CalibrationConfigError
 
 def tried(verdicts: str, count: int, order: tuple[int, ...] | None = None) -> str:
     """The verdicts on the first `count` examples in that order."""
-    known = set((order or tuple(range(len(verdicts))))[:count])
-    return "".join(each if i in known else UNSCORED for i, each in enumerate(verdicts))
+    earlier = set((order or tuple(range(len(verdicts))))[:count])
+    return "".join(verdict if i in earlier else UNSCORED for i, verdict in enumerate(verdicts))
 
 
 QUESTIONS: list[list[list[tuple[float, int]]]] = [
@@ -82,10 +82,10 @@ def test_equals_and_better_ones_go_on() -> None:
 def test_a_clear_loser_is_dropped_before_it_is_certain() -> None:
     # The reference is wrong at the end, where nobody was right so far: little to gain there.
     reference = "1" * 30 + "0" * 10
-    known = (reference,) * 30
+    earlier = (reference,) * 30
     right = tried("0" * 40, 5)
-    assert not Race(reference=reference, earlier=known, risk=0.0).is_lost(right)
-    assert Race(reference=reference, earlier=known, risk=0.05).is_lost(right)
+    assert not Race(reference=reference, earlier=earlier, risk=0.0).is_lost(right)
+    assert Race(reference=reference, earlier=earlier, risk=0.05).is_lost(right)
     assert not Race(reference=reference, risk=0.05).is_lost(right)  # nothing is known: it may be
 
 
@@ -96,11 +96,11 @@ def test_examples_on_which_candidates_differ_come_first() -> None:
     assert Race(reference="101").order == (0, 1, 2)
 
 
-def test_the_places_of_a_question_are_tried_together_and_count_by_weight() -> None:
+def test_the_positions_of_a_question_are_scored_together_and_count_by_weight() -> None:
     scheme = ScoringScheme(questions=(0, 0, 1, 1, 2, 2), weights=(2, 5, 2, 5, 2, 5))
     # On question 0 all agree, on 1 about the heavy place, on 2 about neither.
-    known = ("110101", "110010", "110111", "110000")
-    race = Race(reference="110101", earlier=known, scheme=scheme)
+    earlier = ("110101", "110010", "110111", "110000")
+    race = Race(reference="110101", earlier=earlier, scheme=scheme)
     assert race.order == (4, 5, 2, 3, 0, 1)
     assert race.expected_score("11--01") == pytest.approx((2 + 5 + 2 * 1 / 6 + 5 * 3 / 6 + 5) / 21)
     # A heavy place was lost. Another heavy one can make up for it, a light one cannot.
@@ -143,8 +143,8 @@ def test_drops_are_as_rarely_wrong_as_promised(places: int, spread: float, batch
             drawn = [(rng.random(), question) for question in chances]
             return "".join("1" if luck < p else "0" for luck, question in drawn for p in question)
 
-        known = sorted((candidate() for _ in range(36)), key=lambda right: -score(right))
-        race = Race(reference=known[11], earlier=tuple(known), risk=0.05, scheme=scheme)
+        earlier = sorted((candidate() for _ in range(36)), key=lambda right: -score(right))
+        race = Race(reference=earlier[11], earlier=tuple(earlier), risk=0.05, scheme=scheme)
         for _ in range(40):
             right = candidate()
             stops = range(batch, count * places, batch)

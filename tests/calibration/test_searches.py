@@ -56,13 +56,13 @@ def searched(
 ) -> tuple[Any, list[Method]]:
     workers = Recording(score)
     evaluator = Evaluator(workers, Journal(), examples=None)
-    found = search.run(SearchInputs(model=model, examples=examples, evaluator=evaluator))
+    result = search.run(SearchInputs(model=model, examples=examples, evaluator=evaluator))
     assert len(workers.seen) <= search.max_candidates(model)
-    return found, workers.seen
+    return result, workers.seen
 
 
 def test_ranges_of_32_layers_are_the_papers() -> None:
-    ranges = [(each[0], each[-1]) for each in layer_ranges(32)]
+    ranges = [(layers[0], layers[-1]) for layers in layer_ranges(32)]
     assert ranges == [(10, 25), (10, 31), (16, 31), (0, 31)]
 
 
@@ -71,7 +71,7 @@ def test_small_models_have_ranges_too(layers: int) -> None:
     ranges = layer_ranges(layers)
     assert tuple(range(layers)) in ranges
     assert len(set(ranges)) == len(ranges)
-    assert all(each and each[-1] < layers for each in ranges)
+    assert all(chosen and chosen[-1] < layers for chosen in ranges)
 
 
 @pytest.mark.parametrize("layers", [4, 12])
@@ -85,15 +85,15 @@ def test_a_planted_positional_channel_is_found(layers: int) -> None:
 
 def test_channels_times_factors_times_ranges(model: RagMiddleModel, examples: Examples) -> None:
     search = ChannelSearch(texts=16, tokens=100, top=2, factors=(0.5, -1.0))
-    found, seen = searched(search, model, examples(6), lambda method: -abs(method.factor - 0.5))
-    channels = [each["channel"] for each in found.details["channels"]]
+    result, seen = searched(search, model, examples(6), lambda method: -abs(method.factor - 0.5))
+    channels = [channel["channel"] for channel in result.details["channels"]]
     assert 1 <= len(channels) <= 2
     tried = {
         (m.channels[0], m.factor, m.layers) for m in seen if isinstance(m, PositionalHiddenStates)
     }
     assert len(tried) == len(seen) == len(channels) * 2 * len(layer_ranges(4))
-    assert found.ranked[0][0].method.factor == 0.5
-    assert found.hidden.shape == (4, 100, 64)
+    assert result.ranked[0][0].method.factor == 0.5
+    assert result.hidden.shape == (4, 100, 64)
 
 
 @pytest.mark.parametrize("window", [None, 8])
@@ -112,27 +112,27 @@ def test_channels_share_the_reading_of_prompts_where_they_can(
         lambda _module, _args, kwargs: widths.append(kwargs["input_ids"].shape[1]),
         with_kwargs=True,
     )
-    found = search.run(SearchInputs(model=model, examples=made, evaluator=evaluator))
+    result = search.run(SearchInputs(model=model, examples=made, evaluator=evaluator))
     prompts_read = sum(20 < width != 100 for width in widths)  # texts have 100 tokens
-    candidates = len(found.ranked)
+    candidates = len(result.ranked)
     assert candidates > 6
     assert prompts_read == (ceil(candidates / 16) if window is None else candidates)
 
 
 def test_a_chart_of_the_channels(model: RagMiddleModel, examples: Examples, tmp_path: Any) -> None:
-    found, _ = searched(
+    result, _ = searched(
         ChannelSearch(texts=16, tokens=100, top=2), model, examples(6), lambda method: 0.0
     )
-    figure = plot_channels(found.hidden, found.details["channels"], tmp_path / "channels.png")
+    figure = plot_channels(result.hidden, result.details["channels"], tmp_path / "channels.png")
     drawn = [axis for axis in figure.axes if axis.get_visible()]
-    assert len(drawn) == len(found.details["channels"])
-    for axis, channel in zip(drawn, found.details["channels"], strict=True):
+    assert len(drawn) == len(result.details["channels"])
+    for axis, channel in zip(drawn, result.details["channels"], strict=True):
         assert len(axis.lines) == len(channel["layers"])
-        values = found.hidden[channel["layers"][0], :, channel["channel"]]
+        values = result.hidden[channel["layers"][0], :, channel["channel"]]
         assert axis.lines[0].get_ydata() == pytest.approx(values.tolist())
     assert (tmp_path / "channels.png").stat().st_size > 1000
     with pytest.raises(CalibrationConfigError, match="nothing to draw"):
-        plot_channels(found.hidden, [])
+        plot_channels(result.hidden, [])
 
 
 def test_areas_are_those_that_get_more_than_their_share(
@@ -142,30 +142,30 @@ def test_areas_are_those_that_get_more_than_their_share(
     made = examples(6)
     flags = search.dense_areas(model, made)
     assert sorted(flags) == [0, 1, 2, 3]
-    assert any(any(each) for each in flags.values())
-    assert all(len(each) == 5 and not all(each) for each in flags.values())
-    found, seen = searched(search, model, made, lambda method: method.alpha_sparse)
+    assert any(any(areas) for areas in flags.values())
+    assert all(len(areas) == 5 and not all(areas) for areas in flags.values())
+    result, seen = searched(search, model, made, lambda method: method.alpha_sparse)
     assert len(seen) == 3 * len(layer_ranges(4))
     for method in seen:
         assert isinstance(method, SIW)
         assert not method.is_neutral
         assert all(flags[layer] == areas for layer, areas in (method.dense_areas or {}).items())
-    assert found.ranked[0][0].method.alpha_sparse == 1.5
+    assert result.ranked[0][0].method.alpha_sparse == 1.5
 
 
 def test_ratios_are_tried_under_both_head_rules(model: RagMiddleModel) -> None:
     search = RatioSearch(ranges=((1.0, 1.5), (1.2, 1.8)), first_layers=(0, 2, 8))
-    found, seen = searched(search, model, [], lambda method: method.max_ratio)
+    result, seen = searched(search, model, [], lambda method: method.max_ratio)
     tried = {(m.max_ratio, m.first_layer, m.reference_code) for m in seen if isinstance(m, MsPoE)}
     assert tried == {(r, f, c) for r in (1.5, 1.8) for f in (0, 2) for c in (False, True)}
-    assert found.ranked[0][0].method.max_ratio == 1.8
+    assert result.ranked[0][0].method.max_ratio == 1.8
 
 
 def test_curves_become_factors_of_layers(model: RagMiddleModel) -> None:
     search = LayerSearch(population=6, parents=3, mutants=3, crossovers=1, generations=2)
-    found, seen = searched(search, model, [], lambda method: -sum(method.factors))
+    result, seen = searched(search, model, [], lambda method: -sum(method.factors))
     assert all(isinstance(m, LPES) and len(m.factors) == 4 for m in seen if m)  # type: ignore[arg-type]
-    best, outcome = found.ranked[0]
+    best, outcome = result.ranked[0]
     assert isinstance(outcome, Outcome)
     assert outcome.score == max(-sum(m.factors) for m in seen)  # type: ignore[attr-defined]
     assert len(best.details["control_points"]) == 4
@@ -180,7 +180,7 @@ def test_an_unknown_method_or_option_suggests_a_known_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "options", "told"),
+    ("method", "options", "message"),
     [
         ("positional_hidden_states", {"factors": ()}, "factors must be a list"),
         ("positional_hidden_states", {"texts": 0}, "texts must be"),
@@ -191,9 +191,9 @@ def test_an_unknown_method_or_option_suggests_a_known_one() -> None:
     ],
 )
 def test_searches_that_make_no_sense_are_refused(
-    method: str, options: dict[str, Any], told: str
+    method: str, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(CalibrationConfigError, match=told):
+    with pytest.raises(CalibrationConfigError, match=message):
         make_search(method, options)
 
 

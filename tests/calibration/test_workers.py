@@ -94,11 +94,11 @@ class DyingOnce:
         score = objective.outcomes
 
         def outcomes(*args: Any, **options: Any) -> list[Outcome]:
-            found = score(*args, **options)
+            scored = score(*args, **options)
             if not self.spared.exists():
                 self.spared.touch()
                 os._exit(1)
-            return found
+            return scored
 
         objective.outcomes = outcomes  # type: ignore[method-assign]
         return objective
@@ -155,8 +155,8 @@ def test_a_worker_that_dies_loses_nothing(tmp_path: Path) -> None:
     lives.write_text("2")
     jobs = [Job(key=str(f), method=LPES(factors=f)) for f in (1.1, 1.2, 1.3)]
     with closing(Processes(Dying(lives), 1, 1)) as workers:
-        found = {job.key: outcome.score for job, outcome in workers.outcomes(jobs)}
-    assert found == {"1.1": 1.1, "1.2": 1.2, "1.3": 1.3}
+        scores = {job.key: outcome.score for job, outcome in workers.outcomes(jobs)}
+    assert scores == {"1.1": 1.1, "1.2": 1.2, "1.3": 1.3}
     assert lives.read_text() == "0"
 
 
@@ -196,8 +196,8 @@ FAILING = [
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_what_goes_wrong_in_a_worker_is_told_as_it_is() -> None:
-    for failing, kind, told in FAILING:
-        with closing(Processes(failing, 1, 1)) as workers, pytest.raises(kind, match=told):
+    for failing, kind, message in FAILING:
+        with closing(Processes(failing, 1, 1)) as workers, pytest.raises(kind, match=message):
             list(workers.outcomes(JOBS))
 
 
@@ -205,8 +205,11 @@ def test_what_goes_wrong_in_a_worker_is_told_as_it_is() -> None:
 @pytest.mark.timeout(600)
 def test_what_goes_wrong_in_a_ray_worker_is_told_as_it_is() -> None:
     pytest.importorskip("ray", reason="needs Ray (extra ray)")
-    failing, kind, told = FAILING[1]
-    with closing(RayWorkers(failing, 1, 1)) as workers, pytest.raises(kind, match=told) as caught:
+    failing, kind, message = FAILING[1]
+    with (
+        closing(RayWorkers(failing, 1, 1)) as workers,
+        pytest.raises(kind, match=message) as caught,
+    ):
         list(workers.outcomes(JOBS))
     assert "Traceback" not in str(caught.value)
 
@@ -215,16 +218,16 @@ def test_what_goes_wrong_in_a_ray_worker_is_told_as_it_is() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
-    told = tmp_path / "worker"
+    pid_file = tmp_path / "worker"
     parent = subprocess.Popen(
-        [sys.executable, "-m", "tests.calibration.endless_search", str(told)], cwd=ROOT
+        [sys.executable, "-m", "tests.calibration.endless_search", str(pid_file)], cwd=ROOT
     )
     try:
-        _wait_until(lambda: told.exists() and told.read_text().endswith("\n"))
+        _wait_until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))
     finally:
         parent.kill()
         parent.wait()
-    worker = int(told.read_text())
+    worker = int(pid_file.read_text())
     _wait_until(lambda: not _alive(worker))
 
 
@@ -251,17 +254,17 @@ def test_ray_workers_give_the_profile_of_one(
     search: Search, model_folder: Path, examples: Examples, tmp_path: Path
 ) -> None:
     pytest.importorskip("ray", reason="needs Ray (extra ray)")
-    made, held = examples(6), examples(3, start=50)
+    made, held_out = examples(6), examples(3, start=50)
     # The same files: the profile tells the model that it was made for.
     model = RagMiddleModel.from_pretrained(model_folder, device="cpu")
     alone = calibrate(
-        model, search, made, held, criterion="log_likelihood", out=tmp_path / "alone.json"
+        model, search, made, held_out, criterion="log_likelihood", out=tmp_path / "alone.json"
     )
     calibrate(
         model,
         search,
         made,
-        held,
+        held_out,
         criterion="log_likelihood",
         workers=lambda every, _: RayWorkers(opening(model_folder, list(every)), 2, 1),
         out=tmp_path / "ray.json",
