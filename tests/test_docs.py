@@ -6,11 +6,12 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 
-from rag_middle.attention import applied
+from rag_middle.attention import AttentionPlan, ModelTraits, applied
 from rag_middle.layout import PromptLayout
 from tests.families import FAMILIES
 from tests.prompts import laid_out
@@ -57,3 +58,31 @@ def test_the_made_up_method_of_the_guide_works(monkeypatch: pytest.MonkeyPatch) 
     plain = model(ids).logits
     torch.testing.assert_close(logits(1.0), plain, atol=1e-5, rtol=0)  # float32 sums
     assert (logits(0.5) - plain).abs().max() > 1e-3
+
+
+def test_the_change_of_the_guide_works_in_half_precision() -> None:
+    guide = (ROOT / "docs" / "adding_a_method.md").read_text(encoding="utf-8")
+    [source] = re.findall(r"```python\n(from dataclasses.*?)```", guide, flags=re.DOTALL)
+    names: dict[str, Any] = {"__name__": "louder_values"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "louder_values", ModuleType("louder_values"))
+        exec(source, names)
+
+    class Louder:
+        def __init__(self, factor: float) -> None:
+            self.factor = factor
+
+        def check_fits(self, traits: ModelTraits) -> None:
+            """For any model."""
+
+        def plan(self, prompts: object, traits: ModelTraits) -> AttentionPlan:
+            return AttentionPlan.uniform(traits.layers, names["LouderValues"](factor=self.factor))
+
+    model = FAMILIES["llama"].build().to(torch.bfloat16)
+    ids = torch.arange(1, 31)[None]
+    prompt = laid_out(PromptLayout(length=30, documents=((5, 10), (10, 20))))
+    plain = model(ids).logits
+    with applied(model, Louder(1.0), [prompt]):
+        assert torch.equal(model(ids).logits, plain)
+    with applied(model, Louder(2.0), [prompt]):
+        assert not torch.equal(model(ids).logits, plain)
