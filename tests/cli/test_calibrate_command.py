@@ -71,7 +71,7 @@ def test_the_profile_can_be_used(
     assert told["method"] == method
     # A random model has nothing to gain: every answer is wrong before and after.
     assert told["recommended"] is False
-    assert "It is not recommended" in told["verdict"]
+    assert "These settings are not recommended" in told["verdict"]
     used = run(
         *("generate", "--model", model, "--method", f"profile:{told['profile']}"),
         *("--prompt", prompt_file, "--max-new-tokens", 2, "--json"),
@@ -85,7 +85,7 @@ def test_people_are_told_places_verdict_and_cost(calibrate: Any, tmp_path: Path)
     shown = calibrate("ms_poe")
     assert "at most 2 candidates on" in shown.err
     assert "held-out accuracy" in shown.out
-    assert "It is not recommended" in " ".join(shown.out.split())
+    assert "These settings are not recommended" in " ".join(shown.out.split())
     assert shown.out.splitlines()[-1] == str(tmp_path / "out" / "ms_poe.json")
 
 
