@@ -116,7 +116,7 @@ def calibrate(
         int | None,
         typer.Option(
             min=1,
-            help="Questions of the search, each asked with its document at several places (see "
+            help="Questions of the search, each asked with its document at several positions (see "
             "--weights). Default: 40; 30 for lpes, 200 for lpes:paper.",
             show_default=False,
             rich_help_panel=QUESTIONS_PANEL,
@@ -126,7 +126,7 @@ def calibrate(
         int | None,
         typer.Option(
             min=1,
-            help="Questions to check the result on, each at five places; the search never sees "
+            help="Questions to check the result on, each at five positions; the search never sees "
             "them. Default: 100; 500 for lpes:paper.",
             show_default=False,
             rich_help_panel=QUESTIONS_PANEL,
@@ -136,7 +136,7 @@ def calibrate(
         str | None,
         typer.Option(
             metavar="FIRST,...,LAST",
-            help="How much places of the answering document count in the search; places are spread "
+            help="How much positions of the gold document count in the search; they are spread "
             "evenly, as many as there are weights. Default: 0.2,0.3,0.5 (begin, middle, end) for "
             "lpes, else 1,1,1,1,1.",
             show_default=False,
@@ -375,7 +375,7 @@ def _tell_cost(cost: Estimate, workers: int, *, races: bool) -> None:
         "Cost",
         "dim",
         f"at most {cost.candidates:,} candidates on {cost.prompts:,} prompts ({cost.questions} "
-        f"questions at several places, compared by {cost.criterion}){took}{less}.",
+        f"questions at several positions, compared by {cost.criterion}){took}{less}.",
     )
     if cost.note:
         tell("Note", "yellow", cost.note)
@@ -403,11 +403,11 @@ def _show(found: Calibration, profile: Path, chart: Path | None) -> None:
     out = console()
     scores = found.profile.scores
     if scores["held_out"]:
-        table = Table("answer at place", "before", "after", "gain", title="held-out accuracy")
+        table = Table("gold position", "before", "after", "gain", title="held-out accuracy")
         for row in scores["held_out"]["places"]:
             gain = row["gain"]
             table.add_row(
-                str(row["place"] + 1),
+                str(row["place"]),
                 f"{row['before']['value']:.1%}",
                 f"{row['after']['value']:.1%}",
                 f"{gain['value']:+.1%} ({gain['low']:+.1%} to {gain['high']:+.1%})",
