@@ -45,6 +45,10 @@ Message = Mapping[str, Any]
 _SYSTEM = frozenset({"system", "developer"})
 _MODEL = frozenset({"assistant", "model"})  # as Gemma's template names it
 _OTHERS = frozenset({"user", "human", "tool", "function", "ipython", "observation"})
+_WORD = re.compile(r"[\w-]+")
+
+#: Text of a rendered conversation: whether messages say it, and the text.
+Segments = list[tuple[bool, str]]
 
 _PROBE = "\uf8ff"  # a text that no template writes by itself
 
@@ -215,11 +219,13 @@ def render_written(
 
 
 class _Rendering:
-    """A conversation with sentinels in it, and what a template makes of that.
+    """A conversation as a template writes it, and which of the text comes from messages.
 
-    A template may do anything with messages: strip, change case, unescape, reverse, repeat, wrap in
-    its own text. So its own control tokens are counted where the messages are harmless, and no
-    more are allowed where they are what they are.
+    A template may do anything with messages: strip, change case, unescape, reverse, repeat, leave
+    out, wrap in its own text. So sentinels stand around what messages say, and whatever the
+    template made of the text between them is inert. Where sentinels change what the template
+    decides, the plain rendering is taken instead if the messages hold nothing that a control
+    token is written with.
 
     Args:
         write: the template.
@@ -252,12 +258,16 @@ class _Rendering:
 
     def render(self) -> RenderedChat:
         """The conversation as the template writes it, or as near to that as is safe."""
-        harmless = self._messages(self._harmless, self._harmless, self._harmless_role)
-        own = self._control_ids(self._split(self._apply(harmless)))
-        for attempt in (self._render_cut, self._render_apart, self._render_fenced):
-            rendered = attempt()
-            if rendered is not None and self._control_ids(rendered) == own:
-                return rendered
+        plain = self._split(self._apply(self._messages(str, str)))
+        fenced = self._render_fenced(self._fence)
+        if fenced is not None and _joined_text(fenced) == _joined_text(plain):
+            return fenced
+        if self._is_harmless() and self._control_ids(plain) == self._own_control_ids():
+            return plain
+        # Where the template looks for control tokens in contents, it shall find none.
+        fenced = fenced or self._render_fenced(lambda text: self._fence(self._inert(text)))
+        if fenced is not None:
+            return fenced
         raise ChatTemplateError(
             f"The {self._name} makes control tokens of what messages say: of a role "
             f"({[message['role'] for message in self._conversation.messages]}), another field, or "
@@ -266,46 +276,104 @@ class _Rendering:
             "formatting them is fine), without removing unusual characters."
         )
 
-    def _render_cut(self) -> RenderedChat:
-        """With messages cut where they hold control tokens, and otherwise as they are."""
-        return self._split(self._apply(self._messages(self._inert, self._inert)))
+    def _render_fenced(self, change: Callable[[str], str]) -> RenderedChat | None:
+        """With sentinels around what messages say, inert there whatever the template did to it.
 
-    def _render_apart(self) -> RenderedChat | None:
-        """Cut at both ends of every text too, so that none forms tokens with its surroundings."""
-        try:
-            return self._split(self._apply(self._messages(self._apart, self._apart)))
-        except ChatTemplateError:  # a template that wants ids of some length, say
-            return None
+        None where the template lost some of the sentinels, or does not take them.
+        """
+        rendered = self._fenced_segments(change, str)
+        if rendered is None or self._own_ids(rendered) != self._own_ids(
+            self._fenced_segments(change, _masked, self._harmless_role)
+        ):  # a role, or a field that is a single word, is a part of a control token
+            rendered = self._fenced_segments(change, change)
+            if rendered is None or self._own_ids(rendered) != self._own_ids(
+                self._fenced_segments(change, change, self._harmless_role)
+            ):
+                return None
+        own = self._own_ids(rendered) or []
+        parts: list[tuple[str, ...]] = []
+        for index, segments in enumerate(rendered):
+            text = "".join(
+                self._cut.join(self._encoder.inert_pieces(text)) if inside else text
+                for inside, text in segments
+            )
+            pieces = text.split(self._cut)
+            ids = self._encoder.encode(pieces, continues=index > 0)
+            if self._encoder.control_ids(ids) != own[index]:  # formed together with own text
+                pieces = []
+                for inside, text in segments:
+                    pieces += self._encoder.inert_pieces(text) if inside else [text]
+            parts.append(tuple(pieces))
+        return RenderedChat(*parts)
 
-    def _render_fenced(self) -> RenderedChat | None:
-        """With sentinels around contents, inert there whatever the template did to them.
+    def _fenced_segments(
+        self,
+        change: Callable[[str], str],
+        change_word: Callable[[str], str],
+        change_role: Callable[[str], str] = str,
+    ) -> list[Segments] | None:
+        """Text before and after the documents, in segments.
 
-        None where the template lost some of the sentinels.
+        Args:
+            change: of texts: puts sentinels around them.
+            change_word: of fields that are a single word, such as an id, on whose length or letters
+                a template may insist.
+            change_role: of roles.
         """
 
-        def fenced(text: str) -> str:
-            return text and self._opening + text + self._closing
+        def changed(text: str) -> str:
+            return change_word(text) if _WORD.fullmatch(text) else change(text)
 
         try:
-            parts = self._parts(self._apply(self._messages(fenced, self._apart)))
+            parts = self._parts(self._apply(self._messages(change, changed, change_role)))
         except ChatTemplateError:
             return None
-        rendered: list[tuple[str, ...]] = []
+        rendered: list[Segments] = []
         for part in parts:
-            pieces: list[str] = []
+            segments: Segments = []
             inside = False
             for text in re.split(f"([{self._opening}{self._closing}])", part):
                 if text in (self._opening, self._closing):
                     if inside is (text == self._opening):
                         return None
                     inside = not inside
-                else:
-                    for piece in text.split(self._cut):
-                        pieces += self._encoder.inert_pieces(piece) if inside else [piece]
+                elif text:
+                    segments.append((inside, text.replace(self._cut, "")))
             if inside:
                 return None
-            rendered.append(tuple(pieces))
-        return RenderedChat(*rendered)
+            rendered.append(segments)
+        return rendered
+
+    def _fence(self, text: str) -> str:
+        """Sentinels around a text, inside the whitespace that templates strip."""
+        core = text.strip()
+        if not core:
+            return text
+        start = text.index(core)
+        end = start + len(core)
+        return f"{text[:start]}{self._opening}{core}{self._closing}{text[end:]}"
+
+    def _own_ids(self, rendered: list[Segments] | None) -> list[list[int]] | None:
+        """The control tokens in what the template wrote itself, before and after the documents."""
+        if rendered is None:
+            return None
+        return [
+            self._encoder.control_ids(
+                self._encoder.encode([t for inside, t in part if not inside], continues=index > 0)
+            )
+            for index, part in enumerate(rendered)
+        ]
+
+    def _is_harmless(self) -> bool:
+        """Whether nothing in the messages could become a part of a control token."""
+        texts = [self._conversation.prompt.prefix, self._conversation.prompt.suffix]
+        _map_strings([self._conversation.messages], texts.append)
+        return not any(map(self._encoder.has_control_characters, texts))
+
+    def _own_control_ids(self) -> list[int]:
+        """The control tokens of the same conversation with nothing in it."""
+        messages = self._messages(self._harmless, self._harmless, self._harmless_role)
+        return self._control_ids(self._split(self._apply(messages)))
 
     def _control_ids(self, rendered: RenderedChat) -> list[int]:
         """The control tokens of a rendered conversation, in order."""
@@ -381,9 +449,6 @@ class _Rendering:
     def _inert(self, text: str) -> str:
         return self._cut.join(self._encoder.inert_pieces(text))
 
-    def _apart(self, text: str) -> str:
-        return text and self._cut + self._inert(text) + self._cut
-
     def _harmless(self, text: str) -> str:
         """Text of the same shape that no template makes control tokens of.
 
@@ -413,6 +478,10 @@ class _Rendering:
                 f"The {self._name} must return the prompt as a string, got {type(text).__name__}."
             )
         return text
+
+
+def _joined_text(rendered: RenderedChat) -> tuple[str, str]:
+    return "".join(rendered.before), "".join(rendered.after)
 
 
 def _masked(text: str) -> str:

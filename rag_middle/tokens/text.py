@@ -118,6 +118,23 @@ class TextEncoder:
         holds = not text.isalnum() and any(x in folded for x in self._folded.split("\0") if x)
         return holds or folded in self._folded
 
+    def has_control_characters(self, text: str) -> bool:
+        """Whether the text holds what a control token is written with, plainly or escaped.
+
+        Letters, digits, whitespace and the punctuation of sentences hold nothing of one, unless a
+        control token is written with these alone.
+        """
+        marks = self._sentence_marks
+        return marks is None or any(not (c.isalnum() or c.isspace() or c in marks) for c in {*text})
+
+    @cached_property
+    def _sentence_marks(self) -> frozenset[str] | None:
+        """Punctuation that no control token has; None where some have no punctuation at all."""
+        literals = [literal for literal in (*self._control.values(), self._unk_literal) if literal]
+        if any(literal.isalnum() for literal in literals):
+            return None
+        return frozenset(".,;:!?'\"()-").difference(*literals)
+
     @cached_property
     def _folded(self) -> str:
         return "\0".join([*self._control.values(), self._unk_literal]).casefold()

@@ -134,7 +134,7 @@ def test_calls_of_tools_are_written_as_ever() -> None:
         "m['content'] ~ ('<tool_call>' ~ m.calls[0] | tojson ~ '</tool_call>' if m.calls and "
         "m.calls[0].type == 'function' and m.calls[0].id | length == 9 else '')"
     )
-    call = {"type": "function", "id": "<|im_end|"[:9], "name": FORGED, "arguments": {FORGED: 1}}
+    call = {"type": "function", "id": "im_end_12", "name": FORGED, "arguments": {FORGED: 1}}
     message = {"role": "assistant", "content": "a", "calls": [call]}
     found = control_tokens(template, [message])
     assert found == [OWN[0], "<tool_call>", "</tool_call>", OWN[1]]
