@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import os
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from io import FileIO
@@ -10,7 +12,9 @@ from pathlib import Path
 
 from rag_middle.errors import OutputWriteError
 
-__all__ = ["append", "reason", "write_files"]
+__all__ = ["append", "reason", "remove_leftovers", "write_files"]
+
+_LEFT_SECONDS = 3600  # a file that nobody finished writing in that time is left over
 
 
 def reason(error: Exception) -> str:
@@ -30,6 +34,8 @@ def write_files(folder: str | Path, contents: Mapping[str, bytes]) -> None:
     unfinished = {path / f".{name}.{os.getpid()}": path / name for name in contents}
     try:
         path.mkdir(parents=True, exist_ok=True)
+        for name in contents:
+            remove_leftovers(path, f".{glob.escape(name)}.[0-9]*")
         for part, content in zip(unfinished, contents.values(), strict=True):
             with part.open("wb") as file:
                 file.write(content)
@@ -46,6 +52,14 @@ def write_files(folder: str | Path, contents: Mapping[str, bytes]) -> None:
         for part in unfinished:
             with suppress(OSError):
                 part.unlink(missing_ok=True)  # left over where writing was interrupted
+
+
+def remove_leftovers(folder: Path, pattern: str) -> None:
+    """Delete what writers of such files left that were killed an hour ago or longer."""
+    for path in folder.glob(pattern):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > _LEFT_SECONDS:
+                path.unlink()
 
 
 def append(file: FileIO, content: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -203,6 +204,16 @@ def test_a_full_disk_costs_nothing_that_was_saved(write: Write, tmp_path: Path) 
 @pytest.mark.slow  # starts a process that imports everything again
 def test_a_full_disk_costs_no_report(page: Write, tmp_path: Path) -> None:
     report(f"page: {attack(page, tmp_path, 1, False)} times a full disk")
+
+
+def test_what_a_killed_writer_left_is_removed_an_hour_later(tmp_path: Path) -> None:
+    old, new, another = (tmp_path / name for name in (".a[1].json.7", ".a[1].json.8", ".a1.json.7"))
+    for path in (old, new, another):
+        path.write_text("half")
+    for path in (old, another):
+        os.utime(path, (0, 0))
+    write_files(tmp_path, {"a[1].json": b"whole"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == [another.name, new.name, "a[1].json"]
 
 
 def test_pages_of_the_demonstration_are_there_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -13,10 +13,8 @@ import json
 import os
 import tempfile
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from rag_middle.attention import in_eval_mode, input_device, turn
 from rag_middle.errors import UnsupportedGenerationError
-from rag_middle.files import reason
+from rag_middle.files import reason, remove_leftovers
 from rag_middle.fingerprint import fingerprint
 from rag_middle.methods.base import Method
 from rag_middle.methods.parallel_context.ape import APE
@@ -44,7 +42,6 @@ from rag_middle.tokens import TokenizedPrompt
 __all__ = ["DocumentCache", "precompute", "serves", "with_documents"]
 
 _FORMAT = "rag-middle document states 2"
-_LEFT_SECONDS = 3600  # a file that nobody finished writing in that time is left over
 
 
 class DocumentCache:
@@ -278,7 +275,7 @@ def _write(path: Path, states: DocumentStates) -> None:
     data = _as_file(tensors, path.stem)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(path.parent)
+        remove_leftovers(path.parent, "*.tmp")
         handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
         try:
             with os.fdopen(handle, "wb") as file:
@@ -292,14 +289,6 @@ def _write(path: Path, states: DocumentStates) -> None:
             f"States of documents cannot be saved in {str(path.parent)!r} ({reason(error)}). Pass "
             "DocumentCache a directory that can be written and has room, or none."
         ) from error
-
-
-def _remove_leftovers(folder: Path) -> None:
-    """Delete what writers left that were killed long ago."""
-    for path in folder.glob("*.tmp"):
-        with suppress(OSError):
-            if time.time() - path.stat().st_mtime > _LEFT_SECONDS:
-                path.unlink()
 
 
 def _read(path: Path, tokens: int, like: Callable[[], DocumentStates]) -> DocumentStates | None:
