@@ -141,6 +141,15 @@ def _half_precision() -> Iterator[str]:
         "queries and keys may go through. Methods that only arrange documents run the unmodified "
         "model: for them, the attention weights that they go by are compared on one family."
     )
+    yield ""
+    yield (
+        "Errors are compared at the worst token of a prompt. Those of single tokens scatter where "
+        "attention is sharp: at the last two tokens of twelve prompts of a granite model, 512 "
+        "wide and with 2.8 times the usual attention scale, positional hidden states had 0.4 to "
+        "5.7 times the unmodified model's error at the same tokens, 1.2 to 1.4 times on average; "
+        "at the usual scale, 0.8 to 2 times. Projecting the scaled hidden states again instead of "
+        "adding the difference scatters as much (0.3 to 4.2 times)."
+    )
 
 
 def _ticks(setting: Setting, family: str) -> str:
