@@ -267,9 +267,8 @@ def _code(code: types.CodeType) -> str:
     """A digest of what a function does; not of the file and lines where it stands."""
     known = _codes.get(code)
     if known is None:
-        parts: list[str | bytes] = [code.co_code]
-        parts += map(_constant, (*code.co_names, *code.co_consts))
-        known = _codes[code] = _digest(parts)
+        texts = map(_constant, (*code.co_names, *code.co_consts))
+        known = _codes[code] = _digest([code.co_code, *texts])
     return known
 
 

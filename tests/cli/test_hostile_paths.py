@@ -114,7 +114,7 @@ def hostile_paths(folder: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(tries(120))
 @pytest.mark.parametrize("option", OPTIONS)
 def test_one_line_says_what_is_wrong(
     option: str,
