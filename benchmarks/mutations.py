@@ -295,7 +295,11 @@ FAULTS: tuple[Fault, ...] = (
     ),
     *_faults(
         f"{M}/attn_rank.py",
-        ("document and place swapped", "order[place] = document", "order[document] = place"),
+        (
+            "document and position swapped",
+            "order[position] = document",
+            "order[document] = position",
+        ),
     ),
     *_faults(
         f"{M}/attention_sorting.py",
@@ -307,7 +311,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     # -- generation, tokens, documents -------------------------------------------------------------
     *_faults(
-        f"{G}/overflow.py",
+        f"{G}/prompts.py",
         (
             "one token more than the window",
             "max_new_tokens - context_window\n",
@@ -316,16 +320,16 @@ FAULTS: tuple[Fault, ...] = (
         ("earlier of equal documents dropped", "(relevance[i], -i)", "(relevance[i], i)"),
     ),
     *_faults(
-        f"{G}/scoring.py",
+        f"{G}/forward.py",
         ("softmax over tokens", "logits.log_softmax(dim=-1)", "logits.log_softmax(dim=1)"),
     ),
     *_faults(
-        f"{G}/sampling.py",
+        f"{G}/processors.py",
         ("temperature multiplied", "keepdim=True)) / temperature", "keepdim=True)) * temperature"),
         ("top_p without effect", "if top_p < 1:", "if top_p > 1:"),
     ),
     *_faults(
-        f"{G}/stopping.py",
+        f"{G}/processors.py",
         ("prompt searched for stop strings", "input_ids[:, self._width :]", "input_ids"),
     ),
     *_faults(
@@ -341,7 +345,7 @@ FAULTS: tuple[Fault, ...] = (
         ("batches one row too small", "rows[index] > most", "rows[index] >= most"),
     ),
     *_faults(
-        f"{G}/document_cache.py",
+        f"{M}/parallel_context/document_cache.py",
         (
             "states shared between prefixes",
             "{model}|{prefix}|{document}",
@@ -397,11 +401,11 @@ FAULTS: tuple[Fault, ...] = (
         ),
     ),
     *_faults(
-        "rag_middle/answering/citations.py",
+        "rag_middle/answering/results.py",
         (
             "title in the middle of a line cited",
-            '_normal(line).startswith(f"{wanted}:")',
-            'f"{wanted}:" in _normal(line)',
+            '_normalised(line).startswith(f"{title}:")',
+            'f"{title}:" in _normalised(line)',
         ),
     ),
     # -- evaluation, calibration -------------------------------------------------------------------
@@ -409,8 +413,8 @@ FAULTS: tuple[Fault, ...] = (
         f"{E}/metrics.py",
         (
             "arithmetic for harmonic mean",
-            "2 * precision * recall / (precision + recall)",
-            "(precision + recall) / 2",
+            "2 * shared / (len(predicted) + len(wanted))",
+            "shared / len(predicted) / 2 + shared / len(wanted) / 2",
         ),
         ("indefinite articles compared", "(a|an|the)", "(the)"),
     ),
@@ -424,30 +428,38 @@ FAULTS: tuple[Fault, ...] = (
         f"{E}/conditions.py",
         (
             "last position never tried",
-            "at * (places - 1) // (count - 1)",
-            "at * (places - 1) // count",
+            "index * (documents - 1) // (count - 1)",
+            "index * (documents - 1) // count",
         ),
     ),
     *_faults(
         f"{C}/racing.py",
         (
             "rule of succession without its prior",
-            "(right + 1) / (len(self.known) + 2)",
-            "right / max(1, len(self.known))",
+            "(right + 1) / (len(self.earlier) + 2)",
+            "right / max(1, len(self.earlier))",
         ),
         ("as good as the reference is lost", "if behind <= 0:", "if behind < 0:"),
     ),
     *_faults(
-        f"{C}/genetic.py",
-        ("one generation too patient", "waited >= settings.patience", "waited > settings.patience"),
+        f"{C}/searches/genetic.py",
+        (
+            "one generation too patient",
+            "without_gain >= settings.patience",
+            "without_gain > settings.patience",
+        ),
     ),
     *_faults(
-        f"{C}/held_out.py",
-        ("before and after swapped", "scores[(0, *at)] = before", "scores[(1, *at)] = before"),
+        f"{C}/verdict.py",
+        ("before and after swapped", "right[(0, *cell)] = before", "right[(1, *cell)] = before"),
     ),
     *_faults(
         f"{C}/objective.py",
-        ("weights of prompts ignored", "won = sum(weight for", "won = sum(1 for"),
+        (
+            "weights of prompts ignored",
+            "right_weight = sum(self._weights[index] for",
+            "right_weight = sum(1 for",
+        ),
     ),
     # -- integrations ------------------------------------------------------------------------------
     *_faults(

@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 from torch.utils.weak import WeakTensorKeyDictionary
 from transformers import GenerationMixin, PreTrainedModel
 
@@ -79,9 +80,9 @@ def fingerprint(model: nn.Module) -> str:
 
     That is its config; its modules' classes, with the code of their functions and of those that
     these name in the same file; the modules' attributes (which adapters are active, merged or
-    scaled), whoever put them there; forward hooks; and every tensor that a module has, registered
-    or not. Functions go by their code, their defaults and what they close over, so two of one name
-    differ. The hooks of this package's own requests do not count.
+    scaled), whoever put them there; forward hooks, those of all modules too; and every tensor that
+    a module has, registered or not. Functions go by their code, their defaults and what they close
+    over, so two of one name differ. The hooks of this package's own requests do not count.
 
     Each tensor goes through a checksum of all its values, once: it is computed again when the
     tensor's version counter or address says so, and when one of 64 values, spread over the tensor
@@ -96,7 +97,8 @@ def fingerprint(model: nn.Module) -> str:
     """
     with _lock:
         described = _Description()
-        text = described.of(model)
+        everywhere = (torch_module._global_forward_pre_hooks, torch_module._global_forward_hooks)
+        text = described.of([list(hooks.values()) for hooks in everywhere]) + described.of(model)
         contents = _contents(described.tensors)
     return _digest([text, *contents])
 

@@ -217,6 +217,16 @@ def test_functions_replaced_under_their_name_count(
     assert fingerprint(model) == before
 
 
+def test_hooks_on_all_modules_count(model: PreTrainedModel) -> None:
+    before = fingerprint(model)
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        assert fingerprint(model) != before
+    finally:
+        handle.remove()
+    assert fingerprint(model) == before
+
+
 def test_compiling_and_running_keeps_it(model: Any) -> None:
     compiled: Any = torch.compile(model, backend="eager")
     before = fingerprint(compiled)

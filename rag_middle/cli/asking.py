@@ -250,7 +250,9 @@ def show_sources(sources: Iterable[Source]) -> None:
         place = "-" if source.position is None else str(source.position + 1)
         score = "" if source.score is None else f"{source.score:.3f}"
         facts = [source.path or source.document.id or "", *_within(source), source.title or ""]
-        line = "  ".join([f"{place:>5}", f"{score:>6}", *(fact for fact in facts if fact)])
+        # One line each: a line end in a title would write the row of a source that is none.
+        columns = [" ".join(fact.split()) for fact in facts if fact]
+        line = "  ".join([f"{place:>5}", f"{score:>6}", *columns])
         notes = ["left out, it did not fit"] * (source.position is None) + ["cited"] * source.cited
         print_text(line + "".join(f"  [{note}]" for note in notes) + "\n")
 

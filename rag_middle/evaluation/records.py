@@ -54,9 +54,10 @@ class Record:
     applied: bool
 
     def __post_init__(self) -> None:
-        names = (self.method, self.condition, self.item, self.answer or "")
+        names = (self.method, self.condition, self.item)
         well_typed = (
             all(isinstance(name, str) for name in names)
+            and isinstance(self.answer, str | None)
             and isinstance(self.scores, Mapping)
             and all(type(score) in (int, float) for score in self.scores.values())
             and type(self.prompt_tokens) is int

@@ -147,10 +147,15 @@ class FaissIndex:
             if not all(isinstance(query, str) and query.strip() for query in queries):
                 raise RetrievalConfigError("The query is empty. Ask for something.")
             vectors = self._embed(queries)
-        return [
-            [Hit(self._chunks[key], score) for key, score in row]
-            for row in self._store.search(vectors, k)
-        ]
+        rows = self._store.search(vectors, k)
+        if any(key not in self._chunks for row in rows for key, _ in row):
+            raise IndexFormatError(
+                "The index finds passages that it does not have: its vectors are damaged. Build it "
+                "anew: ",
+                Argument("rebuild", True),
+                ".",
+            )
+        return [[Hit(self._chunks[key], score) for key, score in row] for row in rows]
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Save the index in a folder of its own.

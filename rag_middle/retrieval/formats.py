@@ -6,8 +6,10 @@ a prompt is built, not here.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from io import BytesIO
 from math import isfinite
 from time import thread_time
@@ -85,10 +87,12 @@ def read_jsonl(content: bytes, source: str) -> Iterator[Record | Skipped]:
 def read_pdf(content: bytes, source: str) -> Iterator[Record | Skipped]:
     """A record per page. Offsets count characters of the page's text."""
     pypdf = require("pypdf", package="pypdf", what="Reading PDF")
+    seconds = _PDF_SECONDS + _PDF_SECONDS_PER_MIB * len(content) / 2**20
     try:
-        reader = pypdf.PdfReader(BytesIO(content))
-        title = _pdf_title(reader)
-        pages = list(_pdf_pages(reader, _PDF_SECONDS + _PDF_SECONDS_PER_MIB * len(content) / 2**20))
+        with _without_remarks("pypdf"):
+            reader = pypdf.PdfReader(BytesIO(content))
+            title = _pdf_title(reader)
+            pages = list(_pdf_pages(reader, seconds))
     except DocumentLoadError:
         raise
     except Exception as error:  # broken files raise anything: KeyError, RecursionError, ...
@@ -118,6 +122,18 @@ READERS: Mapping[str, Reader] = {
     ".pdf": read_pdf,
 }
 """The reader of each suffix, in lower case."""
+
+
+@contextmanager
+def _without_remarks(logger: str) -> Iterator[None]:
+    """Keep a library from logging: its remarks quote the document, terminal escapes and all."""
+    log = logging.getLogger(logger)
+    level = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def _decoded(content: bytes) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import cached_property, lru_cache
 from itertools import chain, islice
 from typing import Any
@@ -103,7 +103,10 @@ class Conversation:
         if at is not None:
             plain[at] = ""
         return cls(
-            tuple({**m, "content": text} for m, text in zip(messages, plain, strict=True)),
+            tuple(
+                {**_plain_fields(message, index), "content": text}
+                for index, (message, text) in enumerate(zip(messages, plain, strict=True))
+            ),
             _joined(list(prompts.values())),
             at,
         )
@@ -585,6 +588,34 @@ def _content(message: Message, index: int) -> str | ContextPrompt | None:
     if isinstance(content, str) and role not in _MODEL:
         check_markers(content)
     return content
+
+
+def _plain_fields(message: Message, index: int) -> dict[str, Any]:
+    """A message in plain data, whose every string can be told: objects have strings of their own.
+
+    Raises:
+        PromptError: a field holds something that is no JSON and cannot be turned into it.
+    """
+
+    def plain(value: Any) -> Any:
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if isinstance(value, str):
+            return str.__str__(value)  # and not one of a class of its own
+        if isinstance(value, list | tuple):
+            return [plain(item) for item in value]
+        if is_dataclass(value) and not isinstance(value, type):
+            value = asdict(value)
+        elif callable(getattr(value, "model_dump", None)):  # of pydantic
+            value = value.model_dump()
+        if isinstance(value, Mapping) and all(isinstance(key, str | int) for key in value):
+            return {plain(key): plain(item) for key, item in value.items()}
+        raise PromptError(
+            f"Message {index} holds a {type(value).__name__} that a chat template cannot be given: "
+            "pass strings, numbers, lists and mappings with strings as keys."
+        )
+
+    return {str(name): plain(item) for name, item in message.items() if name != "content"}
 
 
 def _plain(content: str | ContextPrompt | None) -> str | None:

@@ -25,7 +25,7 @@ from transformers import LlamaConfig
 from rag_middle import ContextPrompt, Document, DocumentCache, RagMiddleModel
 from rag_middle.calibration import Example, LayerSearch, calibrate
 from rag_middle.evaluation import InventedDocuments, Measurement
-from rag_middle.evaluation.runner import run
+from rag_middle.evaluation.trials import run
 from rag_middle.retrieval import FaissIndex, build_index
 from tests.retrieval.embedding import HashingEmbedder
 from tests.tiny_models import build, tiny
@@ -50,7 +50,7 @@ def calibrating(folder: Path) -> None:
     examples = [
         Example(
             question=text,
-            place=0,
+            position=0,
             prompt=ContextPrompt("Read.\n", [Document(text, id=text)], "Who?"),
             answer=" fox",
         )

@@ -210,7 +210,7 @@ def _langchain(model: RagMiddleModel, text: Texts) -> Iterator[tuple[int, ...]]:
     request = ChatRagMiddle(model=model)._request(messages, None, {"documents": documents})
     yield model.encode(request.prompt).input_ids
     llm = RagMiddleLLM(model=model, system=text())
-    options = llm._checked_request([text()], None, {})
+    options = llm._options(None, {})
     yield model.encode(mark(text()) + text(), system=options["system"]).input_ids
 
 

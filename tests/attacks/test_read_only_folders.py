@@ -20,9 +20,7 @@ from rag_middle.demo.corpus import saved_corpus
 from rag_middle.methods.parallel_context.document_states import DocumentStates
 from tests.attacks.hostile import report
 from tests.attacks.test_full_disks import WRITERS, Write, check_index, index
-from tests.demo.conftest import MakeShown, make_shown
-
-__all__ = ["make_shown"]
+from tests.demo.conftest import made_up
 
 pytest.importorskip("faiss")
 pytest.importorskip("matplotlib")
@@ -94,6 +92,6 @@ def test_every_writer_says_so(write: Write, tmp_path: Path) -> None:
     check_refused(write, tmp_path)
 
 
-def test_the_demonstration_says_so(make_shown: MakeShown, tmp_path: Path) -> None:
-    shown = make_shown({"none": [0.4, 0.9, 0.8], "pine": [0.9, 0.9, 0.9]})
+def test_the_demonstration_says_so(tmp_path: Path) -> None:
+    shown = made_up({"none": [0.4, 0.9, 0.8], "pine": [0.9, 0.9, 0.9]})
     check_refused(lambda folder, _: write_demonstration(shown, folder / "demo") and None, tmp_path)

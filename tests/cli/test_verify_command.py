@@ -83,7 +83,7 @@ def test_a_method_unknown_here_gives_exit_status_1(run: Run, wrong: Path) -> Non
 def test_a_directory_of_something_else_gives_exit_status_2(run: Run, tmp_path: Path) -> None:
     shown = run("verify", tmp_path)
     assert shown.status == 2
-    assert shown.err.startswith(f"Error: {tmp_path} has no cases.json.")
+    assert shown.err.startswith(f"Error: '{tmp_path}' has no cases.json.")
 
 
 def test_an_unknown_method_gives_exit_status_2(run: Run) -> None:

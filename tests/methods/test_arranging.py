@@ -292,7 +292,7 @@ def test_a_majority_wins_against_a_better_mean_and_ties_go_to_the_mean() -> None
         (AttentionSorting, {"layers": (0.5,)}, "layers"),
         (AttentionCalibration, {"dummy": ""}, "dummy must be a text"),
         (AttentionCalibration, {"layers": "all"}, "several indices"),
-        (AttnRank, {"profile": (1.0,)}, "at least two places"),
+        (AttnRank, {"profile": (1.0,)}, "at least two positions"),
         (AttnRank, {"profile": (1.0, float("nan"))}, "finite"),
         (AttnRank, {"profile": 3}, "several numbers"),
         (Permutation, {"orders": 0}, "orders must be a whole number"),

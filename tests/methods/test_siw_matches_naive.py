@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rag_middle.attention import applied
+from rag_middle.attention import applied, weights
 from rag_middle.methods import SIW, Compose, PositionalHiddenStates
 from rag_middle.methods.siw import attention as siw_attention
 from rag_middle.methods.siw.areas import document_density
@@ -82,10 +82,10 @@ def test_areas_are_found_in_what_the_last_token_sees(
 ) -> None:
     """A layer with a sliding window hides the documents before it from the last token."""
     model = family_model(family, "eager")
-    weights: list[Tensor] = []
+    rows: list[Tensor] = []
 
     def record(attention: Tensor, *rest: Any) -> Tensor:
-        weights.append(attention)
+        rows.append(attention)
         return document_density(attention, *rest)
 
     monkeypatch.setattr(siw_attention, "document_density", record)
@@ -94,7 +94,7 @@ def test_areas_are_found_in_what_the_last_token_sees(
         prompt_logits(model, LONG)
     attentions = model(input_ids=LONG.ids, output_attentions=True).attentions
     sliding = FAMILIES[family].traits.sliding_layers
-    for layer, (row, attention) in enumerate(zip(weights, attentions, strict=True)):
+    for layer, (row, attention) in enumerate(zip(rows, attentions, strict=True)):
         assert int((row > 0).sum()) == (8 if layer in sliding else LONG.layout.length)
         if not FAMILIES[family].traits.sinks:  # they take another share of every head
             torch.testing.assert_close(row, attention[0, :, -1].mean(0), atol=1e-5, rtol=0)
@@ -112,6 +112,22 @@ def test_both_implementations_weigh_the_initial_token_alike(
         with applied(model, method, [LONG.tokens]):
             logits.append(prompt_logits(model, LONG))
     torch.testing.assert_close(*logits, atol=1e-3, rtol=0)  # float32, weights times 30
+
+
+@pytest.mark.parametrize("family", ["gpt_oss", "gemma2"])
+def test_the_initial_token_is_weighed_alike_where_the_backend_returns_no_weights(
+    family: str, family_model: FamilyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU: attention sinks and soft-capping are in the log-sum-exp then."""
+    model = family_model(family, "eager")
+    method = SIW(alpha_per_document=(0.0, 30.0, 0.4), layers=(0, 1, 2))
+    with applied(model, method, [LONG.tokens]):
+        expected = prompt_logits(model, LONG)
+    attend = weights.base_attention
+    monkeypatch.setattr(weights, "base_attention", lambda call: (attend(call)[0], None))
+    with applied(model, method, [LONG.tokens]):
+        logits = prompt_logits(model, LONG)
+    torch.testing.assert_close(logits, expected, atol=1e-3, rtol=0)  # float32, weights times 30
 
 
 @dataclass

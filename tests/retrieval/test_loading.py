@@ -306,3 +306,12 @@ def test_a_saved_index_is_not_read_as_documents(tmp_path: Path) -> None:
     loaded = load(tmp_path)
     assert [record.source for record in loaded.records] == ["a.txt"]
     assert [str(each) for each in loaded.skipped] == ["index: a saved index, not documents."]
+
+
+def test_a_pdf_says_nothing_on_the_terminal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What pypdf remarks quotes the file."""
+    remarked = pdf("Lyon.").replace(b"/BaseFont /Helvetica", b"/Encoding /#1b#5b31m")
+    load(_write(tmp_path / "a.pdf", remarked))
+    assert capfd.readouterr() == ("", "")
