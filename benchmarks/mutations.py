@@ -439,7 +439,7 @@ FAULTS: tuple[Fault, ...] = (
             "(right + 1) / (len(self.earlier) + 2)",
             "right / max(1, len(self.earlier))",
         ),
-        ("as good as the reference is lost", "if behind <= 0:", "if behind < 0:"),
+        ("gains where the reference was right", 'elif theirs == "0":', 'elif theirs == "1":'),
     ),
     *_faults(
         f"{C}/searches/genetic.py",
@@ -480,7 +480,11 @@ FAULTS: tuple[Fault, ...] = (
     ),
     *_faults(
         f"{LLAMA_INDEX}/packing.py",
-        ("a pack one token too long", "tokens(piece) > size:", "tokens(piece) > size + 1:"),
+        (
+            "the next document not counted",
+            "sum(map(tokens, pack)) + tokens(piece) > size",
+            "sum(map(tokens, pack)) > size",
+        ),
     ),
     *_faults(
         f"{LLAMA_INDEX}/nodes.py",

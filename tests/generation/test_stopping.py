@@ -154,6 +154,9 @@ def test_a_beam_search_stops_at_stop_strings(model: RagMiddleModel, prompt: Cont
     stop = free.text[3:5]
     ended = model.generate(prompt, max_new_tokens=12, num_beams=3, stop=stop)
     assert stop not in ended.text
+    assert "Question" not in free.text  # which the prompt holds
+    undisturbed = model.generate(prompt, max_new_tokens=12, num_beams=3, stop="Question")
+    assert undisturbed.token_ids == free.token_ids
 
 
 def test_cancelling_ends_generation_with_what_there_is(

@@ -186,7 +186,8 @@ def test_groups_find_nearly_what_comparing_with_all_finds() -> None:
     ]
     assert np.mean(shared) / 10 > 0.95
     assert np.array_equal(grouped.keys(), np.arange(6000))
-    assert [len(row) for row in grouped.search(vectors[:2], 5999)] == [5999, 5999]
+    for row in grouped.search(vectors[:2], 5999):  # more than the groups searched at first hold
+        assert len({key for key, _ in row} - {-1}) == 5999
 
 
 def test_auto_groups_vectors_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:

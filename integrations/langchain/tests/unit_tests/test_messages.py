@@ -211,6 +211,8 @@ def test_documents_can_come_with_the_call(tiny: Any, given: list[Any]) -> None:
     assert tiny.sent.text == f"<s>{expected}<|im_start|>assistant\n"
     model.bind(documents=given).invoke("Which?")
     assert tiny.sent.documents == TEXTS
+    model.invoke([HumanMessage("Hello"), AIMessage("Hi"), HumanMessage("Which?")], documents=given)
+    assert turn("user", "\n\n".join([*TEXTS, "Which?"])) in tiny.sent.text  # the last message
 
 
 @pytest.mark.parametrize("given", ["one string", Document("a"), [1], 3])
