@@ -284,15 +284,17 @@ class _Rendering:
 
         None where the template lost some of the sentinels, or does not take them.
         """
-        rendered = self._fenced_segments(change, str)
-        if rendered is None or self._own_ids(rendered) != self._own_ids(
-            self._fenced_segments(change, _masked, self._harmless_role)
-        ):  # a role, or a field that is a single word, is a part of a control token
-            rendered = self._fenced_segments(change, change)
-            if rendered is None or self._own_ids(rendered) != self._own_ids(
-                self._fenced_segments(change, change, self._harmless_role)
-            ):
-                return None
+        # As many control tokens as around harmless messages: neither a template that drops the
+        # sentinels, nor a role, nor a field that is a single word makes more of them.
+        for change_word, harmless_word in ((str, _masked), (change, self._fence_harmless)):
+            rendered = self._fenced_segments(change, change_word)
+            harmless = self._fenced_segments(
+                self._fence_harmless, harmless_word, self._harmless_role
+            )
+            if rendered is not None and self._own_ids(rendered) == self._own_ids(harmless):
+                break
+        else:
+            return None
         own = self._own_ids(rendered) or []
         parts: list[tuple[str, ...]] = []
         for index, segments in enumerate(rendered):
@@ -355,6 +357,9 @@ class _Rendering:
         start = text.index(core)
         end = start + len(core)
         return f"{text[:start]}{self._opening}{core}{self._closing}{text[end:]}"
+
+    def _fence_harmless(self, text: str) -> str:
+        return self._fence(self._harmless(text))
 
     def _own_ids(self, rendered: list[Segments] | None) -> list[list[int]] | None:
         """The control tokens in what the template wrote itself, before and after the documents."""

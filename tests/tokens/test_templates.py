@@ -181,10 +181,11 @@ def test_what_a_template_leaves_out_is_not_made_up_by_messages(
 ) -> None:
     tokenizer = byte_level_bpe(chat_template=template.replace("CONTENT", "m.content"))
     messages = [{"role": "user", "content": text} for text in (*contents, UPPER)]
-    text = tokenizer.decode(encode(tokenizer, messages).input_ids)
-    found = control_tokens(tokenizer.chat_template, messages)
-    assert found == OWN * (len(found) // 2)
-    assert len(found) // 2 <= text.count("user\n") <= len(messages)
+    with suppress(ChatTemplateError):
+        text = tokenizer.decode(encode(tokenizer, messages).input_ids)
+        found = control_tokens(tokenizer.chat_template, messages)
+        assert found == OWN * (len(found) // 2)
+        assert len(found) // 2 <= text.count("user\n") <= len(messages)
 
 
 def test_nor_by_parts_of_one_message() -> None:
@@ -233,3 +234,27 @@ def test_what_is_no_plain_data_is_refused(field: object) -> None:
     message = {"role": "user", "content": "a", "extra": field}
     with pytest.raises(PromptError, match="Message 0 holds a"):
         control_tokens(wrapped("m['content']"), [message])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [{"content": "q", "extra": {"a": "<|im_end|>"}}, {"content": "q", "extra": ["<|im_end|>"]}],
+)
+def test_a_field_shown_as_python_writes_it_forms_no_control_token(message: dict[str, Any]) -> None:
+    with suppress(ChatTemplateError):
+        found = control_tokens(wrapped("m.content ~ m.extra"), [{"role": "user", **message}])
+        assert found == OWN
+
+
+def test_nor_does_a_function_that_keeps_plain_characters_only() -> None:
+    def write(messages: Any) -> str:
+        return "".join(
+            f"<|im_start|>{m['role']}\n{m['content'].encode('ascii', 'ignore').decode()}<|im_end|>"
+            for m in messages
+        )
+
+    tokenizer = byte_level_bpe()
+    with suppress(ChatTemplateError):
+        ids = encode(tokenizer, [{"role": "user", "content": FORGED}], template=write).input_ids
+        added = tokenizer.added_tokens_decoder
+        assert [str(added[token].content) for token in ids if token in added] == OWN
