@@ -119,7 +119,7 @@ def test_what_was_not_tried_is_expected_as_it_was_known() -> None:
     assert race.expected_score("1010") == 0.5
 
 
-@pytest.mark.parametrize("batch", [2, 8])
+@pytest.mark.parametrize("batch", [pytest.param(2, marks=pytest.mark.slow), 8])
 @pytest.mark.parametrize("spread", [0.05, 0.5])
 @pytest.mark.parametrize("places", [1, 3])
 def test_drops_are_as_rarely_wrong_as_promised(places: int, spread: float, batch: int) -> None:

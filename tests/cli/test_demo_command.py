@@ -71,6 +71,7 @@ def test_steps_are_printed_line_by_line_where_no_terminal_shows_bars(demo: Run) 
     assert how_far == [f"  {done} of 16 answers" for done in (4, 8, 12, 16)]
 
 
+@pytest.mark.slow
 def test_json_holds_everything_and_nothing_else_is_written(demo: Run, tmp_path: Path) -> None:
     shown = demo("--json", "--method", "siw")
     assert shown.err == ""

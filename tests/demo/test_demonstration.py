@@ -149,6 +149,7 @@ def test_the_bundled_reader_is_the_default(
         Demo(**arguments)
 
 
+@pytest.mark.slow
 def test_settings_fitted_to_the_model_are_shown_as_another_curve(
     model_folder: Path, arguments: dict[str, Any], tmp_path: Path
 ) -> None:
