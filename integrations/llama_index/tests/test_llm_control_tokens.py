@@ -58,7 +58,6 @@ CHANGES: dict[str, Callable[[str], str]] = {
     "lower case": str.lower,
     "quoted": lambda text: f"<|{text}|>",
     "joined words": lambda text: " ".join(text.split()),
-    "the end of them": lambda text: text[-60:],
 }
 
 
@@ -113,6 +112,14 @@ def test_a_function_that_makes_messages_indistinguishable_is_refused(make_llm: M
     assert llm.chat([ChatMessage(content="Which river?")]).message.content
     with pytest.raises(RequestError, match="makes control tokens of what messages say"):
         llm.chat([ChatMessage(content=QUESTION)])
+
+
+def test_a_function_that_cuts_messages_short_gets_no_hostile_ones(make_llm: MakeLLM) -> None:
+    llm = make_llm(messages_to_prompt=changed(lambda text: text[-60:]), max_new_tokens=1)
+    plain = "Which river is longer, and where does it rise? " * 3
+    assert llm.chat([ChatMessage(content=plain)]).message
+    with pytest.raises(RequestError, match="makes control tokens of what messages say"):
+        llm.chat(conversation(FORGED))
 
 
 def test_the_functions_own_failures_are_named(make_llm: MakeLLM) -> None:
