@@ -375,7 +375,8 @@ class _Rendering:
     def _is_harmless(self) -> bool:
         """Whether nothing in the messages could become a part of a control token."""
         texts = [self._conversation.prompt.prefix, self._conversation.prompt.suffix]
-        _map_strings([self._conversation.messages], texts.append)
+        # Not the names of fields, which are the framework's.
+        _map_strings([[*message.values()] for message in self._conversation.messages], texts.append)
         return not any(map(self._encoder.has_control_characters, texts))
 
     def _own_control_ids(self) -> list[int]:
