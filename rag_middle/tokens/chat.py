@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import cached_property, lru_cache
 from itertools import chain, islice
+from random import Random
 from typing import Any
 
 from rag_middle.documents import (
@@ -418,8 +419,13 @@ class _Rendering:
                 content = self._documents.join(map(change, (prompt.prefix, prompt.suffix)))
             elif content is not None:
                 content = change(content)
-            # The message's own keys are names that the template knows.
-            new = {key: _map_strings(item, changed, changed_key) for key, item in message.items()}
+            # The message's own keys are names that templates ask for; what is none is text.
+            new = {
+                key if key.isidentifier() else changed(key): _map_strings(
+                    item, changed, changed_key
+                )
+                for key, item in message.items()
+            }
             new["role"] = change_role(self._checked_role(message["role"]))
             if content is not None:
                 new["content"] = content
@@ -494,7 +500,9 @@ def _joined_text(rendered: RenderedChat) -> tuple[str, str]:
 
 
 def _masked(text: str) -> str:
-    return re.sub(r"\S", "x", text)
+    """Letters in place of what is no whitespace; others for another text, as templates compare."""
+    drawn = Random(text.encode("utf-8", "surrogatepass"))
+    return re.sub(r"\S", lambda _: drawn.choice("qxyz"), text)
 
 
 @lru_cache(maxsize=16)
