@@ -10,6 +10,7 @@ from rag_middle.wording import WordedException
 
 __all__ = [
     "BackendFallbackWarning",
+    "ChatTemplateWarning",
     "MissingDocumentsWarning",
     "ProfileWarning",
     "UnreadMarkersWarning",
@@ -26,6 +27,10 @@ class MissingDocumentsWarning(WordedException, UserWarning):
 
 class BackendFallbackWarning(WordedException, UserWarning):
     """The attention backend asked for is not installed; another one runs."""
+
+
+class ChatTemplateWarning(WordedException, UserWarning):
+    """A prompt is not exactly what its chat template writes, so that messages stay inert."""
 
 
 class ProfileWarning(WordedException, UserWarning):

@@ -22,6 +22,7 @@ from rag_middle.generation.streaming import GenerationStream
 from rag_middle.methods.parallel_context import DocumentCache
 from rag_middle.notices import (
     BackendFallbackWarning,
+    ChatTemplateWarning,
     MissingDocumentsWarning,
     ProfileWarning,
     UnreadMarkersWarning,
@@ -35,6 +36,7 @@ from rag_middle.options import (
 
 __all__ = [
     "BackendFallbackWarning",
+    "ChatTemplateWarning",
     "DocumentCache",
     "DroppedDocument",
     "EncodeKwargs",

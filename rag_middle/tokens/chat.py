@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import cached_property, lru_cache
@@ -27,6 +28,7 @@ from rag_middle.documents import (
     unmark,
 )
 from rag_middle.errors import ChatTemplateError, PromptError
+from rag_middle.notices import ChatTemplateWarning, warn_caller
 from rag_middle.options import TemplateFunction
 from rag_middle.tokens.text import TextEncoder, Tokenizer
 from rag_middle.wording import Argument
@@ -50,6 +52,13 @@ _WORD = re.compile(r"[\w-]+")
 
 #: Text of a rendered conversation: whether messages say it, and the text.
 Segments = list[tuple[bool, str]]
+
+_NOT_EXACT = (
+    "The {} decides by how a message begins, ends or how long it is, and the messages hold "
+    "characters of control tokens. To keep these text, it was given sentinels around messages: "
+    "the prompt differs from what it writes without them, perhaps by a space only. Compare the "
+    "decoded TokenizedPrompt.input_ids with tokenizer.apply_chat_template(..., tokenize=False)."
+)
 
 _PROBE = "\uf8ff"  # a text that no template writes by itself
 
@@ -229,7 +238,7 @@ class _Rendering:
     out, wrap in its own text. So sentinels stand around what messages say, and whatever the
     template made of the text between them is inert. Where sentinels change what the template
     decides, the plain rendering is taken instead if the messages hold nothing that a control
-    token is written with.
+    token is written with, or the template's own control tokens can be told in it.
 
     Args:
         write: the template.
@@ -261,17 +270,28 @@ class _Rendering:
         self._documents, self._cut, self._opening, self._closing = _absent_characters(4, *strings)
 
     def render(self) -> RenderedChat:
-        """The conversation as the template writes it, or as near to that as is safe."""
+        """The conversation as the template writes it, or as near to that as is safe.
+
+        Warns:
+            ChatTemplateWarning: it is not exactly as the template writes it.
+        """
         plain = self._split(self._apply(self._messages(str, str)))
-        fenced = self._render_fenced(self._fence)
-        if fenced is not None and _joined_text(fenced) == _joined_text(plain):
-            return fenced
+        texts = ["".join(part) for part in (plain.before, plain.after)]
+        # Where the template looks for control tokens in contents, it finds none in the second.
+        fenced = self._fenced(self._fence) or self._fenced(
+            lambda text: self._fence(self._inert(text))
+        )
+        if fenced is not None and [*map(_joined_text, fenced)] == texts[: len(fenced)]:
+            return self._inert_chat(fenced)
         if self._is_harmless() and self._control_ids(plain) == self._own_control_ids():
             return plain
-        # Where the template looks for control tokens in contents, it shall find none.
-        fenced = fenced or self._render_fenced(lambda text: self._fence(self._inert(text)))
         if fenced is not None:
-            return fenced
+            aligned = [*map(self._aligned, fenced, texts)]
+            exact = [segments for segments in aligned if segments is not None]
+            if len(exact) == len(fenced):
+                return self._inert_chat(exact)
+            warn_caller(ChatTemplateWarning(_NOT_EXACT.format(self._name)))
+            return self._inert_chat(fenced)
         raise ChatTemplateError(
             f"The {self._name} makes control tokens of what messages say: of a role "
             f"({[message['role'] for message in self._conversation.messages]}), another field, or "
@@ -280,8 +300,8 @@ class _Rendering:
             "formatting them is fine), without removing unusual characters."
         )
 
-    def _render_fenced(self, change: Callable[[str], str]) -> RenderedChat | None:
-        """With sentinels around what messages say, inert there whatever the template did to it.
+    def _fenced(self, change: Callable[[str], str]) -> list[Segments] | None:
+        """Text before and after the documents, with sentinels around what messages say.
 
         None where the template lost some of the sentinels, or does not take them.
         """
@@ -292,11 +312,46 @@ class _Rendering:
             harmless = self._fenced_segments(
                 self._fence_harmless, harmless_word, self._harmless_role
             )
-            if rendered is not None and self._own_ids(rendered) == self._own_ids(harmless):
-                break
-        else:
+            if rendered is None or harmless is None:
+                continue
+            if self._own_ids(rendered) == self._own_ids(harmless):
+                return rendered
+        return None
+
+    def _aligned(self, fenced: Segments, plain: str) -> Segments | None:
+        """`plain` in segments, with the template's control tokens where its own texts are.
+
+        These are the texts of `fenced` with control tokens. None unless they stand in `plain` in
+        their order, in one way only, and messages hold every other control token there.
+        """
+        is_own = [
+            not inside and bool(self._own_ids([[(False, text)]])[0]) for inside, text in fenced
+        ]
+        own = [text for is_own_text, (_, text) in zip(is_own, fenced, strict=True) if is_own_text]
+        places = _only_places(own, plain, is_own[:1] == [True], is_own[-1:] == [True])
+        if places is None:
             return None
-        own = self._own_ids(rendered) or []
+        segments: Segments = []
+        end = 0
+        for place, text in zip(places, own, strict=True):
+            segments += [(True, plain[end:place]), (False, text)]
+            end = place + len(text)
+        segments.append((True, plain[end:]))
+        return segments if self._is_said(segments) else None
+
+    def _is_said(self, segments: Segments) -> bool:
+        """Whether messages hold the control tokens between the template's own."""
+        texts = [self._conversation.prompt.prefix, self._conversation.prompt.suffix]
+        _map_strings([*self._conversation.messages], texts.append)
+        said = self._encoder.encode(texts, continues=True)
+        between = self._encoder.encode(
+            [text for inside, text in segments if inside], continues=True
+        )
+        return Counter(self._encoder.control_ids(between)) <= Counter(said)
+
+    def _inert_chat(self, rendered: list[Segments]) -> RenderedChat:
+        """Pieces in which what messages say is inert, whatever the template did to it."""
+        own = self._own_ids(rendered)
         parts: list[tuple[str, ...]] = []
         for index, segments in enumerate(rendered):
             text = "".join(
@@ -362,10 +417,8 @@ class _Rendering:
     def _fence_harmless(self, text: str) -> str:
         return self._fence(self._harmless(text))
 
-    def _own_ids(self, rendered: list[Segments] | None) -> list[list[int]] | None:
+    def _own_ids(self, rendered: list[Segments]) -> list[list[int]]:
         """The control tokens in what the template wrote itself, before and after the documents."""
-        if rendered is None:
-            return None
         return [
             self._encoder.control_ids(
                 self._encoder.encode([t for inside, t in part if not inside], continues=index > 0)
@@ -495,8 +548,44 @@ class _Rendering:
         return text
 
 
-def _joined_text(rendered: RenderedChat) -> tuple[str, str]:
-    return "".join(rendered.before), "".join(rendered.after)
+def _joined_text(segments: Segments) -> str:
+    return "".join(text for _, text in segments)
+
+
+def _only_places(texts: list[str], whole: str, at_start: bool, at_end: bool) -> list[int] | None:
+    """Where `texts` stand in `whole`, one after the other; None if nowhere or in several ways.
+
+    Args:
+        texts: none of them empty.
+        whole: to look in.
+        at_start: whether the first text has to begin `whole`.
+        at_end: whether the last text has to end it.
+    """
+    first = _first_places(texts, whole, at_start, at_end)
+    mirrored = [text[::-1] for text in reversed(texts)]
+    last = _first_places(mirrored, whole[::-1], at_end, at_start)
+    if first is None or last is None:
+        return None
+    ends = [len(whole) - place for place in reversed(last)]
+    return (
+        first
+        if ends == [place + len(text) for place, text in zip(first, texts, strict=True)]
+        else None
+    )
+
+
+def _first_places(texts: list[str], whole: str, at_start: bool, at_end: bool) -> list[int] | None:
+    places: list[int] = []
+    end = 0
+    for index, text in enumerate(texts):
+        place = whole.find(text, end)
+        if at_end and index == len(texts) - 1:
+            place = len(whole) - len(text) if whole.endswith(text) else -1
+        if place < end or (at_start and index == 0 and place > 0):
+            return None
+        places.append(place)
+        end = place + len(text)
+    return places
 
 
 def _masked(text: str) -> str:

@@ -80,6 +80,7 @@ def encode(
 
     Warns:
         UnreadMarkersWarning: of document markers that `mark` has not made: they are text.
+        ChatTemplateWarning: the prompt is not exactly what the chat template writes.
     """
     encoder = TextEncoder(tokenizer)
     if isinstance(prompt, str):

@@ -151,6 +151,7 @@ def changing_template(draw: Random) -> str:
     return f"{{% for m in messages %}}<|im_start|>{role}\n{written}<|im_end|>\n{{% endfor %}}"
 
 
+@pytest.mark.filterwarnings("ignore::rag_middle.notices.ChatTemplateWarning")
 @pytest.mark.parametrize("kind", ["byte-level", "byte-level, lower case", "metaspace, never"])
 def test_templates_that_change_text_write_no_control_token_of_it(kind: str) -> None:
     tokenizer = TOKENIZERS[kind]()

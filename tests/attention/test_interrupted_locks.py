@@ -75,14 +75,14 @@ def after_an_error(model: Any) -> None:
 
 
 @contextmanager
-def taken_by_another_thread(model: nn.Module, seconds: float) -> Iterator[None]:
-    """So that whoever wants the model has to wait for so long."""
+def taken_by_another_thread(model: nn.Module, held: Callable[[], object]) -> Iterator[None]:
+    """So that whoever wants the model has to wait until `held` returns."""
     taken = threading.Event()
 
     def take() -> None:
         with model_lock(model):
             taken.set()
-            time.sleep(seconds)
+            held()
 
     thread = threading.Thread(target=take)
     thread.start()
@@ -112,7 +112,9 @@ def test_whenever_it_comes(use: Callable[[nn.Module], None], waiting: bool) -> N
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     before, places = sys.gettrace(), 0
     for due in count(1):
-        with taken_by_another_thread(model, 0.004) if waiting else nullcontext():
+        with (
+            taken_by_another_thread(model, lambda: time.sleep(0.004)) if waiting else nullcontext()
+        ):
             trace = Interrupting(due)
             sys.settrace(trace)
             try:
@@ -131,13 +133,15 @@ def test_whenever_it_comes(use: Callable[[nn.Module], None], waiting: bool) -> N
 
 def test_while_another_thread_has_the_model() -> None:
     model = nn.Linear(2, 2)
-    with taken_by_another_thread(model, 0.3):
+    interrupted = threading.Event()
+    with taken_by_another_thread(model, interrupted.wait):
         lock = model_lock(model)
         assert not lock.acquire(blocking=False)
         assert not lock.acquire(timeout=0.01)
         threading.Timer(0.05, _thread.interrupt_main).start()
         with pytest.raises(KeyboardInterrupt):
             lock.acquire()
+        interrupted.set()
         assert not lock.is_owned()
         assert lock.acquire(timeout=60)
         assert lock.is_owned()
