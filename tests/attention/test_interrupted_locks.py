@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import dis
+import signal
 import sys
 import threading
 import time
@@ -74,6 +75,14 @@ def after_an_error(model: Any) -> None:
         raise ZeroDivisionError
 
 
+@pytest.fixture
+def _ctrl_c() -> Iterator[None]:
+    """Ctrl-C raises, also where the tests were started in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @contextmanager
 def taken_by_another_thread(model: nn.Module, held: Callable[[], object]) -> Iterator[None]:
     """So that whoever wants the model has to wait until `held` returns."""
@@ -131,6 +140,7 @@ def test_whenever_it_comes(use: Callable[[nn.Module], None], waiting: bool) -> N
     report(f"{use.__name__}: Ctrl-C at {places} places")
 
 
+@pytest.mark.usefixtures("_ctrl_c")
 def test_while_another_thread_has_the_model() -> None:
     model = nn.Linear(2, 2)
     interrupted = threading.Event()
