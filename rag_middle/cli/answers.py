@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rag_middle.cli.console import console, print_json, print_text, quiet_progress_bars
+from rag_middle.cli.options import placed
 
 if TYPE_CHECKING:
     from rag_middle.documents import ContextPrompt
@@ -21,13 +22,12 @@ __all__ = [
 ]
 
 
-def load_model(name: str, *, device: str | None = None, **how: Any) -> RagMiddleModel:
+def load_model(name: str, **how: Any) -> RagMiddleModel:
     """The model and its tokenizer, under a method; progress bars on a terminal only.
 
     Args:
         name: directory or hub name.
-        device: as on the command line, ``auto`` included.
-        how: more arguments of ``RagMiddleModel.from_pretrained``.
+        how: arguments of ``RagMiddleModel.from_pretrained``; device as on the command line.
 
     Raises:
         RagMiddleError: it cannot be loaded, or cannot take the method.
@@ -37,9 +37,7 @@ def load_model(name: str, *, device: str | None = None, **how: Any) -> RagMiddle
 
     quiet_progress_bars()
     with loading_errors(name):
-        if device == "auto":
-            return RagMiddleModel.from_pretrained(name, device_map="auto", **how)
-        return RagMiddleModel.from_pretrained(name, device=device, **how)
+        return RagMiddleModel.from_pretrained(name, **placed(how))
 
 
 def show_prompt(model: RagMiddleModel, tokens: TokenizedPrompt) -> None:

@@ -22,6 +22,7 @@ from rag_middle.cli.options import (
     MethodOptionsOption,
     flag,
     generation_flags,
+    placed,
 )
 from rag_middle.errors import IndexFormatError, PromptError, RetrievalConfigError
 
@@ -162,7 +163,6 @@ def open_answerer(
     method_option: Iterable[str] = (),
     prompt_template: Path | None = None,
     max_file_mib: int | None = None,
-    device: str | None = None,
     **how: Any,
 ) -> tuple[Answerer, Built | None]:
     """Everything loaded; and what indexing did, where documents were indexed.
@@ -179,8 +179,7 @@ def open_answerer(
         method_option: its parameters, as on the command line.
         prompt_template: file, or None for the model's own.
         max_file_mib: larger files are skipped.
-        device: as on the command line, ``auto`` included.
-        how: more arguments of ``Answerer.over``.
+        how: more arguments of ``Answerer.over``; device as on the command line.
     """
     from rag_middle.retrieval import check_exists
 
@@ -213,9 +212,7 @@ def open_answerer(
         max_file_bytes=None if max_file_mib is None else max_file_mib * 2**20,
         prompt_template=template,
         on_index=on_index,
-        device=None if device == "auto" else device,
-        device_map=device if device == "auto" else None,
-        **how,
+        **placed(how),
     )
     if model is None and not quiet:
         tell("Note", "dim", f"answers come from the bundled reader, {_READS}; see --model.")

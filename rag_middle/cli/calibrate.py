@@ -15,13 +15,22 @@ import typer
 
 from rag_middle.cli.checks import check_output_folder, check_readable
 from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting, tell
-from rag_middle.cli.diagnose import chosen_task, load, progress_bar
 from rag_middle.cli.flags import flags_of
+from rag_middle.cli.measuring import (
+    QUESTIONS_PANEL,
+    BatchSizeOption,
+    DataOption,
+    DocumentsOption,
+    ModelOption,
+    TaskOption,
+    chosen_task,
+    load,
+    progress_bar,
+)
 from rag_middle.cli.method_options import parse_method_options
 from rag_middle.cli.options import (
     LOADING,
     METHOD_PANEL,
-    MODEL_PANEL,
     OUTPUT_PANEL,
     generation_flags,
     with_flags,
@@ -35,7 +44,6 @@ if TYPE_CHECKING:
 
 __all__ = ["calibrate"]
 
-QUESTIONS_PANEL = "Questions"
 SEARCH_PANEL = "Search"
 
 
@@ -75,43 +83,10 @@ def calibrate(
             rich_help_panel=METHOD_PANEL,
         ),
     ],
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            "-m",
-            help="Directory or hub name. Default: the bundled reader.",
-            show_default=False,
-            rich_help_panel=MODEL_PANEL,
-        ),
-    ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="Questions with the document that answers them, as JSON lines. Default: questions "
-            "about invented documents.",
-            show_default=False,
-            rich_help_panel=QUESTIONS_PANEL,
-        ),
-    ] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(
-            help="What the questions are. Default: what --data looks like.",
-            show_default=False,
-            rich_help_panel=QUESTIONS_PANEL,
-        ),
-    ] = None,
-    documents: Annotated[
-        int | None,
-        typer.Option(
-            min=2,
-            help="Documents in a prompt. Default: what the data or the task has; 20 for the "
-            "bundled reader.",
-            show_default=False,
-            rich_help_panel=QUESTIONS_PANEL,
-        ),
-    ] = None,
+    model: ModelOption = None,
+    data: DataOption = None,
+    task: TaskOption = None,
+    documents: DocumentsOption = None,
     questions: Annotated[
         int | None,
         typer.Option(
@@ -194,9 +169,7 @@ def calibrate(
             rich_help_panel=SEARCH_PANEL,
         ),
     ] = Backend.processes,
-    batch_size: Annotated[
-        int, typer.Option(min=1, help="Prompts per forward pass.", rich_help_panel=MODEL_PANEL)
-    ] = 8,
+    batch_size: BatchSizeOption = 8,
     shape: dict[str, Any],
     loading: dict[str, Any],
     out: Annotated[
@@ -251,7 +224,7 @@ def calibrate(
         # Few processors compute bfloat16, in which the bundled reader is stored, faster.
         if model is None and loading["dtype"] == "auto":
             loading["dtype"] = "float32"
-        loaded = load(model, **{"device": None, **loading})
+        loaded = load(model, **loading)
         searched, held = drawn(chat=uses_chat_template(loaded.tokenizer, shape["template"]))
         count = workers or _fitting_workers(loaded.model)
         team = None

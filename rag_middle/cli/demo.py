@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,20 +21,16 @@ from rag_middle.cli.console import (
     quiet_progress_bars,
     reporting,
 )
-from rag_middle.cli.diagnose import command_line, progress_bar
 from rag_middle.cli.flags import flags_of
+from rag_middle.cli.measuring import command_line, progress_bar
 from rag_middle.cli.method_options import parse_method_options
 from rag_middle.cli.options import (
+    LOADING,
     OUTPUT_PANEL,
-    AttnImplementationOption,
-    ContextWindowOption,
-    DeviceOption,
-    Dtype,
-    DtypeOption,
     MethodOption,
     MethodOptionsOption,
-    RevisionOption,
-    TrustRemoteCodeOption,
+    placed,
+    with_flags,
 )
 
 if TYPE_CHECKING:
@@ -47,7 +43,9 @@ __all__ = ["demo"]
 _ANSWER_WIDTH = 48  # characters of an answer in a table of the terminal
 
 
+@with_flags(loading=LOADING)
 def demo(
+    *,
     model: ModelOption = None,
     method: MethodOption = "pine",
     method_option: MethodOptionsOption = None,
@@ -61,12 +59,7 @@ def demo(
         int, typer.Option(min=2, help="Documents of a prompt.", rich_help_panel=RETRIEVAL_PANEL)
     ] = 20,
     embedder: EmbedderOption = None,
-    context_window: ContextWindowOption = None,
-    dtype: DtypeOption = Dtype.auto,
-    device: DeviceOption = None,
-    attn_implementation: AttnImplementationOption = None,
-    revision: RevisionOption = None,
-    trust_remote_code: TrustRemoteCodeOption = False,
+    loading: dict[str, Any],
     out: Annotated[
         Path,
         typer.Option(
@@ -110,13 +103,7 @@ def demo(
             documents=top_k,
             on_index=None if as_json else _show_index,
             embedder=embedder,
-            context_window=context_window,
-            dtype=dtype.value,
-            device=None if device == "auto" else device,
-            device_map=device if device == "auto" else None,
-            attn_implementation=attn_implementation,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
+            **placed(loading),
         )
         if not as_json:
             _show_start(started)

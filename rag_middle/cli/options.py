@@ -23,19 +23,11 @@ __all__ = [
     "OUTPUT_PANEL",
     "PROMPT_PANEL",
     "TEXT_PANEL",
-    "AttnImplementationOption",
-    "ContextWindowOption",
-    "DeviceOption",
-    "Dtype",
-    "DtypeOption",
     "MethodOption",
     "MethodOptionsOption",
-    "RevisionOption",
-    "Template",
-    "TemplateOption",
-    "TrustRemoteCodeOption",
     "flag",
     "generation_flags",
+    "placed",
     "shape_of",
     "with_flags",
 ]
@@ -176,6 +168,14 @@ LOADING: Group = (
 )
 """How a model is loaded."""
 
+
+def placed(loading: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of ``from_pretrained`` for flags of `LOADING`: auto is a device map there."""
+    if loading.get("device") != "auto":
+        return loading
+    return {**loading, "device": None, "device_map": "auto"}
+
+
 _PROMPT_OPTIONS = ("template", "system", "on_overflow", "on_missing_documents")
 GENERATION = (
     *_PROMPT_OPTIONS,
@@ -224,20 +224,3 @@ def _declared_flag(declaration: Declaration, default: Any) -> Parameter:
 def shape_of(options: dict[str, Any]) -> dict[str, Any]:
     """Those of the options that say how text becomes tokens."""
     return {name: options[name] for name in ("template", "system") if name in options}
-
-
-class Template(StrEnum):
-    """The choices of ``--template``, for commands that take no other option of a request."""
-
-    auto = "auto"
-    chat = "chat"
-    raw = "raw"
-
-
-TemplateOption = Annotated[
-    Template,
-    typer.Option(
-        help="Use the tokenizer's chat template. auto: if it has one.",
-        rich_help_panel=PROMPT_PANEL,
-    ),
-]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting
-from rag_middle.cli.diagnose import progress_bar
 from rag_middle.cli.flags import flags_of
+from rag_middle.cli.measuring import progress_bar
 
 if TYPE_CHECKING:
     from rag_middle.verify import VerificationReport

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rag_middle.cli.diagnose import chosen_task
+from rag_middle.cli.measuring import chosen_task
 from rag_middle.evaluation import InventedDocuments
 from tests.cli.conftest import Run
 from tests.cli.killing import killed_on_its_way

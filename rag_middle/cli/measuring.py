@@ -1,0 +1,152 @@
+"""What commands that measure a model share: its questions, loading it, a bar."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rag_middle.cli.console import console
+from rag_middle.cli.options import MODEL_PANEL
+
+if TYPE_CHECKING:
+    from rag_middle.evaluation import Task
+    from rag_middle.generation import RagMiddleModel
+
+__all__ = [
+    "QUESTIONS_PANEL",
+    "BatchSizeOption",
+    "DataOption",
+    "DocumentsOption",
+    "ModelOption",
+    "TaskOption",
+    "chosen_task",
+    "command_line",
+    "load",
+    "progress_bar",
+]
+
+QUESTIONS_PANEL = "Questions"
+_READER_DOCUMENTS = 20
+
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        "-m",
+        help="Directory or hub name. Default: the bundled reader.",
+        show_default=False,
+        rich_help_panel=MODEL_PANEL,
+    ),
+]
+DataOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Questions with the document that answers them, as JSON lines. Default: questions "
+        "about invented documents.",
+        show_default=False,
+        rich_help_panel=QUESTIONS_PANEL,
+    ),
+]
+TaskOption = Annotated[
+    str | None,
+    typer.Option(
+        help="What the questions are. Default: what --data looks like.",
+        show_default=False,
+        rich_help_panel=QUESTIONS_PANEL,
+    ),
+]
+DocumentsOption = Annotated[
+    int | None,
+    typer.Option(
+        min=2,
+        help="Documents in a prompt. Default: what the data or the task has; 20 for the "
+        "bundled reader.",
+        show_default=False,
+        rich_help_panel=QUESTIONS_PANEL,
+    ),
+]
+BatchSizeOption = Annotated[
+    int, typer.Option(min=1, help="Prompts per forward pass.", rich_help_panel=MODEL_PANEL)
+]
+
+
+def load(name: str | None, **options: Any) -> RagMiddleModel:
+    """The model of that name, or the bundled reader; `options` as on the command line."""
+    from rag_middle.cli.answers import load_model
+
+    if name is None:
+        from rag_middle.reader import reader_path
+
+        name = str(reader_path())
+    return load_model(name, **options)
+
+
+def chosen_task(
+    name: str | None, data: Path | None, documents: int | None, *, bundled: bool
+) -> Task:
+    """The task of that name or data; about invented documents where neither is given."""
+    from rag_middle.evaluation.tasks import make_task, task_for_file
+
+    options: dict[str, Any] = {} if documents is None else {"documents": documents}
+    if data is not None:
+        if name is None:
+            return task_for_file(data, **options)
+        return make_task(name, {"data": data, **options})
+    name = name or "invented_documents"
+    if name == "key_value_retrieval" and documents is not None:
+        options = {"keys": documents}
+    if name == "invented_documents" and bundled:
+        options["cited"] = True  # the bundled reader names the document before the answer
+        # With fewer its accuracy is almost the same at every position: nothing to measure.
+        options.setdefault("documents", _READER_DOCUMENTS)
+    return make_task(name, options)
+
+
+@contextmanager
+def progress_bar(what: str, *, hidden: bool) -> Iterator[Callable[..., None]]:
+    """A bar on standard error with the time left; nothing where that is no terminal.
+
+    Yields:
+        A function of the number done, the number of all, and perhaps what is done now.
+    """
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    bar = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console(stderr=True),
+        transient=True,
+        disable=hidden or not sys.stderr.isatty(),
+    )
+    with bar:
+        task = bar.add_task(what, total=None)
+
+        def update(done: int, total: int, now: str = "") -> None:
+            # What earlier runs have asked took no time of this one; another total is another run.
+            if bar.tasks[task].total != total:
+                bar.reset(task, total=total, completed=done)
+            bar.update(task, completed=done, description=f"{what} {now}".rstrip())
+
+        yield update
+
+
+def command_line() -> str:
+    """The command under way, to be shown in its report."""
+    return shlex.join(["rag-middle", *sys.argv[1:]])
