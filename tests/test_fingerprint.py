@@ -227,6 +227,7 @@ def test_hooks_on_all_modules_count(model: PreTrainedModel) -> None:
     assert fingerprint(model) == before
 
 
+@pytest.mark.slow
 def test_compiling_and_running_keeps_it(model: Any) -> None:
     compiled: Any = torch.compile(model, backend="eager")
     before = fingerprint(compiled)

@@ -151,6 +151,7 @@ LEFT_OUT = {
 }
 
 
+@pytest.mark.slow
 def test_hostile_files_are_left_out_with_a_reason_and_the_rest_is_indexed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

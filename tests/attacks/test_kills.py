@@ -39,6 +39,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
 
 @pytest.mark.timeout(tries(300))
 @pytest.mark.parametrize("work", ["evaluating", "calibrating", "indexing", "caching"])
+@pytest.mark.slow
 def test_a_work_that_was_killed_ends_as_one_that_was_not(
     work: str, outcome: dict[str, dict[str, Any]]
 ) -> None:

@@ -93,6 +93,7 @@ def test_what_does_not_help_is_not_recommended(model: RagMiddleModel, examples: 
     assert "is not statistically significant" in calibration.profile.note
 
 
+@pytest.mark.slow
 def test_what_helps_is_recommended(model: RagMiddleModel, examples: Examples) -> None:
     # The answers are those that the model writes under one setting of Ms-PoE.
     made = _answered_under(model, {"max_ratio": 1.4}, examples(36), examples(90, start=50))
@@ -142,6 +143,7 @@ class Mortal(InProcess):
 
 
 @pytest.mark.parametrize("search", [SMALL, SHARING], ids=["alone", "sharing"])
+@pytest.mark.one_in(2)
 def test_killed_anywhere_and_started_again_gives_the_same_profile(
     search: Search, model: RagMiddleModel, examples: Examples, tmp_path: Path
 ) -> None:

@@ -83,6 +83,7 @@ def estimated(
     ],
     ids=lambda search: search.method,
 )
+@pytest.mark.one_in(3)
 def test_a_search_takes_what_was_said(
     search: Search, model: RagMiddleModel, clock: Clock, examples: Examples
 ) -> None:

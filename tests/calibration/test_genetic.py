@@ -39,6 +39,7 @@ class Landscape:
 
 @pytest.mark.parametrize("curve", ["bezier", "linear", "step"])
 @pytest.mark.parametrize("points", [2, 3, 4, 5])
+@pytest.mark.one_in(2)
 def test_every_curve_is_valid_and_scored_once(curve: Any, points: int) -> None:
     settings = CurveSearch(curve=curve, control_points=points, generations=6, **SMALL)
     landscape = Landscape(settings)
@@ -135,6 +136,7 @@ def test_the_search_ends_when_nothing_better_comes() -> None:
     assert len(asked) == 2 + 2  # the first population in two parts, then two generations
 
 
+@pytest.mark.slow
 def test_the_search_climbs() -> None:
     settings = CurveSearch()
     landscape = Landscape(settings)

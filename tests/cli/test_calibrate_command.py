@@ -62,6 +62,7 @@ def calibrate(run: Run, model: Path, questions: Path, tmp_path: Path) -> Any:
 
 @pytest.mark.filterwarnings("default")  # shown on standard error, as to people
 @pytest.mark.parametrize("method", SEARCHES)
+@pytest.mark.one_in(4)
 def test_the_profile_can_be_used(
     method: str, calibrate: Any, run: Run, model: Path, prompt_file: Path
 ) -> None:
@@ -89,6 +90,7 @@ def test_people_are_told_places_verdict_and_cost(calibrate: Any, tmp_path: Path)
     assert shown.out.splitlines()[-1] == str(tmp_path / "out" / "ms_poe.json")
 
 
+@pytest.mark.slow
 def test_losers_are_said_to_be_dropped_where_the_search_drops_them(calibrate: Any) -> None:
     def told(*more: object, out: str) -> bool:
         return "dropped early" in " ".join(calibrate("lpes", *more, out=out).err.split())
@@ -103,6 +105,7 @@ def test_the_found_channels_are_drawn(calibrate: Any) -> None:
     assert Path(chart).read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_started_again_it_gives_the_same_profile(calibrate: Any, tmp_path: Path) -> None:
     calibrate("lpes")
     profile, state = tmp_path / "out" / "lpes.json", tmp_path / "out" / "lpes.state"

@@ -50,6 +50,7 @@ def tokens(prompt: Prompt) -> TokenizedPrompt:
 
 
 @pytest.mark.pairs(("family", "method"), TAKEN, by="group")
+@pytest.mark.one_in(2)
 def test_rows_of_a_left_padded_batch_equal_prompts_alone(
     family: str, method: str, family_model: FamilyModel
 ) -> None:

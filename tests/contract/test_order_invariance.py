@@ -87,6 +87,7 @@ def test_document_order_changes_no_logits(
 
 
 @pytest.mark.pairs(("family", "method"), TAKEN)
+@pytest.mark.one_in(2)
 def test_document_order_does_not_change_what_is_generated(
     family: str, method: str, family_model: FamilyModel
 ) -> None:

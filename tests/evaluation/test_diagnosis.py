@@ -37,6 +37,7 @@ def u_without_pine(method: str, at: int | None, documents: int) -> float:
     ],
     ids=["U", "primacy", "recency", "flat"],
 )
+@pytest.mark.one_in(2)
 def test_the_shape_of_a_known_bias_is_named(
     model: RagMiddleModel, chance: Chance, shape: str
 ) -> None:

@@ -110,6 +110,7 @@ def tiny_version(config: EvaluationConfig) -> EvaluationConfig:
         for name in [f"{path.parent.name}/{path.stem}"]
     ],
 )
+@pytest.mark.one_in(4)
 def test_a_configuration_runs_with_a_tiny_model(
     path: Path, data: Path, tmp_path: Path, model: RagMiddleModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

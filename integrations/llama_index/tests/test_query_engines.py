@@ -171,6 +171,7 @@ def test_simple_summarize_leaves_out_whole_documents_and_says_so(
 
 @pytest.mark.parametrize("window", [ROOMY, TIGHT], ids=["roomy", "tight"])
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.one_in(3)
 def test_answers_under_pine_do_not_depend_on_the_order_of_nodes(
     mode: str,
     window: int,
@@ -211,6 +212,7 @@ def test_without_a_method_the_order_of_nodes_matters(
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.one_in(3)
 def test_asynchronous_queries_answer_the_same(
     mode: str, make_llm: MakeLLM, use: Use, index: VectorStoreIndex, question: str, calls: list
 ) -> None:

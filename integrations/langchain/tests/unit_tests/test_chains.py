@@ -236,6 +236,7 @@ classic = pytest.mark.filterwarnings(
 
 @classic
 @pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.one_in(2)
 def test_the_model_gets_the_documents_and_pine_minds_no_order(
     name: str, tiny: Any, rivers: list[Document]
 ) -> None:
