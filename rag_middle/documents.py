@@ -27,7 +27,6 @@ from rag_middle.markers import (
     MARKER_KEY_VARIABLE,
     OPEN_MARKER,
     Marked,
-    Stray,
     escape,
     literal,
     marked_parts,
@@ -43,7 +42,7 @@ __all__ = [
     "OPEN_MARKER",
     "ContextPrompt",
     "Document",
-    "check_markers",
+    "MarkedText",
     "escape",
     "gathered",
     "has_documents",
@@ -216,30 +215,90 @@ def mark(document: Document | str) -> str:
     return seal(_as_document(document).render())
 
 
+class MarkedText:
+    """A text in which the markers have been looked for, once.
+
+    Args:
+        text: any text.
+        trusted: as of `parse`.
+
+    Raises:
+        MarkerError: with `trusted`, markers are unbalanced, nested or stray.
+    """
+
+    def __init__(self, text: str, *, trusted: bool = False) -> None:
+        self.text = text
+        self._trusted = trusted
+        self._parts, self._strays = marked_parts(text, trusted=trusted)
+        self._documents = [part for part in self._parts if part.kind == "doc"]
+
+    def has_documents(self) -> bool:
+        """Whether the text holds marked documents."""
+        return bool(self._documents)
+
+    def plain(self, start: int = 0, end: int | None = None) -> str:
+        """The text from `start` to `end`, in characters, with its documents as plain text."""
+        end = len(self.text) if end is None else end
+        outside = unescape if self._trusted else str
+        pieces: list[str] = []
+        for part in self._parts:
+            if start <= part.start and part.end <= end:
+                pieces += [outside(self.text[start : part.start]), self._inside(part)]
+                start = part.end
+        return "".join([*pieces, outside(self.text[start:end])])
+
+    def pieces(self) -> list[str | Document]:
+        """The documents, and the text before, between and after them as it stands."""
+        pieces: list[str | Document] = []
+        end = 0
+        for part in self._documents:
+            pieces += [self.text[end : part.start], Document(self._inside(part))]
+            end = part.end
+        return [*pieces, self.text[end:]]
+
+    def prompt(self, groups: Literal["single", "last"] = "single") -> ContextPrompt:
+        """As `parse` reads it; raises as that does."""
+        if not self._documents:
+            return ContextPrompt(suffix=self.plain())
+        first = _start_of_last_group(self.text, self._documents)
+        if first and groups == "single":
+            gap = self._documents[first - 1].end, self._documents[first].start
+            raise _text_between(self.text, *gap)
+        group = self._documents[first:]
+        start, end = group[0].start, group[-1].end
+        separator = _separator(self.text, group, self.text[end:])
+        end += len(separator) if self.text.startswith(separator, end) else 0
+        return ContextPrompt(
+            prefix=self.plain(end=start),
+            documents=[self._inside(part) for part in group],
+            suffix=self.plain(start=end),
+            separator=separator,
+        )
+
+    def warn_of_strays(self) -> None:
+        """Warn of markers that mark nothing."""
+        if any(not (stray.tagged or stray.closes) for stray in self._strays):
+            warn_caller(UnreadMarkersWarning(_PLAIN_MARKERS))
+        elif self._strays:
+            warn_caller(UnreadMarkersWarning(_OTHER_MARKERS))
+
+    def _inside(self, part: Marked) -> str:
+        return unescape(self.text[part.text_start : part.text_end])
+
+
 def has_documents(text: str) -> bool:
     """Whether :func:`parse` would find documents in ``text``."""
-    return any(part.kind == "doc" for part in marked_parts(text)[0])
+    return MarkedText(text).has_documents()
 
 
 def split(text: str) -> list[str | Document]:
     """The documents marked in a text, and the text before, between and after them as it stands."""
-    pieces: list[str | Document] = []
-    end = 0
-    for part in _documents(marked_parts(text)[0]):
-        document = Document(unescape(text[part.text_start : part.text_end]))
-        pieces += [text[end : part.start], document]
-        end = part.end
-    return [*pieces, text[end:]]
+    return MarkedText(text).pieces()
 
 
 def unmark(text: str) -> str:
     """``text`` with its documents as plain text. What :func:`mark` has not made stays as it is."""
-    return _read(text, marked_parts(text)[0])
-
-
-def check_markers(text: str) -> None:
-    """Warn of markers that mark nothing, as :func:`parse` does."""
-    _warn_of(marked_parts(text)[1])
+    return MarkedText(text).plain()
 
 
 def parse(
@@ -276,24 +335,9 @@ def parse(
     Warns:
         UnreadMarkersWarning: there are markers that mark nothing.
     """
-    parts, strays = marked_parts(text, trusted=trusted)
-    _warn_of(strays)
-    documents = _documents(parts)
-    if not documents:
-        return ContextPrompt(suffix=_read(text, parts, trusted))
-    first = _start_of_last_group(text, documents)
-    if first and groups == "single":
-        raise _text_between(text, documents[first - 1].end, documents[first].start)
-    group = documents[first:]
-    start, end = group[0].start, group[-1].end
-    separator = _separator(text, group, text[end:])
-    end += len(separator) if text.startswith(separator, end) else 0
-    return ContextPrompt(
-        prefix=_read(text, parts, trusted, end=start),
-        documents=[unescape(text[part.text_start : part.text_end]) for part in group],
-        suffix=_read(text, parts, trusted, start=end),
-        separator=separator,
-    )
+    marked = MarkedText(text, trusted=trusted)
+    marked.warn_of_strays()
+    return marked.prompt(groups)
 
 
 # The same words every time: Python's default filter shows them once, however many messages come.
@@ -308,37 +352,6 @@ _OTHER_MARKERS = (
     "splitter, a prompt helper that truncates), or another process marked it; for that, set "
     f"{MARKER_KEY_VARIABLE} to the same secret in all processes."
 )
-
-
-def _warn_of(strays: Sequence[Stray]) -> None:
-    if any(not (stray.tagged or stray.closes) for stray in strays):
-        warn_caller(UnreadMarkersWarning(_PLAIN_MARKERS))
-    elif strays:
-        warn_caller(UnreadMarkersWarning(_OTHER_MARKERS))
-
-
-def _documents(parts: Iterable[Marked]) -> list[Marked]:
-    return [part for part in parts if part.kind == "doc"]
-
-
-def _read(
-    text: str,
-    parts: Iterable[Marked],
-    trusted: bool = False,
-    *,
-    start: int = 0,
-    end: int | None = None,
-) -> str:
-    """The text from `start` to `end` without markers."""
-    end = len(text) if end is None else end
-    outside = unescape if trusted else str
-    pieces: list[str] = []
-    for part in parts:
-        if start <= part.start and part.end <= end:
-            pieces += [outside(text[start : part.start])]
-            pieces += [unescape(text[part.text_start : part.text_end])]
-            start = part.end
-    return "".join([*pieces, outside(text[start:end])])
 
 
 def _start_of_last_group(text: str, spans: Sequence[Marked]) -> int:

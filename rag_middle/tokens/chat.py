@@ -19,14 +19,7 @@ from itertools import chain, islice
 from random import Random
 from typing import Any
 
-from rag_middle.documents import (
-    ContextPrompt,
-    check_markers,
-    gathered,
-    has_documents,
-    parse,
-    unmark,
-)
+from rag_middle.documents import ContextPrompt, MarkedText, gathered
 from rag_middle.errors import ChatTemplateError, PromptError
 from rag_middle.notices import ChatTemplateWarning, warn_caller
 from rag_middle.options import TemplateFunction
@@ -44,6 +37,7 @@ __all__ = [
 ]
 
 Message = Mapping[str, Any]
+Content = MarkedText | ContextPrompt | None
 
 _SYSTEM = frozenset({"system", "developer"})
 _MODEL = frozenset({"assistant", "model"})  # as Gemma's template names it
@@ -106,7 +100,10 @@ class Conversation:
             raise PromptError("There are no messages. Pass at least one user message.")
         contents = [_content(message, index) for index, message in enumerate(messages)]
         plain = [_plain(content) for content in contents]
-        prompts = {index: _prompt_at(messages, index) for index in _with_documents(messages)}
+        roles = [message["role"] for message in messages]
+        prompts = {
+            index: _prompt_at(roles, contents, index) for index in _with_documents(roles, contents)
+        }
         for index, prompt in prompts.items():
             plain[index] = prompt.prefix + prompt.suffix
         at = min(prompts, default=None)
@@ -148,33 +145,31 @@ class RenderedChat:
     after: tuple[str, ...] = ()
 
 
-def _with_documents(messages: Sequence[Message]) -> list[int]:
+def _with_documents(roles: Sequence[str], contents: Sequence[Content]) -> list[int]:
     """0-based indices of the messages whose documents count, see `Conversation.of_messages`."""
-    roles = [message["role"] for message in messages]
     start = next((index for index, role in enumerate(roles) if role not in _SYSTEM), len(roles))
     ends = [index for index, role in enumerate(roles) if role in _MODEL]
-    holding = [index for index, message in enumerate(messages) if _holds_documents(message)]
+    holding = [
+        index
+        for index, (role, content) in enumerate(zip(roles, contents, strict=True))
+        if (isinstance(content, ContextPrompt) and content.documents)
+        or (isinstance(content, MarkedText) and role not in _MODEL and content.has_documents())
+    ]
     turns = {index: bisect(ends, index) for index in holding if index >= start}
     last = max(turns.values(), default=None)
     return [index for index in holding if index < start or turns[index] == last]
 
 
-def _holds_documents(message: Message) -> bool:
-    content = message.get("content")
-    if isinstance(content, ContextPrompt):
-        return bool(content.documents)
-    return content is not None and message["role"] not in _MODEL and has_documents(content)
-
-
-def _prompt_at(messages: Sequence[Message], at: int) -> ContextPrompt:
+def _prompt_at(roles: Sequence[str], contents: Sequence[Content], at: int) -> ContextPrompt:
     """The content of a message as a prompt; raises `MarkerError` as `parse` does."""
-    content = messages[at]["content"]
+    content = contents[at]
+    assert content is not None, "it holds documents"
     if isinstance(content, ContextPrompt):
         return content
     # What was said in an earlier turn must not make later ones fail.
-    answered = any(message["role"] in _MODEL for message in messages[at + 1 :])
-    earlier = answered and messages[at]["role"] not in _SYSTEM
-    return parse(content, groups="last" if earlier else "single")
+    answered = any(role in _MODEL for role in roles[at + 1 :])
+    earlier = answered and roles[at] not in _SYSTEM
+    return content.prompt("last" if earlier else "single")
 
 
 def _joined(prompts: Sequence[ContextPrompt]) -> ContextPrompt:
@@ -680,7 +675,7 @@ def _message(role: str, content: str) -> Message:
     return {"role": role, "content": content}
 
 
-def _content(message: Message, index: int) -> str | ContextPrompt | None:
+def _content(message: Message, index: int) -> Content:
     role, content = message.get("role"), message.get("content")
     if not isinstance(role, str) or not isinstance(content, str | ContextPrompt | None):
         raise PromptError(
@@ -688,9 +683,12 @@ def _content(message: Message, index: int) -> str | ContextPrompt | None:
             f"got role={role!r} and content of type {type(content).__name__}. Join content blocks "
             "into one string."
         )
-    if isinstance(content, str) and role not in _MODEL:
-        check_markers(content)
-    return content
+    if not isinstance(content, str):
+        return content
+    marked = MarkedText(content)
+    if role not in _MODEL:
+        marked.warn_of_strays()
+    return marked
 
 
 def _plain_fields(message: Message, index: int) -> dict[str, Any]:
@@ -721,11 +719,11 @@ def _plain_fields(message: Message, index: int) -> dict[str, Any]:
     return {str(name): plain(item) for name, item in message.items() if name != "content"}
 
 
-def _plain(content: str | ContextPrompt | None) -> str | None:
+def _plain(content: Content) -> str | None:
     """A content with its documents as text."""
-    if isinstance(content, ContextPrompt):
-        return content.text
-    return None if content is None else unmark(content)
+    if isinstance(content, MarkedText):
+        return content.plain()
+    return None if content is None else content.text
 
 
 def _map_strings(
