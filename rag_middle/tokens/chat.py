@@ -87,7 +87,8 @@ class Conversation:
         user sends again is one more and takes no other's place. Documents of earlier turns become
         plain text, and so do those in a string of the model: nobody retrieved what it said.
 
-        A content is a string, with marked documents or without, or a `ContextPrompt`.
+        A content is a string or `MarkedText`, with marked documents or without, or a
+        `ContextPrompt`.
 
         Raises:
             MarkerError: the documents of the message do not stand together, and it is of this turn.
@@ -677,18 +678,17 @@ def _message(role: str, content: str) -> Message:
 
 def _content(message: Message, index: int) -> Content:
     role, content = message.get("role"), message.get("content")
-    if not isinstance(role, str) or not isinstance(content, str | ContextPrompt | None):
+    if not isinstance(role, str) or not isinstance(content, str | Content):
         raise PromptError(
             f"Message {index} needs a role and a content: strings, or a ContextPrompt as content; "
             f"got role={role!r} and content of type {type(content).__name__}. Join content blocks "
             "into one string."
         )
-    if not isinstance(content, str):
-        return content
-    marked = MarkedText(content)
-    if role not in _MODEL:
-        marked.warn_of_strays()
-    return marked
+    if isinstance(content, str):
+        content = MarkedText(content)
+    if isinstance(content, MarkedText) and role not in _MODEL:
+        content.warn_of_strays()
+    return content
 
 
 def _plain_fields(message: Message, index: int) -> dict[str, Any]:

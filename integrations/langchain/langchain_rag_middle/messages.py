@@ -10,9 +10,9 @@ from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, ToolMessage
 
 from langchain_rag_middle.documents import DocumentPrompt
-from rag_middle import ContextPrompt, PromptError, parse
+from rag_middle import ContextPrompt, PromptError
 from rag_middle import Document as PromptDocument
-from rag_middle.documents import gathered, has_documents, split
+from rag_middle.documents import MarkedText, gathered, split
 from rag_middle.tokens.chat import Conversation
 
 __all__ = ["as_prompt_documents", "prompt_messages", "prompt_text"]
@@ -33,6 +33,7 @@ _NO_TEXT = frozenset(
 
 #: A piece of a message: text, or a document.
 Part = str | PromptDocument
+ReadPart = MarkedText | PromptDocument
 
 
 def prompt_messages(
@@ -57,9 +58,12 @@ def prompt_messages(
         PromptError: a message holds something else than text, or there are none.
         MarkerError: marked documents of this turn do not stand together.
     """
-    turns: list[tuple[str, list[Part]]] = []
+    turns: list[tuple[str, list[ReadPart]]] = []
     for index, message in enumerate(messages):
-        parts = _parts(message, index, document_prompt)
+        parts = [
+            MarkedText(part) if isinstance(part, str) else part
+            for part in _parts(message, index, document_prompt)
+        ]
         if isinstance(message, AIMessage) and message.tool_calls and not parts:
             continue  # calls a tool and says nothing
         role = _role(message)
@@ -193,11 +197,13 @@ def _is_documents(artifact: object) -> bool:
     )
 
 
-def _documents(parts: Iterable[Part]) -> bool:
-    return any(isinstance(part, PromptDocument) or has_documents(part) for part in parts)
+def _documents(parts: Iterable[ReadPart]) -> bool:
+    return any(isinstance(part, PromptDocument) or part.has_documents() for part in parts)
 
 
-def _content(role: str, parts: Sequence[Part], *, earlier: bool) -> str | ContextPrompt:
+def _content(
+    role: str, parts: Sequence[ReadPart], *, earlier: bool
+) -> str | MarkedText | ContextPrompt:
     """A message's content: its text, or a prompt where documents come in several parts.
 
     Args:
@@ -205,15 +211,17 @@ def _content(role: str, parts: Sequence[Part], *, earlier: bool) -> str | Contex
         parts: in order.
         earlier: the model has answered since.
     """
-    texts = [part for part in parts if isinstance(part, str)]
+    texts = [part for part in parts if isinstance(part, MarkedText)]
     if role == "assistant":  # nobody retrieved what the model itself said
-        return "".join(texts)
-    if len(texts) == len(parts) and sum(map(has_documents, texts)) < 2:
-        return "\n\n".join(texts)
+        return "".join(text.text for text in texts)
+    if len(parts) == len(texts) == 1:
+        return texts[0]
+    if len(texts) == len(parts) and sum(text.has_documents() for text in texts) < 2:
+        return "\n\n".join(text.text for text in texts)
     return _prompt(parts, earlier=earlier)
 
 
-def _prompt(parts: Sequence[Part], *, earlier: bool) -> ContextPrompt:
+def _prompt(parts: Sequence[ReadPart], *, earlier: bool) -> ContextPrompt:
     """Documents together where the first one stands."""
     before: list[str] = []
     documents: list[PromptDocument] = []
@@ -223,13 +231,11 @@ def _prompt(parts: Sequence[Part], *, earlier: bool) -> ContextPrompt:
             documents.append(part)
             continue
         # What was said in an earlier turn must not make later ones fail.
-        found = parse(part, groups="last" if earlier else "single")
-        if found.documents:
-            (after if documents else before).append(found.prefix)
-            documents.extend(found.documents)
-            after.append(found.suffix)
-        else:
-            (after if documents else before).append(found.text)
+        part.warn_of_strays()
+        prompt = part.prompt("last" if earlier else "single")
+        (after if documents else before).append(prompt.prefix)
+        documents.extend(prompt.documents)
+        (after if documents else before).append(prompt.suffix)
     prefix, suffix = (
         "\n\n".join(text.strip("\n") for text in texts if text.strip()) for texts in (before, after)
     )

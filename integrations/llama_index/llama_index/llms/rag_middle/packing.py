@@ -15,7 +15,7 @@ from llama_index.llms.rag_middle.base import RagMiddleLLM
 from llama_index.llms.rag_middle.errors import ContextWindowError
 
 from rag_middle import mark
-from rag_middle.documents import has_documents, split
+from rag_middle.documents import split
 
 __all__ = ["DocumentPromptHelper", "DroppedTextWarning"]
 
@@ -77,9 +77,10 @@ class DocumentPromptHelper(PromptHelper):
         """
         text = _SEPARATOR.join(chunk.strip() for chunk in text_chunks if chunk.strip())
         size = self._available(prompt, padding, llm, tools)
-        if not has_documents(text):
+        pieces = _pieces(text)
+        if not any(piece.is_document for piece in pieces):
             return self._splitter(size).split_text(text)
-        pieces = [part for piece in _pieces(text) for part in self._fitting(piece, size)]
+        pieces = [part for piece in pieces for part in self._fitting(piece, size)]
         return [_joined(pack) for pack in _packs(pieces, size, self._tokens)]
 
     def truncate(
@@ -104,12 +105,12 @@ class DocumentPromptHelper(PromptHelper):
         return [self._shortened(chunk, max(size, 1)) for chunk in text_chunks]
 
     def _shortened(self, text: str, size: int) -> str:
-        if not has_documents(text):
+        pieces = _pieces(text)
+        if not any(piece.is_document for piece in pieces):
             kept = self._splitter(size).split_text(text)[0]
             if len(kept) < len(text.strip()):
                 _warn("the end of a text")
             return kept
-        pieces = _pieces(text)
         parts = [part for piece in pieces for part in self._fitting(piece, size)]
         kept_parts = next(_packs(parts, size, self._tokens))
         if len(kept_parts) < len(parts):
