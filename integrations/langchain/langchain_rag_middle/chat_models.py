@@ -46,10 +46,10 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
     can be given with a call or through ``bind``, the `method` too.
 
     Documents reach the model as text that `DocumentPrompt`, `format_docs` or `MarkDocuments` has
-    marked; as content blocks of type ``search_result`` or ``text-plain``; as the artifact of a
-    tool's message (``response_format="content_and_artifact"``); or as ``documents=`` of a call,
-    before the last message of the user. Documents of system messages at the start and of the last
-    turn that has any count, together; those of earlier turns are plain text.
+    marked; as content blocks of type ``search_result`` or ``text-plain``; in a tool's message whose
+    artifact names them (``response_format="content_and_artifact"``); or as ``documents=`` of a
+    call, before the last message of the user. Documents of system messages at the start and of the
+    last turn that has any count, together; those of earlier turns are plain text.
 
     ``response_metadata["rag_middle"]`` of an answer tells the method, whether it was applied, how
     many documents there were, and how long it took. There is no tool calling and no structured

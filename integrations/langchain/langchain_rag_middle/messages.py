@@ -31,6 +31,8 @@ _NO_TEXT = frozenset(
     "server_tool_result non_standard".split()
 )
 
+_BLANK_LINE = "\n\n"
+
 #: A piece of a message: text, or a document.
 Part = str | PromptDocument
 ReadPart = MarkedText | PromptDocument
@@ -45,9 +47,9 @@ def prompt_messages(
     """Messages as `RagMiddleModel` reads them.
 
     Documents come from marked text, from blocks of type ``search_result`` and
-    ``text-plain``, from the artifact of a tool's message, and from `documents`. Within a message
-    they are put together where the first one stands. Neighbouring messages of the user and of
-    tools, of which several hold documents, become one.
+    ``text-plain``, from `documents`, and from tools whose artifact says which documents their
+    content holds. Within a message they are put together where the first one stands. Neighbouring
+    messages of the user and of tools, of which several hold documents, become one.
 
     Args:
         messages: in order.
@@ -138,10 +140,6 @@ def _role(message: BaseMessage) -> str:
 
 def _parts(message: BaseMessage, index: int, document_prompt: DocumentPrompt) -> list[Part]:
     """Texts and documents of a message, in order."""
-    if isinstance(message, ToolMessage) and _is_documents(message.artifact):
-        found = as_prompt_documents(message.artifact, document_prompt)
-        # A document_prompt may have marked them, and said how they shall read.
-        return [*(_marked(message.content, found) or found)]
     blocks = [message.content] if isinstance(message.content, str) else message.content
     joined = isinstance(message, AIMessage)
     parts: list[Part] = []
@@ -153,6 +151,8 @@ def _parts(message: BaseMessage, index: int, document_prompt: DocumentPrompt) ->
             parts[-1] += part  # an answer's text may be cut anywhere
         else:
             parts.append(part)
+    if isinstance(message, ToolMessage) and _is_documents(message.artifact):
+        return [piece for part in parts for piece in _by_artifact(part, message.artifact)]
     return parts
 
 
@@ -176,17 +176,58 @@ def _block(block: Mapping[str, Any], index: int) -> Part | None:
     )
 
 
-def _marked(content: object, documents: Sequence[PromptDocument]) -> list[PromptDocument] | None:
-    """The documents as they are marked in a text; None where the text is not made of them."""
-    pieces = split(content) if isinstance(content, str) else []
+def _by_artifact(part: Part, artifact: Sequence[Document | PromptDocument]) -> list[Part]:
+    """What a tool says, cut where the documents of its artifact stand in it.
+
+    LangChain sends no artifact to a model: it says here where documents begin and end, and their
+    ids. What is written around a document up to a blank line, such as its source, belongs to it.
+    """
+    if not isinstance(part, str):
+        return [part]
+    documents = [
+        PromptDocument(original.page_content.strip(), id=original.id, metadata=original.metadata)
+        if isinstance(original, Document)
+        else original
+        for original in artifact
+    ]
+    return _marked(part, documents) or _cut(part, documents)
+
+
+def _marked(text: str, documents: Sequence[PromptDocument]) -> list[Part]:
+    """The documents as they are marked in a text; nothing where the text is not made of them."""
+    pieces = split(text)
     marked = [piece for piece in pieces if isinstance(piece, PromptDocument)]
     rest = "".join(piece for piece in pieces if isinstance(piece, str))
     if len(marked) != len(documents) or rest.strip():
-        return None
+        return []
     pairs = list(zip(marked, documents, strict=True))
     if not all(original.text in read.text for read, original in pairs):
-        return None
+        return []
     return [replace(original, text=read.text, title=None) for read, original in pairs]
+
+
+def _cut(text: str, documents: Sequence[PromptDocument]) -> list[Part]:
+    """The text, with those of the documents apart that it holds in this order."""
+    pieces: list[Part] = []
+    rest = text
+    for original in documents:
+        before, inside, after = rest.partition(original.text)
+        if not original.text.strip() or not inside:
+            continue
+        end, blank, own = before.rpartition(_BLANK_LINE)
+        if pieces and isinstance(last := pieces[-1], PromptDocument):
+            pieces[-1] = replace(last, text=last.text + end.rstrip())
+        elif end.strip():
+            pieces.append(end + blank)
+        pieces.append(replace(original, text=(own + inside).lstrip("\n"), title=None))
+        rest = after
+    if not pieces:
+        return [text]
+    end, _, own = rest.partition(_BLANK_LINE)
+    last = pieces[-1]
+    assert isinstance(last, PromptDocument), "a document stands before the rest"
+    pieces[-1] = replace(last, text=last.text + end.rstrip())
+    return [*pieces, own] if own.strip() else pieces
 
 
 def _is_documents(artifact: object) -> bool:

@@ -50,8 +50,7 @@ class RagMiddleSettings(BaseModel):
             By default none, or that of a loaded model.
         method_options: its parameters, where it is a name.
         max_batch_size: prompts per forward pass in ``batch``; memory grows with it.
-        document_prompt: how documents read that come as objects: artifacts of tools, and
-            ``documents=`` of a call.
+        document_prompt: how documents read that come as objects, with ``documents=`` of a call.
         revision: branch, tag or commit on the hub, for model and tokenizer.
         tokenizer: another tokenizer, or where to load it from.
         dtype: ``"auto"`` for the checkpoint's own, or ``"float32"``, ``"bfloat16"``, ...

@@ -111,7 +111,8 @@ async def test_documents_of_messages_are_those_of_the_last_turn(tiny: Any) -> No
 
 
 def test_blocks_and_artifacts_are_documents_of_a_text_too(tiny: Any) -> None:
-    tool = ToolMessage("flat", tool_call_id="1", artifact=[Document(text) for text in TEXTS])
+    artifact = [Document(text) for text in TEXTS]
+    tool = ToolMessage("\n\n".join(TEXTS), tool_call_id="1", artifact=artifact)
     llm(tiny, template="raw").invoke([HumanMessage("Which?"), tool])
     assert tiny.sent.documents == TEXTS
     assert tiny.sent.text == f"<s>Human: Which?\nHuman: {TEXTS[0]}\n\n{TEXTS[1]}\n\n"

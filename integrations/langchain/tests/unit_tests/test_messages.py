@@ -143,13 +143,33 @@ def test_what_is_no_text_is_refused(tiny: Any, block: dict[str, Any]) -> None:
         chat(tiny).invoke([HumanMessage([block])])
 
 
-def test_an_artifact_takes_the_place_of_its_flat_text(tiny: Any) -> None:
+def test_an_artifact_says_where_documents_stand_in_the_content(tiny: Any) -> None:
     documents = [document.model_copy(update={"id": str(n)}) for n, document in enumerate(TWO)]
     tool = ToolMessage("\n\n".join(TEXTS), tool_call_id="1", artifact=documents)
     answer = chat(tiny).invoke([HumanMessage("Which?"), tool])
     assert tiny.sent.documents == TEXTS
     assert tiny.sent.text.count(TEXTS[0]) == 1
     assert answer.response_metadata["rag_middle"]["document_ids"] == ["0", "1"]
+
+
+def test_what_a_tool_writes_around_its_documents_belongs_to_them(tiny: Any) -> None:
+    sources = [f"Source: {n}\nContent: {text}\nScore: {n}" for n, text in enumerate(TEXTS)]
+    content = "\n\n".join(["Found two:", *sources, "No more."])
+    tool = ToolMessage(content, tool_call_id="1", artifact=TWO)
+    chat(tiny).invoke([HumanMessage("Which?"), tool])
+    assert tiny.sent.documents == sources
+    assert "Found two:" in tiny.sent.text
+    assert "No more." in tiny.sent.text
+
+
+@pytest.mark.parametrize("content", ["[redacted]", f"{TEXTS[0]}\n\n[redacted]", ""])
+def test_nothing_of_an_artifact_is_sent_that_the_content_does_not_hold(
+    tiny: Any, content: str
+) -> None:
+    tool = ToolMessage(content, tool_call_id="1", artifact=[TWO[0], Document("SECRET")])
+    chat(tiny).invoke([HumanMessage("Which?"), tool])
+    assert "SECRET" not in tiny.sent.text
+    assert content.partition("\n")[0] in tiny.sent.text
 
 
 def test_text_that_a_document_prompt_has_marked_is_kept_beside_its_artifact(tiny: Any) -> None:
@@ -184,7 +204,10 @@ def test_an_artifact_of_something_else_changes_nothing(tiny: Any) -> None:
 
 
 def test_documents_of_several_tools_in_one_turn_all_count(tiny: Any) -> None:
-    tools = [ToolMessage("", tool_call_id=str(n), artifact=[each]) for n, each in enumerate(TWO)]
+    tools = [
+        ToolMessage(text, tool_call_id=str(n), artifact=[each])
+        for n, (text, each) in enumerate(zip(TEXTS, TWO, strict=True))
+    ]
     chat(tiny).invoke([HumanMessage("Which?"), *tools])
     assert tiny.sent.documents == TEXTS
 
