@@ -7,13 +7,14 @@ It stands at the bottom of the package because everything that reads files needs
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from math import inf, isfinite
 from typing import Any, TypeGuard
 
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.wording import Argument
 
-__all__ = ["check_whole", "is_finite_number", "is_whole", "parse_json"]
+__all__ = ["check_whole", "is_finite_number", "is_whole", "map_strings", "parse_json"]
 
 
 def parse_json(text: str | bytes, **options: Any) -> Any:
@@ -55,3 +56,22 @@ def check_whole(name: str, value: object, *, least: int, hint: str = "") -> None
             Argument(name),
             f" must be a whole number, at least {least}, got {value!r}. {hint}".rstrip(),
         )
+
+
+def map_strings(
+    value: Any,
+    change: Callable[[str], object],
+    change_key: Callable[[str], object] | None = None,
+) -> Any:
+    """Plain data with every string changed, keys of mappings too (by `change_key`, if any)."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        of_key = change_key or change
+        return {
+            of_key(key) if isinstance(key, str) else key: map_strings(item, change, change_key)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [map_strings(item, change, change_key) for item in value]
+    return value

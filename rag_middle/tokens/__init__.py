@@ -6,7 +6,8 @@
     tokenized.input_ids, tokenized.layout
 
 ``prompt``: what comes out (``TokenizedPrompt``, ``TokenizedBatch``). ``encode``: the way there.
-``chat``: chat templates. ``text``: text that neither gains spaces nor turns into control tokens.
+``conversation``: messages. ``templates``, ``chat``: through chat templates. ``text``: text that
+neither gains spaces nor turns into control tokens.
 """
 
 from __future__ import annotations

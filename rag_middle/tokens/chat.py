@@ -10,37 +10,24 @@ A template is the tokenizer's own (`render_chat`) or a function of the caller (`
 from __future__ import annotations
 
 import re
-from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
 from random import Random
 from typing import Any
 
-from rag_middle.documents import ContextPrompt, MarkedText, gathered
 from rag_middle.errors import ChatTemplateError, PromptError
 from rag_middle.notices import ChatTemplateWarning, warn_caller
 from rag_middle.options import TemplateFunction
+from rag_middle.plain_data import map_strings
+from rag_middle.tokens.conversation import MODEL_ROLES, SYSTEM_ROLES, Conversation, Message
+from rag_middle.tokens.templates import ChatTemplate, has_chat_template, vocabulary
 from rag_middle.tokens.text import TextEncoder, Tokenizer
 from rag_middle.wording import Argument
 
-__all__ = [
-    "Conversation",
-    "Message",
-    "RenderedChat",
-    "TemplateFunction",
-    "has_chat_template",
-    "render_chat",
-    "render_written",
-]
+__all__ = ["RenderedChat", "render_chat", "render_written"]
 
-Message = Mapping[str, Any]
-Content = MarkedText | ContextPrompt | None
-
-_SYSTEM = frozenset({"system", "developer"})
-_MODEL = frozenset({"assistant", "model"})  # as Gemma's template names it
 _OTHERS = frozenset({"user", "human", "tool", "function", "ipython", "observation"})
 _WORD = re.compile(r"[\w-]+")
 
@@ -54,84 +41,6 @@ _NOT_EXACT = (
     "decoded TokenizedPrompt.input_ids with tokenizer.apply_chat_template(..., tokenize=False)."
 )
 
-_PROBE = "\uf8ff"  # a text that no template writes by itself
-
-
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """Messages, with documents in one of them.
-
-    Attributes:
-        messages: ``{"role", "content"}`` and whatever else the template reads; without markers.
-        prompt: the content of message ``at``, with its documents.
-        at: 0-based index of that message, empty in ``messages``; None where there are no documents.
-    """
-
-    messages: tuple[Message, ...]
-    prompt: ContextPrompt = field(default_factory=ContextPrompt)
-    at: int | None = None
-
-    @classmethod
-    def of_prompt(cls, prompt: ContextPrompt) -> Conversation:
-        """A conversation of one user message."""
-        if not prompt.documents:
-            return cls((_message("user", prompt.text),))
-        return cls((_message("user", ""),), prompt, 0)
-
-    @classmethod
-    def of_messages(cls, messages: Sequence[Message]) -> Conversation:
-        """Take the documents of the system messages at the start and of the last turn that has any.
-
-        A turn ends where the model speaks. Documents of several messages are put together where the
-        first one stands: each is there once for every message that holds it, so a document that a
-        user sends again is one more and takes no other's place. Documents of earlier turns become
-        plain text, and so do those in a string of the model: nobody retrieved what it said.
-
-        A content is a string or `MarkedText`, with marked documents or without, or a
-        `ContextPrompt`.
-
-        Raises:
-            MarkerError: the documents of the message do not stand together, and it is of this turn.
-            PromptError: a message is not of the expected shape.
-
-        Warns:
-            UnreadMarkersWarning: of markers in a message, except the model's, that mark nothing.
-        """
-        if not messages:
-            raise PromptError("There are no messages. Pass at least one user message.")
-        contents = [_content(message, index) for index, message in enumerate(messages)]
-        plain = [_plain(content) for content in contents]
-        roles = [message["role"] for message in messages]
-        prompts = {
-            index: _prompt_at(roles, contents, index) for index in _with_documents(roles, contents)
-        }
-        for index, prompt in prompts.items():
-            plain[index] = prompt.prefix + prompt.suffix
-        at = min(prompts, default=None)
-        if at is not None:
-            plain[at] = ""
-        return cls(
-            tuple(
-                {**_plain_fields(message, index), "content": text}
-                for index, (message, text) in enumerate(zip(messages, plain, strict=True))
-            ),
-            _joined(list(prompts.values())),
-            at,
-        )
-
-    def with_system(self, system: str) -> Conversation:
-        """The conversation after a system message.
-
-        Raises:
-            PromptError: it already starts with one.
-        """
-        if self.messages and self.messages[0]["role"] == "system":
-            raise PromptError(
-                "The messages start with a system message and system= was given too. Pass one."
-            )
-        messages = (_message("system", system), *self.messages)
-        return Conversation(messages, self.prompt, None if self.at is None else self.at + 1)
-
 
 @dataclass(frozen=True, slots=True)
 class RenderedChat:
@@ -144,46 +53,6 @@ class RenderedChat:
 
     before: tuple[str, ...]
     after: tuple[str, ...] = ()
-
-
-def _with_documents(roles: Sequence[str], contents: Sequence[Content]) -> list[int]:
-    """0-based indices of the messages whose documents count, see `Conversation.of_messages`."""
-    start = next((index for index, role in enumerate(roles) if role not in _SYSTEM), len(roles))
-    ends = [index for index, role in enumerate(roles) if role in _MODEL]
-    holding = [
-        index
-        for index, (role, content) in enumerate(zip(roles, contents, strict=True))
-        if (isinstance(content, ContextPrompt) and content.documents)
-        or (isinstance(content, MarkedText) and role not in _MODEL and content.has_documents())
-    ]
-    turns = {index: bisect(ends, index) for index in holding if index >= start}
-    last = max(turns.values(), default=None)
-    return [index for index in holding if index < start or turns[index] == last]
-
-
-def _prompt_at(roles: Sequence[str], contents: Sequence[Content], at: int) -> ContextPrompt:
-    """The content of a message as a prompt; raises `MarkerError` as `parse` does."""
-    content = contents[at]
-    assert content is not None, "it holds documents"
-    if isinstance(content, ContextPrompt):
-        return content
-    # What was said in an earlier turn must not make later ones fail.
-    answered = any(role in _MODEL for role in roles[at + 1 :])
-    earlier = answered and roles[at] not in _SYSTEM
-    return content.prompt("last" if earlier else "single")
-
-
-def _joined(prompts: Sequence[ContextPrompt]) -> ContextPrompt:
-    """The first prompt, with the documents of all."""
-    if len(prompts) < 2:
-        return prompts[0] if prompts else ContextPrompt()
-    documents = gathered(document for prompt in prompts for document in prompt.documents)
-    return ContextPrompt(prompts[0].prefix, documents, prompts[0].suffix)
-
-
-def has_chat_template(tokenizer: Tokenizer) -> bool:
-    """Whether the tokenizer brings a chat template."""
-    return bool(getattr(tokenizer, "chat_template", None))
 
 
 def render_chat(
@@ -211,7 +80,7 @@ def render_chat(
             Argument("template", "raw"),
             ".",
         )
-    write = _ChatTemplate(tokenizer, template_options)
+    write = ChatTemplate(tokenizer, template_options)
     return _Rendering(write, encoder, conversation, write.sources, template_options).render()
 
 
@@ -259,10 +128,10 @@ class _Rendering:
         self._names: frozenset[str] | None = None
         phrases = r"\w+"
         if sources:
-            self._names, phrases = _vocabulary(tuple(sources))
+            self._names, phrases = vocabulary(tuple(sources))
         self._phrases = re.compile(f"({phrases})")
         strings = [conversation.prompt.prefix, conversation.prompt.suffix, *sources]
-        _map_strings([conversation.messages, options], strings.append)
+        map_strings([conversation.messages, options], strings.append)
         self._documents, self._cut, self._opening, self._closing = _absent_characters(4, *strings)
 
     def render(self) -> RenderedChat:
@@ -338,7 +207,7 @@ class _Rendering:
     def _is_said(self, segments: Segments) -> bool:
         """Whether messages hold the control tokens between the template's own."""
         texts = [self._conversation.prompt.prefix, self._conversation.prompt.suffix]
-        _map_strings([*self._conversation.messages], texts.append)
+        map_strings([*self._conversation.messages], texts.append)
         said = self._encoder.encode(texts, continues=True)
         between = self._encoder.encode(
             [text for inside, text in segments if inside], continues=True
@@ -426,7 +295,7 @@ class _Rendering:
         """Whether nothing in the messages could become a part of a control token."""
         texts = [self._conversation.prompt.prefix, self._conversation.prompt.suffix]
         # Not the names of fields, which are the framework's.
-        _map_strings([[*message.values()] for message in self._conversation.messages], texts.append)
+        map_strings([[*message.values()] for message in self._conversation.messages], texts.append)
         return not any(map(self._encoder.has_control_characters, texts))
 
     def _own_control_ids(self) -> list[int]:
@@ -470,9 +339,7 @@ class _Rendering:
                 content = change(content)
             # The message's own keys are names that templates ask for; what is none is text.
             new = {
-                key if key.isidentifier() else changed(key): _map_strings(
-                    item, changed, changed_key
-                )
+                key if key.isidentifier() else changed(key): map_strings(item, changed, changed_key)
                 for key, item in message.items()
             }
             new["role"] = change_role(self._checked_role(message["role"]))
@@ -527,7 +394,9 @@ class _Rendering:
 
     def _harmless_role(self, role: str) -> str:
         is_word = role.isidentifier() and not self._encoder.is_near_control(role)
-        is_known = is_word or role in _SYSTEM | _MODEL | _OTHERS or role in (self._names or ())
+        is_known = (
+            is_word or role in SYSTEM_ROLES | MODEL_ROLES | _OTHERS or role in (self._names or ())
+        )
         return role if is_known else _masked(role)
 
     def _apply(self, messages: list[Message]) -> str:
@@ -563,11 +432,8 @@ def _only_places(texts: list[str], whole: str, at_start: bool, at_end: bool) -> 
     if first is None or last is None:
         return None
     ends = [len(whole) - place for place in reversed(last)]
-    return (
-        first
-        if ends == [place + len(text) for place, text in zip(first, texts, strict=True)]
-        else None
-    )
+    starts = [end - len(text) for end, text in zip(ends, texts, strict=True)]
+    return first if first == starts else None
 
 
 def _first_places(texts: list[str], whole: str, at_start: bool, at_end: bool) -> list[int] | None:
@@ -588,161 +454,6 @@ def _masked(text: str) -> str:
     """Letters in place of what is no whitespace; others for another text, as templates compare."""
     drawn = Random(text.encode("utf-8", "surrogatepass"))
     return re.sub(r"\S", lambda _: drawn.choice("qxyz"), text)
-
-
-@lru_cache(maxsize=16)
-def _vocabulary(sources: tuple[str, ...]) -> tuple[frozenset[str], str]:
-    """Words that Jinja templates know, and a pattern of the strings in them, the longest first."""
-    from jinja2 import Environment, TemplateSyntaxError
-
-    names, phrases = set(), set()
-    for source in sources:
-        try:
-            tokens = list(Environment().lexer.tokenize(source))
-        except TemplateSyntaxError:  # refused when it is rendered
-            continue
-        names |= {token.value for token in tokens if token.type == "name"}
-        phrases |= {token.value for token in tokens if token.type == "string"}
-    names |= {phrase for phrase in phrases if phrase.isidentifier()}
-    longest = sorted(filter(str.strip, phrases), key=len, reverse=True)
-    return frozenset(names), "|".join(map(re.escape, longest)) or "(?!)"
-
-
-class _ChatTemplate:
-    """A tokenizer's chat template as a function."""
-
-    def __init__(self, tokenizer: Tokenizer, options: Mapping[str, Any]) -> None:
-        self._tokenizer = tokenizer
-        self._options = options
-        self.sources: list[str] = []
-        templates = [tokenizer.chat_template, options.get("chat_template")]
-        _map_strings(templates, self.sources.append)
-
-    def __call__(self, messages: Sequence[Message]) -> str:
-        if any(message["role"] == "system" for message in messages) and not self._takes_system:
-            messages = _merged([_as_user(message) for message in messages])
-        try:
-            return self._apply(messages)
-        except ChatTemplateError:
-            # Templates that insist on alternating roles.
-            alternative = _merged(messages)
-            if alternative == messages:
-                raise
-            return self._apply(alternative)
-
-    @cached_property
-    def _takes_system(self) -> bool:
-        """Whether a system message is rendered, rather than refused or left out."""
-        try:
-            text = self._apply([_message("system", _PROBE), _message("user", "?")])
-        except ChatTemplateError:
-            return False
-        return _PROBE in text
-
-    def _apply(self, messages: Sequence[Message]) -> str:
-        from jinja2 import TemplateError
-
-        try:
-            rendered = self._tokenizer.apply_chat_template(
-                messages, tokenize=False, **self._options
-            )
-        except TemplateError as error:
-            raise ChatTemplateError(
-                f"The chat template refuses the messages: {error}. Roles given: "
-                f"{[message['role'] for message in messages]}."
-            ) from error
-        return str(rendered)
-
-
-def _merged(messages: Sequence[Message]) -> list[Message]:
-    """Join neighbouring messages of one role, for templates that want roles to alternate."""
-    merged: list[Message] = []
-    for message in messages:
-        previous = merged[-1] if merged else {}
-        plain = {"role", "content"} == message.keys() == previous.keys()
-        if plain and previous["role"] == message["role"]:
-            joined = f"{previous['content']}\n\n{message['content']}"
-            merged[-1] = _message(message["role"], joined)
-        else:
-            merged.append(message)
-    return merged
-
-
-def _as_user(message: Message) -> Message:
-    return {**message, "role": "user"} if message["role"] == "system" else message
-
-
-def _message(role: str, content: str) -> Message:
-    return {"role": role, "content": content}
-
-
-def _content(message: Message, index: int) -> Content:
-    role, content = message.get("role"), message.get("content")
-    if not isinstance(role, str) or not isinstance(content, str | Content):
-        raise PromptError(
-            f"Message {index} needs a role and a content: strings, or a ContextPrompt as content; "
-            f"got role={role!r} and content of type {type(content).__name__}. Join content blocks "
-            "into one string."
-        )
-    if isinstance(content, str):
-        content = MarkedText(content)
-    if isinstance(content, MarkedText) and role not in _MODEL:
-        content.warn_of_strays()
-    return content
-
-
-def _plain_fields(message: Message, index: int) -> dict[str, Any]:
-    """A message in plain data, whose every string can be told: objects have strings of their own.
-
-    Raises:
-        PromptError: a field holds something that is no JSON and cannot be turned into it.
-    """
-
-    def plain(value: Any) -> Any:
-        if value is None or isinstance(value, bool | int | float):
-            return value
-        if isinstance(value, str):
-            return str.__str__(value)  # and not one of a class of its own
-        if isinstance(value, list | tuple):
-            return [plain(item) for item in value]
-        if is_dataclass(value) and not isinstance(value, type):
-            value = asdict(value)
-        elif callable(getattr(value, "model_dump", None)):  # of pydantic
-            value = value.model_dump()
-        if isinstance(value, Mapping) and all(isinstance(key, str | int) for key in value):
-            return {plain(key): plain(item) for key, item in value.items()}
-        raise PromptError(
-            f"Message {index} holds a {type(value).__name__} that a chat template cannot be given: "
-            "pass strings, numbers, lists and mappings with strings as keys."
-        )
-
-    return {str(name): plain(item) for name, item in message.items() if name != "content"}
-
-
-def _plain(content: Content) -> str | None:
-    """A content with its documents as text."""
-    if isinstance(content, MarkedText):
-        return content.plain()
-    return None if content is None else content.text
-
-
-def _map_strings(
-    value: Any,
-    change: Callable[[str], object],
-    change_key: Callable[[str], object] | None = None,
-) -> Any:
-    """``value`` with every string in it changed, keys of mappings too (by `change_key`, if any)."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, Mapping):
-        of_key = change_key or change
-        return {
-            of_key(key) if isinstance(key, str) else key: _map_strings(item, change, change_key)
-            for key, item in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [_map_strings(item, change, change_key) for item in value]
-    return value
 
 
 def _absent_characters(count: int, *texts: str) -> list[str]:

@@ -8,15 +8,10 @@ from typing import Any
 from rag_middle.documents import ContextPrompt, Document, parse, unmark
 from rag_middle.errors import PromptError
 from rag_middle.options import Template, TemplateName
-from rag_middle.tokens.chat import (
-    Conversation,
-    Message,
-    RenderedChat,
-    has_chat_template,
-    render_chat,
-    render_written,
-)
+from rag_middle.tokens.chat import RenderedChat, render_chat, render_written
+from rag_middle.tokens.conversation import Conversation, Message
 from rag_middle.tokens.prompt import TokenizedBatch, TokenizedPrompt
+from rag_middle.tokens.templates import has_chat_template
 from rag_middle.tokens.text import TextEncoder, Tokenizer
 from rag_middle.wording import Argument
 

@@ -11,7 +11,7 @@ from rag_middle.documents import ContextPrompt, Document, mark
 from rag_middle.errors import ChatTemplateError, MarkerError, PromptError
 from rag_middle.notices import UnreadMarkersWarning
 from rag_middle.tokens import TokenizedPrompt, encode
-from rag_middle.tokens.chat import Message
+from rag_middle.tokens.conversation import Message
 from tests.tokenizers import (
     CHATML,
     CONTROL_TOKENS,

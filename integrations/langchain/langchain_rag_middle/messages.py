@@ -13,7 +13,7 @@ from langchain_rag_middle.documents import DocumentPrompt
 from rag_middle import ContextPrompt, PromptError
 from rag_middle import Document as PromptDocument
 from rag_middle.documents import MarkedText, gathered, split
-from rag_middle.tokens.chat import Conversation
+from rag_middle.tokens.conversation import Conversation
 
 __all__ = ["as_prompt_documents", "prompt_messages", "prompt_text"]
 

@@ -12,8 +12,8 @@ from llama_index.core.prompts import BasePromptTemplate
 from llama_index.llms.rag_middle.requests import Request, chat_messages, generation_options
 
 from rag_middle.generation import GenerationKwargs
-from rag_middle.options import checked_options
-from rag_middle.tokens.chat import Message, TemplateFunction
+from rag_middle.options import TemplateFunction, checked_options
+from rag_middle.tokens.conversation import Message
 
 if TYPE_CHECKING:
     from llama_index.llms.rag_middle.base import RagMiddleLLM

@@ -1,0 +1,187 @@
+"""Messages, and the documents in them."""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass
+from typing import Any
+
+from rag_middle.documents import ContextPrompt, MarkedText, gathered
+from rag_middle.errors import PromptError
+
+__all__ = ["MODEL_ROLES", "SYSTEM_ROLES", "Conversation", "Message", "message_of"]
+
+Message = Mapping[str, Any]
+Content = MarkedText | ContextPrompt | None
+
+SYSTEM_ROLES = frozenset({"system", "developer"})
+MODEL_ROLES = frozenset({"assistant", "model"})  # as Gemma's template names it
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages, with documents in one of them.
+
+    Attributes:
+        messages: ``{"role", "content"}`` and whatever else the template reads; without markers.
+        prompt: the content of message ``at``, with its documents.
+        at: 0-based index of that message, empty in ``messages``; None where there are no documents.
+    """
+
+    messages: tuple[Message, ...]
+    prompt: ContextPrompt = field(default_factory=ContextPrompt)
+    at: int | None = None
+
+    @classmethod
+    def of_prompt(cls, prompt: ContextPrompt) -> Conversation:
+        """A conversation of one user message."""
+        if not prompt.documents:
+            return cls((message_of("user", prompt.text),))
+        return cls((message_of("user", ""),), prompt, 0)
+
+    @classmethod
+    def of_messages(cls, messages: Sequence[Message]) -> Conversation:
+        """Take the documents of the system messages at the start and of the last turn that has any.
+
+        A turn ends where the model speaks. Documents of several messages are put together where the
+        first one stands: each is there once for every message that holds it, so a document that a
+        user sends again is one more and takes no other's place. Documents of earlier turns become
+        plain text, and so do those in a string of the model: nobody retrieved what it said.
+
+        A content is a string or `MarkedText`, with marked documents or without, or a
+        `ContextPrompt`.
+
+        Raises:
+            MarkerError: the documents of the message do not stand together, and it is of this turn.
+            PromptError: a message is not of the expected shape.
+
+        Warns:
+            UnreadMarkersWarning: of markers in a message, except the model's, that mark nothing.
+        """
+        if not messages:
+            raise PromptError("There are no messages. Pass at least one user message.")
+        contents = [_content(message, index) for index, message in enumerate(messages)]
+        plain = [_plain(content) for content in contents]
+        roles = [message["role"] for message in messages]
+        prompts = {
+            index: _prompt_at(roles, contents, index) for index in _with_documents(roles, contents)
+        }
+        for index, prompt in prompts.items():
+            plain[index] = prompt.prefix + prompt.suffix
+        at = min(prompts, default=None)
+        if at is not None:
+            plain[at] = ""
+        return cls(
+            tuple(
+                {**_plain_fields(message, index), "content": text}
+                for index, (message, text) in enumerate(zip(messages, plain, strict=True))
+            ),
+            _joined(list(prompts.values())),
+            at,
+        )
+
+    def with_system(self, system: str) -> Conversation:
+        """The conversation after a system message.
+
+        Raises:
+            PromptError: it already starts with one.
+        """
+        if self.messages and self.messages[0]["role"] == "system":
+            raise PromptError(
+                "The messages start with a system message and system= was given too. Pass one."
+            )
+        messages = (message_of("system", system), *self.messages)
+        return Conversation(messages, self.prompt, None if self.at is None else self.at + 1)
+
+
+def _with_documents(roles: Sequence[str], contents: Sequence[Content]) -> list[int]:
+    """0-based indices of the messages whose documents count, see `Conversation.of_messages`."""
+    start = next(
+        (index for index, role in enumerate(roles) if role not in SYSTEM_ROLES), len(roles)
+    )
+    ends = [index for index, role in enumerate(roles) if role in MODEL_ROLES]
+    holding = [
+        index
+        for index, (role, content) in enumerate(zip(roles, contents, strict=True))
+        if (isinstance(content, ContextPrompt) and content.documents)
+        or (isinstance(content, MarkedText) and role not in MODEL_ROLES and content.has_documents())
+    ]
+    turns = {index: bisect(ends, index) for index in holding if index >= start}
+    last = max(turns.values(), default=None)
+    return [index for index in holding if index < start or turns[index] == last]
+
+
+def _prompt_at(roles: Sequence[str], contents: Sequence[Content], at: int) -> ContextPrompt:
+    """The content of a message as a prompt; raises `MarkerError` as `parse` does."""
+    content = contents[at]
+    assert content is not None, "it holds documents"
+    if isinstance(content, ContextPrompt):
+        return content
+    # What was said in an earlier turn must not make later ones fail.
+    answered = any(role in MODEL_ROLES for role in roles[at + 1 :])
+    earlier = answered and roles[at] not in SYSTEM_ROLES
+    return content.prompt("last" if earlier else "single")
+
+
+def _joined(prompts: Sequence[ContextPrompt]) -> ContextPrompt:
+    """The first prompt, with the documents of all."""
+    if len(prompts) < 2:
+        return prompts[0] if prompts else ContextPrompt()
+    documents = gathered(document for prompt in prompts for document in prompt.documents)
+    return ContextPrompt(prompts[0].prefix, documents, prompts[0].suffix)
+
+
+def message_of(role: str, content: str) -> Message:
+    """A message of text."""
+    return {"role": role, "content": content}
+
+
+def _content(message: Message, index: int) -> Content:
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(role, str) or not isinstance(content, str | Content):
+        raise PromptError(
+            f"Message {index} needs a role and a content: strings, or a ContextPrompt as content; "
+            f"got role={role!r} and content of type {type(content).__name__}. Join content blocks "
+            "into one string."
+        )
+    if isinstance(content, str):
+        content = MarkedText(content)
+    if isinstance(content, MarkedText) and role not in MODEL_ROLES:
+        content.warn_of_strays()
+    return content
+
+
+def _plain_fields(message: Message, index: int) -> dict[str, Any]:
+    """A message in plain data, whose every string can be told: objects have strings of their own.
+
+    Raises:
+        PromptError: a field holds something that is no JSON and cannot be turned into it.
+    """
+
+    def plain(value: Any) -> Any:
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if isinstance(value, str):
+            return str.__str__(value)  # and not one of a class of its own
+        if isinstance(value, list | tuple):
+            return [plain(item) for item in value]
+        if is_dataclass(value) and not isinstance(value, type):
+            value = asdict(value)
+        elif callable(getattr(value, "model_dump", None)):  # of pydantic
+            value = value.model_dump()
+        if isinstance(value, Mapping) and all(isinstance(key, str | int) for key in value):
+            return {plain(key): plain(item) for key, item in value.items()}
+        raise PromptError(
+            f"Message {index} holds a {type(value).__name__} that a chat template cannot be given: "
+            "pass strings, numbers, lists and mappings with strings as keys."
+        )
+
+    return {str(name): plain(item) for name, item in message.items() if name != "content"}
+
+
+def _plain(content: Content) -> str | None:
+    """A content with its documents as text."""
+    if isinstance(content, MarkedText):
+        return content.plain()
+    return None if content is None else content.text
