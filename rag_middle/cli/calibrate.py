@@ -17,6 +17,7 @@ from rag_middle.cli.checks import check_output_folder, check_readable
 from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting, tell
 from rag_middle.cli.flags import flags_of
 from rag_middle.cli.measuring import (
+    CALIBRATION_FOLDER,
     QUESTIONS_PANEL,
     BatchSizeOption,
     DataOption,
@@ -179,7 +180,7 @@ def calibrate(
             "charts. A search that was killed continues from there.",
             rich_help_panel=OUTPUT_PANEL,
         ),
-    ] = Path("rag-middle-calibration"),
+    ] = CALIBRATION_FOLDER,
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:

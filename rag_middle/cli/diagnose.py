@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +13,7 @@ from rag_middle.cli.checks import check_output_folder, check_profiles, check_rea
 from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting
 from rag_middle.cli.flags import flags_of
 from rag_middle.cli.measuring import (
+    CALIBRATION_FOLDER,
     QUESTIONS_PANEL,
     BatchSizeOption,
     DataOption,
@@ -24,7 +26,10 @@ from rag_middle.cli.measuring import (
     progress_bar,
 )
 from rag_middle.cli.options import LOADING, OUTPUT_PANEL, generation_flags, with_flags
-from rag_middle.errors import EvaluationDataError
+from rag_middle.errors import EvaluationDataError, ProfileFormatError
+
+if TYPE_CHECKING:
+    from rag_middle.profiles import Profile
 
 __all__ = ["ScoreBy", "diagnose"]
 
@@ -165,6 +170,7 @@ def diagnose(
                 measurement,
                 records=out / "records.jsonl",
                 progress=progress,
+                calibrated=_calibrated(),
             )
         files = write_report(diagnosis, out, command=command_line())
         if as_json:
@@ -172,6 +178,17 @@ def diagnose(
         else:
             show_diagnosis(console(), diagnosis)
             print(files.html)
+
+
+def _calibrated() -> dict[str, Profile]:
+    """Profiles where ``rag-middle calibrate`` writes them if it is not told otherwise."""
+    from rag_middle.profiles import read_profile
+
+    profiles = {}
+    for path in sorted(CALIBRATION_FOLDER.glob("*.json")):
+        with suppress(ProfileFormatError):  # another file
+            profiles[str(path)] = read_profile(path)
+    return profiles
 
 
 def _method_names(values: list[str] | None) -> list[str] | None:

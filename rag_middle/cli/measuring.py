@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rag_middle.generation import RagMiddleModel
 
 __all__ = [
+    "CALIBRATION_FOLDER",
     "QUESTIONS_PANEL",
     "BatchSizeOption",
     "DataOption",
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 QUESTIONS_PANEL = "Questions"
+CALIBRATION_FOLDER = Path("rag-middle-calibration")
 _READER_DOCUMENTS = 20
 
 ModelOption = Annotated[

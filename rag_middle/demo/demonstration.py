@@ -38,7 +38,7 @@ from rag_middle.evaluation import (
     shape_of,
     spread_positions,
 )
-from rag_middle.evaluation.diagnosis import recommend_from
+from rag_middle.evaluation.conclusions import recommend_from
 from rag_middle.evaluation.measurement import BASELINE, MethodSpec
 from rag_middle.evaluation.statistics import wilson
 from rag_middle.generation import MethodLike

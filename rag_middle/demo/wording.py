@@ -88,12 +88,16 @@ def _method(verdict: Verdict | None, own: PositionCurve, base: PositionCurve) ->
     else:
         text = f"{own.label} takes the mean over the positions {change}, which is not significant."
     gap = f"{100 * own.gap.value:.0f}"
+    apart = (
+        f"Its best and worst position are {gap} point{'' if gap == '1' else 's'} apart"
+        f"{', which is not significant' if own.gap.includes_zero else ''}."
+    )
+    if own.gap.exact:
+        apart = "Every question scores exactly the same at every position."
     return (
         f"{text} The worst position goes from {in_percent(base.worst.value)} to "
         f"{in_percent(own.worst.value)} ({_points(worst)})"
-        f"{', which is not significant' if worst.includes_zero else ''}. Its best and worst "
-        f"position are {gap} point{'' if gap == '1' else 's'} apart"
-        f"{', which is not significant' if own.gap.includes_zero else ''}."
+        f"{', which is not significant' if worst.includes_zero else ''}. {apart}"
     )
 
 

@@ -13,6 +13,7 @@ answers, as curves with bootstrap intervals. ``diagnose``: what they mean. Chart
 ``pip install 'rag-middle[eval]'``.
 """
 
+from rag_middle.evaluation.conclusions import Answer, Recommendation, Verdict, recommend
 from rag_middle.evaluation.conditions import (
     AS_GIVEN,
     CLOSED_BOOK,
@@ -25,21 +26,13 @@ from rag_middle.evaluation.conditions import (
     spread_positions,
 )
 from rag_middle.evaluation.cost import Cost, measure_costs
-from rag_middle.evaluation.diagnosis import (
-    Diagnosis,
-    Recommendation,
-    Shape,
-    Verdict,
-    diagnose,
-    fitted_presets,
-    recommend,
-    shape_of,
-)
+from rag_middle.evaluation.diagnosis import Diagnosis, diagnose, fitted_presets
 from rag_middle.evaluation.measurement import LabelledMethod, Measurement, labelled_methods
 from rag_middle.evaluation.plots import plot_cost, plot_gaps, plot_position_curves
 from rag_middle.evaluation.records import Record
 from rag_middle.evaluation.report import write_report
 from rag_middle.evaluation.results import PositionCurve, PositionCurves, Results, Summary
+from rag_middle.evaluation.shapes import Shape, shape_of
 from rag_middle.evaluation.statistics import Bootstrap, Estimate
 from rag_middle.evaluation.tasks import (
     TASKS,
@@ -60,6 +53,7 @@ __all__ = [
     "CLOSED_BOOK",
     "GOLD_ONLY",
     "TASKS",
+    "Answer",
     "Bootstrap",
     "Condition",
     "Cost",

@@ -43,6 +43,11 @@ class Metric:
     tolerance: float = 0.01
     share: bool = True
 
+    def shown(self, value: float) -> str:
+        """A value with its unit: ``79.0 %``, ``−0.35 nats``."""
+        text = f"{100 * value:.1f} %" if self.share else f"{value:.2f} nats"
+        return text.replace("-", "−")
+
     def amount(self, value: float) -> str:
         """A difference of two values with its unit: ``12.0 points``, ``0.35 nats``."""
         return f"{100 * value:.1f} points" if self.share else f"{value:.2f} nats"

@@ -10,7 +10,7 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
-from rag_middle.evaluation.diagnosis import SHAPES, Diagnosis
+from rag_middle.evaluation.diagnosis import Diagnosis
 from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.evaluation.plots import (
     data_uri,
@@ -20,6 +20,7 @@ from rag_middle.evaluation.plots import (
     plot_overview,
     plot_position_curves,
 )
+from rag_middle.evaluation.shapes import SHAPES
 from rag_middle.evaluation.statistics import Estimate
 from rag_middle.files import write_files
 
@@ -104,6 +105,8 @@ def estimate_cell(
     """The value, and its interval below it; arguments as for `Estimate.text`."""
     if estimate is None:
         return Markup("–")
+    if estimate.exact:
+        return Markup("0<small>exact</small>")
     value, _, interval = estimate.text(share=share, digits=digits, signed=signed).partition(" ")
     return Markup("{}<small>{}</small>").format(value, interval)
 

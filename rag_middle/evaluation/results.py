@@ -21,6 +21,7 @@ from rag_middle.evaluation.statistics import (
     RESAMPLES,
     Bootstrap,
     Estimate,
+    comparison_confidence,
     flip_rate,
 )
 from rag_middle.evaluation.tasks import Task
@@ -90,7 +91,8 @@ class MethodSummary:
         label: of the method.
         method: with its parameters, as Python.
         mean: of the main metric over questions and conditions.
-        difference: mean minus that of the unmodified model, paired; None for that model itself.
+        difference: mean minus that of the unmodified model, paired, with the confidence of
+            `comparison_confidence`; None for that model itself.
         flip_rate: chance that an answer changes when the documents are shuffled again, or where no
             shuffled orders were run, when the gold document moves to another position; None where
             there is neither.
@@ -114,7 +116,8 @@ class Control:
     Attributes:
         name: ``"gold_only"`` or ``"closed_book"``.
         mean: of the main metric.
-        difference: minus the unmodified model's mean over the conditions, paired.
+        difference: minus the unmodified model's mean over the conditions, paired, with the
+            confidence of `comparison_confidence`.
     """
 
     name: str
@@ -258,12 +261,21 @@ class Results:
         conditions = self.measurement.conditions(self.task)
         # Shuffled orders count only where nothing else was run.
         columns = [c for c in conditions if c.kind != "order"] or list(conditions)
-        baseline = self.scores(BASELINE, columns).mean(axis=1)
+        base = self.scores(BASELINE, columns)
+        confidence = comparison_confidence(len(self.methods) - 1)
 
         def compared(label: str, columns: Sequence[Condition]) -> tuple[Estimate, Estimate]:
-            scores = np.stack([self.scores(label, columns).mean(axis=1), baseline], axis=1)
-            bootstrap = Bootstrap(scores, resamples=resamples, seed=seed)
-            difference = bootstrap.estimate(lambda means: means[..., 0] - means[..., 1])
+            own = self.scores(label, columns)
+            bootstrap = Bootstrap(
+                np.stack([own.mean(axis=1), base.mean(axis=1)], axis=1),
+                resamples=resamples,
+                seed=seed,
+            )
+            difference = bootstrap.estimate(
+                lambda means: means[..., 0] - means[..., 1],
+                confidence,
+                exact=np.array_equal(own, base),
+            )
             return bootstrap.estimates()[0], difference
 
         methods, controls = [], []

@@ -8,7 +8,7 @@ seed draws the same questions whatever is computed from them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 from math import sqrt
@@ -19,7 +19,15 @@ from numpy.typing import NDArray
 
 from rag_middle.errors import EvaluationConfigError
 
-__all__ = ["CONFIDENCE", "RESAMPLES", "Bootstrap", "Estimate", "flip_rate", "wilson"]
+__all__ = [
+    "CONFIDENCE",
+    "RESAMPLES",
+    "Bootstrap",
+    "Estimate",
+    "comparison_confidence",
+    "flip_rate",
+    "wilson",
+]
 
 Array = NDArray[np.float64]
 RESAMPLES = 10_000
@@ -36,11 +44,14 @@ class Estimate:
         value: from the data.
         low: lower end of the interval.
         high: upper end.
+        exact: a difference that is zero for every single question, so that there is nothing to
+            estimate.
     """
 
     value: float
     low: float
     high: float
+    exact: bool = False
 
     @property
     def includes_zero(self) -> bool:
@@ -48,19 +59,22 @@ class Estimate:
         return self.low <= 0 <= self.high
 
     def text(self, *, share: bool, digits: int | None = None, signed: bool = False) -> str:
-        """``63.5 [60.1, 66.0]``.
+        """``63.5 [60.1, 66.0]``; ``exactly 0`` for an exact one.
 
         Args:
             share: show per cent.
             digits: after the point; by default 1 for a share and 2 otherwise.
             signed: write a plus sign, as for differences.
         """
+        if self.exact:
+            return "exactly 0"
         scale, default = (100, 1) if share else (1, 2)
         digits = default if digits is None else digits
+        numbers = (self.value, self.low, self.high)
         value, low, high = (
             # Adding 0.0 turns -0.0 into 0.0; zero has no sign.
             f"{number:{'+' if signed and number else ''}.{digits}f}".replace("-", "−")
-            for number in (round(scale * x, digits) + 0.0 for x in astuple(self))
+            for number in (round(scale * x, digits) + 0.0 for x in numbers)
         )
         return f"{value} [{low}, {high}]"
 
@@ -87,6 +101,7 @@ class Bootstrap:
         if not np.isfinite(scores).all():
             raise EvaluationConfigError("Scores must be finite numbers; some are not.")
         questions = len(scores)
+        self._columns_agree = bool((scores == scores[:, :1]).all())
         draws = _cached_draws if questions * resamples <= _CACHED_DRAWS else _draws
         self.means: Array = scores.mean(axis=0)
         # How often each question is drawn says as much as which ones were, in one product.
@@ -95,14 +110,21 @@ class Bootstrap:
         )
 
     def estimate(
-        self, statistic: Callable[[Array], Array], confidence: float = CONFIDENCE
+        self,
+        statistic: Callable[[Array], Array],
+        confidence: float = CONFIDENCE,
+        *,
+        exact: bool = False,
     ) -> Estimate:
         """A function of the column means, with its percentile interval.
 
         Args:
             statistic: takes `[..., columns]`, gives `[...]`.
             confidence: of the interval.
+            exact: it is a difference of scores that are equal; nothing is estimated.
         """
+        if exact:
+            return Estimate(0.0, 0.0, 0.0, exact=True)
         outside = (1 - confidence) / 2
         low, high = np.quantile(statistic(self.resampled_means), [outside, 1 - outside])
         return Estimate(float(statistic(self.means)), float(low), float(high))
@@ -121,12 +143,24 @@ class Bootstrap:
         bootstrap interval of their difference never includes zero. Here the half-width is the
         quantile of the *range of the resampled deviations*, ``max_j e_j - min_j e_j`` with
         ``e = resampled mean - mean``: the interval holds for all pairs of columns at once (Tukey's
-        simultaneous intervals, bootstrapped), and looking for the largest gap is paid for.
+        simultaneous intervals, bootstrapped), and looking for the largest gap is paid for. Exact
+        where every question scores the same in all columns.
         """
+        if self._columns_agree:
+            return Estimate(0.0, 0.0, 0.0, exact=True)
         deviations = self.resampled_means - self.means
         half = float(np.quantile(np.ptp(deviations, axis=1), confidence))
         value = float(np.ptp(self.means))
         return Estimate(value, value - half, value + half)
+
+
+def comparison_confidence(methods: int) -> float:
+    """Confidence of each difference from the unmodified model, so that all hold together.
+
+    The one correction for multiple comparisons: Bonferroni's, over the methods that are compared
+    in one run. Summaries, verdicts and reports all use it.
+    """
+    return 1 - (1 - CONFIDENCE) / max(1, methods)
 
 
 def _draws(questions: int, resamples: int, seed: int) -> Iterator[NDArray[np.uint16]]:

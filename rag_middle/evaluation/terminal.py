@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rag_middle.evaluation.diagnosis import SHAPES, Diagnosis
+from rag_middle.evaluation.diagnosis import Diagnosis
 from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.evaluation.results import PositionCurves
+from rag_middle.evaluation.shapes import SHAPES
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,7 +23,7 @@ _CONTROLS = {"gold_only": "the gold document alone", "closed_book": "no document
 
 
 def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
-    """Print plot, table, shape, recommendation, notes and next steps."""
+    """Print plot, table, answer, shape, recommendation, notes and next steps."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -55,9 +56,11 @@ def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
     )
     for control in diagnosis.summary.controls:
         out.print(f"With {_CONTROLS[control.name]}: {control.mean.text(share=share)}.")
+    name = diagnosis.model["name"]
+    out.print(Text(f"\nDoes {name} lose the middle? {diagnosis.answer.text}"), soft_wrap=True)
     shape = SHAPES[diagnosis.shape.name]
     out.print(
-        f"\n{shape[0].upper()}{shape[1:]} ({diagnosis.shape.confidence:.0%} of resamples).",
+        f"{shape[0].upper()}{shape[1:]} ({diagnosis.shape.confidence:.0%} of resamples).",
         soft_wrap=True,
     )
     out.print(Text(diagnosis.recommendation.text, "bold"), soft_wrap=True)

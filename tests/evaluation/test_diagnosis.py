@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import astuple, replace
 
 import pytest
 
@@ -11,7 +12,8 @@ from rag_middle.cli.calibrate import Fitted
 from rag_middle.errors import EvaluationConfigError
 from rag_middle.evaluation import Diagnosis, InventedDocuments, Measurement, diagnose
 from rag_middle.evaluation.diagnosis import CALIBRATED, methods_to_try, worth_calibrating
-from rag_middle.generation import RagMiddleModel
+from rag_middle.generation import RagMiddleModel, model_facts
+from rag_middle.profiles import Profile
 from tests.conftest import FamilyModel
 from tests.evaluation.fake_models import Chance, fake_reader
 from tests.tokenizers import wordlevel
@@ -127,6 +129,36 @@ def test_where_nothing_helps_the_methods_that_can_be_fitted_are_named(
     [step] = calibration_steps(diagnosis)
     assert all(name in step for name in SEARCHES)
     assert "--methods profile:rag-middle-calibration/positional_hidden_states.json" in step
+
+
+def test_what_failed_or_was_calibrated_before_is_not_to_be_calibrated(
+    model: RagMiddleModel,
+) -> None:
+    fake = fake_reader(model, TASK, lambda m, at, d: 0.9 if at in (0, d - 1) else 0.4)
+    facts = model_facts(model.model, model.tokenizer, all_weights=False)
+    others = replace(facts, layers=facts.layers + 1)
+    calibrated = {
+        "out/lpes.json": Profile(method="lpes", options={}, model=facts, recommended=False),
+        "out/siw.json": Profile(method="siw", options={}, model=facts, recommended=True),
+        "out/other.json": Profile(
+            method="positional_hidden_states", options={}, model=others, recommended=True
+        ),
+    }
+    diagnosis = diagnose(fake, TASK, ["ms_poe"], HOW, calibrated=calibrated)
+    [step] = calibration_steps(diagnosis)
+    assert "--method positional_hidden_states` with" in step
+    [step] = [step for step in diagnosis.next_steps if "fitted to this model already" in step]
+    assert step.endswith("`--methods profile:out/siw.json`.")
+
+
+def test_the_same_difference_has_the_same_interval_everywhere(model: RagMiddleModel) -> None:
+    fake = fake_reader(model, TASK, u_without_pine)
+    diagnosis = diagnose(fake, TASK, ["pine", "ms_poe", "siw"], HOW)
+    for verdict in diagnosis.recommendation.verdicts:
+        shown = diagnosis.summary[verdict.label].difference
+        assert shown is not None
+        assert astuple(shown) == pytest.approx(astuple(verdict.mean_difference), abs=1e-9)
+    assert "3 methods" in diagnosis.comparisons
 
 
 def test_where_nothing_is_lost_nothing_is_to_be_calibrated(model: RagMiddleModel) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rag_middle.evaluation.diagnosis import recommend
+from rag_middle.evaluation.conclusions import recommend
 from rag_middle.evaluation.metrics import METRICS
 
 ACCURACY = METRICS["best_subspan_em"]

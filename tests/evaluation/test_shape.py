@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rag_middle.evaluation.diagnosis import shape_names, shape_of
+from rag_middle.evaluation.shapes import shape_names, shape_of
 from rag_middle.evaluation.statistics import Bootstrap
 
 
@@ -19,8 +19,11 @@ from rag_middle.evaluation.statistics import Bootstrap
         ([0.4, 0.5, 0.6, 0.7, 0.9], "recency"),
         ([0.5, 0.5, 0.5, 0.5, 0.9], "recency"),
         ([0.5, 0.52, 0.5, 0.51, 0.5], "flat"),
-        ([0.5, 0.9, 0.9, 0.9, 0.5], "irregular"),
-        ([0.5, 0.5, 0.9, 0.5, 0.5], "irregular"),
+        ([0.5, 0.9, 0.9, 0.9, 0.5], "inverted U"),
+        ([0.5, 0.5, 0.9, 0.5, 0.5], "inverted U"),
+        ([0.9, 0.4, 0.9, 0.4, 0.9], "irregular"),
+        ([0.4, 0.9, 0.9, 0.9, 0.9], "primacy deficit"),
+        ([0.9, 0.9, 0.9, 0.9, 0.4], "recency deficit"),
         ([0.9, 0.5], "primacy"),
         ([0.5, 0.9], "recency"),
     ],

@@ -1,0 +1,470 @@
+"""What follows from the figures: every rule by which a diagnosis says something.
+
+All rules read the same scores and the same intervals that the tables show. `answer` says whether
+the middle is lost, `recommend` which method to use or none, `order_advice` where the best documents
+go, `next_steps` what to do now, and `notes` what else is to be known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rag_middle.evaluation.measurement import BASELINE, Scoring
+from rag_middle.evaluation.metrics import Metric
+from rag_middle.evaluation.results import PositionCurves, Results, Summary
+from rag_middle.evaluation.shapes import SHAPES, Shape, high_positions
+from rag_middle.evaluation.statistics import (
+    RESAMPLES,
+    Bootstrap,
+    Estimate,
+    comparison_confidence,
+)
+
+__all__ = [
+    "MIN_QUESTIONS",
+    "Answer",
+    "Attempts",
+    "Reason",
+    "Recommendation",
+    "Verdict",
+    "answer",
+    "comparisons",
+    "next_steps",
+    "notes",
+    "order_advice",
+    "recommend",
+    "recommend_from",
+]
+
+Array = NDArray[np.float64]
+
+MIN_QUESTIONS = 20
+_MIN_ACCURACY = 0.05  # below it, position is not the problem
+_MANY_POSITIONS = 4  # so many at most are named one by one
+
+Reason = Literal[
+    "too_few_questions", "cannot_answer", "no_gap", "nothing_tried", "no_help", "helps"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Whether the model loses the middle.
+
+    Attributes:
+        label: ``"yes"`` for a U-shape only; ``"unknown"`` where the questions do not tell.
+        text: a sentence that says so, with the highest and lowest position.
+    """
+
+    label: Literal["yes", "no", "unknown"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether one method helps.
+
+    Attributes:
+        label: of the method.
+        worst_difference: worst position under the method minus worst position without, paired over
+            questions, with the confidence of `comparison_confidence`.
+        mean_difference: the same for the mean over positions.
+        helps: the worst position gains significantly, and the mean does not fall.
+        why: in words.
+    """
+
+    label: str
+    worst_difference: Estimate
+    mean_difference: Estimate
+    helps: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """What to use.
+
+    Attributes:
+        label: of the method; ``"none"`` for the model as it is.
+        reason: why, for programs.
+        text: why, in words.
+        verdicts: on every method that was tried.
+    """
+
+    label: str
+    reason: Reason
+    text: str
+    verdicts: tuple[Verdict, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempts:
+    """What a diagnosis has tried, so that no step advises it again.
+
+    Attributes:
+        all_asked: every question that the data has was asked.
+        scoring: how answers were scored.
+        calibratable: methods with a search that the model can take, less those that were tried
+            here without helping or with parameters fitted to the model, and those that an earlier
+            calibration rejected.
+        fitted: profiles fitted to this model that were not tried here, by method.
+    """
+
+    all_asked: bool = False
+    scoring: Scoring = "generation"
+    calibratable: tuple[str, ...] = ()
+    fitted: Mapping[str, str] = field(default_factory=dict)
+
+
+# -- does it lose the middle? ---------------------------------------------------------------------
+
+
+def answer(
+    recommendation: Recommendation,
+    shape: Shape,
+    curve: Array,
+    positions: Sequence[int],
+    metric: Metric,
+) -> Answer:
+    """Whether the middle is lost: the answer to a report's title.
+
+    Args:
+        recommendation: says whether the questions can tell.
+        shape: of the curve.
+        curve: mean scores of the unmodified model, `[positions]`.
+        positions: 0-based.
+        metric: of the scores.
+    """
+    if recommendation.reason == "too_few_questions":
+        return Answer(label="unknown", text=f"Not known: {recommendation.text}")
+    if recommendation.reason == "cannot_answer":
+        return Answer(label="unknown", text=f"Not known: {_lower(recommendation.text)}")
+    if shape.name == "flat":
+        text = "No: no two positions of the gold document differ significantly."
+        return Answer(label="no", text=text)
+    high, low = int(np.argmax(curve)), int(np.argmin(curve))
+    lost = shape.name == "U"
+    _, _, seen = SHAPES[shape.name].partition(": ")
+    text = (
+        f"{'Yes' if lost else 'No'}: {seen} (highest at position {positions[high]}: "
+        f"{metric.shown(curve[high])}; lowest at position {positions[low]}: "
+        f"{metric.shown(curve[low])})."
+    )
+    return Answer(label="yes" if lost else "no", text=text)
+
+
+def comparisons(methods: int) -> str:
+    """How differences from the unmodified model are corrected for multiple comparisons.
+
+    Args:
+        methods: how many are compared with it.
+    """
+    if methods < 2:
+        return "Differences from the unmodified model are paired over questions."
+    return (
+        "Differences from the unmodified model are paired over questions, and their intervals hold "
+        f"for all {methods} methods together with 95 % confidence (Bonferroni: each has "
+        f"{comparison_confidence(methods):.2%})."
+    )
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+# -- which method --------------------------------------------------------------------------------
+
+
+def recommend_from(
+    results: Results, answer_time_ratios: Mapping[str, float] | None = None
+) -> Recommendation:
+    """`recommend` for the methods of a run."""
+    scores = {method.label: results.scores(method.label) for method in results.methods}
+    return recommend(scores, results.metric, answer_time_ratios)
+
+
+def recommend(
+    scores: Mapping[str, Array],
+    metric: Metric,
+    answer_time_ratios: Mapping[str, float] | None = None,
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Recommendation:
+    """Choose a method, or none.
+
+    1. With fewer than `MIN_QUESTIONS` questions: none, nothing can be said.
+    2. Where hardly anything is answered at any position: none, position is not the problem.
+    3. Where the gap's interval of the unmodified model includes zero: none is needed.
+    4. A method qualifies if its worst position gains significantly (the paired interval, adjusted
+       for the number of methods tried: `comparison_confidence`, lies above zero) and its mean
+       over positions is not lower.
+    5. Of those, the one with the best worst position; of those as good within `Metric.tolerance`,
+       the cheapest.
+
+    Args:
+        scores: by label, `[questions, positions]`, the same questions in the same order;
+            ``"none"`` among them.
+        metric: of the scores.
+        answer_time_ratios: to ``none``, by label, where it was measured.
+        resamples: for the intervals.
+        seed: of the resamples.
+    """
+    base = np.asarray(scores[BASELINE])
+    questions = len(base)
+    if questions < MIN_QUESTIONS:
+        return _none(
+            "too_few_questions",
+            f"{questions} questions are too few to compare positions: ask at least "
+            f"{MIN_QUESTIONS}, better a hundred or more.",
+        )
+    tried = [label for label in scores if label != BASELINE]
+    confidence = comparison_confidence(len(tried))
+    verdicts = []
+    for label in tried:
+        own = np.asarray(scores[label])
+        paired = Bootstrap(np.concatenate([base, own], axis=1), resamples=resamples, seed=seed)
+        verdicts.append(
+            _verdict(label, paired, confidence, metric, exact=bool((own == base).all()))
+        )
+    bootstrap = Bootstrap(base, resamples=resamples, seed=seed)
+    gap = bootstrap.gap()
+    if metric.share and bootstrap.means.max() < _MIN_ACCURACY:
+        return _none(
+            "cannot_answer",
+            "The model answers hardly any question at any position of the gold document: position "
+            "is not the problem. Look at the prompt, the template, the model or the data.",
+            verdicts,
+        )
+    amount = metric.amount(gap.value)
+    if gap.includes_zero:
+        return _none(
+            "no_gap",
+            f"No method needed: positions differ by {amount}, which is not statistically "
+            f"significant (with these {questions} questions, a difference below "
+            f"{metric.amount(gap.value - gap.low)} goes unseen).",
+            verdicts,
+        )
+    if not tried:
+        return _none(
+            "nothing_tried",
+            f"Positions differ by {amount}, which is statistically significant. Try methods.",
+        )
+    helping = [verdict for verdict in verdicts if verdict.helps]
+    if not helping:
+        return _none(
+            "no_help",
+            f"Positions differ by {amount}, but no method that was tried raises the worst position "
+            "significantly without lowering the mean.",
+            verdicts,
+        )
+    worst = {verdict.label: float(scores[verdict.label].mean(axis=0).min()) for verdict in helping}
+    # A hair more than the tolerance: values exactly that far apart tie whatever the rounding.
+    least = max(worst.values()) - metric.tolerance * (1 + 1e-9)
+    tied = [verdict for verdict in helping if worst[verdict.label] >= least]
+    ratios = answer_time_ratios or {}
+    best = min(tied, key=lambda v: (ratios.get(v.label, float("inf")), -worst[v.label]))
+    text = f"Use {best.label}: {best.why}."
+    if best.label in ratios:
+        text += f" An answer takes {ratios[best.label]:.2g} times as long."
+    rivals = [verdict.label for verdict in tied if verdict is not best]
+    if rivals:
+        text += f" As good, and not cheaper: {', '.join(rivals)}."
+    return Recommendation(label=best.label, reason="helps", text=text, verdicts=tuple(verdicts))
+
+
+def _verdict(
+    label: str, bootstrap: Bootstrap, confidence: float, metric: Metric, *, exact: bool
+) -> Verdict:
+    """Args: `bootstrap` has the unmodified model's positions, then the method's."""
+    count = len(bootstrap.means) // 2
+    worst = bootstrap.estimate(
+        lambda means: np.min(means[..., count:], -1) - np.min(means[..., :count], -1),
+        confidence,
+        exact=exact,
+    )
+    mean = bootstrap.estimate(
+        lambda means: np.mean(means[..., count:], -1) - np.mean(means[..., :count], -1),
+        confidence,
+        exact=exact,
+    )
+    # Sums of the same scores in another order differ by rounding.
+    lowers_mean = mean.value < -1e-9
+    gain = metric.amount(worst.value)
+    fall = f"the mean falls by {metric.amount(-mean.value)}"
+    if exact:
+        why = "changes no score"
+    elif worst.high < 0:
+        why = f"the worst position loses {metric.amount(-worst.value)}"
+        why += f", and {fall}" if mean.high < 0 else ""
+    elif worst.low <= 0:
+        why = "no significant gain at the worst position"
+        why += f", and {fall}, significantly" if mean.high < 0 else ""
+    elif lowers_mean:
+        why = f"the worst position gains {gain}, but {fall}"
+    else:
+        why = f"the worst position gains {gain}, the mean {metric.amount(mean.value)}"
+    return Verdict(
+        label=label,
+        worst_difference=worst,
+        mean_difference=mean,
+        helps=worst.low > 0 and not lowers_mean,
+        why=why,
+    )
+
+
+def _none(reason: Reason, text: str, verdicts: Sequence[Verdict] = ()) -> Recommendation:
+    return Recommendation(label=BASELINE, reason=reason, text=text, verdicts=tuple(verdicts))
+
+
+# -- what to do now -------------------------------------------------------------------------------
+
+
+def order_advice(curve: Array, positions: Sequence[int], gap: Estimate, metric: Metric) -> str:
+    """Where to put the most relevant documents, by the measured curve.
+
+    Args:
+        curve: mean scores `[positions]` of the method in use: advice for one method is none for
+            another.
+        positions: 0-based.
+        gap: of that curve.
+        metric: of the scores.
+
+    Returns:
+        A sentence; empty where no two positions of the curve differ significantly, as under an
+        order-free method.
+    """
+    if gap.includes_zero:
+        return ""
+    by_score = np.argsort(-curve, kind="stable")
+    high = [int(index) for index in by_score if high_positions(curve)[index]]
+    best, low = high[0], int(np.argmin(curve))
+    named = sorted(positions[index] for index in high[:_MANY_POSITIONS])
+    place = f"position {named[0]}" if len(named) == 1 else f"positions {_joined(named)}"
+    value = metric.shown(curve[best])
+    if len(named) > 1:
+        value = f"up to {value}" if metric.share else f"best: {value}"
+    return (
+        f"Put the most relevant documents at {place} ({value}), and none of them at position "
+        f"{positions[low]} ({metric.shown(curve[low])}): it costs nothing."
+    )
+
+
+def _joined(numbers: Sequence[int]) -> str:
+    *first, last = map(str, numbers)
+    return f"{', '.join(first)} and {last}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Situation:
+    """What a rule for a next step may look at."""
+
+    recommendation: Recommendation
+    advice: str
+    attempts: Attempts
+
+
+def _more_questions(at: _Situation) -> str:
+    if at.attempts.all_asked:
+        return "Add questions to the data: all of them were asked."
+    return "Run again with a larger --limit."
+
+
+def _look_at_answers(at: _Situation) -> str:
+    text = "Look at a few answers in records.jsonl: does the prompt suit the model? Try --template"
+    if at.attempts.scoring == "likelihood":
+        return f"{text}."
+    return f"{text}, or --score-by likelihood, which shows differences in wrong answers too."
+
+
+def _try_fitted(at: _Situation) -> str:
+    if not at.attempts.fitted:
+        return ""
+    profiles = ",".join(f"profile:{path}" for path in at.attempts.fitted.values())
+    return (
+        f"Parameters of {', '.join(at.attempts.fitted)} are fitted to this model already; try "
+        f"them: `--methods {profiles}`."
+    )
+
+
+def _calibrate(at: _Situation) -> str:
+    if not at.attempts.calibratable:
+        return ""
+    first, *others = at.attempts.calibratable
+    alternatives = f" (or {', '.join(others)})" if others else ""
+    return (
+        f"Parameters fitted to this model may do better. `rag-middle calibrate --method {first}`"
+        f"{alternatives} with the same --model and --data searches for them and checks them on "
+        "held-out questions; then run this again with "
+        f"`--methods profile:rag-middle-calibration/{first}.json`."
+    )
+
+
+_GAP: tuple[Reason, ...] = ("nothing_tried", "no_help", "helps")
+#: For which reasons a step is considered, and what it says; nothing where it does not apply.
+_STEPS: tuple[tuple[tuple[Reason, ...], Callable[[_Situation], str]], ...] = (
+    (("too_few_questions",), _more_questions),
+    (("cannot_answer",), _look_at_answers),
+    (
+        ("no_gap",),
+        lambda at: "Use the model as it is. Measure again when model, prompt or data change.",
+    ),
+    (
+        ("helps",),
+        lambda at: f"Check {at.recommendation.label} on held-out questions before relying on it.",
+    ),
+    (_GAP, lambda at: at.advice),
+    (("nothing_tried",), lambda at: "Name methods to try with --methods."),
+    (_GAP, _try_fitted),
+    (_GAP, _calibrate),
+)
+
+
+def next_steps(recommendation: Recommendation, advice: str, attempts: Attempts) -> tuple[str, ...]:
+    """What to do now, in sentences.
+
+    Args:
+        recommendation: of the diagnosis.
+        advice: of `order_advice`, for the method that is recommended.
+        attempts: what was tried, and is not advised again.
+    """
+    situation = _Situation(recommendation=recommendation, advice=advice, attempts=attempts)
+    said = (say(situation) for reasons, say in _STEPS if recommendation.reason in reasons)
+    return tuple(step for step in said if step)
+
+
+def notes(summary: Summary, shape: Shape, curves: PositionCurves) -> tuple[str, ...]:
+    """What the controls say, and what else is to be known."""
+    texts = []
+    controls = {control.name: control for control in summary.controls}
+    closed_book, gold_only = controls.get("closed_book"), controls.get("gold_only")
+    if closed_book and closed_book.difference.includes_zero and closed_book.mean.value > 0:
+        texts.append(
+            "Without any documents the model does as well: it knows these answers, and the "
+            "questions do not measure reading."
+        )
+    if closed_book and gold_only and gold_only.mean.value <= closed_book.mean.value:
+        texts.append(
+            "With the gold document alone the model does no better than with none: it does not use "
+            "the document at any position. No position method mends that."
+        )
+    if shape.confidence < 0.8:
+        texts.append(
+            f"The shape is uncertain: {shape.confidence:.0%} of the resampled curves have it. "
+            "More questions make it clearer."
+        )
+    level = [curve.label for curve in curves.curves if curve.gap.exact]
+    if level:
+        texts.append(
+            f"Under {', '.join(level)}, every question has exactly the same score at every "
+            "position."
+        )
+    idle = [m.label for m in summary.methods if m.applied < 1 and m.label != BASELINE]
+    if idle:
+        texts.append(f"Some prompts left nothing to do for: {', '.join(idle)}.")
+    return tuple(texts)

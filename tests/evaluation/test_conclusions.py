@@ -1,0 +1,207 @@
+"""What a diagnosis says about curves of every shape, and that it never contradicts its table."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from rag_middle.evaluation import Bootstrap
+from rag_middle.evaluation.conclusions import (
+    Attempts,
+    answer,
+    comparisons,
+    next_steps,
+    order_advice,
+    recommend,
+)
+from rag_middle.evaluation.metrics import METRICS
+from rag_middle.evaluation.shapes import shape_of
+from rag_middle.evaluation.statistics import comparison_confidence
+
+ACCURACY = METRICS["best_subspan_em"]
+
+
+def scores(per_cent: list[float], questions: int) -> np.ndarray:
+    """0 and 1 with exactly these means, independent between positions."""
+    columns = []
+    for at, mean in enumerate(per_cent):
+        right = np.arange(questions) < round(questions * mean / 100)
+        columns.append(np.random.default_rng(at).permutation(right))
+    return np.stack(columns, axis=1).astype(float)
+
+
+def level(per_cent: float, positions: int, questions: int) -> np.ndarray:
+    """Every question scores the same at every position."""
+    return np.repeat(scores([per_cent], questions), positions, axis=1)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A curve of the unmodified model in per cent, and what should be said.
+
+    `method` is the curve of the only other method; a number is a level one.
+    """
+
+    curve: list[float]
+    says: str
+    shape: str
+    reason: str = "no_help"
+    best: list[int] = field(default_factory=list)
+    avoid: int | None = None
+    method: list[float] | float | None = None
+    questions: int = 300
+
+
+CASES = [
+    # The lost middle.
+    Case([90, 50, 50, 50, 90], "yes", "U", best=[0, 4], avoid=1),
+    Case([76, 57, 54, 55, 70], "yes", "U", best=[0], avoid=2, questions=600),
+    Case([95, 40, 70], "yes", "U", best=[0], avoid=1),
+    Case([70, 40, 95], "yes", "U", best=[2], avoid=1),
+    Case([90, 85, 40, 85, 90], "yes", "U", best=[0, 1, 3, 4], avoid=2),
+    Case([90, 70, 50, 30, 50, 70, 90], "yes", "U", best=[0, 6], avoid=3),
+    Case([90, 50, 50, 50, 90], "yes", "U", "helps", method=85),
+    Case([90, 50, 50, 50, 90], "yes", "U", "helps", best=[4], avoid=0, method=[70, 75, 80, 85, 99]),
+    Case([90, 50, 50, 50, 90], "yes", "U", method=[95, 20, 20, 20, 95], best=[0, 4], avoid=1),
+    # The first positions lose.
+    Case([46, 79, 67], "no", "primacy deficit", best=[1], avoid=0, questions=100),
+    Case([46, 79, 67], "no", "primacy deficit", "helps", method=72, questions=100),
+    Case([40, 54, 68, 69, 59], "no", "primacy deficit", best=[2, 3], avoid=0, questions=100),
+    Case([40, 90, 90, 90, 90], "no", "primacy deficit", best=[1, 2, 3, 4], avoid=0),
+    # The last positions win.
+    Case([40, 45, 50, 60, 90], "no", "recency", best=[4], avoid=0),
+    Case([50, 50, 50, 50, 90], "no", "recency", best=[4], avoid=0),
+    Case([40, 90], "no", "recency", best=[1], avoid=0),
+    # The first positions win.
+    Case([90, 60, 50, 45, 40], "no", "primacy", best=[0], avoid=4),
+    Case([90, 50, 50, 50, 50], "no", "primacy", best=[0], avoid=1),
+    Case([90, 40], "no", "primacy", best=[0], avoid=1),
+    Case([76, 57, 54, 55, 63], "no", "primacy", best=[0], avoid=2, questions=100),
+    # The last positions lose.
+    Case([90, 90, 90, 90, 40], "no", "recency deficit", best=[0, 1, 2, 3], avoid=4),
+    Case([67, 79, 46], "no", "recency deficit", best=[1], avoid=2, questions=100),
+    # The middle wins.
+    Case([50, 90, 90, 90, 50], "no", "inverted U", best=[1, 2, 3], avoid=0),
+    Case([45, 80, 50], "no", "inverted U", best=[1], avoid=0),
+    Case([46, 79, 60], "no", "inverted U", best=[1], avoid=0, questions=2000),
+    # Up and down.
+    Case([90, 40, 90, 40, 90], "no", "irregular", best=[0, 2, 4], avoid=1),
+    Case([40, 90, 40, 90], "no", "irregular", best=[1, 3], avoid=0),
+    # Level.
+    Case([70, 70, 70, 70, 70], "no", "flat", "no_gap"),
+    Case([75, 65, 65, 75], "no", "flat", "no_gap", questions=40),
+    Case([100, 100, 100], "no", "flat", "no_gap"),
+    Case([70, 72, 69, 71, 70], "no", "flat", "no_gap", method=95),
+    # Nothing can be said.
+    Case([90, 40, 90], "unknown", "U", "too_few_questions", questions=15),
+    Case([2, 0, 1], "unknown", "flat", "cannot_answer"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.curve}-{case.method}")
+def test_what_is_said_of_a_curve(case: Case) -> None:
+    base = scores(case.curve, case.questions)
+    methods = {"none": base}
+    if isinstance(case.method, list):
+        # The method's answers to a question are independent of the unmodified model's.
+        methods["a method"] = scores(case.method, case.questions)[::-1]
+    else:
+        constant = 30 if case.method is None else case.method
+        methods["a method"] = level(constant, len(case.curve), case.questions)
+    bootstrap = Bootstrap(base)
+    shape = shape_of(bootstrap)
+    positions = range(len(case.curve))
+    recommendation = recommend(methods, ACCURACY)
+    said = answer(recommendation, shape, bootstrap.means, positions, ACCURACY)
+    in_use = Bootstrap(methods[recommendation.label])
+    advice = order_advice(in_use.means, positions, in_use.gap(), ACCURACY)
+    steps = next_steps(recommendation, advice, Attempts(calibratable=("lpes",)))
+
+    assert (said.label, shape.name, recommendation.reason) == (case.says, case.shape, case.reason)
+    first_word = {"yes": "Yes:", "no": "No:", "unknown": "Not known:"}[case.says]
+    assert said.text.startswith(first_word)
+    [*ordering] = [step for step in steps if step.startswith("Put")]
+    assert bool(ordering) == bool(case.best)
+    if ordering:
+        best, avoided = re.fullmatch(
+            r"Put the most relevant documents at positions? ([\d, and]+) \(.*\), and none of them "
+            r"at position (\d+) \(.*\): it costs nothing\.",
+            ordering[0],
+        ).groups()  # type: ignore[union-attr]
+        assert [int(number) for number in re.findall(r"\d+", best)] == case.best
+        assert int(avoided) == case.avoid
+    assert (recommendation.label == "none") == (case.reason != "helps")
+
+
+def test_values_in_the_answer_and_the_advice_are_those_of_the_table() -> None:
+    base = scores([46, 79, 67], 100)
+    bootstrap = Bootstrap(base)
+    recommendation = recommend({"none": base}, ACCURACY)
+    said = answer(recommendation, shape_of(bootstrap), bootstrap.means, (0, 9, 19), ACCURACY)
+    assert said.text == (
+        "No: scores are lowest at the first positions (highest at position 9: 79.0 %; lowest at "
+        "position 0: 46.0 %)."
+    )
+    assert order_advice(bootstrap.means, (0, 9, 19), bootstrap.gap(), ACCURACY) == (
+        "Put the most relevant documents at position 9 (79.0 %), and none of them at position 0 "
+        "(46.0 %): it costs nothing."
+    )
+
+
+def test_an_exact_invariance_is_called_exact() -> None:
+    questions = 100
+    gap = Bootstrap(level(60, 5, questions)).gap()
+    assert gap.exact
+    assert gap.includes_zero
+    assert gap.text(share=True) == "exactly 0"
+    same = scores([90, 50, 90], questions)
+    [verdict] = recommend({"none": same, "idle": same.copy()}, ACCURACY).verdicts
+    assert verdict.worst_difference.exact
+    assert verdict.mean_difference.exact
+    assert verdict.why == "changes no score"
+    # A gap that is zero only on average is estimated like any other.
+    assert not Bootstrap(scores([60, 60, 60], questions)).gap().exact
+
+
+def test_what_was_tried_is_not_advised_again() -> None:
+    base = scores([90, 50, 90], 200)
+    nothing_helps = recommend({"none": base, "ms_poe": scores([90, 48, 90], 200)}, ACCURACY)
+    assert nothing_helps.reason == "no_help"
+    steps = next_steps(nothing_helps, "", Attempts(calibratable=("lpes", "siw")))
+    assert len(steps) == 1
+    assert "`rag-middle calibrate --method lpes` (or siw)" in steps[0]
+    assert next_steps(nothing_helps, "", Attempts()) == ()
+    fitted = Attempts(fitted={"lpes": "out/lpes.json"})
+    [step] = next_steps(nothing_helps, "", fitted)
+    assert "`--methods profile:out/lpes.json`" in step
+
+
+def test_a_larger_limit_is_advised_only_where_there_are_more_questions() -> None:
+    few = recommend({"none": scores([90, 50, 90], 12)}, ACCURACY)
+    assert next_steps(few, "", Attempts()) == ("Run again with a larger --limit.",)
+    assert "Add questions" in next_steps(few, "", Attempts(all_asked=True))[0]
+
+
+def test_the_log_likelihood_is_not_advised_where_it_was_measured() -> None:
+    nothing = recommend({"none": np.zeros((100, 3))}, ACCURACY)
+    assert "--score-by" in next_steps(nothing, "", Attempts())[0]
+    assert "--score-by" not in next_steps(nothing, "", Attempts(scoring="likelihood"))[0]
+
+
+def test_one_correction_is_named_with_its_confidence() -> None:
+    assert "Bonferroni" not in comparisons(1)
+    assert "4 methods" in comparisons(4)
+    assert f"{comparison_confidence(4):.2%}" in comparisons(4)
+
+
+def test_harm_to_the_mean_is_said() -> None:
+    base = scores([90, 50, 90], 200)
+    harmful = scores([50, 48, 50], 200)[::-1]
+    [verdict] = recommend({"none": base, "a": harmful}, ACCURACY).verdicts
+    assert verdict.why == (
+        "no significant gain at the worst position, and the mean falls by 27.3 points, "
+        "significantly"
+    )
