@@ -8,8 +8,10 @@ READY := $(VENV)/.ready
 
 # One thread per process: the tests run in parallel, and small models gain nothing from more.
 export OMP_NUM_THREADS ?= 1
+# mkdocs-material's advertisement.
+export NO_MKDOCS_2_WARNING = 1
 
-.PHONY: setup demo test contract check bench docs
+.PHONY: setup demo test contract check bench docs docs-serve dist canary
 
 setup: $(READY)
 
@@ -38,5 +40,22 @@ check: setup
 bench: setup
 	$(BIN)/python benchmarks/overhead.py
 
-docs: setup
+# Tools that only some targets need: `docs` and `release`, extras of pyproject.toml.
+$(VENV)/.docs $(VENV)/.release: $(VENV)/.%: $(READY)
+	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[$*]'
+	@touch $@
+
+docs: $(VENV)/.docs
 	$(BIN)/python docs/generate.py
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "wrote build/site/index.html"
+
+docs-serve: $(VENV)/.docs
+	$(BIN)/mkdocs serve --livereload
+
+# PYTHONS: further versions, "3.12 3.13" say, that the wheels are installed for with all they require.
+dist: $(VENV)/.release
+	PATH="$(abspath $(BIN)):$$PATH" .ci/dist $(PYTHONS)
+
+canary:
+	PYTHON="$(PYTHON)" .ci/canary

@@ -11,13 +11,19 @@ from typing import Any
 import pytest
 import torch
 
+from rag_middle import __version__
 from rag_middle.attention import AttentionPlan, ModelTraits, applied
 from rag_middle.layout import PromptLayout
 from tests.families import FAMILIES
 from tests.prompts import laid_out
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PAGES = sorted(
+    path
+    for pattern in ("*.md", "docs/**/*.md", "*/*/README.md", "benchmarks/results/*.md")
+    for path in ROOT.glob(pattern)
+    if not path.is_relative_to(ROOT / "build")
+)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -38,6 +44,20 @@ def _headings(page: Path) -> set[str]:
     """Anchors of a page's headings."""
     titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_all_distributions_have_one_version() -> None:
+    stated = {
+        name: re.search(r"^version[:=\s]+\"?([\w.]+)", (ROOT / name).read_text(), flags=re.MULTILINE)
+        for name in (
+            "CITATION.cff",
+            "integrations/langchain/pyproject.toml",
+            "integrations/llama_index/pyproject.toml",
+        )
+    }
+    assert {name: match and match[1] for name, match in stated.items()} == dict.fromkeys(
+        stated, __version__
+    )
 
 
 def test_the_made_up_method_of_the_guide_works(monkeypatch: pytest.MonkeyPatch) -> None:

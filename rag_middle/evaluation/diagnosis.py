@@ -146,7 +146,7 @@ def diagnose(
 
     Raises:
         EvaluationConfigError: the task has no gold documents.
-        As `rag_middle.evaluation.run`.
+        RagMiddleError: as `rag_middle.evaluation.run` does.
     """
     require_gold_documents(task)
     measurement = measurement or Measurement(orders=3, controls=True)

@@ -232,7 +232,7 @@ class RagMiddleModel:
             options: as for `generate`, the same for all prompts; ``seed`` may be one per prompt.
 
         Raises:
-            As for `generate`; nothing is generated where any prompt is refused.
+            RagMiddleError: as for `generate`; nothing is generated where any prompt is refused.
         """
         request = self._request(prompts, method, method_options, options)
         settings = request.options
@@ -484,7 +484,7 @@ class RagMiddleModel:
         """A method object, known to take effect on this model.
 
         Raises:
-            As the class does for its method.
+            RagMiddleError: as `from_pretrained` does for its method.
         """
         return self._prepare.checked(resolve_method(method, method_options))
 

@@ -32,7 +32,7 @@ class DocumentPrompt(StringPromptTemplate):
     The documents that chains return stay as they were. Whatever a document says, it cannot open or
     close a document itself: look-alikes of the markers are escaped.
 
-    Args:
+    Attributes:
         template: how the document reads: ``"{page_content}"``, or with names of metadata that all
             documents have, such as ``"{title}\\n{page_content}"``.
         template_format: of the template: ``"f-string"``, ``"jinja2"`` or ``"mustache"``.

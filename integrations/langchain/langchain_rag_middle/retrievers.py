@@ -115,7 +115,7 @@ class FaissRetriever(BaseRetriever):
             settings: of the retriever.
 
         Raises:
-            As `rag_middle.retrieval.build_index`.
+            RagMiddleError: as `rag_middle.retrieval.build_index` does.
         """
         from rag_middle.retrieval import build_index
 

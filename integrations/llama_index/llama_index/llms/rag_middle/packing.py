@@ -97,7 +97,7 @@ class DocumentPromptHelper(PromptHelper):
             DroppedTextWarning: something was left out.
 
         Raises:
-            As `repack`.
+            ContextWindowError: as `repack` does.
         """
         if not text_chunks:
             return []
