@@ -57,12 +57,16 @@ class Generated:
 
 def methods_table() -> str:
     """One row per method of this package, in the order of the registry."""
-    rows = ["| name | method | paper | idea | cost | requires |", "| --- " * 6 + "|"]
+    rows = [
+        "| name | method | paper | idea | cost | requires | can hurt when |",
+        "| --- " * 7 + "|",
+    ]
     for name, method in METHODS.items():
         if not method.__module__.startswith("rag_middle."):
             continue  # another installed package's
         info = method.info
-        cells = (f"`{name}`", info.title, _linked(info.paper), info.idea, info.cost, info.requires)
+        facts = (info.idea, info.cost, info.requires, info.can_hurt_when)
+        cells = (f"`{name}`", info.title, _linked(info.paper), *facts)
         rows.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     return "\n".join(rows)
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["methods"]
 
+#: Labels of facts, and their keys in JSON.
+_FACTS = {"cost": "cost", "requires": "requires", "can hurt when": "can_hurt_when"}
+
 
 def methods(
     name: Annotated[
@@ -27,7 +30,7 @@ def methods(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """List the methods: idea, cost, what the model must have.
+    """List the methods: idea, cost, what the model must have, when they can hurt.
 
     Methods that other installed packages bring are listed too.
     """
@@ -62,8 +65,14 @@ def _described(name: str, kind: type[Method]) -> dict[str, Any]:
         "idea": info.idea,
         "cost": info.cost,
         "requires": info.requires,
+        "can_hurt_when": info.can_hurt_when,
         "options": [
-            {"name": each.name, "type": _type(each), "default": _default(each)}
+            {
+                "name": each.name,
+                "type": _type(each),
+                "required": "example" in each.metadata,
+                "default": _default(each),
+            }
             for each in fields(kind)  # type: ignore[arg-type]
         ],
         "presets": {each: _settings(preset(name_here, each)) for each in presets},
@@ -79,9 +88,9 @@ def _type(field: Field[Any]) -> str:
 
 
 def _default(field: Field[Any]) -> Any:
-    if field.default is not MISSING:
-        return field.default
-    return field.default_factory() if field.default_factory is not MISSING else None
+    if field.default_factory is not MISSING and "example" not in field.metadata:
+        return field.default_factory()
+    return None if field.default is MISSING else field.default
 
 
 def _show_all(every: list[dict[str, Any]]) -> None:
@@ -92,13 +101,13 @@ def _show_all(every: list[dict[str, Any]]) -> None:
     table.columns[0].no_wrap = True
     for each in every:
         name = Text.assemble((each["name"], "bold"), "\n", (each["paper"], "dim"))
-        facts = Text.assemble(
-            each["idea"], ("\ncost: ", "dim"), each["cost"], ("\nrequires: ", "dim")
-        )
-        table.add_row(name, facts.append(each["requires"]))
+        facts = Text(each["idea"])
+        for label, key in _FACTS.items():
+            facts.append(f"\n{label}: ", "dim").append(each[key])
+        table.add_row(name, facts)
     out = console()
     out.print(table)
-    out.print("One in full: rag-middle methods NAME. Several at once: --method lpes+siw.")
+    out.print("One in full: rag-middle methods NAME. Several at once: --method ms_poe+siw.")
 
 
 def _show_one(described: dict[str, Any], description: str) -> None:
@@ -107,15 +116,16 @@ def _show_one(described: dict[str, Any], description: str) -> None:
 
     out = console()
     out.print(Text.assemble((described["title"], "bold"), f" ({described['name']})"))
-    for label in ("paper", "idea", "cost", "requires"):
-        if described[label]:
-            out.print(Text.assemble((f"{label}: ", "dim"), described[label]), soft_wrap=True)
+    for label, key in {"paper": "paper", "idea": "idea", **_FACTS}.items():
+        if described[key]:
+            out.print(Text.assemble((f"{label}: ", "dim"), described[key]), soft_wrap=True)
     out.print(Text(f"\n{description}"), soft_wrap=True)
     if described["options"]:
         out.print(Text("\nOptions, for --method-option NAME=VALUE", "bold"))
         options = Table("name", "type", "default")
         for each in described["options"]:
-            options.add_row(*(Text(str(each[column])) for column in ("name", "type", "default")))
+            default = "has to be set" if each["required"] else str(each["default"])
+            options.add_row(*map(Text, (each["name"], each["type"], default)))
         out.print(options)
     if described["presets"]:
         example = f"--method {described['name']}:{next(iter(described['presets']))}"

@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 #: Methods that need nothing fitted to the model, in the order in which charts show them.
-UNCALIBRATED = ("pine", "ms_poe", "siw", "position_interpolation")
+UNCALIBRATED = ("pine", "ms_poe", "siw")
 
 #: Methods that ``rag-middle calibrate`` has a search for, each with settings that any model of a
 #: fitting build takes.

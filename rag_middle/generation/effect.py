@@ -38,7 +38,7 @@ _effective: OfModel[tuple[Method, ...]] = OfModel()
 
 
 def method_name(method: Method) -> str:
-    """The name that chooses it: ``lpes``, ``lpes:reader``, ``profile:PATH``, ``lpes+siw``.
+    """The name that chooses it: ``pine``, ``lpes:reader``, ``profile:PATH``, ``ms_poe+siw``.
 
     It does not tell options that were set by hand.
     """

@@ -53,7 +53,7 @@ class RagMiddleModel:
         model: a loaded Hugging Face causal language model. It is used where it is and as it is.
         tokenizer: its tokenizer; never changed.
         method: a name, a preset (``"positional_hidden_states:llama-2-7b-chat"``), a composition
-            (``"lpes+siw"``, a list) or a method object.
+            (``"ms_poe+siw"``, a list) or a method object.
         method_options: the method's parameters, where `method` is a name.
         context_window: tokens that prompt and answer may have together, instead of what the
             model's config says, RoPE scaling included (a method that rescales positions may reach

@@ -83,7 +83,7 @@ class Generation:
         usage: token counts.
         timings: seconds.
         method: of the request, by the name that chooses it: ``pine``, a preset (``lpes:reader``),
-            ``profile:PATH``, a composition (``lpes+siw``).
+            ``profile:PATH``, a composition (``ms_poe+siw``).
         applied: whether the method could act on this prompt: false for neutral parameters, and
             where a method that needs documents found none.
         documents: documents in the prompt as sent.

@@ -22,6 +22,9 @@ from rag_middle.methods.base import (
     chosen_layers as chosen_layers,
 )
 from rag_middle.methods.base import (
+    no_default as no_default,
+)
+from rag_middle.methods.base import (
     require_count as require_count,
 )
 from rag_middle.methods.base import (

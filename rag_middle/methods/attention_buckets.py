@@ -105,6 +105,7 @@ class AttentionBuckets(Method):
         idea="The prompt is read with several rotary bases; the most confident one counts most.",
         cost="as many forward passes and caches as bases",
         requires="rotary position embedding (RoPE)",
+        can_hurt_when="a base far from the model's own reads badly and is confident of it",
     )
 
     base_factors: tuple[float, ...] = PUBLISHED_BASES

@@ -54,6 +54,7 @@ class AttentionCalibration(Method):
         idea="Documents are sorted by attention, less what a dummy gets at their position.",
         cost="one more prefill per document and another one; two in all with one_pass",
         requires="documents marked in the prompt; softmax attention",
+        can_hurt_when="order carries meaning, or the dummy says something in your domain",
     )
 
     dummy: str = " This text is left blank."

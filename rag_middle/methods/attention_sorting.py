@@ -48,6 +48,7 @@ class AttentionSorting(Method):
         idea="Documents are sorted by the attention they get, the most attended ones last.",
         cost="one more prefill per iteration",
         requires="documents marked in the prompt; softmax attention",
+        can_hurt_when="order carries meaning, or the model reads the beginning best",
     )
 
     iterations: int = 3

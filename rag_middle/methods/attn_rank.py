@@ -49,6 +49,7 @@ class AttnRank(Method):
         idea="The most relevant documents stand where the model's attention is measured highest.",
         cost="none with a profile; one more prefill per document without",
         requires="documents marked in the prompt; softmax attention where no profile is given",
+        can_hurt_when="order carries meaning, or the ranking or the profile is poor",
     )
 
     profile: tuple[float, ...] | None = None

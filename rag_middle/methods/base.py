@@ -9,8 +9,8 @@ from __future__ import annotations
 import copy
 from abc import ABC
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TypeVar
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self, TypeVar
 
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import MethodConfigError
@@ -29,6 +29,7 @@ __all__ = [
     "as_indices",
     "as_several",
     "chosen_layers",
+    "no_default",
     "require_count",
     "require_finite",
 ]
@@ -46,6 +47,7 @@ class MethodInfo:
         idea: one sentence.
         cost: what it costs next to the unmodified model.
         requires: what the model must have.
+        can_hurt_when: under which conditions answers can become worse than without it.
     """
 
     title: str
@@ -53,6 +55,7 @@ class MethodInfo:
     idea: str
     cost: str
     requires: str
+    can_hurt_when: str
 
 
 class Runner(Protocol):
@@ -210,10 +213,40 @@ class Method(ABC):
         """
         return self
 
+    @classmethod
+    def example(cls) -> Self:
+        """The method with example values where it has no defaults.
+
+        It shows whether a model can take the method at all, and is no setting to be used.
+        """
+        examples = {
+            parameter.name: parameter.metadata["example"]
+            for parameter in fields(cls)  # type: ignore[arg-type]
+            if "example" in parameter.metadata
+        }
+        return cls(**examples)
+
     @property
     def needs_documents(self) -> bool:
         """True if the method does nothing without marked documents."""
         return False
+
+
+def no_default(advice: str, *, example: object) -> Any:
+    """A parameter without a value that suits models in general: it has to be set.
+
+    A guess would run and do harm without a word. So making the method without the parameter
+    raises `MethodConfigError`, whichever way the method is named, before a model is loaded.
+
+    Args:
+        advice: the message: what the parameter is fitted to, and how to come by a value.
+        example: a value that every model of a fitting build takes (`Method.example`).
+    """
+
+    def refuse() -> NoReturn:
+        raise MethodConfigError(advice)
+
+    return field(default_factory=refuse, metadata={"example": example})
 
 
 def chosen_layers(

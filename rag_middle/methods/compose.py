@@ -48,6 +48,7 @@ class Compose(Method):
         idea="Several methods at once, where they decide different things (SIW with LPES, say).",
         cost="the sum of its parts",
         requires="what its parts require",
+        can_hurt_when="parts were tuned alone: together they can overshoot",
     )
 
     methods: tuple[Method, ...] = ()

@@ -36,6 +36,7 @@ class LongContextReorder(Method):
         idea="The most relevant documents stand at both ends, the least relevant in the middle.",
         cost="none",
         requires="documents marked in the prompt, with a retriever's scores or in its order",
+        can_hurt_when="order carries meaning, the ranking is poor, or one end is read badly",
     )
 
     def arrange(self, prompt: TokenizedPrompt, runner: Runner) -> Sequence[int]:

@@ -8,7 +8,14 @@ from typing import ClassVar
 
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import MethodConfigError
-from rag_middle.methods.base import Method, MethodInfo, as_several, chosen_layers, require_finite
+from rag_middle.methods.base import (
+    Method,
+    MethodInfo,
+    as_several,
+    chosen_layers,
+    no_default,
+    require_finite,
+)
 from rag_middle.methods.position_interpolation import PositionScale
 from rag_middle.methods.requirements import require_rope
 from rag_middle.ops.curves import Curve, curve_factors
@@ -25,16 +32,16 @@ class LPES(Method):
     search fits to a model; `from_curve` takes such points.
 
     Attributes:
-        factors: ``s_x`` for every decoder layer, or one number for all. The default is the
-            search's starting point in the paper, 1.5 in every layer, not a fitted setting:
-            calibrate for your model.
+        factors: ``s_x`` for every decoder layer, or one number for all. There is no default: 1.5
+            in every layer, where the paper's search starts, leaves the bundled reader without a
+            right answer.
 
     References:
         LPES, arXiv:2606.27705, section 3.
 
     Raises:
-        MethodConfigError: a factor that is not positive and finite, or another number of factors
-            than the model has layers.
+        MethodConfigError: no factors, a factor that is not positive and finite, or another number
+            of factors than the model has layers.
     """
 
     name: ClassVar[str] = "lpes"
@@ -44,9 +51,15 @@ class LPES(Method):
         idea="Each layer divides rotary positions by a number of its own.",
         cost="none measurable; the search for the numbers is long",
         requires="rotary position embedding (RoPE)",
+        can_hurt_when="factors were fitted to another model, or to prompts of another length",
     )
 
-    factors: tuple[float, ...] | float = 1.5
+    factors: tuple[float, ...] | float = no_default(
+        "lpes needs factors fitted to the model: fit them with `rag-middle calibrate --method "
+        "lpes` and use profile:PATH, or pass factors, one per layer. The bundled reader's are "
+        "lpes:reader.",
+        example=1.5,
+    )
 
     def __post_init__(self) -> None:
         if not isinstance(self.factors, int | float):

@@ -24,6 +24,7 @@ class NoMethod(Method):
         idea="The model as it is: the baseline, and often the right choice.",
         cost="none",
         requires="any causal language model",
+        can_hurt_when="the model reads some positions worse: it leaves that as it is",
     )
 
     @property

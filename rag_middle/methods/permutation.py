@@ -53,6 +53,7 @@ class Permutation(Method):
         idea="Several orders of the documents are read side by side; their distributions are one.",
         cost="as many forward passes and caches as orders",
         requires="documents marked in the prompt; any model",
+        can_hurt_when="order carries meaning",
     )
 
     orders: int = 4

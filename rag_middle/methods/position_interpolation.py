@@ -14,7 +14,14 @@ from rag_middle.attention import (
     on_device,
 )
 from rag_middle.errors import MethodConfigError
-from rag_middle.methods.base import Method, MethodInfo, as_indices, chosen_layers, require_finite
+from rag_middle.methods.base import (
+    Method,
+    MethodInfo,
+    as_indices,
+    chosen_layers,
+    no_default,
+    require_finite,
+)
 from rag_middle.methods.requirements import require_rope
 from rag_middle.tokens import TokenizedPrompt
 
@@ -57,7 +64,8 @@ class PositionInterpolation(Method):
     .. math:: f'(x, m) = f(x, m / s)
 
     Attributes:
-        scale: ``s``; 1 leaves the model as it is.
+        scale: ``s``; 1 leaves the model as it is. There is no default: the paper divides the wanted
+            length by the trained one and then trains, and gives no value for prompts that fit.
         layers: 0-based layers to change; ``None`` for all.
 
     References:
@@ -66,7 +74,7 @@ class PositionInterpolation(Method):
         position bias use it as a baseline at unchanged length.
 
     Raises:
-        MethodConfigError: `scale` is not a positive finite number.
+        MethodConfigError: no `scale`, or one that is not a positive finite number.
     """
 
     name: ClassVar[str] = "position_interpolation"
@@ -76,9 +84,15 @@ class PositionInterpolation(Method):
         idea="All rotary positions are divided by one number.",
         cost="none measurable",
         requires="rotary position embedding (RoPE)",
+        can_hurt_when="the prompt fits: a scale of 1.5 took the bundled reader from 97 to 11 %",
     )
 
-    scale: float = 1.5
+    scale: float = no_default(
+        "position_interpolation needs a scale: the length you want over the length the model was "
+        "trained on, e.g. scale=1.5. Above 1 it harms prompts that fit the model as it is; ms_poe "
+        "has a scale per head and needs nothing fitted.",
+        example=1.5,
+    )
     layers: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:

@@ -64,7 +64,7 @@ def unsupported(traits: ModelTraits, reason: str) -> UnsupportedArchitectureErro
 
 
 def fitting_methods(traits: ModelTraits) -> tuple[str, ...]:
-    """Registered methods that can change something about this model, tried with their defaults."""
+    """Registered methods that can change something about this model, tried with examples."""
     from rag_middle.methods.registered import METHODS  # which imports every method
 
     token = _trying.set(True)
@@ -77,7 +77,7 @@ def fitting_methods(traits: ModelTraits) -> tuple[str, ...]:
 
 def _fits(method: type[Method], traits: ModelTraits) -> bool:
     try:
-        method_object = method()
+        method_object = method.example()
     except RagMiddleError:
         return False  # it is made of others
     try:

@@ -28,7 +28,7 @@ def resolve_method(
 
     Args:
         method: ``"pine"``; ``"profile:PATH"`` (what ``rag-middle calibrate`` wrote);
-            ``"positional_hidden_states:llama-2-7b-chat"`` (a preset); ``"lpes+siw"`` or a list (a
+            ``"positional_hidden_states:llama-2-7b-chat"`` (a preset); ``"ms_poe+siw"`` or a list (a
             composition); or a method object.
         options: constructor arguments, where `method` is a single name.
 

@@ -12,6 +12,7 @@ from transformers import LlamaConfig, PreTrainedModel
 from rag_middle import ContextPrompt, RagMiddleModel
 from rag_middle.attention import last_token_attention
 from rag_middle.errors import UnsupportedArchitectureError
+from rag_middle.methods import LPES
 from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe
 
@@ -53,7 +54,7 @@ def test_none_and_new_orders_work_and_the_rest_is_refused(
     for method in ("none", "long_context_reorder"):
         model = RagMiddleModel(network, tokenizer, method=method)
         assert model.generate(PROMPT, max_new_tokens=1).token_ids == expected.token_ids, method
-    for method in ("pine", "lpes", "attn_rank"):
+    for method in ("pine", LPES(factors=1.5), "attn_rank"):
         for self_check in (True, False):
             with pytest.raises(UnsupportedArchitectureError, match=REFUSED):
                 RagMiddleModel(network, tokenizer, method=method, self_check=self_check).generate(

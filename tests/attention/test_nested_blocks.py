@@ -12,7 +12,9 @@ from tests.conftest import FamilyModel
 from tests.contract.cases import LONG
 from tests.contract.running import prompt_logits
 
-OUTER = pytest.mark.parametrize("outer", [PINE(), PositionInterpolation()], ids=lambda m: m.name)
+OUTER = pytest.mark.parametrize(
+    "outer", [PINE(), PositionInterpolation(scale=1.5)], ids=lambda m: m.name
+)
 
 
 def logits_under(model: torch.nn.Module, method: Method) -> torch.Tensor:
@@ -32,7 +34,7 @@ def test_none_inside_a_block_is_the_unmodified_model(
 
 
 @OUTER
-@pytest.mark.parametrize("inner", [LPES(), NoMethod()], ids=lambda m: m.name)
+@pytest.mark.parametrize("inner", [LPES(factors=1.5), NoMethod()], ids=lambda m: m.name)
 def test_blocks_of_different_models_hold_at_the_same_time(
     outer: Method, inner: Method, family_model: FamilyModel
 ) -> None:
@@ -49,6 +51,6 @@ def test_a_second_method_on_the_same_model_is_refused(family_model: FamilyModel)
         prompt_logits(model, LONG)
         with (
             pytest.raises(MethodConfigError, match="Compose"),
-            applied(model, LPES(), [LONG.tokens]),
+            applied(model, LPES(factors=1.5), [LONG.tokens]),
         ):
             pass

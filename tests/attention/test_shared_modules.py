@@ -26,7 +26,7 @@ from tests.contract.snapshot import snapshot
 from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe
 
-METHODS = ("none", "pine", "ms_poe", "lpes", "siw", "position_interpolation")
+METHODS = ("none", "pine", "ms_poe", LPES(factors=1.5), "siw", "attention_buckets")
 REQUESTS = 120
 
 
@@ -104,7 +104,7 @@ def test_an_error_in_one_thread_leaves_shared_modules_to_the_other(base: PreTrai
     before = snapshot(base), snapshot(other)
 
     def fail(number: int) -> None:
-        model, method = (base, other)[number % 2], (PINE(), LPES())[number // 2 % 2]
+        model, method = (base, other)[number % 2], (PINE(), LPES(factors=1.5))[number // 2 % 2]
         with suppress(ZeroDivisionError), applied(model, method, [LONG.tokens]):
             prompt_logits(model, LONG)
             raise ZeroDivisionError
@@ -195,12 +195,12 @@ def test_traits_are_found_anew_where_a_module_was_replaced(base: PreTrainedModel
 def test_a_method_is_tried_again_where_a_module_was_replaced(
     base: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    model = RagMiddleModel(base, tokenizer, method="lpes")
+    model = RagMiddleModel(base, tokenizer, method=LPES(factors=1.5))
     for layer in base.model.layers:  # type: ignore[union-attr]
         layer.self_attn.o_proj = nn.Linear(64, 64, bias=False)  # type: ignore[union-attr]
         nn.init.zeros_(layer.self_attn.o_proj.weight)  # type: ignore[union-attr, arg-type]
     with pytest.raises(PatchIneffectiveError):
-        model.checked_method("lpes")
+        model.checked_method(LPES(factors=1.5))
 
 
 def test_what_is_known_of_a_model_does_not_keep_it(

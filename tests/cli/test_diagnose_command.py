@@ -19,10 +19,10 @@ FEW = ("--limit", 2, "--documents", 3, "--positions", 2, "--orders", 0, "--max-n
 
 def test_a_model_is_diagnosed_into_a_folder(run: Run, model: Path, tmp_path: Path) -> None:
     out = tmp_path / "diagnosis"
-    shown = run("diagnose", "-m", model, *FEW, "--methods", "position_interpolation", "--out", out)
+    shown = run("diagnose", "-m", model, *FEW, "--methods", "ms_poe", "--out", out)
     assert shown.status == 0
     assert "2 questions are too few to compare positions" in shown.out
-    assert "position_interpolation" in shown.out
+    assert "ms_poe" in shown.out
     assert shown.out.splitlines()[-1] == str(out / "report.html")
     page = (out / "report.html").read_text(encoding="utf-8")
     # Self-contained: whatever is shown is in the page, and nothing is fetched.
@@ -69,7 +69,7 @@ def test_killed_and_started_again_it_asks_nothing_twice(
     arguments = (
         *("diagnose", "-m", model, "--limit", 24, "--documents", 3, "--positions", 2),
         *("--orders", 0, "--max-new-tokens", 2, "--batch-size", 1),
-        *("--methods", "position_interpolation", "--out", tmp_path),
+        *("--methods", "ms_poe", "--out", tmp_path),
     )
     records = tmp_path / "records.jsonl"
     killed_on_its_way(arguments, records, lines=12)

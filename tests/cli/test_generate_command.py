@@ -52,7 +52,7 @@ METHOD_ARGUMENTS: dict[str, tuple[str, ...]] = {
     "parallel_context_windows": ("--method", "parallel_context_windows"),
     "structured_prompting": ("--method", "structured_prompting"),
     "ape": ("--method", "ape"),
-    "compose": ("--method", "lpes+siw"),
+    "compose": ("--method", "ms_poe+siw"),
 }
 
 
@@ -79,7 +79,7 @@ def test_every_method_answers_streams_and_batches_alike(
     assert streamed.out == whole.out
     assert len(batched.json) == 2
     assert batched.json[0]["text"] + "\n" == whole.out
-    assert batched.json[0]["method"].startswith(name.replace("compose", "lpes"))
+    assert batched.json[0]["method"].startswith(name.replace("compose", "ms_poe"))
     assert batched.json[0]["applied"] is (name != "none")
 
 
@@ -190,6 +190,8 @@ def test_tokens_show_what_the_chat_template_adds(
         (("--method", "lpes", "-o", "factor=2"), "MethodConfigError", "Did you mean 'factors'?"),
         (("--method", "lpes", "-o", "factors"), "MethodConfigError", "NAME=VALUE"),
         (("--method", "positional_hidden_states"), "MethodConfigError", "channels"),
+        (("--method", "lpes"), "MethodConfigError", "rag-middle calibrate --method lpes"),
+        (("--method", "siw+lpes"), "MethodConfigError", "needs factors fitted to the model"),
         (("--top-p", "1.5"), "UsageError", "Invalid value for '--top-p'"),
         (("--max-new-tokens", "0"), "UsageError", "'--max-new-tokens'"),
         (("--template", "chat"), "ChatTemplateError", "no chat template"),

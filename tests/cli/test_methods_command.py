@@ -16,6 +16,7 @@ def test_every_method_is_listed_with_what_it_needs(run: Run) -> None:
         assert name in shown
         assert kind.info.paper in shown
         assert " ".join(kind.info.requires.split()[:3]) in shown
+        assert " ".join(kind.info.can_hurt_when.split()[:3]) in shown
 
 
 def test_the_list_as_json(run: Run) -> None:
@@ -32,6 +33,13 @@ def test_one_method_is_shown_with_its_options(run: Run, name: str) -> None:
     assert shown.status == 0
     for field in fields(METHODS.get(name)):  # type: ignore[arg-type]
         assert field.name in shown.out
+
+
+def test_an_option_without_a_default_is_shown_as_such(run: Run) -> None:
+    assert "has to be set" in run("methods", "lpes").out
+    [factors] = run("methods", "lpes", "--json").json["options"]
+    assert factors["required"]
+    assert factors["default"] is None
 
 
 def test_presets_are_shown_with_what_they_set(run: Run) -> None:

@@ -72,7 +72,10 @@ def test_compositions_keep_the_contract_of_generation(
 
 def test_one_method_twice_in_different_layers(family_model: FamilyModel) -> None:
     model = family_model("llama")
-    parts = (PositionInterpolation(scale=1.3, layers=(0,)), PositionInterpolation(layers=(2,)))
+    parts = (
+        PositionInterpolation(scale=1.3, layers=(0,)),
+        PositionInterpolation(scale=1.5, layers=(2,)),
+    )
     with applied(model, Compose(methods=parts), [LONG.tokens]):
         in_parts = prompt_logits(model, LONG)
     with applied(model, LPES(factors=(1.3, 1.0, 1.5)), [LONG.tokens]):
@@ -82,8 +85,8 @@ def test_one_method_twice_in_different_layers(family_model: FamilyModel) -> None
 @pytest.mark.parametrize(
     ("first", "second", "reason"),
     [
-        (LPES(), PositionInterpolation(), "positions of layer 0"),
-        (MsPoE(), LPES(), "positions of layer 2"),
+        (LPES(factors=1.5), PositionInterpolation(scale=1.5), "positions of layer 0"),
+        (MsPoE(), LPES(factors=1.5), "positions of layer 2"),
         (SIW(), SIW(alpha_dense=0.5), "weights of layer 0"),
         (
             ACTIVE["positional_hidden_states"],

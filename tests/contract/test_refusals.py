@@ -66,9 +66,9 @@ def test_a_refusal_says_why_and_what_to_use_instead(
     [
         ("qwen3_next", (0, 1), ACTIVE["positional_hidden_states"]),
         ("qwen3_next", (0, 1), ACTIVE["siw"]),
-        ("qwen3_next", (0, 1), PositionInterpolation()),
+        ("qwen3_next", (0, 1), PositionInterpolation(scale=1.5)),
         ("qwen3_next", (0, 1), MsPoE()),
-        ("smollm3", (1,), PositionInterpolation()),
+        ("smollm3", (1,), PositionInterpolation(scale=1.5)),
         ("smollm3", (1,), MsPoE()),
     ],
 )

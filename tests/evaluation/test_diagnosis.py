@@ -97,7 +97,7 @@ def test_a_diagnosis_is_plain_data(model: RagMiddleModel) -> None:
 def test_a_real_model_can_be_diagnosed(model: RagMiddleModel) -> None:
     how = Measurement(limit=2, positions=2, orders=2, controls=True, max_new_tokens=3)
     diagnosis = diagnose(model, InventedDocuments(documents=3), None, how)
-    assert diagnosis.curves.labels == ("none", "pine", "ms_poe", "siw", "position_interpolation")
+    assert diagnosis.curves.labels == ("none", "pine", "ms_poe", "siw")
     assert diagnosis.recommendation.reason == "too_few_questions"
     cost = diagnosis.summary["pine"].cost
     assert cost is not None
@@ -113,7 +113,7 @@ def test_methods_the_model_cannot_take_are_left_out_with_the_reason(
     gpt2 = RagMiddleModel(family_model("gpt2"), model.tokenizer, self_check=False)
     able, left_out = methods_to_try(gpt2)
     assert "siw" in able
-    assert "rotary" in left_out["position_interpolation"]
+    assert "rotary" in left_out["ms_poe"]
 
 
 def calibration_steps(diagnosis: Diagnosis) -> list[str]:

@@ -28,7 +28,7 @@ from tests.evaluation.fake_models import fake_reader
 pytest.importorskip("matplotlib")
 
 TASK = InventedDocuments(documents=20)
-METHODS = ("pine", "ms_poe", "siw", "position_interpolation")
+METHODS = ("pine", "ms_poe", "siw", "attention_buckets")
 
 
 @pytest.fixture(scope="module")

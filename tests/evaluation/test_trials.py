@@ -137,7 +137,7 @@ def test_a_label_cannot_change_its_meaning(model: RagMiddleModel, tmp_path: Path
     how = Measurement(limit=1)
     run(fake, TASK, [{"name": "lpes", "options": {"factors": 1.2}}], how, records=path)
     with pytest.raises(EvaluationRecordsError, match=r"LPES\(factors=1.2\)"):
-        run(fake, TASK, ["lpes"], how, records=path)
+        run(fake, TASK, [{"name": "lpes", "options": {"factors": 1.3}}], how, records=path)
     fitted = {"name": "lpes", "options": {"factors": 1.4}, "label": "lpes fitted"}
     results = run(fake, TASK, [fitted], how, records=path)
     assert [method.label for method in results.methods] == ["none", "lpes fitted"]
@@ -167,7 +167,7 @@ def test_a_file_in_use_is_refused(model: RagMiddleModel, tmp_path: Path) -> None
 
 def test_a_real_model_is_scored_by_likelihood(model: RagMiddleModel) -> None:
     how = Measurement(limit=3, positions=2, scoring="likelihood", controls=True)
-    results = run(model, TASK, ["position_interpolation"], how)
+    results = run(model, TASK, ["ms_poe"], how)
     item = TASK.items(3, 0)[1]
     wanted = model.score(TASK.prompt(item, position(3)), f" {item.answers[0]}")
     scores = results.records["none", "position:3", "1"].scores

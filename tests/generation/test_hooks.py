@@ -175,7 +175,7 @@ def test_attention_is_not_looked_at_inside_another_request(
     tokens = model.encode(prompt)
     with (
         pytest.raises(MethodConfigError, match="already runs under a method"),
-        applied(llama, LPES(), [tokens]),
+        applied(llama, LPES(factors=1.5), [tokens]),
     ):
         model.encode(prompt, method=LeastAttendedFirst())
 

@@ -16,7 +16,7 @@ from rag_middle import ContextPrompt, PromptLayout, applied
 from rag_middle.attention import model_lock
 from rag_middle.errors import ContextOverflowError, MethodConfigError
 from rag_middle.generation import GenerationStream, RagMiddleModel
-from rag_middle.methods import NoMethod
+from rag_middle.methods import LPES, Method, NoMethod
 from tests.prompts import laid_out
 
 
@@ -58,10 +58,10 @@ def lock_is_free(model: RagMiddleModel) -> bool:
     return free[0]
 
 
-@pytest.mark.parametrize("method", ["none", "pine", "ms_poe", "lpes", "siw"])
+@pytest.mark.parametrize("method", ["none", "pine", "ms_poe", LPES(factors=1.5), "siw"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_pieces_are_the_text(
-    model: RagMiddleModel, prompt: ContextPrompt, method: str, temperature: float
+    model: RagMiddleModel, prompt: ContextPrompt, method: str | Method, temperature: float
 ) -> None:
     whole = model.generate(
         prompt, method=method, max_new_tokens=15, temperature=temperature, seed=1

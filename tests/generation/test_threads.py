@@ -8,8 +8,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle import ContextPrompt
 from rag_middle.generation import RagMiddleModel
+from rag_middle.methods import LPES
 
-METHODS = ("none", "pine", "ms_poe", "lpes", "siw", "lpes+siw", "position_interpolation", "pine")
+SCALED = LPES(factors=1.5)
+METHODS = ("none", "pine", "ms_poe", SCALED, "siw", [SCALED, "siw"], "attention_buckets", "pine")
 
 
 def request(number: int) -> ContextPrompt:

@@ -43,8 +43,12 @@ WRONG: tuple[tuple[Callable[..., Method], dict[str, Any], str], ...] = (
     (PositionInterpolation, {"scale": nan}, "scale must be a finite number, got nan"),
     (PositionInterpolation, {"scale": "2"}, "scale must be a finite number, got '2'"),
     (PositionInterpolation, {"scale": True}, "scale must be a finite number, got True"),
-    (PositionInterpolation, {"layers": 3}, "layers must be several indices, got 3"),
-    (PositionInterpolation, {"layers": (0, -1)}, r"layers\[1\] must be a whole number >= 0"),
+    (PositionInterpolation, {"scale": 2, "layers": 3}, "layers must be several indices, got 3"),
+    (
+        PositionInterpolation,
+        {"scale": 2, "layers": (0, -1)},
+        r"layers\[1\] must be a whole number >= 0",
+    ),
     (LPES, {"factors": ()}, "factors are empty"),
     (LPES, {"factors": (1.2, inf)}, r"factors\[1\] must be a finite number, got inf"),
     (LPES, {"factors": (1.2, 0.0)}, r"factors\[1\] must be above 0, got 0.0"),
@@ -62,9 +66,21 @@ WRONG: tuple[tuple[Callable[..., Method], dict[str, Any], str], ...] = (
     (PositionalHiddenStates, {"channels": (-1,)}, r"channels\[0\] must be a whole number >= 0"),
     (PositionalHiddenStates, {"channels": (1.5,)}, r"channels\[0\] must be a whole number >= 0"),
     (PositionalHiddenStates, {"channels": (4, 4)}, "a channel is named twice"),
-    (PositionalHiddenStates, {"factor": nan}, "factor must be a finite number, got nan"),
-    (PositionalHiddenStates, {"last_tokens": 0}, "last_tokens must be a whole number >= 1"),
-    (PositionalHiddenStates, {"skip_first": -2}, "skip_first must be a whole number >= 0"),
+    (
+        PositionalHiddenStates,
+        {"channels": (1,), "factor": nan},
+        "factor must be a finite number, got nan",
+    ),
+    (
+        PositionalHiddenStates,
+        {"channels": (1,), "last_tokens": 0},
+        "last_tokens must be a whole number >= 1",
+    ),
+    (
+        PositionalHiddenStates,
+        {"channels": (1,), "skip_first": -2},
+        "skip_first must be a whole number >= 0",
+    ),
     (SIW, {"alpha_dense": -0.1}, "alpha_dense must be >= 0, got -0.1"),
     (SIW, {"alpha_sparse": inf}, "alpha_sparse must be a finite number"),
     (SIW, {"alpha_per_document": (1.0, -2.0)}, r"alpha_per_document\[1\] must be >= 0"),
@@ -97,7 +113,7 @@ def test_wrong_parameters_are_refused_with_the_method_and_the_value(
 
 @pytest.mark.parametrize(
     "method",
-    [PositionInterpolation(layers=[0, 1]), LPES(factors=[1.0, 2.0]), MsPoE(layers=[1])],  # type: ignore[arg-type]
+    [PositionInterpolation(scale=1.5, layers=[0, 1]), LPES(factors=[1.0, 2.0]), MsPoE(layers=[1])],  # type: ignore[arg-type]
 )
 def test_lists_become_tuples_so_that_methods_can_be_compared_and_hashed(method: Method) -> None:
     assert hash(method) == hash(replace(method))  # type: ignore[type-var]
@@ -109,7 +125,7 @@ def test_methods_are_frozen_and_keyword_only(name: str) -> None:
     kind = METHODS.get(name)
     with pytest.raises(TypeError):
         kind(1)  # type: ignore[call-arg]
-    method = kind(methods=(NoMethod(),)) if name == "compose" else kind()  # type: ignore[call-arg]
+    method = kind(methods=(NoMethod(),)) if name == "compose" else kind.example()  # type: ignore[call-arg]
     with pytest.raises(FrozenInstanceError):
         method.anything = 1  # type: ignore[attr-defined]
     assert method.name == name == kind.name
@@ -140,7 +156,9 @@ def test_neutral_parameters(method: Method, neutral: bool) -> None:
 
 def test_which_methods_need_documents() -> None:
     without = {
-        name for name, kind in METHODS.items() if name != "compose" and not kind().needs_documents
+        name
+        for name, kind in METHODS.items()
+        if name != "compose" and not kind.example().needs_documents
     }
     of_positions = {"lpes", "ms_poe", "position_interpolation", "self_extend"}
     assert without == {"none", "positional_hidden_states", "attention_buckets", "moice"} | (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -31,7 +32,34 @@ from rag_middle.tokens import TokenizedPrompt
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "compose"])
 def test_every_name_gives_its_method(name: str) -> None:
-    assert resolve_method(name) == METHODS.get(name)()
+    example = METHODS.get(name).example()
+    required = {
+        parameter.name: parameter.metadata["example"]
+        for parameter in fields(example)  # type: ignore[arg-type]
+        if "example" in parameter.metadata
+    }
+    assert resolve_method(name, required) == example
+
+
+FITTED = {
+    "lpes": "needs factors fitted to the model: fit them with `rag-middle calibrate --method lpes`",
+    "positional_hidden_states": "needs the channel that carries position in this model",
+    "position_interpolation": "needs a scale: the length you want over",
+    "moice": "needs training: pass routers",
+}
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_what_has_to_be_fitted_has_no_default(name: str) -> None:
+    for make in (METHODS.get(name), lambda: resolve_method(name), lambda: resolve_method([name])):
+        with pytest.raises(MethodConfigError, match=FITTED[name]):
+            make()
+
+
+def test_only_methods_whose_parameters_have_to_be_fitted_are_refused_without() -> None:
+    for name in METHODS:
+        if name not in (*FITTED, "compose"):
+            assert resolve_method(name) == METHODS.get(name).example()
 
 
 @pytest.mark.parametrize(
@@ -39,9 +67,9 @@ def test_every_name_gives_its_method(name: str) -> None:
     [
         ("lpes", {"factors": 1.2}, LPES(factors=1.2)),
         (" ms_poe ", {"first_layer": 0}, MsPoE(first_layer=0)),
-        ("lpes+siw", None, Compose(methods=(LPES(), SIW()))),
-        ("siw + lpes", None, Compose(methods=(SIW(), LPES()))),
-        (["lpes", SIW(top_share=0.5)], None, Compose(methods=(LPES(), SIW(top_share=0.5)))),
+        ("ms_poe+siw", None, Compose(methods=(MsPoE(), SIW()))),
+        ("siw + ms_poe", None, Compose(methods=(SIW(), MsPoE()))),
+        (["ms_poe", SIW(top_share=0.5)], None, Compose(methods=(MsPoE(), SIW(top_share=0.5)))),
         (PINE(), None, PINE()),
         (
             "positional_hidden_states:vicuna-7b-v1.5-16k",
@@ -101,7 +129,10 @@ def test_what_cannot_be_resolved(
             "pine does not compose with positional_hidden_states",
         ),
         ((MsPoE(), PositionalHiddenStates(channels=(1,))), "ms_poe does not compose with pos"),
-        ((PINE(), PositionInterpolation()), "pine does not compose with position_interpolation"),
+        (
+            (PINE(), PositionInterpolation(scale=1.5)),
+            "pine does not compose with position_interpolation",
+        ),
         ((PINE(), PINE()), "pine does not compose with pine"),
         ((Compose(methods=(PINE(),)), SIW()), "pine does not compose with siw"),
         (
@@ -122,7 +153,7 @@ def test_refused_compositions_are_named(methods: tuple[Method, ...], message: st
 
 def test_only_method_objects_compose() -> None:
     with pytest.raises(MethodConfigError, match="takes method objects, got 'siw'"):
-        Compose(methods=("siw", LPES()))  # type: ignore[arg-type]
+        Compose(methods=("siw", LPES(factors=1.5)))  # type: ignore[arg-type]
 
 
 def test_pine_goes_with_no_method_at_all() -> None:
@@ -132,8 +163,8 @@ def test_pine_goes_with_no_method_at_all() -> None:
 def test_a_composition_is_what_its_parts_are() -> None:
     assert Compose(methods=(LPES(factors=1), PositionInterpolation(scale=1))).is_neutral
     assert not Compose(methods=(LPES(factors=1), SIW())).is_neutral
-    assert Compose(methods=(LPES(), SIW())).needs_documents
-    assert not Compose(methods=(LPES(), NoMethod())).needs_documents
+    assert Compose(methods=(LPES(factors=1.5), SIW())).needs_documents
+    assert not Compose(methods=(LPES(factors=1.5), NoMethod())).needs_documents
 
 
 def test_a_composition_arranges_documents_in_turn() -> None:
@@ -168,9 +199,9 @@ def test_only_one_method_of_a_composition_combines_forward_passes() -> None:
         def combine(self, logits: Tensor) -> Tensor:
             return logits.mean(dim=-2)
 
-    one = Compose(methods=(LPES(), Averaging()))
+    one = Compose(methods=(LPES(factors=1.5), Averaging()))
     assert one.combines
     assert one.combine(torch.tensor([[1.0, 3.0], [3.0, 5.0]])).tolist() == [2.0, 4.0]
-    assert not Compose(methods=(LPES(),)).combines
+    assert not Compose(methods=(LPES(factors=1.5),)).combines
     with pytest.raises(IncompatibleMethodsError, match="none and none do not compose"):
         Compose(methods=(Averaging(), Averaging()))

@@ -57,6 +57,7 @@ class WeightedDocuments(Method):
         idea="The question attends to documents as much as the retriever trusts them.",
         cost="the attention of the tokens after the documents once more",
         requires="documents with scores; softmax attention",
+        can_hurt_when="the retriever trusts the wrong documents",
     )
 
     conflicts: ClassVar[Mapping[str, str]] = {"self_extend": "Self-Extend keeps every key twice"}

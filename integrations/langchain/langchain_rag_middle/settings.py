@@ -46,7 +46,8 @@ class RagMiddleSettings(BaseModel):
     Attributes:
         model: a directory, a name on the Hugging Face hub, or a loaded `RagMiddleModel`.
         method: the method that prompts are read under: a name, a preset, a composition
-            (``"lpes+siw"``, a list), a calibrated profile (``"profile:PATH"``) or a method object.
+            (``"ms_poe+siw"``, a list), a calibrated profile (``"profile:PATH"``) or a method
+            object.
             By default none, or that of a loaded model.
         method_options: its parameters, where it is a name.
         max_batch_size: prompts per forward pass in ``batch``; memory grows with it.

@@ -172,6 +172,8 @@ def test_method_parameters_and_objects_are_taken(make_llm: MakeLLM) -> None:
     assert make_llm(method=PINE()).to_payload()["method"] == "pine"
     with pytest.raises(UnknownNameError, match="Did you mean 'pine'"):
         make_llm(method="pin")
+    with pytest.raises(MethodConfigError, match="needs factors fitted to the model"):
+        make_llm(method="lpes")
 
 
 def test_a_call_may_choose_another_method(make_llm: MakeLLM, marked: str) -> None:

@@ -9,7 +9,7 @@ from typing import ClassVar
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import MethodConfigError
 from rag_middle.methods.attention_buckets import PUBLISHED_BASES, as_base_factors
-from rag_middle.methods.base import Method, MethodInfo, chosen_layers, require_count
+from rag_middle.methods.base import Method, MethodInfo, chosen_layers, no_default, require_count
 from rag_middle.methods.moice.attention import RotaryExperts
 from rag_middle.methods.moice.routers import ExpertRouters
 from rag_middle.methods.requirements import require_known_rotation, require_rope
@@ -35,8 +35,7 @@ class MoICE(Method):
 
     Attributes:
         routers: an `ExpertRouters`, or the directory of saved ones; ``"uniform"`` mixes all experts
-            in equal parts, which is no MoICE and needs no training. ``None`` is refused when the
-            model is known.
+            in equal parts, which is no MoICE and needs no training. There is no default.
         base_factors: for ``"uniform"`` only, what the model's own RoPE base is multiplied by, one
             per expert; all 1 is neutral. Routers bring their own.
         top_k: experts kept per head and token; ``None`` for all.
@@ -48,8 +47,8 @@ class MoICE(Method):
         positions are those of tokens in left-padded batches, where the code takes the first row's.
 
     Raises:
-        MethodConfigError: routers that cannot be read, or given together with `base_factors`; a
-            `top_k` of more experts than there are.
+        MethodConfigError: no routers, routers that cannot be read, or given together with
+            `base_factors`; a `top_k` of more experts than there are.
     """
 
     name: ClassVar[str] = "moice"
@@ -59,9 +58,14 @@ class MoICE(Method):
         idea="Trained routers mix attentions with several rotary bases, per head and token.",
         cost="as many attentions as experts in every layer; keys are rotated anew at every token",
         requires="rotary position embedding (RoPE); routers trained for the model",
+        can_hurt_when="routers were trained on prompts unlike yours",
     )
 
-    routers: ExpertRouters | str | Path | None = None
+    routers: ExpertRouters | str | Path = no_default(  # noqa: RUF009 - it is a field
+        "moice needs training: pass routers with a directory that train_routers made for this "
+        "model, or routers='uniform' to mix all bases in equal parts.",
+        example=_UNIFORM,
+    )
     base_factors: tuple[float, ...] | None = None
     top_k: int | None = None
 
@@ -77,7 +81,7 @@ class MoICE(Method):
             object.__setattr__(self, "routers", ExpertRouters.load(self.routers))
         if self.top_k is not None:
             require_count("MoICE", 1, top_k=self.top_k)
-            if self.routers is None or self.routers == _UNIFORM:
+            if self.routers == _UNIFORM:
                 raise MethodConfigError("MoICE: top_k needs routers to choose by.")
             if self.top_k > len(self._factors):
                 raise MethodConfigError(
@@ -95,11 +99,6 @@ class MoICE(Method):
         require_rope("moice", traits)
         require_known_rotation("moice", traits, chosen_layers(None, traits, rotated=True))
         routers = self.routers
-        if routers is None:
-            raise MethodConfigError(
-                "moice needs training: pass routers=... with a directory that train_routers made "
-                "for this model, or routers='uniform' to mix all bases in equal parts."
-            )
         named = tuple(sorted(routers.gates)) if isinstance(routers, ExpertRouters) else None
         layers = chosen_layers(named, traits, rotated=True)
         if isinstance(routers, ExpertRouters):
@@ -114,7 +113,7 @@ class MoICE(Method):
     @property
     def is_neutral(self) -> bool:
         """True where every base is the model's own."""
-        return self.routers is not None and all(factor == 1 for factor in self._factors)
+        return all(factor == 1 for factor in self._factors)
 
 
 def _check_sizes(routers: ExpertRouters, layers: tuple[int, ...], traits: ModelTraits) -> None:

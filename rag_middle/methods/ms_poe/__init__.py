@@ -70,6 +70,7 @@ class MsPoE(Method):
         idea="Each head divides rotary positions by a ratio that grows as it minds position less.",
         cost="one attention row and one more rotation per layer",
         requires="rotary position embedding (RoPE)",
+        can_hurt_when="the prompt is short, or the task needs exact order or distances",
     )
     conflicts: ClassVar[Mapping[str, str]] = {
         "positional_hidden_states": "Ms-PoE ranks heads by un-rotated keys, of which scaled "

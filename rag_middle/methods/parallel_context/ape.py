@@ -55,6 +55,7 @@ class APE(Method):
         cost="less than the unmodified prefill; decode without a fused kernel",
         requires="documents marked in the prompt; rotary positions and softmax attention in "
         "every layer",
+        can_hurt_when="documents are read together, or temperature and scale suit another model",
     )
 
     temperature: float = 0.9

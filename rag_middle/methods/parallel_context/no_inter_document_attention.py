@@ -42,6 +42,7 @@ class NoInterDocumentAttention(Method):
         idea="Documents do not attend to each other.",
         cost="less than the unmodified prefill, the same decode",
         requires="documents marked in the prompt; softmax attention in every layer",
+        can_hurt_when="documents have to be read together, or order carries meaning",
     )
 
     equal_positions: bool = False

@@ -47,6 +47,7 @@ class ParallelContextWindows(Method):
         cost="less than the unmodified prefill, the same decode",
         requires="documents marked in the prompt; rotary positions and softmax attention in "
         "every layer",
+        can_hurt_when="documents are many, have to be read together, or order carries meaning",
     )
 
     right_indentation: bool = False

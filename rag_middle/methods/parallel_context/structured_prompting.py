@@ -46,6 +46,7 @@ class StructuredPrompting(Method):
         cost="less than the unmodified prefill; decode without a fused kernel",
         requires="documents marked in the prompt; rotary positions and softmax attention in "
         "every layer, or BLOOM",
+        can_hurt_when="one document of many holds the answer, or order carries meaning",
     )
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:

@@ -54,6 +54,7 @@ class PINE(Method):
         idea="Documents attend to each other both ways, ordered by importance to each query.",
         cost="about 1.6 times the prefill, 1.5 times a decode step (20 documents, tiny model, CPU)",
         requires="documents marked in the prompt; softmax attention in every layer",
+        can_hurt_when="order carries meaning, or a good ranking puts the best document first",
     )
     conflicts: ClassVar[Mapping[str, str]] = {
         "*": "it decides positions and visibility, and a change by document order would undo its "

@@ -12,6 +12,7 @@ from rag_middle.methods.base import (
     MethodInfo,
     as_indices,
     chosen_layers,
+    no_default,
     require_count,
     require_finite,
 )
@@ -21,6 +22,12 @@ from rag_middle.methods.requirements import require_interface
 from rag_middle.tokens import TokenizedPrompt
 
 __all__ = ["PositionalHiddenStates"]
+
+_NO_CHANNEL = (
+    "positional_hidden_states needs the channel that carries position in this model: find it with "
+    "`rag-middle calibrate --method positional_hidden_states` and use profile:PATH, choose a "
+    "preset such as positional_hidden_states:llama-2-7b-chat, or pass channels."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +41,8 @@ class PositionalHiddenStates(Method):
     keys. The channel is one whose mean value drifts monotonically with position.
 
     Attributes:
-        channels: indices ``t`` into the hidden size. There is no default that suits a model: use a
-            preset, or calibrate.
+        channels: indices ``t`` into the hidden size. There is no default: use a preset, or
+            calibrate.
         factor: ``s``; 1 leaves the model as it is.
         layers: 0-based layers to change; ``None`` for all.
         last_tokens: prompt rows, counted from the end, that attend with scaled queries and keys.
@@ -62,9 +69,10 @@ class PositionalHiddenStates(Method):
         idea="The hidden channel that carries position is scaled for the last token's attention.",
         cost="one attention row per changed layer",
         requires="a channel fitted to the model; softmax attention (RoPE models and MPT)",
+        can_hurt_when="the channel carries no position in this model, or the factor is far from 1",
     )
 
-    channels: tuple[int, ...] = ()
+    channels: tuple[int, ...] = no_default(_NO_CHANNEL, example=(0,))
     factor: float = 0.0
     layers: tuple[int, ...] | None = None
     last_tokens: int = 1
@@ -75,6 +83,8 @@ class PositionalHiddenStates(Method):
     def __post_init__(self) -> None:
         owner = "PositionalHiddenStates"
         object.__setattr__(self, "channels", as_indices(owner, "channels", self.channels))
+        if not self.channels:
+            raise MethodConfigError(_NO_CHANNEL)
         if self.layers is not None:
             object.__setattr__(self, "layers", as_indices(owner, "layers", self.layers))
         require_finite(owner, factor=self.factor)
@@ -90,12 +100,6 @@ class PositionalHiddenStates(Method):
         is_mpt = traits.model_type == "mpt"
         if not is_mpt:
             require_interface("positional_hidden_states", traits)
-        if not self.channels:
-            raise MethodConfigError(
-                "positional_hidden_states needs the channel that carries position in this model: "
-                "pass channels=(...), a preset such as "
-                "'positional_hidden_states:llama-2-7b-chat', or calibrate."
-            )
         outside = [channel for channel in self.channels if channel >= traits.hidden_size]
         if outside:
             raise MethodConfigError(

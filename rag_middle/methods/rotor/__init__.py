@@ -67,6 +67,7 @@ class RoToR(Method):
         idea="Documents attend to each other both ways, in one order that runs in a circle.",
         cost="attention of document tokens twice in the prefill; none for generated tokens",
         requires="documents marked in the prompt; softmax attention in every layer",
+        can_hurt_when="order carries meaning, or documents are numbered in their text",
     )
     conflicts: ClassVar[Mapping[str, str]] = {
         "*": "it decides positions and visibility, and a change by document order would undo its "

@@ -65,6 +65,7 @@ class SelfExtend(Method):
         idea="Tokens far from the query share positions in groups, near ones keep their own.",
         cost="a second rotation, keys cached twice, and attention without a fused kernel",
         requires="rotary position embedding (RoPE)",
+        can_hurt_when="the prompt fits the trained length, or distant order matters",
     )
     conflicts: ClassVar[Mapping[str, str]] = {
         "positional_hidden_states": "Self-Extend rotates keys twice, and scaled channels are "

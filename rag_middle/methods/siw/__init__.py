@@ -65,6 +65,7 @@ class SIW(Method):
         idea="Documents' attention to the initial token is scaled, down where reading is dense.",
         cost="the log-sum-exp of the changed layers' prompt attention; none for generated tokens",
         requires="documents marked in the prompt; softmax attention",
+        can_hurt_when="factors are far from 1: every later layer then reads something else",
     )
 
     alpha_dense: float = 0.9

@@ -53,8 +53,8 @@ class TestConstruction:
         [
             ("ms_poe", {"min_ratio": 1.2, "max_ratio": 1.8}, "ms_poe"),
             (MsPoE(), None, "ms_poe"),
-            ("siw+position_interpolation", None, "siw+position_interpolation"),
-            (["siw", "position_interpolation"], None, "siw+position_interpolation"),
+            ("siw+ms_poe", None, "siw+ms_poe"),
+            (["siw", "ms_poe"], None, "siw+ms_poe"),
         ],
     )
     def test_methods_in_every_form(
@@ -74,6 +74,7 @@ class TestConstruction:
         ("settings", "error", "message"),
         [
             ({"method": "pime"}, UnknownNameError, "Did you mean 'pine'"),
+            ({"method": "lpes"}, MethodConfigError, "needs factors fitted to the model"),
             ({"method": "profile:/nowhere.json"}, RagMiddleError, "profile"),
             ({"method": "pine", "method_options": {"a": 1}}, MethodConfigError, "no option 'a'"),
             ({"temperature": -1}, UnsupportedGenerationError, "temperature must be"),

@@ -32,7 +32,7 @@ DIFFERENT: list[dict[str, Any]] = [
     {"method": "pine"},
     {"method": "ms_poe"},
     {"method": MsPoE(max_ratio=2.0)},
-    {"method": "siw+position_interpolation"},
+    {"method": "siw+ms_poe"},
     {"temperature": 0.5},
     {"temperature": 0.5, "seed": 1},
     {"max_tokens": 7},
