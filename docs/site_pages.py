@@ -74,7 +74,8 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def _as_markdown(path: Path) -> str:
     """A notebook with its saved outputs: text, and charts as PNG."""
     parts = []
-    for cell in nbformat.read(path, as_version=4).cells:
+    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call, unused-ignore]
+    for cell in notebook.cells:
         if cell.cell_type == "markdown":
             parts.append(cell.source)
             continue
