@@ -35,10 +35,11 @@ _WORD = re.compile(r"[\w-]+")
 Segments = list[tuple[bool, str]]
 
 _NOT_EXACT = (
-    "The {} decides by how a message begins, ends or how long it is, and the messages hold "
-    "characters of control tokens. To keep these text, it was given sentinels around messages: "
-    "the prompt differs from what it writes without them, perhaps by a space only. Compare the "
-    "decoded TokenizedPrompt.input_ids with tokenizer.apply_chat_template(..., tokenize=False)."
+    "The {} decides by what messages hold, how they begin or end, and these hold characters of "
+    "control tokens. So that no message writes any, the prompt differs from what the template "
+    "writes otherwise: by a space, or by earlier thinking that it would leave out (pass this in a "
+    "field of its own, such as reasoning_content). Compare the decoded input_ids of the prompt "
+    "with tokenizer.apply_chat_template(..., tokenize=False)."
 )
 
 
@@ -187,7 +188,9 @@ class _Rendering:
         """`plain` in segments, with the template's control tokens where its own texts are.
 
         These are the texts of `fenced` with control tokens. None unless they stand in `plain` in
-        their order, in one way only, and messages hold every other control token there.
+        their order, in one way only, and the rest there holds no control token of theirs: a message
+        may hold such a text, and the template have written its own in other words. Of other control
+        tokens the rest may hold what messages do, no more.
         """
         is_own = [
             not inside and bool(self._own_ids([[(False, text)]])[0]) for inside, text in fenced
@@ -202,17 +205,14 @@ class _Rendering:
             segments += [(True, plain[end:place]), (False, text)]
             end = place + len(text)
         segments.append((True, plain[end:]))
-        return segments if self._is_said(segments) else None
-
-    def _is_said(self, segments: Segments) -> bool:
-        """Whether messages hold the control tokens between the template's own."""
         texts = [self._conversation.prompt.prefix, self._conversation.prompt.suffix]
         map_strings([*self._conversation.messages], texts.append)
-        said = self._encoder.encode(texts, continues=True)
-        between = self._encoder.encode(
-            [text for inside, text in segments if inside], continues=True
+        said, rest = (
+            Counter(self._encoder.control_ids(self._encoder.encode(pieces, continues=True)))
+            for pieces in (texts, [text for inside, text in segments if inside])
         )
-        return Counter(self._encoder.control_ids(between)) <= Counter(said)
+        own_ids = {token for part in self._own_ids([segments]) for token in part}
+        return segments if rest <= said and own_ids.isdisjoint(rest) else None
 
     def _inert_chat(self, rendered: list[Segments]) -> RenderedChat:
         """Pieces in which what messages say is inert, whatever the template did to it."""
