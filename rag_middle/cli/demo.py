@@ -77,9 +77,8 @@ def demo(
 
     Indexes pages about invented things, answers a few questions from what retrieval finds, with
     the pages in several orders, and measures accuracy by the position of the page that answers,
-    the gold document: for the unmodified model, for the method, for pine, for ms_poe and for what
-    was fitted to the model, as lpes:reader was to the bundled reader, which needs no network and no
-    GPU.
+    the gold document: for the unmodified model, for the method, for pine and for what was fitted to
+    the model, as lpes:reader was to the bundled reader, which needs no network and no GPU.
     """
     flags = flags_of(demo, documents="--top-k")
     with reporting(as_json=as_json, debug=debug, flags=flags):
@@ -168,9 +167,10 @@ def _show_index(built: Built) -> None:
 
 
 def _show_start(started: Demo) -> None:
+    from rag_middle.demo.wording import in_print
     from rag_middle.reader import READER_NAME, TRAINED_DOCUMENTS
 
-    labels = ", ".join(method.label for method in started.methods)
+    labels = ", ".join(in_print(method.label) for method in started.methods)
     print_text(f"Pages: {started.corpus.pages}\n")
     print_text(
         f"Model: {started.name}. Methods: {labels}. {started.documents} pages in a prompt.\n"
@@ -188,6 +188,8 @@ def _show_example(example: Example) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from rag_middle.demo.wording import in_print
+
     print_text(
         f"\n{example.question}\n  right: {example.answer}   page: {example.page}, ranked "
         f"{example.positions[0] + 1} of {example.documents}\n"
@@ -197,7 +199,7 @@ def _show_example(example: Example) -> None:
         first = replies[0]
         verdict = "right" if first.right else "wrong"
         table.add_row(
-            Text(label),
+            Text(in_print(label)),
             Text(_shortened(first.text)),
             Text(verdict, "green" if first.right else "red"),
             Text(
@@ -217,10 +219,14 @@ def _show_curves(curves: PositionCurves) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from rag_middle.demo.wording import in_print
+
     table = Table("position of the gold document", *map(str, curves.positions), "mean", box=None)
     for curve in curves.curves:
         estimates = (*curve.estimates, curve.mean)
-        table.add_row(Text(curve.label), *(f"{100 * estimate.value:.0f}" for estimate in estimates))
+        table.add_row(
+            Text(in_print(curve.label)), *(f"{100 * estimate.value:.0f}" for estimate in estimates)
+        )
     out = console()
     out.print()
     out.print(table)

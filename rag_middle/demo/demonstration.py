@@ -49,10 +49,11 @@ from rag_middle.wording import Argument
 
 __all__ = ["COMPARED", "Demo", "Demonstration", "check_demo", "demonstrate"]
 
-COMPARED = ("pine", "ms_poe")
-"""Methods that are measured beside the chosen one: one that reorders, one that rescales RoPE."""
+COMPARED = ("pine",)
+"""Methods that are measured beside the chosen one."""
 
 EXAMPLES = 5
+_CANDIDATES = 2 * EXAMPLES  # questions of which the examples are chosen
 POSITIONS = 5
 _SPARE_TOKENS = 8  # beyond the longest right answer: an end token, a few words more
 _BATCH = 16
@@ -74,6 +75,7 @@ class Demonstration:
         chance: accuracy of picking at random among the pages in the prompt that state what is
             asked.
         examples: questions in several orders of their documents.
+        passed_over: questions before the last example that no method answers right.
         curves: accuracy by the position of the gold document, with Wilson intervals at each
             position; means and gaps with bootstrap intervals over questions.
         summary: means, paired differences to the unmodified model.
@@ -94,6 +96,7 @@ class Demonstration:
     missed: int
     chance: float
     examples: tuple[Example, ...]
+    passed_over: int
     curves: PositionCurves
     summary: Summary
     shape: Shape
@@ -162,7 +165,7 @@ class Demo:
     Attributes:
         methods: what is compared, the unmodified model first.
         left_out: methods that the model cannot take, with the reason.
-        example_items: the questions of the examples.
+        example_items: the questions that examples are chosen of.
         measured_items: the questions of the measurement.
         missed: questions that were left out because retrieval did not find their page.
         seconds: by step.
@@ -206,7 +209,7 @@ class Demo:
         index = self.answerer.retriever.index
         self.pages = len({chunk.source for chunk in index.chunks})
         items, self.missed = retrieved_questions(
-            index, self.corpus.questions, documents=documents, count=EXAMPLES + questions
+            index, self.corpus.questions, documents=documents, count=_CANDIDATES + questions
         )
         short = [item for item in items if len(item.documents) < documents]
         if len(items) <= EXAMPLES or short:
@@ -215,19 +218,22 @@ class Demo:
                 f"{documents} pages for {len(short)} of them: that is not enough. Ask for fewer "
                 "documents."
             )
-        self.example_items, self.measured_items = items[:EXAMPLES], items[EXAMPLES:]
+        self.measured_items = items[EXAMPLES:][:questions]
+        self.example_items = items[:EXAMPLES] + items[EXAMPLES + questions :]
         answers = [f" ({item.details['title']}) {item.answers[0]}" for item in items]
         tokens = self.answerer.model.tokenizer(answers, add_special_tokens=False)["input_ids"]
         self._answer_tokens = max(map(len, tokens)) + _SPARE_TOKENS
+        self._passed_over = 0
         self.seconds = {"prepare": perf_counter() - started}
 
     def examples(self) -> tuple[Example, ...]:
         """A few questions, each under every method with its documents in several orders.
 
-        They are none of those that are measured.
+        They are none of those that are measured: the first that some method answers right in at
+        least one order. Where these are too few, others fill up.
         """
         started = perf_counter()
-        examples = answered_examples(
+        candidates = answered_examples(
             self.answerer.model,
             self.example_items,
             self.methods,
@@ -237,6 +243,10 @@ class Demo:
             max_batch_size=_BATCH,
         )
         self.seconds["examples"] = perf_counter() - started
+        # Sorting keeps the order of equals.
+        preferred = sorted(candidates, key=lambda example: not example.is_answered)
+        examples = tuple(sorted(preferred[:EXAMPLES], key=candidates.index))
+        self._passed_over = candidates.index(examples[-1]) + 1 - len(examples)
         return examples
 
     def measure(self, progress: ProgressCallback | None = None) -> Results:
@@ -266,6 +276,7 @@ class Demo:
         return Demonstration.of(
             results,
             examples=examples,
+            passed_over=self._passed_over,
             model=self.name,
             threads=torch.get_num_threads(),
             pages=self.pages,

@@ -55,6 +55,11 @@ class Example:
     documents: int
     replies: Mapping[str, tuple[Reply, ...]]
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether some method answers right in some order."""
+        return any(reply.right for replies in self.replies.values() for reply in replies)
+
     def different_answers(self, label: str) -> int:
         """Number of different answers to the orders."""
         return len({" ".join(reply.text.split()) for reply in self.replies[label]})

@@ -12,7 +12,7 @@ import jinja2
 
 from rag_middle.demo.demonstration import Demonstration
 from rag_middle.demo.examples import ORDERS
-from rag_middle.demo.wording import findings, how_measured, in_percent
+from rag_middle.demo.wording import findings, how_measured, in_percent, in_print
 from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.evaluation.plots import data_uri, draw_curves, draw_legend, image, new_figure
 from rag_middle.evaluation.report import estimate_cell
@@ -86,6 +86,7 @@ def html_page(demonstration: Demonstration, *, command: str = "") -> str:
     # Answers are a model's, names anybody's: everything is escaped.
     page = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     page.filters["percent"] = in_percent
+    page.filters["in_print"] = in_print
     page.filters["cell"] = lambda estimate, signed=False: estimate_cell(
         estimate, share=True, digits=0, signed=signed
     )
@@ -109,7 +110,9 @@ def plot_demonstration(demonstration: Demonstration) -> Figure:
     """
     figure, [axes] = new_figure(height=_HEIGHT)
     curves, chance = demonstration.curves, demonstration.chance
-    labels = [f"{curve.label}: mean {in_percent(curve.mean.value)}" for curve in curves.curves]
+    labels = [
+        f"{in_print(curve.label)}: mean {in_percent(curve.mean.value)}" for curve in curves.curves
+    ]
     draw_curves(axes, curves, offset=_OFFSET, labels=labels)
     random_page = axes.axhline(
         100 * chance,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from rag_middle.demo.demonstration import Demonstration
 from rag_middle.evaluation import Estimate, PositionCurve, Verdict
 from rag_middle.evaluation.measurement import BASELINE
+from rag_middle.methods.resolve import title_of
 
-__all__ = ["findings", "how_measured", "in_percent"]
+__all__ = ["findings", "how_measured", "in_percent", "in_print"]
 
 
 def findings(demonstration: Demonstration) -> tuple[str, ...]:
@@ -46,8 +47,17 @@ def how_measured(demonstration: Demonstration) -> tuple[str, ...]:
         "by question; where several methods are compared with the unmodified model, their "
         "intervals are widened for it (Bonferroni). What such an interval separates from zero is "
         "called significant.",
-        *(f"{label} was left out: {reason}" for label, reason in demonstration.left_out.items()),
+        _chosen_examples(demonstration),
+        *(
+            f"{title_of(label)} was left out: {reason}"
+            for label, reason in demonstration.left_out.items()
+        ),
     )
+
+
+def in_print(label: str) -> str:
+    """What a method is called in charts and tables."""
+    return "Unmodified" if label == BASELINE else title_of(label)
 
 
 def in_percent(share: float) -> str:
@@ -76,17 +86,18 @@ def _unmodified(demonstration: Demonstration) -> str:
 
 
 def _method(verdict: Verdict | None, own: PositionCurve, base: PositionCurve) -> str:
+    title = title_of(own.label)
     means = f"from {in_percent(base.mean.value)} to {in_percent(own.mean.value)}"
     if verdict is None:
-        return f"{own.label} takes the mean {means}; too few questions to say more."
+        return f"{title} takes the mean {means}; too few questions to say more."
     mean, worst = verdict.mean_difference, verdict.worst_difference
     change = f"{means} ({_points(mean)})"
     if mean.low > 0:
-        text = f"{own.label} raises the mean over the positions {change}."
+        text = f"{title} raises the mean over the positions {change}."
     elif mean.high < 0:
-        text = f"{own.label} hurts here: the mean over the positions falls {change}."
+        text = f"{title} hurts here: the mean over the positions falls {change}."
     else:
-        text = f"{own.label} takes the mean over the positions {change}, which is not significant."
+        text = f"{title} takes the mean over the positions {change}, which is not significant."
     gap = f"{100 * own.gap.value:.0f}"
     apart = (
         f"Its best and worst position are {gap} point{'' if gap == '1' else 's'} apart"
@@ -101,6 +112,15 @@ def _method(verdict: Verdict | None, own: PositionCurve, base: PositionCurve) ->
     )
 
 
+def _chosen_examples(demonstration: Demonstration) -> str:
+    passed_over = demonstration.passed_over
+    return (
+        "The questions shown with their answers are the first of the corpus that some method "
+        f"answers right in at least one order of the pages; {passed_over} before them "
+        f"{'was' if passed_over == 1 else 'were'} not."
+    )
+
+
 def _points(difference: Estimate) -> str:
     return f"{difference.text(share=True, digits=0, signed=True)} points"
 
@@ -108,7 +128,7 @@ def _points(difference: Estimate) -> str:
 def _orders(demonstration: Demonstration) -> str:
     examples = demonstration.examples
     unchanged = ", ".join(
-        f"{label} {sum(example.different_answers(label) == 1 for example in examples)}"
+        f"{in_print(label)} {sum(example.different_answers(label) == 1 for example in examples)}"
         for label in demonstration.curves.labels
     )
     return (

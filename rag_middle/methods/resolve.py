@@ -16,7 +16,7 @@ from rag_middle.methods.registered import METHODS
 from rag_middle.profiles import Profile, read_profile, shipped_profiles
 from rag_middle.registry import suggest
 
-__all__ = ["as_option", "method_from_file", "preset", "resolve_method"]
+__all__ = ["as_option", "method_from_file", "preset", "resolve_method", "title_of"]
 
 _PROFILE = "profile"
 
@@ -130,3 +130,12 @@ def as_option(value: Any) -> Any:
 def _as_key(key: Any) -> Any:
     is_layer = isinstance(key, str) and key.isdecimal() and len(key) < 10
     return int(key) if is_layer else key
+
+
+def title_of(label: str) -> str:
+    """A method's name in print, such as "LPES (reader)" for ``lpes:reader``; others as they are."""
+    name, _, preset = label.partition(":")
+    if name not in METHODS:
+        return label
+    title = METHODS.get(name).info.title
+    return f"{title} ({preset})" if preset else title

@@ -127,6 +127,7 @@ def made_up(
     )
     defaults: dict[str, object] = {
         "examples": (example,),
+        "passed_over": 1,
         "model": "a model",
         "threads": 1,
         "pages": 16,

@@ -9,6 +9,7 @@ import pytest
 
 from rag_middle.demo import Demo, SavedCorpus, demonstrate
 from rag_middle.demo.demonstration import EXAMPLES
+from rag_middle.demo.examples import Example, Reply
 from rag_middle.errors import (
     EvaluationConfigError,
     EvaluationDataError,
@@ -46,10 +47,10 @@ def test_all_steps_run_and_agree_with_each_other(
     demonstration = demonstrate(
         model_folder, progress=lambda *counts: reported.append(counts), **arguments
     )
-    assert demonstration.curves.labels == ("none", "pine", "ms_poe")
+    assert demonstration.curves.labels == ("none", "pine")
     assert demonstration.curves.positions == (0, 1, 2)
     assert demonstration.curves.questions == 4
-    assert reported[-1] == (3 * 3 * 4, 3 * 3 * 4)  # methods, positions, questions
+    assert reported[-1] == (2 * 3 * 4, 2 * 3 * 4)  # methods, positions, questions
     assert len(demonstration.examples) == EXAMPLES
     assert set(demonstration.examples[0].replies) == set(demonstration.curves.labels)
     assert all(
@@ -69,6 +70,34 @@ def test_measured_questions_are_others_than_the_examples(
     assert {len(item.documents) for item in (*demo.example_items, *demo.measured_items)} == {3}
 
 
+def test_examples_are_the_first_questions_that_some_method_answers(
+    model_folder: Path, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demo = Demo(model_folder, **arguments)
+    asked = [item.question for item in demo.example_items]
+    assert len(asked) == 2 * EXAMPLES
+
+    def answered(*numbers: int) -> tuple[str, ...]:
+        def ask(model: Any, items: Any, *_: Any, **__: Any) -> tuple[Example, ...]:
+            return tuple(
+                Example(
+                    question=item.question,
+                    answer="a",
+                    page="b",
+                    positions=(0,),
+                    documents=3,
+                    replies={"none": (Reply("a", number in numbers, False),)},
+                )
+                for number, item in enumerate(items)
+            )
+
+        monkeypatch.setattr("rag_middle.demo.demonstration.answered_examples", ask)
+        return tuple(example.question for example in demo.examples())
+
+    assert answered(1, 3, 4, 6, 7, 9) == tuple(asked[number] for number in (1, 3, 4, 6, 7))
+    assert answered(8) == tuple(asked[number] for number in (0, 1, 2, 3, 8))
+
+
 def labels(demo: Demo) -> tuple[str, ...]:
     return tuple(method.label for method in demo.methods)
 
@@ -76,7 +105,7 @@ def labels(demo: Demo) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("method", "options", "expected"),
     [
-        ("siw", {}, ("none", "siw", "pine", "ms_poe")),
+        ("siw", {}, ("none", "siw", "pine")),
         ("ms_poe", {"first_layer": 0}, ("none", "ms_poe", "pine")),
         (MsPoE(first_layer=0), None, ("none", "ms_poe", "pine")),
     ],
@@ -97,15 +126,15 @@ def test_methods_that_the_model_cannot_take_are_left_out_unless_they_were_asked_
     model_folder: Path, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(self: Any, method: Any) -> None:
-        if method.name == "ms_poe":
+        if method.name == "pine":
             raise MethodConfigError("not on this model")
 
     monkeypatch.setattr("rag_middle.generation.RagMiddleModel.checked_method", refused)
-    demo = Demo(model_folder, **arguments)
-    assert labels(demo) == ("none", "pine")
-    assert demo.left_out == {"ms_poe": "not on this model"}
+    demo = Demo(model_folder, method="siw", **arguments)
+    assert labels(demo) == ("none", "siw")
+    assert demo.left_out == {"pine": "not on this model"}
     with pytest.raises(MethodConfigError, match="not on this model"):
-        Demo(model_folder, method="ms_poe", **arguments)
+        Demo(model_folder, **arguments)
 
 
 @pytest.mark.parametrize(
@@ -163,12 +192,11 @@ def test_settings_fitted_to_the_model_are_shown_as_another_curve(
     with shipping(tmp_path / "shipped", {"reader": profile}):
         demonstration = demonstrate(model_folder, **arguments)
         fitted = "positional_hidden_states:reader"
-        assert demonstration.curves.labels == ("none", "pine", "ms_poe", fitted)
+        assert demonstration.curves.labels == ("none", "pine", fitted)
         assert demonstration.curves[fitted].estimates
         # Named as the method, it is there once.
         assert labels(Demo(model_folder, method=fitted, **arguments)) == (
             "none",
             fitted,
             "pine",
-            "ms_poe",
         )

@@ -40,9 +40,9 @@ def test_the_picture_shows_every_method_with_its_intervals(
     [axes] = plot_demonstration(make(ACCURACIES)).axes
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert labels == [
-        "none: mean 70 %",
-        "pine: mean 90 %",
-        "ms_poe: mean 20 %",
+        "Unmodified: mean 70 %",
+        "PINE: mean 90 %",
+        "Ms-PoE: mean 20 %",
         "a page at random: 25 %",
     ]
     assert len(axes.containers) == 3  # error bars
