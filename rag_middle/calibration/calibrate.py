@@ -23,6 +23,7 @@ from rag_middle.calibration.searches.base import require_whole
 from rag_middle.calibration.verdict import check_held_out, make_profile
 from rag_middle.calibration.workers import InProcess, Workers, torch_threads
 from rag_middle.errors import CalibrationConfigError
+from rag_middle.evaluation.lengths import CheckedPrompt, check_lengths
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.methods import NoMethod
 from rag_middle.profiles import Profile, write_profile
@@ -94,6 +95,7 @@ def calibrate(
     Raises:
         CalibrationConfigError: neither examples nor an objective, or a search that is not for
             this model.
+        EvaluationConfigError: examples that do not fit the context window.
         CalibrationStateError: `state` is damaged, belongs to another search, or is in use.
         UnsupportedArchitectureError: the model cannot take the method.
         WorkerError: workers ended again and again.
@@ -121,6 +123,14 @@ def calibrate(
     accuracy_criterion: Criterion = "generated_answer" if chat else "exact_match"
     held_out_criterion = accuracy_criterion if criterion == "log_likelihood" else criterion
     all_examples = (*examples, *held_out)
+    check_lengths(
+        model,
+        [
+            CheckedPrompt(example.question, example.prompt, len(model.token_ids(example.answer)))
+            for example in all_examples
+        ],
+        template=template,
+    )
     packages = ("torch", "transformers", "tokenizers", "numpy")
     with torch_threads(threads_each):
         facts = model_facts(model.model, model.tokenizer)

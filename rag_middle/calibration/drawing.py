@@ -73,8 +73,8 @@ def draw_examples(
     cut = round(questions * share)
     if cut < 3 or len(items) - cut < 2:
         raise CalibrationConfigError(
-            f"{len(items)} questions are too few to search with some and check on others. Give "
-            "more, at least some dozens."
+            f"{len(items)} question{' is' if len(items) == 1 else 's are'} too few to search with "
+            "some and check on others. Give more, at least some dozens."
         )
     metric = task.metrics[0] if task.metrics[0] in ANSWER_METRICS else "best_subspan_em"
 

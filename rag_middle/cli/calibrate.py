@@ -190,7 +190,12 @@ def calibrate(
     held-out questions were answered better than by the unmodified model; where they were not,
     nothing is recommended.
     """
-    named = {"max_batch_size": "--batch-size", "criterion": "--compare-by", "folder": "--out"}
+    named = {
+        "max_batch_size": "--batch-size",
+        "criterion": "--compare-by",
+        "folder": "--out",
+        "keys": "--documents",
+    }
     with (
         reporting(as_json=as_json, debug=debug, flags=flags_of(calibrate, **named)),
         ExitStack() as stack,
@@ -222,6 +227,7 @@ def calibrate(
             seed=seed,
         )
         drawn()  # refuses what there is too little of before the model is loaded
+        tell("Data", "dim", f"{asked.description}.")
         # Few processors compute bfloat16, in which the bundled reader is stored, faster.
         if model is None and loading["dtype"] == "auto":
             loading["dtype"] = "float32"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rag_middle.cli.checks import check_output_folder, check_profiles, check_readable
-from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting
+from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting, tell
 from rag_middle.cli.flags import flags_of
 from rag_middle.cli.measuring import (
     CALIBRATION_FOLDER,
@@ -22,10 +22,12 @@ from rag_middle.cli.measuring import (
     TaskOption,
     chosen_task,
     command_line,
+    cpu_threads,
     load,
     progress_bar,
+    tell_time,
 )
-from rag_middle.cli.options import LOADING, OUTPUT_PANEL, generation_flags, with_flags
+from rag_middle.cli.options import LOADING, MODEL_PANEL, OUTPUT_PANEL, generation_flags, with_flags
 from rag_middle.errors import EvaluationDataError, ProfileFormatError
 
 if TYPE_CHECKING:
@@ -114,6 +116,16 @@ def diagnose(
         ),
     ] = None,
     batch_size: BatchSizeOption = 8,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="CPU threads. Default: OMP_NUM_THREADS, or as many as there are processors that "
+            "are not busy.",
+            show_default=False,
+            rich_help_panel=MODEL_PANEL,
+        ),
+    ] = None,
     loading: dict[str, Any],
     out: Annotated[
         Path,
@@ -132,7 +144,8 @@ def diagnose(
     positions, under every method. Recommends no method unless positions differ significantly and
     a method raises the worst of them significantly.
     """
-    flags = flags_of(diagnose, max_batch_size="--batch-size", scoring="--score-by", data="--data")
+    named = {"max_batch_size": "--batch-size", "scoring": "--score-by", "keys": "--documents"}
+    flags = flags_of(diagnose, **named)
     with reporting(as_json=as_json, debug=debug, flags=flags):
         check_output_folder(out)
         check_profiles(methods or ())
@@ -161,8 +174,13 @@ def diagnose(
         questions = chosen_task(task, data, documents, bundled=model is None)
         require_gold_documents(questions)
         check_measurement(questions, names or (), measurement)
-        loaded = load(model, **loading)
-        with progress_bar("asking", hidden=as_json) as progress:
+        questions.items(limit, seed)  # refuses what there is too little of
+        tell("Data", "dim", f"{questions.description}.")
+        with (
+            cpu_threads(threads),
+            progress_bar("asking", hidden=as_json) as progress,
+        ):
+            loaded = load(model, **loading)
             diagnosis = run_diagnosis(
                 loaded,
                 questions,
@@ -170,6 +188,7 @@ def diagnose(
                 measurement,
                 records=out / "records.jsonl",
                 progress=progress,
+                estimated=tell_time,
                 calibrated=_calibrated(),
             )
         files = write_report(diagnosis, out, command=command_line())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag_middle.cli.console import console
+from rag_middle.cli.console import console, tell
 from rag_middle.cli.options import MODEL_PANEL
 
 if TYPE_CHECKING:
@@ -28,8 +30,10 @@ __all__ = [
     "TaskOption",
     "chosen_task",
     "command_line",
+    "cpu_threads",
     "load",
     "progress_bar",
+    "tell_time",
 ]
 
 QUESTIONS_PANEL = "Questions"
@@ -108,6 +112,63 @@ def chosen_task(
         # With fewer its accuracy is almost the same at every position: nothing to measure.
         options.setdefault("documents", _READER_DOCUMENTS)
     return make_task(name, options)
+
+
+def tell_time(seconds: float, answers: int) -> None:
+    """Say how long a run will take, from the pace of its first batches."""
+    if seconds < 90:
+        took = f"{max(1, round(seconds)):,} second{'' if round(seconds) <= 1 else 's'}"
+    elif seconds < 5400:
+        took = f"{seconds / 60:.0f} minutes"
+    else:
+        took = f"{seconds / 3600:.1f} hours"
+    message = f"at most about {took} for {answers:,} more answers, by the pace of the first ones."
+    tell("Cost", "dim", message)
+
+
+@contextmanager
+def cpu_threads(threads: int | None) -> Iterator[None]:
+    """PyTorch with so many CPU threads while the block runs.
+
+    By default as many as PyTorch takes, but no more than the processors that this process may use
+    and that are not busy: threads wait for the slowest of them at every operation, and one that
+    shares its processor slows all. Where OMP_NUM_THREADS or MKL_NUM_THREADS says a number, PyTorch
+    keeps to it.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    if threads is None:
+        threads = before
+        if not {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} & os.environ.keys():
+            threads = max(1, min(before, _processors() - _busy_processors()))
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _processors() -> int:
+    """Those that this process may use: by its affinity, and by the quota of its control group."""
+    try:
+        count = len(os.sched_getaffinity(0))
+    except AttributeError:  # not every system has it
+        count = os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        count = min(count, math.ceil(int(quota) / int(period)))
+    except (OSError, ValueError):  # no control group, or no quota in it ("max")
+        pass
+    return max(1, count)
+
+
+def _busy_processors() -> int:
+    """How many the last minute's load took."""
+    try:
+        return round(os.getloadavg()[0])
+    except (AttributeError, OSError):  # not every system says
+        return 0
 
 
 @contextmanager

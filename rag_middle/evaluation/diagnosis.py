@@ -34,6 +34,7 @@ from rag_middle.evaluation.shapes import Shape, shape_of
 from rag_middle.evaluation.statistics import Bootstrap
 from rag_middle.evaluation.tasks import Task
 from rag_middle.evaluation.trials import (
+    EstimateCallback,
     ProgressCallback,
     check_measurement,
     check_takes,
@@ -127,6 +128,7 @@ def diagnose(
     *,
     records: str | Path | None = None,
     progress: ProgressCallback | None = None,
+    estimated: EstimateCallback | None = None,
     cost: bool = True,
     calibrated: Mapping[str, Profile] | None = None,
 ) -> Diagnosis:
@@ -140,6 +142,7 @@ def diagnose(
         measurement: how; by default 100 questions, five positions, three shuffled orders, controls.
         records: a file to keep answers in, and to continue from.
         progress: called with the number of answers so far and the number of all.
+        estimated: called once with the seconds that the rest will take, and its number of answers.
         cost: measure times and memory too.
         calibrated: profiles of earlier calibrations, by path; those fitted to this model are not
             advised again.
@@ -155,7 +158,15 @@ def diagnose(
     if methods is None:
         able, left_out = methods_to_try(model)
         methods = [*able, *fitted_presets(model)]
-    results = run(model, task, methods, measurement, records=records, progress=progress)
+    results = run(
+        model,
+        task,
+        methods,
+        measurement,
+        records=records,
+        progress=progress,
+        estimated=estimated,
+    )
     costs, ratios = None, {}
     if cost:
         middle = position(results.positions[len(results.positions) // 2])

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import torch
 
 import rag_middle
 from rag_middle.documents import ContextPrompt
-from rag_middle.errors import ContextOverflowError, EvaluationConfigError, EvaluationDataError
+from rag_middle.errors import EvaluationConfigError, EvaluationDataError
 from rag_middle.evaluation.conditions import Condition, Item
+from rag_middle.evaluation.lengths import CheckedPrompt, check_lengths
 from rag_middle.evaluation.measurement import (
     BASELINE,
     LabelledMethod,
@@ -27,8 +28,10 @@ from rag_middle.evaluation.records import Key, Record, Records, open_records
 from rag_middle.evaluation.results import Results
 from rag_middle.evaluation.tasks import Task
 from rag_middle.generation import MethodLike, RagMiddleModel, model_facts
+from rag_middle.tokens import uses_chat_template
 
 __all__ = [
+    "EstimateCallback",
     "ProgressCallback",
     "check_measurement",
     "check_takes",
@@ -39,6 +42,9 @@ __all__ = [
 
 #: Called with the number of answers so far and the number of all.
 ProgressCallback = Callable[[int, int], None]
+
+#: Called with the seconds that the answers still missing will take, and their number.
+EstimateCallback = Callable[[float, int], None]
 
 _BATCHES_PER_WRITE = 4
 
@@ -51,6 +57,7 @@ def run(
     *,
     records: str | Path | None = None,
     progress: ProgressCallback | None = None,
+    estimated: EstimateCallback | None = None,
 ) -> Results:
     """Measure methods on a task.
 
@@ -65,10 +72,13 @@ def run(
             answers.
         records: a file to keep answers in, and to continue from.
         progress: called after every few batches.
+        estimated: called once, after a first batch under each method has been timed. The longest
+            prompts are asked first, so the rest takes rather less.
 
     Raises:
         EvaluationConfigError: positions that the task does not have, or a task that cannot be
-            scored in this way, or whose prompts do not fit the model; the longest are asked first.
+            scored in this way, or whose prompts do not fit the model; all are checked before the
+            first is asked.
         EvaluationDataError: the task's data cannot be read, or holds no question.
         EvaluationRecordsError: `records` is damaged, belongs to another measurement, or is in use.
         UnsupportedArchitectureError, MethodConfigError: a method that the model cannot take; before
@@ -103,7 +113,10 @@ def run(
     with open_records(records, identity) as answers:
         for entry in labelled:
             answers.declare(entry.label, repr(entry.method))
-        _ask(model, task, measurement, trials, answers, progress)
+        missing = [trial for trial in trials if trial.key not in answers]
+        _check_lengths(model, task, measurement, missing)
+        asked = len(trials) - len(missing)
+        _ask(model, task, measurement, missing, answers, asked, progress, estimated)
         return Results(
             task=task,
             measurement=measurement,
@@ -192,42 +205,61 @@ class _Trial:
         return Record(method=method, condition=condition, item=item, **fields)
 
 
+def _check_lengths(
+    model: RagMiddleModel, task: Task, measurement: Measurement, trials: Sequence[_Trial]
+) -> None:
+    room = measurement.max_new_tokens or task.max_new_tokens
+
+    def new_tokens(trial: _Trial) -> int:
+        if measurement.scoring == "generation":
+            return room
+        return len(model.token_ids(_target(model, task, measurement, trial)))
+
+    prompts = [CheckedPrompt(trial.item.id, trial.prompt, new_tokens(trial)) for trial in trials]
+    check_lengths(
+        model,
+        prompts,
+        template=measurement.template,
+        parameter="documents" if hasattr(task, "documents") else "keys",
+    )
+
+
 def _ask(
     model: RagMiddleModel,
     task: Task,
     measurement: Measurement,
-    trials: Sequence[_Trial],
+    missing: Sequence[_Trial],
     answers: Records,
+    done: int,
     progress: ProgressCallback | None,
+    estimated: EstimateCallback | None,
 ) -> None:
-    """Add an answer to every trial that has none."""
+    """Add the missing answers to those that are `done`."""
     by_method: dict[str, list[_Trial]] = {}
-    # The longest first: what does not fit shows at once, and the time left is not underestimated.
-    for trial in sorted(trials, key=lambda trial: -len(trial.prompt.text)):
-        if trial.key not in answers:
-            by_method.setdefault(trial.method.label, []).append(trial)
-    done = len(trials) - sum(map(len, by_method.values()))
+    # The longest first, so that the time left is not underestimated.
+    for trial in sorted(missing, key=lambda trial: -len(trial.prompt.text)):
+        by_method.setdefault(trial.method.label, []).append(trial)
+    total = done + len(missing)
     if progress:
-        progress(done, len(trials))
-    size = measurement.max_batch_size * _BATCHES_PER_WRITE
-    rounds = max((math.ceil(len(missing) / size) for missing in by_method.values()), default=0)
-    for start in range(0, rounds * size, size):
+        progress(done, total)
+    size = measurement.max_batch_size  # of the first round, which is timed
+    seconds = 0.0  # that the rest will take
+    while by_method:
         # Methods take turns, so that whatever slows the machine meanwhile slows all of them.
-        for missing in by_method.values():
-            chunk = missing[start : start + size]
-            if not chunk:
-                continue
-            try:
-                answers.add(_answered(model, task, measurement, chunk))
-            except ContextOverflowError as error:
-                raise EvaluationConfigError(
-                    f"A prompt of {task.name} has {error.prompt_tokens} tokens and its answer up "
-                    f"to {error.max_new_tokens}, but the context window has "
-                    f"{error.context_window}. Ask for fewer documents or a shorter answer."
-                ) from error
-            done += len(chunk)
+        for trials in by_method.values():
+            start = perf_counter()
+            answers.add(_answered(model, task, measurement, trials[:size]))
+            pace = (perf_counter() - start) / len(trials[:size])
+            done += len(trials[:size])
+            del trials[:size]
+            seconds += pace * len(trials)
             if progress:
-                progress(done, len(trials))
+                progress(done, total)
+        by_method = {label: trials for label, trials in by_method.items() if trials}
+        if estimated and by_method:
+            estimated(seconds, total - done)
+            estimated = None
+        size = measurement.max_batch_size * _BATCHES_PER_WRITE
 
 
 def _answered(
@@ -242,14 +274,7 @@ def _answered(
         "on_missing_documents": "ignore",  # closed-book prompts have none on purpose
     }
     if measurement.scoring == "likelihood":
-        template = measurement.template
-        is_chat = template == "chat" or (template == "auto" and bool(model.tokenizer.chat_template))
-        targets = []
-        for trial in trials:
-            # As it would follow the prompt: after a space, unless a turn of a chat begins.
-            spaced = is_chat or trial.prompt.suffix[-1:].isspace()
-            target = task.target(trial.item, trial.condition)
-            targets.append(target if spaced else f" {target}")
+        targets = [_target(model, task, measurement, trial) for trial in trials]
         return [
             trial.record(
                 scores={"greedy_match": float(score.is_greedy), "log_likelihood": score.total},
@@ -276,3 +301,10 @@ def _answered(
         )
         for trial, generation in zip(trials, generations, strict=True)
     ]
+
+
+def _target(model: RagMiddleModel, task: Task, measurement: Measurement, trial: _Trial) -> str:
+    """The answer as it would follow the prompt: after a space, unless a turn of a chat begins."""
+    chat = uses_chat_template(model.tokenizer, measurement.template)
+    target = task.target(trial.item, trial.condition)
+    return target if chat or trial.prompt.suffix[-1:].isspace() else f" {target}"

@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
+from rag_middle.cli import measuring
 from rag_middle.cli.measuring import chosen_task
 from rag_middle.evaluation import InventedDocuments
 from tests.cli.conftest import Run
@@ -112,6 +114,65 @@ def test_the_bundled_reader_gets_as_many_documents_as_show_its_bias() -> None:
     assert documents(None, bundled=True) == 20
     assert documents(7, bundled=True) == 7
     assert documents(None, bundled=False) == InventedDocuments().documents
+
+
+def written(path: Path, count: int, words: int = 3) -> Path:
+    """Questions with their gold documents, in the form of a title and a text."""
+    lines = [
+        {"question": f"Which is {n}?", "answers": [f"v{n}"], "title": f"T{n}",
+         "text": f"Number {n} is v{n}. " + "word " * words}
+        for n in range(count)
+    ]  # fmt: skip
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def test_what_was_recognised_is_said_before_the_model_is_loaded(run: Run, tmp_path: Path) -> None:
+    data = written(tmp_path / "mine.jsonl", 30)
+    shown = run("diagnose", "-m", tmp_path / "no model", "--data", data)
+    assert "mine.jsonl (question, answers, title, text): 30 questions, 20 documents" in shown.err
+    assert shown.err.index("mine.jsonl") < shown.err.index("no model")
+    few = written(tmp_path / "few.jsonl", 5)
+    shown = run("diagnose", "-m", tmp_path / "no model", "--data", few)
+    assert "Ask for --documents 5 or fewer" in shown.err
+    assert "no model" not in shown.err
+
+
+def test_prompts_that_do_not_fit_name_the_flag(run: Run, model: Path, tmp_path: Path) -> None:
+    data = written(tmp_path / "long.jsonl", 12, words=60)
+    shown = run(
+        "diagnose", "-m", model, "--data", data, "--documents", 10, "--context-window", 1000,
+        "--out", tmp_path / "out",
+    )  # fmt: skip
+    assert shown.status == 2
+    assert "The prompts of 12 of 12 questions do not fit" in shown.err
+    assert "--documents" in shown.err
+
+
+def test_a_long_run_says_how_long(run: Run, model: Path, tmp_path: Path) -> None:
+    shown = run(
+        "diagnose", "-m", model, *FEW, "--batch-size", 2, "--methods", "none", "--out", tmp_path
+    )
+    assert "Cost: at most about" in shown.err
+    assert "more answers" in shown.err
+
+
+def test_threads_are_no_more_than_processors_that_are_not_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = torch.get_num_threads()
+    monkeypatch.setattr(measuring, "_processors", lambda: 8)
+    monkeypatch.setattr(measuring, "_busy_processors", lambda: 7)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    with measuring.cpu_threads(None):
+        assert torch.get_num_threads() == 1
+    with measuring.cpu_threads(3):
+        assert torch.get_num_threads() == 3
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    with measuring.cpu_threads(None):
+        assert torch.get_num_threads() == before
+    assert torch.get_num_threads() == before
 
 
 def test_missing_matplotlib_is_refused_first(

@@ -256,6 +256,20 @@ def test_the_benchmarks_own_format_is_read(tmp_path: Path) -> None:
     assert "Question: q {x}" in task.prompt(item, AS_GIVEN).text
 
 
+def test_what_was_recognised_is_described(tmp_path: Path) -> None:
+    lines = [
+        {"question": "q", "answers": [f"a{n}"], "title": "t", "text": f"x{n}"} for n in range(3)
+    ]
+    task = task_for_file(written(tmp_path / "own.jsonl", *lines), documents=3)
+    assert task.description == (
+        "Questions of a file in own.jsonl (question, answers, title, text): 3 questions, "
+        "3 documents each (2 of them drawn from the other lines)"
+    )
+    generated = make_task("invented_documents", {"documents": 5}).description
+    assert generated.startswith("Questions about invented documents (generated")
+    assert generated.endswith("5 documents each")
+
+
 def test_own_questions_take_their_documents_in_three_forms(tmp_path: Path) -> None:
     lines = (
         OWN,
@@ -373,6 +387,8 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 def test_the_format_of_a_file_says_its_task(tmp_path: Path) -> None:
     assert task_for_file(DATA / "kv_75_keys.jsonl").name == "key_value_retrieval"
     assert task_for_file(DATA / "nq_open_gold.jsonl", documents=4).num_positions == 4
+    # A title and a text are anybody's: no instruction of a benchmark.
+    assert task_for_file(DATA / "nq_open_gold.jsonl").name == "own_questions"
     assert task_for_file(written(tmp_path / "own.jsonl", OWN)).name == "own_questions"
     with pytest.raises(EvaluationDataError, match="none of the known formats"):
         task_for_file(written(tmp_path / "x.jsonl", {"a": 1}))

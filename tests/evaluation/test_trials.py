@@ -14,7 +14,7 @@ from rag_middle.errors import (
     MethodConfigError,
     UnknownNameError,
 )
-from rag_middle.evaluation import InventedDocuments, Measurement, position, run
+from rag_middle.evaluation import InventedDocuments, Measurement, position, run, task_for_file
 from rag_middle.generation import RagMiddleModel
 from tests.evaluation.fake_models import fake_reader
 
@@ -223,6 +223,43 @@ def test_prompts_that_do_not_fit_the_context_window_are_refused(model: RagMiddle
     small = RagMiddleModel(model.model, model.tokenizer, context_window=100)
     with pytest.raises(EvaluationConfigError, match="context window has 100"):
         run(small, TASK, [], Measurement(limit=2, positions=2))
+
+
+def test_prompts_that_do_not_fit_are_refused_before_the_first_is_asked(
+    model: RagMiddleModel, tmp_path: Path
+) -> None:
+    path = tmp_path / "questions.jsonl"
+    lines = [
+        {"question": f"Which is number {n}?", "answers": [f"v{n}"], "title": f"T{n}",
+         "text": f"Number {n} is v{n}. " + "word " * (60 if n < 7 else 4)}
+        for n in range(8)
+    ]  # fmt: skip
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    small = RagMiddleModel(model.model, model.tokenizer, context_window=1000)
+    asked: list[int] = []
+    with pytest.raises(EvaluationConfigError, match=r"with documents: about 3 fit"):
+        run(
+            small,
+            task_for_file(path, documents=4),
+            ["pine"],
+            Measurement(limit=None, positions=2, max_new_tokens=8),
+            progress=lambda done, total: asked.append(done),
+        )
+    assert asked == []
+
+
+def test_the_time_of_the_rest_is_told_once_after_a_batch_of_each_method(
+    model: RagMiddleModel,
+) -> None:
+    fake = fake_reader(model, TASK, u_shape)
+    estimates: list[tuple[float, int]] = []
+    how = Measurement(limit=5, positions=2, max_batch_size=4)
+    run(fake, TASK, ["pine"], how, estimated=lambda *estimate: estimates.append(estimate))
+    [(seconds, missing)] = estimates
+    assert seconds > 0
+    assert missing == 2 * 5 * 2 - 2 * 4
+    run(fake, TASK, [], Measurement(limit=1), estimated=lambda *e: estimates.append(e))
+    assert len(estimates) == 1  # it was over by then
 
 
 def test_a_position_outside_the_prompt_is_refused(model: RagMiddleModel) -> None:

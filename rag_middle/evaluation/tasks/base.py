@@ -70,6 +70,12 @@ class Task(ABC):
     def num_positions(self) -> int:
         """Positions of the gold document: documents in a prompt; 0 without gold documents."""
 
+    @property
+    def description(self) -> str:
+        """What was recognised, for people: kind of questions, their number, documents each."""
+        documents = f", {self.num_positions} documents each" if self.num_positions else ""
+        return f"{self.title} ({self.provenance}){documents}"
+
     @abstractmethod
     def items(self, limit: int | None, seed: int) -> list[Item]:
         """The first `limit` questions, or all.

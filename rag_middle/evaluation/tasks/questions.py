@@ -23,6 +23,7 @@ from rag_middle.evaluation.tasks.json_lines import (
     get_field,
     read_lines,
 )
+from rag_middle.wording import Argument
 
 if TYPE_CHECKING:
     from rag_middle.retrieval import Embedder
@@ -94,6 +95,18 @@ class OwnQuestions(Task):
     def num_positions(self) -> int:
         assert self.documents is not None  # set when made
         return self.documents
+
+    @property
+    def description(self) -> str:
+        line, content = first_line(self.data)
+        drawn = self.num_positions - len(self._documents(line, content)[0])
+        source = "the other lines" if self.corpus is None else Path(self.corpus).name
+        note = f" ({drawn} of them drawn from {source})" if drawn > 0 else ""
+        count = sum(1 for _ in read_lines(self.data))
+        return (
+            f"{self.title} in {Path(self.data).name} ({', '.join(content)}): {count} "
+            f"question{'' if count == 1 else 's'}, {self.num_positions} documents each{note}"
+        )
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
         lines = list(read_lines(self.data))
@@ -282,8 +295,9 @@ class _Pool:
                 return drawn
         raise EvaluationDataError(
             f"{count} documents are needed that do not answer {question!r}, and there are "
-            f"{len(drawn)} among {len(self._documents)}. Ask for fewer documents, or give more "
-            "data."
+            f"{len(drawn)} among {len(self._documents)}. Ask for ",
+            Argument("documents", len(present) + len(drawn)),
+            " or fewer, or give more data.",
         )
 
     def _ranking(self, question: str, rng: random.Random) -> list[int]:

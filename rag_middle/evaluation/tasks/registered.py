@@ -35,12 +35,13 @@ _REQUIRED = {
     "index": "the folder that `rag-middle index` wrote",
 }
 
-#: Fields that tell a format, the most telling first.
+#: Fields that tell a format, the most telling first. Only the benchmark's files have ``ctxs``:
+#: questions with a title and a text are anybody's, and get no instruction of a benchmark.
 _FORMATS = (
     ("ordered_kv_records", "key_value_retrieval"),
     ("ctxs", "multi_document_qa"),
     ("gold", "own_questions"),
-    ("text", "multi_document_qa"),
+    ("text", "own_questions"),
 )
 
 
