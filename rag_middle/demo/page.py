@@ -14,8 +14,8 @@ from rag_middle.demo.demonstration import Demonstration
 from rag_middle.demo.examples import ORDERS
 from rag_middle.demo.wording import findings, how_measured, in_percent, in_print
 from rag_middle.evaluation.measurement import BASELINE
+from rag_middle.evaluation.pages import estimate_cell
 from rag_middle.evaluation.plots import data_uri, draw_curves, draw_legend, image, new_figure
-from rag_middle.evaluation.report import estimate_cell
 from rag_middle.files import write_files
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from rag_middle.evaluation.diagnosis import Diagnosis, diagnose, fitted_presets
 from rag_middle.evaluation.measurement import LabelledMethod, Measurement, labelled_methods
 from rag_middle.evaluation.plots import plot_cost, plot_gaps, plot_position_curves
 from rag_middle.evaluation.records import Record
-from rag_middle.evaluation.report import write_report
+from rag_middle.evaluation.report import write_evaluation, write_report
 from rag_middle.evaluation.results import PositionCurve, PositionCurves, Results, Summary
 from rag_middle.evaluation.shapes import Shape, shape_of
 from rag_middle.evaluation.statistics import Bootstrap, Estimate
@@ -98,5 +98,6 @@ __all__ = [
     "shape_of",
     "spread_positions",
     "task_for_file",
+    "write_evaluation",
     "write_report",
 ]

@@ -309,6 +309,7 @@ def _verdict(
         why = f"the worst position gains {gain}, but {fall}"
     else:
         why = f"the worst position gains {gain}, the mean {metric.amount(mean.value)}"
+        why += ", which is not significant" if mean.includes_zero else ""
     return Verdict(
         label=label,
         worst_difference=worst,

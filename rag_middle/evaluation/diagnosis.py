@@ -40,6 +40,7 @@ from rag_middle.evaluation.trials import (
     check_takes,
     run,
 )
+from rag_middle.evaluation.wrong_answers import AskedQuestion, wrong_answers
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.methods import LPES, SIW, Method, MsPoE, PositionalHiddenStates
 from rag_middle.profiles import Profile, measured_profiles
@@ -94,6 +95,7 @@ class Diagnosis:
         notes: what the controls say, and other things to know.
         next_steps: what to do now.
         left_out: methods that the model cannot take, with the reason.
+        wrong: questions with the most wrong answers, with their documents.
     """
 
     task: Mapping[str, Any]
@@ -113,6 +115,7 @@ class Diagnosis:
     notes: tuple[str, ...]
     next_steps: tuple[str, ...]
     left_out: Mapping[str, str]
+    wrong: tuple[AskedQuestion, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -208,6 +211,7 @@ def diagnose(
             _attempts(model, task, results, recommendation, calibrated or {}),
         ),
         left_out=left_out,
+        wrong=wrong_answers(results),
     )
 
 

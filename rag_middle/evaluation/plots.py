@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
+    "COLOURS",
     "data_uri",
     "draw_curves",
     "draw_legend",
@@ -29,7 +30,7 @@ __all__ = [
 ]
 
 # Okabe and Ito's colours, which the colour-blind can tell apart; the unmodified model is black.
-_COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
+COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
 _MARKERS = "osD^vP*X"
 # Inches: narrow enough to be read when a phone shows it 360 pixels wide.
 WIDTH, HEIGHT = 4.8, 3.9
@@ -110,7 +111,7 @@ def draw_curves(
             linewidth=1.6,
             elinewidth=0.9,
             capsize=2,
-            linestyle="-" if index < len(_COLOURS) else "--",
+            linestyle="-" if index < len(COLOURS) else "--",
             **_style(index),
         )
     axes.grid(axis="y", color=_GRID, linewidth=0.6)
@@ -247,7 +248,7 @@ def data_uri(figure: Figure) -> str:
 def _style(index: int) -> dict[str, str]:
     """Colour and marker of the method at `index`, 0 being the unmodified model."""
     return {
-        "color": _COLOURS[index % len(_COLOURS)],
+        "color": COLOURS[index % len(COLOURS)],
         "marker": _MARKERS[index % len(_MARKERS)],
     }
 

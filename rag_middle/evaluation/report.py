@@ -1,30 +1,26 @@
-"""A diagnosis as files: one self-contained HTML page, a picture, JSON."""
+"""Reports as files: one self-contained HTML page, a picture, JSON."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from importlib import resources
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-import jinja2
-from markupsafe import Markup
-
+from rag_middle.evaluation.charts import Chart, cost_chart, gap_chart, position_chart
+from rag_middle.evaluation.conclusions import comparisons
 from rag_middle.evaluation.diagnosis import Diagnosis
 from rag_middle.evaluation.measurement import BASELINE
-from rag_middle.evaluation.plots import (
-    data_uri,
-    image,
-    plot_cost,
-    plot_gaps,
-    plot_overview,
-    plot_position_curves,
-)
+from rag_middle.evaluation.pages import render
+from rag_middle.evaluation.plots import image, plot_overview
+from rag_middle.evaluation.results import PositionCurves, Results, Summary
 from rag_middle.evaluation.shapes import SHAPES
-from rag_middle.evaluation.statistics import Estimate
+from rag_middle.evaluation.wrong_answers import wrong_answers
 from rag_middle.files import write_files
 
-__all__ = ["ReportFiles", "estimate_cell", "html_report", "write_report"]
+__all__ = ["ReportFiles", "evaluation_page", "html_report", "write_evaluation", "write_report"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +29,12 @@ class ReportFiles:
 
     Attributes:
         html: the page.
-        png: the charts.
+        png: the charts; None where there are none.
         json: everything as data.
     """
 
     html: Path
-    png: Path
+    png: Path | None
     json: Path
 
 
@@ -51,70 +47,123 @@ def write_report(diagnosis: Diagnosis, folder: str | Path, *, command: str = "")
         command: that repeats the diagnosis, shown on the page.
 
     Raises:
-        MissingExtraError: matplotlib is not installed.
+        MissingExtraError: matplotlib or vl-convert is not installed.
         OutputWriteError: the folder cannot be written to; an earlier report is as it was.
     """
-    folder = Path(folder)
-    files = ReportFiles(folder / "report.html", folder / "report.png", folder / "report.json")
-    data = {**diagnosis.to_dict(), "repeat": command}
-    overview = plot_overview(diagnosis.curves, diagnosis.answer_time_ratios)
-    write_files(
-        folder,
-        {
-            files.json.name: (json.dumps(data, indent=2, allow_nan=False) + "\n").encode(),
-            files.png.name: image(overview, "png"),
-            files.html.name: html_report(diagnosis, command=command).encode(),
-        },
+    return _write(
+        Path(folder),
+        "report",
+        html_report(diagnosis, command=command),
+        {**diagnosis.to_dict(), "repeat": command},
+        diagnosis.curves,
+        diagnosis.answer_time_ratios,
     )
-    return files
+
+
+def write_evaluation(results: Results, folder: str | Path, *, command: str = "") -> ReportFiles:
+    """Write ``evaluation.html``, ``evaluation.png`` and ``evaluation.json`` into a folder.
+
+    Args:
+        results: of a run; without gold documents there are no curves and no picture.
+        folder: made if it is not there.
+        command: that repeats the run, shown on the page.
+
+    Raises:
+        MissingExtraError: matplotlib or vl-convert is not installed.
+        OutputWriteError: the folder cannot be written to; an earlier report is as it was.
+    """
+    curves = results.curves() if results.positions else None
+    data = {
+        "task": results.task.to_dict(),
+        "measurement": asdict(results.measurement),
+        "model": results.model,
+        "software": results.software,
+        "curves": curves and curves.to_dict(),
+        "summary": results.summary().to_dict(),
+        "repeat": command,
+    }
+    page = evaluation_page(results, command=command)
+    return _write(Path(folder), "evaluation", page, data, curves, {})
 
 
 def html_report(diagnosis: Diagnosis, *, command: str = "") -> str:
-    """The page: charts are part of it, nothing is loaded from anywhere.
+    """The page of a diagnosis: charts are part of it, nothing is loaded from anywhere.
 
     Raises:
-        MissingExtraError: matplotlib is not installed.
+        MissingExtraError: vl-convert is not installed.
     """
     curves, ratios = diagnosis.curves, diagnosis.answer_time_ratios
-    charts = {
-        "Score by the position of the gold document": plot_position_curves(curves),
-        "Gap between best and worst position, by method": plot_gaps(curves),
-    }
-    if ratios:
-        charts["Score at the worst position over cost"] = plot_cost(curves, ratios)
-    source = resources.files(__package__).joinpath("report.html.j2").read_text(encoding="utf-8")
-    # Labels, names and texts come from data and configuration: all of them are escaped.
-    page = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    page.filters["cell"] = estimate_cell
-    page.filters["code_spans"] = _code_spans
-    return page.from_string(source).render(
+    return render(
+        "diagnosis.html.j2",
+        charts=_charts(curves, ratios),
         diagnosis=diagnosis,
         curves=curves,
         share=curves.metric.share,
         ratios=ratios,
-        baseline=BASELINE,
         shape=SHAPES[diagnosis.shape.name],
-        charts={text: data_uri(figure) for text, figure in charts.items()},
         command=command,
     )
 
 
-def estimate_cell(
-    estimate: Estimate | None, *, share: bool, digits: int | None = None, signed: bool = False
-) -> Markup:
-    """The value, and its interval below it; arguments as for `Estimate.text`."""
-    if estimate is None:
-        return Markup("–")
-    if estimate.exact:
-        return Markup("0<small>exact</small>")
-    value, _, interval = estimate.text(share=share, digits=digits, signed=signed).partition(" ")
-    return Markup("{}<small>{}</small>").format(value, interval)
+def evaluation_page(results: Results, *, command: str = "") -> str:
+    """The page of a run, like that of a diagnosis without conclusions.
+
+    Raises:
+        MissingExtraError: there are curves, and vl-convert is not installed.
+    """
+    curves, summary = results.curves() if results.positions else None, results.summary()
+    return render(
+        "evaluation.html.j2",
+        charts=_charts(curves, {}) if curves else (),
+        results=results,
+        curves=curves,
+        summary=summary,
+        sentence=_sentence(summary),
+        comparisons=comparisons(len(results.methods) - 1),
+        wrong=wrong_answers(results),
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=command,
+    )
 
 
-def _code_spans(text: str) -> Markup:
-    """What is between backticks as code; everything is escaped."""
-    parts = [
-        Markup("<code>{}</code>" if index % 2 else "{}").format(part)
-        for index, part in enumerate(text.split("`"))
-    ]
-    return Markup("").join(parts)
+def _charts(curves: PositionCurves, ratios: Mapping[str, float]) -> list[Chart]:
+    charts = [position_chart(curves), gap_chart(curves)]
+    return [*charts, cost_chart(curves, ratios)] if ratios else charts
+
+
+def _sentence(summary: Summary) -> str:
+    """The method with the best mean, and whether it differs from the unmodified model."""
+    metric = summary.metric
+    best = max(summary.methods, key=lambda method: method.mean.value)
+    value = f"{metric.title} {metric.shown(best.mean.value)}"
+    if len(summary.methods) == 1:
+        return f"The unmodified model: {value} in {summary.questions} questions."
+    if best.difference is None:
+        return f"No method has a higher mean than the unmodified model ({BASELINE}): {value}."
+    significance = "not " if best.difference.includes_zero else ""
+    return (
+        f"{best.label} has the highest mean: {value}, {metric.amount(best.difference.value)} above "
+        f"the unmodified model, which is {significance}statistically significant."
+    )
+
+
+def _write(
+    folder: Path,
+    name: str,
+    page: str,
+    data: Mapping[str, Any],
+    curves: PositionCurves | None,
+    ratios: Mapping[str, float],
+) -> ReportFiles:
+    files = {
+        f"{name}.json": (json.dumps(data, indent=2, allow_nan=False) + "\n").encode(),
+        f"{name}.html": page.encode(),
+    }
+    if curves:
+        files[f"{name}.png"] = image(plot_overview(curves, ratios), "png")
+    write_files(folder, files)
+    return ReportFiles(
+        html=folder / f"{name}.html",
+        png=folder / f"{name}.png" if curves else None,
+        json=folder / f"{name}.json",
+    )

@@ -294,7 +294,9 @@ class Results:
                     difference=None if method.label == BASELINE else difference,
                     flip_rate=None
                     if flips is None
-                    else Bootstrap(flips, resamples=resamples, seed=seed).estimates()[0],
+                    else Bootstrap(flips, resamples=resamples, seed=seed).estimate(
+                        lambda means: means[..., 0], exact=not flips.any()
+                    ),
                     applied=sum(applied) / len(applied),
                     cost=(costs or {}).get(method.label),
                 )

@@ -44,8 +44,8 @@ class Estimate:
         value: from the data.
         low: lower end of the interval.
         high: upper end.
-        exact: a difference that is zero for every single question, so that there is nothing to
-            estimate.
+        exact: a difference, gap or flip rate that is zero for every single question, so that
+            there is nothing to estimate.
     """
 
     value: float
@@ -121,7 +121,7 @@ class Bootstrap:
         Args:
             statistic: takes `[..., columns]`, gives `[...]`.
             confidence: of the interval.
-            exact: it is a difference of scores that are equal; nothing is estimated.
+            exact: it is zero for every question; nothing is estimated.
         """
         if exact:
             return Estimate(0.0, 0.0, 0.0, exact=True)

@@ -9,6 +9,7 @@ from rag_middle.evaluation.diagnosis import Diagnosis
 from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.evaluation.results import PositionCurves
 from rag_middle.evaluation.shapes import SHAPES
+from rag_middle.evaluation.statistics import Estimate
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,7 +45,7 @@ def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
             Text(method.label, "bold" if method.label == chosen else ""),
             *(f"{scale * x.value:.{digits}f}" for x in (*curve.estimates, method.mean)),
             curve.gap.text(share=share),
-            "–" if method.flip_rate is None else f"{100 * method.flip_rate.value:.0f} %",
+            _flips(method.flip_rate),
             "–" if ratio is None else f"×{ratio:.2f}",
         )
     out.print(table)
@@ -72,6 +73,12 @@ def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
     ):
         for line in lines:
             out.print(Text.assemble((f"{heading}: ", style), line), soft_wrap=True)
+
+
+def _flips(rate: Estimate | None) -> str:
+    if rate is None:
+        return "–"
+    return "none" if rate.exact else f"{100 * rate.value:.0f} %"
 
 
 def character_plot(curves: PositionCurves, labels: Sequence[str]) -> str:

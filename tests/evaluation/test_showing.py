@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from dataclasses import replace
+from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from rag_middle.errors import MissingExtraError
 from rag_middle.evaluation import (
     Diagnosis,
     InventedDocuments,
@@ -16,6 +20,7 @@ from rag_middle.evaluation import (
     diagnose,
     plot_position_curves,
     run,
+    write_evaluation,
 )
 from rag_middle.evaluation.plots import legend_columns
 from rag_middle.evaluation.report import html_report
@@ -26,6 +31,7 @@ from rag_middle.reader import READER_NAME, is_reader, reader_path
 from tests.evaluation.fake_models import fake_reader
 
 pytest.importorskip("matplotlib")
+pytest.importorskip("vl_convert")
 
 TASK = InventedDocuments(documents=20)
 METHODS = ("pine", "ms_poe", "siw", "attention_buckets")
@@ -56,7 +62,99 @@ def test_commands_are_code_on_the_page_and_nothing_escapes(diagnosis: Diagnosis)
     page = html_report(replace(diagnosis, notes=("Try `a <b>`, not <i>.",)))
     assert "<li>Try <code>a &lt;b&gt;</code>, not &lt;i&gt;.</li>" in page
     assert "<code>rag-middle calibrate --method positional_hidden_states</code>" in page
-    assert "`" not in page
+    assert "`" not in page.partition("<script>")[0]
+
+
+class Source(HTMLParser):
+    """What a page loads, the ids in it, its scripts, and its text outside of them."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.loaded: list[str] = []
+        self.scripts: list[str] = []
+        self.text = ""
+        self._element = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._element = tag
+        self.loaded += [value or "" for name, value in attrs if name in ("src", "href")]
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._element = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._element == "script":
+            self.scripts[-1] += data
+        elif self._element != "style":
+            self.text += data
+
+
+def test_a_report_is_one_file_with_charts_that_answer_to_the_pointer(diagnosis: Diagnosis) -> None:
+    page = html_report(diagnosis)
+    source = Source(page)
+    assert source.loaded == []
+    assert "default-src 'none'" in page
+    _library, drawing = source.scripts
+    specs = json.loads(drawing.partition("const specs = ")[2].partition(";\n")[0])
+    curves = specs[0]["data"]["values"]
+    assert {row["method"] for row in curves} == {"none", *METHODS}
+    by_position = [row["value"] for row in curves if row["method"] == "none"]
+    assert by_position == [100 * e.value for e in diagnosis.curves["none"].estimates]
+    assert curves[0]["shown"] == diagnosis.curves["none"].estimates[0].text(share=True)
+    # Where no script runs, the same charts are there as pictures.
+    assert page.partition("<script>")[0].count("<svg") == len(specs)
+    assert "prefers-color-scheme: dark" in page
+    assert "@media print" in page
+
+
+def test_wrong_answers_can_be_opened_with_their_documents(diagnosis: Diagnosis) -> None:
+    first = diagnosis.wrong[0]
+    assert first.wrong == max(question.wrong for question in diagnosis.wrong)
+    assert [document.gold for document in first.documents] == [True] + 19 * [False]
+    hostile = replace(
+        first,
+        question="<script>alert(1)</script>",
+        documents=(replace(first.documents[0], text="</script><img src=x>"),),
+    )
+    label = '</script><b id="x">'
+    curves = replace(
+        diagnosis.curves,
+        curves=(*diagnosis.curves.curves, replace(diagnosis.curves["pine"], label=label)),
+    )
+    page = html_report(replace(diagnosis, wrong=(hostile,), curves=curves))
+    assert Source(page).loaded == []
+    assert len(Source(page).scripts) == 2
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "&lt;/script&gt;&lt;img src=x&gt;" in page
+    assert set(Source(page).ids) == {"chart-0", "chart-1", "chart-2"}
+
+
+def test_a_run_becomes_a_report_too(model: RagMiddleModel, tmp_path: Path) -> None:
+    task = InventedDocuments(documents=4)
+    fake = fake_reader(model, task, lambda m, at, d: 0.9 if m == "pine" else 0.2)
+    results = run(fake, task, ["pine", "ms_poe"], Measurement(limit=40, controls=True))
+    files = write_evaluation(results, tmp_path, command="again")
+    assert files.png is not None
+    assert files.png.read_bytes().startswith(b"\x89PNG")
+    text = " ".join(Source(files.html.read_text(encoding="utf-8")).text.split())
+    assert "pine has the highest mean: Accuracy" in text
+    assert "which is statistically significant." in text
+    assert "Wrong answers" in text
+    assert "hold for all 2 methods together" in text
+    assert json.loads(files.json.read_text(encoding="utf-8"))["repeat"] == "again"
+
+
+def test_without_the_library_of_charts_there_is_a_typed_error(
+    diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    with pytest.raises(MissingExtraError, match=r"rag-middle\[eval\]"):
+        html_report(diagnosis)
 
 
 def test_the_chart_has_a_line_per_method_and_says_what_it_shows(

@@ -1,0 +1,367 @@
+"""Charts of the HTML reports, as Vega-Lite specifications.
+
+Vega-Lite draws them in the page, with values under the pointer; vl-convert brings its JavaScript as
+part of a Python package (extra ``eval``), so that a report loads nothing from anywhere. Text, axes
+and the unmodified model are drawn in ``currentColor``, the page's own, in light and dark alike.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from rag_middle.errors import MissingExtraError
+from rag_middle.evaluation.plots import COLOURS
+from rag_middle.evaluation.results import PositionCurves
+from rag_middle.evaluation.statistics import Estimate
+
+__all__ = [
+    "Chart",
+    "chart_library",
+    "cost_chart",
+    "gap_chart",
+    "line_chart",
+    "position_chart",
+    "scatter_chart",
+]
+
+_VEGA_LITE = "6.1"
+_STATIC_WIDTH = 640  # pixels; pages scale it
+_OFFSET = 0.012  # of the width, between two methods at one position
+_LONG_LABEL = 22  # characters; longer ones leave room for one column of a legend only
+_INK = "currentColor"
+_CONFIG: Mapping[str, Any] = {
+    "background": "transparent",
+    "font": "system-ui, sans-serif",
+    "view": {"stroke": None},
+    "axis": {
+        "labelColor": _INK,
+        "titleColor": _INK,
+        "domainColor": _INK,
+        "tickColor": _INK,
+        "gridColor": "#88888844",
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+    },
+    "legend": {
+        "labelColor": _INK,
+        "orient": "bottom",
+        "title": None,
+        "labelFontSize": 12,
+        "labelLimit": 320,
+        "symbolStrokeWidth": 2,
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One chart.
+
+    Attributes:
+        title: above it.
+        spec: in Vega-Lite; its width is that of what holds it.
+    """
+
+    title: str
+    spec: Mapping[str, Any]
+
+    @property
+    def svg(self) -> str:
+        """Without interaction, for where no script runs."""
+        spec = copy.deepcopy(dict(self.spec))
+        spec["width"] = _STATIC_WIDTH
+        return str(_vl_convert().vegalite_to_svg(spec, vl_version=_VEGA_LITE))
+
+
+@cache
+def chart_library() -> str:
+    """Vega, Vega-Lite and vega-embed (BSD licence) as one script.
+
+    Raises:
+        MissingExtraError: vl-convert is not installed.
+    """
+    script = _vl_convert().javascript_bundle(
+        snippet="window.vegaEmbed = vegaEmbed;", vl_version=_VEGA_LITE
+    )
+    return str(script).replace("</script", "<\\/script")
+
+
+def _vl_convert() -> ModuleType:
+    try:
+        import vl_convert
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            "The HTML report", package="vl-convert-python", extra="eval"
+        ) from error
+    return vl_convert  # type: ignore[no-any-return]
+
+
+def position_chart(curves: PositionCurves) -> Chart:
+    """A line per method over the gold document's position, with intervals."""
+    return line_chart(
+        f"{curves.metric.title} by the position of the gold document",
+        {curve.label: curve.estimates for curve in curves.curves},
+        curves.positions,
+        share=curves.metric.share,
+        unit=curves.metric.title,
+    )
+
+
+def line_chart(
+    title: str,
+    lines: Mapping[str, Sequence[Estimate]],
+    positions: Sequence[int],
+    *,
+    share: bool,
+    unit: str,
+) -> Chart:
+    """Lines over positions.
+
+    Args:
+        title: above it.
+        lines: estimates at the positions, by label.
+        positions: 0-based.
+        share: values are shown in per cent.
+        unit: what is measured.
+    """
+    step = _OFFSET * (positions[-1] - positions[0])
+    rows = []
+    for index, (label, estimates) in enumerate(lines.items()):
+        for at, estimate in zip(positions, estimates, strict=True):
+            # Beside each other: methods may have the same scores, and none must hide another.
+            x = at + (index - (len(lines) - 1) / 2) * step
+            rows.append({"method": label, "position": at, "x": x, **_values(estimate, share)})
+    x = {
+        "field": "x",
+        "type": "quantitative",
+        "title": "Position of the gold document",
+        "axis": {"values": list(positions), "grid": False, "format": "d"},
+        "scale": {"nice": False, "padding": 16},
+    }
+    tooltip = [
+        {"field": "method", "title": "method"},
+        {"field": "position", "title": "position"},
+        {"field": "shown", "title": unit},
+    ]
+    spec = {
+        "height": 300,
+        "data": {"values": rows},
+        "encoding": {"x": x, "color": _colours(list(lines)), "opacity": _PICKED},
+        "layer": [
+            {
+                "mark": {"type": "rule", "strokeWidth": 1.2},
+                "encoding": {"y": _vertical(share, unit), "y2": {"field": "high"}},
+            },
+            {
+                "params": [_PICK],
+                "mark": {"type": "line", "strokeWidth": 2},
+                "encoding": {"y": {"field": "value", "type": "quantitative"}},
+            },
+            {
+                "mark": {"type": "point", "filled": True, "size": 70},
+                "encoding": {
+                    "y": {"field": "value", "type": "quantitative"},
+                    "shape": {"field": "method", "sort": list(lines), "legend": None},
+                    "tooltip": tooltip,
+                },
+            },
+            {  # a larger target for pointers and fingers
+                "mark": {"type": "point", "filled": True, "size": 500, "opacity": 0},
+                "encoding": {
+                    "y": {"field": "value", "type": "quantitative"},
+                    "opacity": {"value": 0},
+                    "tooltip": tooltip,
+                },
+            },
+        ],
+    }
+    return Chart(title, _complete(spec))
+
+
+def gap_chart(curves: PositionCurves) -> Chart:
+    """A bar per method for the gap between best and worst position, with its interval."""
+    share = curves.metric.share
+    rows = [
+        {"method": curve.label, **_values(curve.gap, share, signed=True)} for curve in curves.curves
+    ]
+    unit = "points" if share else "nats"
+    x = {
+        "type": "quantitative",
+        "title": f"Best position minus worst, {unit}",
+        "axis": {"tickCount": 6},
+    }
+    y = {
+        "field": "method",
+        "type": "nominal",
+        "sort": list(curves.labels),
+        "title": None,
+        "axis": {"labelLimit": 150},
+    }
+    tooltip = [{"field": "method", "title": "method"}, {"field": "shown", "title": "gap"}]
+    spec = {
+        "height": {"step": 30},
+        "data": {"values": rows},
+        "encoding": {"y": y},
+        "layer": [
+            {
+                "mark": {"type": "bar", "height": 16, "opacity": 0.5},
+                "encoding": {
+                    "x": {"field": "value", **x},
+                    "color": {**_colours(list(curves.labels)), "legend": None},
+                    "tooltip": tooltip,
+                },
+            },
+            {
+                "mark": {"type": "rule", "strokeWidth": 1.5, "color": _INK},
+                "encoding": {
+                    "x": {"field": "low", **x},
+                    "x2": {"field": "high"},
+                    "tooltip": tooltip,
+                },
+            },
+        ],
+    }
+    return Chart(
+        "Gap between positions; not significant where the interval reaches 0", _complete(spec)
+    )
+
+
+def cost_chart(curves: PositionCurves, answer_time_ratios: Mapping[str, float]) -> Chart:
+    """A point per method: score at the worst position over time of an answer."""
+    share = curves.metric.share
+    rows = [
+        {
+            "method": curve.label,
+            "time": answer_time_ratios[curve.label],
+            "took": f"×{answer_time_ratios[curve.label]:.2f}",
+            **_values(curve.worst, share),
+        }
+        for curve in curves.curves
+        if curve.label in answer_time_ratios
+    ]
+    labels = [row["method"] for row in rows]
+    x = {
+        "field": "time",
+        "type": "quantitative",
+        "title": "Time of an answer (unmodified model: 1)",
+        "scale": {"zero": False, "padding": 24},
+    }
+    spec = {
+        "height": 280,
+        "data": {"values": rows},
+        "encoding": {"x": x, "color": _colours(labels), "opacity": _PICKED},
+        "layer": [
+            {
+                "mark": {"type": "rule", "strokeWidth": 1.2},
+                "encoding": {"y": _vertical(share, "Worst position"), "y2": {"field": "high"}},
+            },
+            {
+                "params": [_PICK],
+                "mark": {"type": "point", "filled": True, "size": 110},
+                "encoding": {
+                    "y": {"field": "value", "type": "quantitative"},
+                    "shape": {"field": "method", "sort": labels, "legend": None},
+                    "tooltip": [
+                        {"field": "method", "title": "method"},
+                        {"field": "took", "title": "time of an answer"},
+                        {"field": "shown", "title": "worst position"},
+                    ],
+                },
+            },
+        ],
+    }
+    return Chart("Score at the worst position, and time of an answer", _complete(spec))
+
+
+def scatter_chart(
+    title: str,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    x: str,
+    y: str,
+    line: str,
+    tooltip: Sequence[str],
+) -> Chart:
+    """Points, and a line through another field of the same rows.
+
+    Args:
+        title: above it.
+        rows: objects with plain values.
+        x: field of the horizontal axis, and its title.
+        y: field of the points, and the title of the vertical axis.
+        line: field of the line.
+        tooltip: fields to show under the pointer.
+    """
+    horizontal = {"field": x, "type": "quantitative", "title": x}
+    vertical = {"type": "quantitative", "title": y, "scale": {"zero": False}}
+    spec = {
+        "height": 240,
+        "data": {"values": list(rows)},
+        "encoding": {"x": horizontal},
+        "layer": [
+            {
+                "mark": {"type": "line", "interpolate": "step-after", "color": COLOURS[1]},
+                "encoding": {"y": {"field": line, **vertical}},
+            },
+            {
+                "mark": {"type": "point", "filled": True, "size": 35, "color": COLOURS[2]},
+                "encoding": {
+                    "y": {"field": y, **vertical},
+                    "tooltip": [{"field": name, "title": name} for name in tooltip],
+                },
+            },
+        ],
+    }
+    return Chart(title, _complete(spec))
+
+
+#: Clicking a method in the legend dims the others.
+_PICK = {
+    "name": "picked",
+    "select": {"type": "point", "fields": ["method"]},
+    "bind": "legend",
+}
+_PICKED = {"condition": {"param": "picked", "value": 1}, "value": 0.12}
+
+
+def _complete(spec: Mapping[str, Any]) -> dict[str, Any]:
+    schema = "https://vega.github.io/schema/vega-lite/v6.json"
+    return {"$schema": schema, "width": "container", **spec, "config": _CONFIG}
+
+
+def _colours(labels: Sequence[str]) -> dict[str, Any]:
+    colours = [COLOURS[index % len(COLOURS)] for index in range(len(labels))]
+    if colours:
+        colours[0] = _INK  # the unmodified model
+    long = any(len(label) > _LONG_LABEL for label in labels)
+    return {
+        "field": "method",
+        "type": "nominal",
+        "scale": {"domain": list(labels), "range": colours},
+        "legend": {"columns": 1 if long else 3},
+    }
+
+
+def _vertical(share: bool, unit: str) -> dict[str, Any]:
+    return {
+        "field": "low",
+        "type": "quantitative",
+        "title": f"{unit}, %" if share else unit,
+        "scale": {"domain": [0, 100]} if share else {"zero": False},
+    }
+
+
+def _values(estimate: Estimate, share: bool, *, signed: bool = False) -> dict[str, Any]:
+    scale = 100 if share else 1
+    return {
+        "value": scale * estimate.value,
+        "low": scale * estimate.low,
+        "high": scale * estimate.high,
+        "shown": estimate.text(share=share, signed=signed),
+    }

@@ -1,0 +1,85 @@
+"""HTML pages in one visual language: a file each, which loads nothing.
+
+``templates/page.html.j2`` is the frame of all of them, with their style sheet; reports of other
+parts of the package bring a template of their own beside their module.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from rag_middle.evaluation.charts import Chart, chart_library
+from rag_middle.evaluation.statistics import Estimate
+
+__all__ = ["estimate_cell", "render"]
+
+_HERE = "rag_middle.evaluation"
+
+
+def render(
+    template: str, *, package: str = _HERE, charts: Sequence[Chart] = (), **context: Any
+) -> str:
+    """A page as text; whatever is put into it is escaped.
+
+    Args:
+        template: its file name, in ``templates`` of the package.
+        package: that has the template.
+        charts: shown one after the other where the template says so.
+        context: of the template.
+
+    Raises:
+        MissingExtraError: there are charts, and vl-convert is not installed.
+    """
+
+    def source(name: str) -> str | None:
+        for owner in dict.fromkeys((package, _HERE)):
+            file = resources.files(owner).joinpath("templates", name)
+            if file.is_file():
+                return file.read_text(encoding="utf-8")
+        return None
+
+    # Labels, names, questions and answers are anybody's text: all of it is escaped.
+    environment = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        loader=jinja2.FunctionLoader(source),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["cell"] = estimate_cell
+    environment.filters["code_spans"] = _code_spans
+    # "<" could end the script element, whatever stands in a label.
+    specs = json.dumps([chart.spec for chart in charts]).replace("<", "\\u003c")
+    return environment.get_template(template).render(
+        charts=[(chart.title, Markup(chart.svg)) for chart in charts],
+        chart_specs=Markup(specs),
+        chart_library=Markup(chart_library() if charts else ""),
+        **context,
+    )
+
+
+def estimate_cell(
+    estimate: Estimate | None, *, share: bool, digits: int | None = None, signed: bool = False
+) -> Markup:
+    """The value, and its interval below it; arguments as for `Estimate.text`."""
+    if estimate is None:
+        return Markup("–")
+    if estimate.exact:
+        return Markup("0<small>exact</small>")
+    value, _, interval = estimate.text(share=share, digits=digits, signed=signed).partition(" ")
+    return Markup("{}<small>{}</small>").format(value, interval)
+
+
+def _code_spans(text: str) -> Markup:
+    """What is between backticks as code; everything is escaped."""
+    parts = [
+        Markup("<code>{}</code>" if index % 2 else "{}").format(part)
+        for index, part in enumerate(text.split("`"))
+    ]
+    return Markup("").join(parts)
