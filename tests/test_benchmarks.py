@@ -140,6 +140,22 @@ def test_the_operator_of_pine_is_measured(
     assert (shown["provenance"]["clock"], shown["provenance"]["threads"]) == ("wall", 1)
 
 
+def test_a_roofline_is_labelled_as_predicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    file = tmp_path / "roofline.json"
+    chosen = "--shapes 7b --tokens 400 --methods lpes permutation".split()
+    monkeypatch.setattr("sys.argv", ["gpu_roofline.py", *chosen, "--output", str(file)])
+    runpy.run_path(str(FOLDER / "gpu_roofline.py"), run_name="__main__")
+    assert "RTX 4090 (predicted)" in capsys.readouterr().out
+    written = json.loads(file.read_text())
+    assert "nothing was measured" in written["provenance"]["figures"]
+    by_method = {row["method"]: row for row in written["rows"] if row["gpu"] == "a100"}
+    assert by_method["none"]["prefill_ratio"] == 1
+    assert by_method["permutation"]["prefill_ratio_computing"] > 3
+
+
 @pytest.mark.slow
 def test_the_lpes_search_is_compared_with_the_papers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

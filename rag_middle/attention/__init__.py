@@ -9,7 +9,14 @@ from rag_middle.attention.change import (
     LayerHandler,
 )
 from rag_middle.attention.observe import last_token_attention
-from rag_middle.attention.patch import Planner, applied, model_lock, model_traits, modules_by_layer
+from rag_middle.attention.patch import (
+    Planner,
+    applied,
+    assume_traits,
+    model_lock,
+    model_traits,
+    modules_by_layer,
+)
 from rag_middle.attention.plan import AttentionPlan
 from rag_middle.attention.probe import config_views
 from rag_middle.attention.prompt_states import (
@@ -55,6 +62,7 @@ __all__ = [
     "RotaryCall",
     "RowGroup",
     "applied",
+    "assume_traits",
     "attention_scores",
     "backend_name",
     "base_attention",

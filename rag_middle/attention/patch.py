@@ -33,6 +33,7 @@ from rag_middle.tokens import TokenizedPrompt
 __all__ = [
     "Planner",
     "applied",
+    "assume_traits",
     "model_lock",
     "model_traits",
     "modules_by_layer",
@@ -69,6 +70,12 @@ def model_traits(model: PreTrainedModel) -> ModelTraits:
             with _running_eagerly(model):
                 traits = _traits.put(model, probe(model))
         return traits
+
+
+def assume_traits(model: PreTrainedModel, traits: ModelTraits) -> PreTrainedModel:
+    """Say what a model is like that cannot be asked: its tensors hold no numbers. Returns it."""
+    _traits.put(model, traits)
+    return model
 
 
 @contextmanager
