@@ -28,7 +28,7 @@ from transformers import DynamicCache
 from rag_middle.attention import applied
 from rag_middle.generation.forward import cached_length, prefilled_cache
 from rag_middle.methods import APE, Method, NoMethod, ParallelContextWindows
-from rag_middle.methods.parallel_context import DocumentCache
+from rag_middle.methods.parallel_context.document_cache import DocumentCache
 from rag_middle.tokens import TokenizedPrompt
 
 DOCUMENTS, TOKENS, PREFIX, SUFFIX = 20, 95, 40, 40

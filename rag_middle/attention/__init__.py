@@ -1,6 +1,10 @@
 """The seam with transformers: run any decoder's attention under a plan, and leave no trace."""
 
-from rag_middle.attention.capture import capture
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from rag_middle.attention.change import (
     ASPECTS,
     AttentionContext,
@@ -8,32 +12,7 @@ from rag_middle.attention.change import (
     LayerChange,
     LayerHandler,
 )
-from rag_middle.attention.observe import last_token_attention
-from rag_middle.attention.patch import (
-    Planner,
-    applied,
-    assume_traits,
-    model_lock,
-    model_traits,
-    modules_by_layer,
-)
 from rag_middle.attention.plan import AttentionPlan
-from rag_middle.attention.probe import config_views
-from rag_middle.attention.prompt_states import (
-    LayerStates,
-    PromptStates,
-    can_share_prompts,
-    reading,
-)
-from rag_middle.attention.request import Request, RowGroup, join_rows, restored_columns
-from rag_middle.attention.rotary import RotaryCall, on_device, pair_tables
-from rag_middle.attention.row_states import can_read_row_by_row, read_row_by_row
-from rag_middle.attention.seam import (
-    AttentionCall,
-    backend_name,
-    base_attention,
-    in_eval_mode,
-)
 from rag_middle.attention.traits import (
     LayerTraits,
     ModelTraits,
@@ -41,8 +20,36 @@ from rag_middle.attention.traits import (
     input_device,
     vocabulary_size,
 )
-from rag_middle.attention.turns import turn
-from rag_middle.attention.weights import ModelAttention, attention_scores, last_rows_attention
+
+if TYPE_CHECKING:
+    from rag_middle.attention.capturing import capture
+    from rag_middle.attention.observe import last_token_attention
+    from rag_middle.attention.patch import (
+        Planner,
+        applied,
+        assume_traits,
+        model_lock,
+        model_traits,
+        modules_by_layer,
+    )
+    from rag_middle.attention.probe import config_views
+    from rag_middle.attention.prompt_states import (
+        LayerStates,
+        PromptStates,
+        can_share_prompts,
+        reading,
+    )
+    from rag_middle.attention.request import Request, RowGroup, join_rows, restored_columns
+    from rag_middle.attention.rotary import RotaryCall, on_device, pair_tables
+    from rag_middle.attention.row_states import can_read_row_by_row, read_row_by_row
+    from rag_middle.attention.seam import (
+        AttentionCall,
+        backend_name,
+        base_attention,
+        in_eval_mode,
+    )
+    from rag_middle.attention.turns import turn
+    from rag_middle.attention.weights import ModelAttention, attention_scores, last_rows_attention
 
 __all__ = [
     "ASPECTS",
@@ -87,3 +94,64 @@ __all__ = [
     "turn",
     "vocabulary_size",
 ]
+
+#: Where the names are that need PyTorch: methods are listed and checked without them.
+_LAZY = {
+    "capturing": ("capture",),
+    "observe": ("last_token_attention",),
+    "patch": (
+        "Planner",
+        "applied",
+        "assume_traits",
+        "model_lock",
+        "model_traits",
+        "modules_by_layer",
+    ),
+    "probe": ("config_views",),
+    "prompt_states": (
+        "LayerStates",
+        "PromptStates",
+        "can_share_prompts",
+        "reading",
+    ),
+    "request": (
+        "Request",
+        "RowGroup",
+        "join_rows",
+        "restored_columns",
+    ),
+    "rotary": (
+        "RotaryCall",
+        "on_device",
+        "pair_tables",
+    ),
+    "row_states": (
+        "can_read_row_by_row",
+        "read_row_by_row",
+    ),
+    "seam": (
+        "AttentionCall",
+        "backend_name",
+        "base_attention",
+        "in_eval_mode",
+    ),
+    "turns": ("turn",),
+    "weights": (
+        "ModelAttention",
+        "attention_scores",
+        "last_rows_attention",
+    ),
+}
+_HOME = {name: module for module, names in _LAZY.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value  # the next access finds it without coming here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

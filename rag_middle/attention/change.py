@@ -15,17 +15,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from torch import Tensor, nn
-
-from rag_middle.attention.request import Request
-from rag_middle.attention.rotary import RotaryCall
-from rag_middle.attention.seam import AttentionCall, CacheTap, begins_prompt, cache_argument
-from rag_middle.attention.traits import LayerTraits
 from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # methods bring changes as values, and are listed without PyTorch
+    from torch import Tensor, nn
+
     from rag_middle.attention.prompt_states import LayerStates
+    from rag_middle.attention.request import Request
+    from rag_middle.attention.rotary import RotaryCall
+    from rag_middle.attention.seam import AttentionCall, CacheTap
+    from rag_middle.attention.traits import LayerTraits
     from rag_middle.attention.weights import ModelAttention
 
 __all__ = ["ASPECTS", "Aspect", "AttentionContext", "Layer", "LayerChange", "LayerHandler"]
@@ -137,6 +137,8 @@ class Layer:
         Args:
             arguments: the module's, by name.
         """
+        from rag_middle.attention.seam import begins_prompt, cache_argument
+
         name = cache_argument(self.module)
         cache = arguments.get(name) if name else None
         columns = arguments["hidden_states"].shape[1]

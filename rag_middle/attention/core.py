@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rag_middle.attention.capture import skip_modules
+from rag_middle.attention.capturing import skip_modules
 from rag_middle.attention.change import AttentionContext, Layer, LayerChange
 from rag_middle.attention.plan import in_order
 from rag_middle.attention.seam import AttentionCall, CacheTap, cache_argument, keyword_arguments

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rag_middle.attention.capture import capture, skip_modules
+from rag_middle.attention.capturing import capture, skip_modules
 from rag_middle.attention.rotary import TableFormat, pair_tables
 from rag_middle.attention.seam import (
     AttentionCall,

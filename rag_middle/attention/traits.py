@@ -7,15 +7,17 @@ tokens and reads these facts off its behaviour.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-from transformers import PreTrainedModel
-
-from rag_middle.attention.rotary import TableFormat
 from rag_middle.errors import UnsupportedArchitectureError
-from rag_middle.ops.rope import RotaryStyle
+
+if TYPE_CHECKING:  # methods are planned from traits, and are listed without PyTorch
+    import torch
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+    from rag_middle.attention.rotary import TableFormat
+    from rag_middle.ops.rope import RotaryStyle
 
 __all__ = ["LayerTraits", "ModelTraits", "context_window", "input_device", "vocabulary_size"]
 
@@ -159,6 +161,8 @@ def _scaled(stated: int, rope: dict[str, Any]) -> int:
 
 def input_device(model: PreTrainedModel) -> torch.device:
     """Where token ids go in."""
+    import torch
+
     weight: Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
     if weight.device.type == "meta":  # offloaded: comes for the call to where it is computed
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -19,7 +19,7 @@ from rag_middle.generation.results import (
     Usage,
 )
 from rag_middle.generation.streaming import GenerationStream
-from rag_middle.methods.parallel_context import DocumentCache
+from rag_middle.methods.parallel_context.document_cache import DocumentCache
 from rag_middle.notices import (
     BackendFallbackWarning,
     ChatTemplateWarning,

@@ -32,7 +32,7 @@ from rag_middle.generation.prompts import LockedTokenizer, PreparedPrompt
 from rag_middle.generation.results import Generation, Timings, Usage
 from rag_middle.generation.text import Completion
 from rag_middle.methods import Method
-from rag_middle.methods.parallel_context import DocumentCache
+from rag_middle.methods.parallel_context.document_cache import DocumentCache
 from rag_middle.options import GenerationOptions
 from rag_middle.tokens import TokenizedBatch
 

@@ -26,8 +26,8 @@ from rag_middle.generation.results import Generation, Score
 from rag_middle.generation.scoring import scores, scores_by_method
 from rag_middle.generation.streaming import GenerationStream
 from rag_middle.methods import Method, NoMethod, Runner, resolve_method
-from rag_middle.methods.parallel_context import DocumentCache, can_reuse_documents
-from rag_middle.methods.parallel_context.document_cache import precompute
+from rag_middle.methods.parallel_context.document_cache import DocumentCache, precompute
+from rag_middle.methods.parallel_context.document_states import can_reuse_documents
 from rag_middle.options import (
     EncodeKwargs,
     GenerationKwargs,

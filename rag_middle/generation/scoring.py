@@ -14,7 +14,7 @@ from rag_middle.generation.forward import TokenScores
 from rag_middle.generation.prompts import PreparedPrompt
 from rag_middle.generation.results import Score
 from rag_middle.methods import Method
-from rag_middle.methods.parallel_context import DocumentCache
+from rag_middle.methods.parallel_context.document_cache import DocumentCache
 
 __all__ = ["scores", "scores_by_method"]
 

@@ -6,16 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import Tensor
-
-from rag_middle.attention import (
-    AttentionPlan,
-    Layer,
-    LayerChange,
-    LayerHandler,
-    ModelTraits,
-    on_device,
-)
+from rag_middle.attention import AttentionPlan, Layer, LayerChange, LayerHandler, ModelTraits
 from rag_middle.errors import MethodConfigError
 from rag_middle.methods.base import (
     Method,
@@ -29,6 +20,8 @@ from rag_middle.methods.requirements import require_rope
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from rag_middle.methods.base import Runner
 
 __all__ = ["PUBLISHED_BASES", "AttentionBuckets", "as_base_factors"]
@@ -66,6 +59,8 @@ class _RebasedTables(LayerHandler):
         self._factors = factors
 
     def before(self, arguments: dict[str, Any]) -> None:
+        from rag_middle.attention import on_device
+
         rotary, hidden = self._layer.rotary, arguments["hidden_states"]
         if rotary is None:
             return

@@ -58,8 +58,8 @@ class Compose(Method):
         object.__setattr__(self, "methods", methods)
         if not self.methods:
             raise MethodConfigError(
-                "Compose needs at least one method: 'siw+lpes', or "
-                "Compose(methods=(SIW(), LPES()))."
+                "Compose needs at least one method: 'siw+ms_poe', or "
+                "Compose(methods=(SIW(), MsPoE()))."
             )
         parts: tuple[object, ...] = self.methods
         stray = [part for part in parts if not isinstance(part, Method)]

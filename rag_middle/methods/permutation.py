@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from math import factorial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
-from torch import Tensor
-
 from rag_middle.errors import MethodConfigError
 from rag_middle.methods.base import Method, MethodInfo, require_count
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from rag_middle.methods.base import Runner
 
 __all__ = ["Permutation"]
@@ -83,7 +82,11 @@ class Permutation(Method):
         if self.combination == "log_mean":
             return logits.log_softmax(-1).mean(-2)
         orders = logits.shape[-2]
-        votes = torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0).sum(-2)
+        votes = (
+            logits.new_zeros(logits.shape)
+            .scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
+            .sum(-2)
+        )
         # Less than one vote, so it decides between equal numbers of votes only.
         undecided = logits.softmax(-1).mean(-2)
         return ((votes + undecided) / (orders + 1)).log()

@@ -5,14 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rag_middle.attention import (
-    AttentionPlan,
-    Layer,
-    LayerChange,
-    LayerHandler,
-    ModelTraits,
-    on_device,
-)
+from rag_middle.attention import AttentionPlan, Layer, LayerChange, LayerHandler, ModelTraits
 from rag_middle.errors import MethodConfigError
 from rag_middle.methods.base import (
     Method,
@@ -50,6 +43,8 @@ class _ScaledTables(LayerHandler):
         self._scale = scale
 
     def before(self, arguments: dict[str, Any]) -> None:
+        from rag_middle.attention import on_device
+
         rotary = self._layer.rotary
         if rotary is not None:
             tables = rotary.scaled(self._scale)

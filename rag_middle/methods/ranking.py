@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
 from rag_middle.attention.traits import ModelTraits
 from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
@@ -14,6 +12,8 @@ from rag_middle.methods.requirements import require_interface
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from rag_middle.methods.base import Runner
 
 __all__ = ["attention_received", "best_first", "check_layers"]

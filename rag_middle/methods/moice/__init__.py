@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import MethodConfigError
 from rag_middle.methods.attention_buckets import PUBLISHED_BASES, as_base_factors
 from rag_middle.methods.base import Method, MethodInfo, chosen_layers, no_default, require_count
-from rag_middle.methods.moice.attention import RotaryExperts
-from rag_middle.methods.moice.routers import ExpertRouters
 from rag_middle.methods.requirements import require_known_rotation, require_rope
 from rag_middle.tokens import TokenizedPrompt
 
 __all__ = ["MoICE"]
+
+if TYPE_CHECKING:
+    from rag_middle.methods.moice.routers import ExpertRouters
 
 _UNIFORM = "uniform"
 
@@ -78,6 +79,8 @@ class MoICE(Method):
             factors = as_base_factors("MoICE", self.base_factors)
             object.__setattr__(self, "base_factors", factors)
         if isinstance(self.routers, str | Path) and self.routers != _UNIFORM:
+            from rag_middle.methods.moice.routers import ExpertRouters
+
             object.__setattr__(self, "routers", ExpertRouters.load(self.routers))
         if self.top_k is not None:
             require_count("MoICE", 1, top_k=self.top_k)
@@ -90,22 +93,28 @@ class MoICE(Method):
 
     @property
     def _factors(self) -> tuple[float, ...]:
-        if isinstance(self.routers, ExpertRouters):
-            return self.routers.base_factors
+        if self._trained is not None:
+            return self._trained.base_factors
         return self.base_factors or PUBLISHED_BASES
+
+    @property
+    def _trained(self) -> ExpertRouters | None:
+        return None if self.routers == _UNIFORM else cast("ExpertRouters", self.routers)
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Several attentions in every layer that has a router."""
+        from rag_middle.methods.moice.attention import RotaryExperts
+
         require_rope("moice", traits)
         require_known_rotation("moice", traits, chosen_layers(None, traits, rotated=True))
-        routers = self.routers
-        named = tuple(sorted(routers.gates)) if isinstance(routers, ExpertRouters) else None
+        routers = self._trained
+        named = None if routers is None else tuple(sorted(routers.gates))
         layers = chosen_layers(named, traits, rotated=True)
-        if isinstance(routers, ExpertRouters):
+        if routers is not None:
             _check_sizes(routers, layers, traits)
         experts = RotaryExperts(
             base_factors=self._factors,
-            routers=routers.gates if isinstance(routers, ExpertRouters) else None,
+            routers=None if routers is None else routers.gates,
             top_k=self.top_k or len(self._factors),
         )
         return AttentionPlan.uniform(layers, experts)

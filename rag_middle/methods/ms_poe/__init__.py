@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
-
-import torch
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from rag_middle.attention import AttentionPlan, LayerTraits, ModelTraits
 from rag_middle.errors import MethodConfigError
@@ -18,9 +16,11 @@ from rag_middle.methods.base import (
     require_count,
     require_finite,
 )
-from rag_middle.methods.ms_poe.attention import HeadPositionScale
 from rag_middle.methods.requirements import require_known_rotation, require_rope
 from rag_middle.tokens import TokenizedPrompt
+
+if TYPE_CHECKING:
+    from rag_middle.methods.ms_poe.attention import HeadPositionScale
 
 __all__ = ["MsPoE"]
 
@@ -119,6 +119,10 @@ class MsPoE(Method):
         return AttentionPlan.by_layer(layers, lambda layer: self._scale(traits.layers[layer]))
 
     def _scale(self, layer: LayerTraits) -> HeadPositionScale:
+        import torch
+
+        from rag_middle.methods.ms_poe.attention import HeadPositionScale
+
         heads = layer.heads if self.reference_code else layer.kv_heads
         span = self.max_ratio - self.min_ratio
         # The authors divide by the number of heads, equation 2 by one less.

@@ -1,8 +1,6 @@
 """Methods whose documents do not attend to each other; they differ in where documents stand."""
 
 from rag_middle.methods.parallel_context.ape import APE
-from rag_middle.methods.parallel_context.document_cache import DocumentCache
-from rag_middle.methods.parallel_context.document_states import can_reuse_documents
 from rag_middle.methods.parallel_context.no_inter_document_attention import (
     NoInterDocumentAttention,
 )
@@ -11,9 +9,7 @@ from rag_middle.methods.parallel_context.structured_prompting import StructuredP
 
 __all__ = [
     "APE",
-    "DocumentCache",
     "NoInterDocumentAttention",
     "ParallelContextWindows",
     "StructuredPrompting",
-    "can_reuse_documents",
 ]

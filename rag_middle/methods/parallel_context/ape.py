@@ -8,7 +8,6 @@ from typing import ClassVar
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import MethodConfigError
 from rag_middle.methods.base import Method, MethodInfo, require_finite
-from rag_middle.methods.parallel_context.attention import DocumentBlocks
 from rag_middle.methods.parallel_context.plan import plan_of_blocks
 from rag_middle.tokens import TokenizedPrompt
 
@@ -70,10 +69,13 @@ class APE(Method):
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Documents side by side in every layer, sharpened for later tokens."""
-        blocks = DocumentBlocks(
-            placement="from_start", temperature=self.temperature, scale=self.scale
+        return plan_of_blocks(
+            self.name,
+            traits,
+            placement="from_start",
+            temperature=self.temperature,
+            scale=self.scale,
         )
-        return plan_of_blocks(self.name, traits, blocks)
 
     @property
     def needs_documents(self) -> bool:

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.methods.base import Method, MethodInfo
-from rag_middle.methods.parallel_context.attention import DocumentBlocks
 from rag_middle.methods.parallel_context.plan import plan_of_blocks
 from rag_middle.tokens import TokenizedPrompt
 
@@ -49,8 +48,8 @@ class NoInterDocumentAttention(Method):
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Documents apart in every layer."""
-        blocks = DocumentBlocks(placement="last" if self.equal_positions else "kept")
-        return plan_of_blocks(self.name, traits, blocks)
+        placement = "last" if self.equal_positions else "kept"
+        return plan_of_blocks(self.name, traits, placement=placement)
 
     @property
     def needs_documents(self) -> bool:

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.methods.base import Method, MethodInfo
-from rag_middle.methods.parallel_context.attention import DocumentBlocks
 from rag_middle.methods.parallel_context.plan import plan_of_blocks
 from rag_middle.tokens import TokenizedPrompt
 
@@ -54,8 +53,8 @@ class ParallelContextWindows(Method):
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Documents side by side in every layer."""
-        blocks = DocumentBlocks(placement="to_end" if self.right_indentation else "from_start")
-        return plan_of_blocks(self.name, traits, blocks)
+        placement = "to_end" if self.right_indentation else "from_start"
+        return plan_of_blocks(self.name, traits, placement=placement)
 
     @property
     def needs_documents(self) -> bool:

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.methods.base import chosen_layers
-from rag_middle.methods.parallel_context.attention import DocumentBlocks
-from rag_middle.methods.parallel_context.bloom import BloomDocumentBlocks
 from rag_middle.methods.requirements import require_interface, require_known_rotation, unsupported
 
 __all__ = ["plan_of_blocks"]
 
 
-def plan_of_blocks(name: str, traits: ModelTraits, blocks: DocumentBlocks) -> AttentionPlan:
-    """The blocks in every layer.
+def plan_of_blocks(name: str, traits: ModelTraits, **settings: Any) -> AttentionPlan:
+    """`DocumentBlocks` in every layer.
 
     Args:
         name: of the method, for messages.
         traits: of the model.
-        blocks: what each layer shall do.
+        settings: of the blocks, what each layer shall do.
 
     Raises:
         UnsupportedArchitectureError: layers that cannot be reached or have no softmax attention,
             positions that are not rotary where documents are moved, or keys that cannot be moved.
     """
+    from rag_middle.methods.parallel_context.attention import DocumentBlocks
+    from rag_middle.methods.parallel_context.bloom import BloomDocumentBlocks
+
+    blocks = DocumentBlocks(**settings)
     if traits.model_type == "bloom" and blocks.temperature == blocks.scale == 1:
         return AttentionPlan.uniform(range(traits.num_layers), BloomDocumentBlocks(blocks))
     require_interface(name, traits)

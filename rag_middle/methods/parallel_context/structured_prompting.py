@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.methods.base import Method, MethodInfo
-from rag_middle.methods.parallel_context.attention import DocumentBlocks
 from rag_middle.methods.parallel_context.plan import plan_of_blocks
 from rag_middle.tokens import TokenizedPrompt
 
@@ -51,8 +50,7 @@ class StructuredPrompting(Method):
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Documents side by side in every layer, each one of many."""
-        blocks = DocumentBlocks(placement="to_end", one_of_many=True)
-        return plan_of_blocks(self.name, traits, blocks)
+        return plan_of_blocks(self.name, traits, placement="to_end", one_of_many=True)
 
     @property
     def needs_documents(self) -> bool:

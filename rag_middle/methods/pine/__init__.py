@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.methods.base import Method, MethodInfo
 from rag_middle.methods.order_free import order_free_layers
-from rag_middle.methods.pine.attention import DocumentOrder
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
@@ -68,6 +67,8 @@ class PINE(Method):
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Document order in every layer."""
+        from rag_middle.methods.pine.attention import DocumentOrder
+
         layers = order_free_layers("pine", "queries", traits)
         return AttentionPlan.uniform(layers, DocumentOrder())
 

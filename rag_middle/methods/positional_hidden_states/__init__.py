@@ -16,8 +16,6 @@ from rag_middle.methods.base import (
     require_count,
     require_finite,
 )
-from rag_middle.methods.positional_hidden_states.attention import ChannelScaling
-from rag_middle.methods.positional_hidden_states.mpt import MptChannelScaling
 from rag_middle.methods.requirements import require_interface
 from rag_middle.tokens import TokenizedPrompt
 
@@ -97,6 +95,9 @@ class PositionalHiddenStates(Method):
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Channel scaling in the chosen layers."""
+        from rag_middle.methods.positional_hidden_states.attention import ChannelScaling
+        from rag_middle.methods.positional_hidden_states.mpt import MptChannelScaling
+
         is_mpt = traits.model_type == "mpt"
         if not is_mpt:
             require_interface("positional_hidden_states", traits)

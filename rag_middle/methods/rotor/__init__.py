@@ -7,17 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
-from torch import Tensor
-
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import MethodConfigError, PromptError
 from rag_middle.methods.base import Method, MethodInfo, require_finite
 from rag_middle.methods.order_free import order_free_layers
-from rag_middle.methods.rotor.attention import DocumentCircle
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from rag_middle.methods.base import Runner
 
 __all__ = ["RoToR"]
@@ -102,7 +100,7 @@ class RoToR(Method):
         in_order, in_circle = logits.log_softmax(-1).unbind(-2)
         margin = 0.0 if self.routing is None else self.routing
         surer = in_order.exp().amax(-1) > in_circle.exp().amax(-1) + margin
-        return torch.where(surer[..., None], in_order, in_circle)
+        return in_order.where(surer[..., None], in_circle)
 
     @property
     def combines(self) -> bool:
@@ -129,6 +127,8 @@ class RoToR(Method):
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """A circle of documents in every layer."""
+        from rag_middle.methods.rotor.attention import DocumentCircle
+
         layers = order_free_layers("rotor", "keys", traits)
         # Of two branches, the first is the unmodified model's.
         unchanged = tuple(index % 2 == 0 for index in range(len(prompts)))

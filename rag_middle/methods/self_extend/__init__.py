@@ -17,7 +17,6 @@ from rag_middle.methods.base import (
     require_finite,
 )
 from rag_middle.methods.requirements import require_known_rotation, require_rope
-from rag_middle.methods.self_extend.attention import GroupedPositions
 from rag_middle.tokens import TokenizedPrompt
 
 __all__ = ["SelfExtend"]
@@ -96,6 +95,8 @@ class SelfExtend(Method):
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Grouped positions, the same in all layers."""
+        from rag_middle.methods.self_extend.attention import GroupedPositions
+
         require_rope("self_extend", traits)
         layers = chosen_layers(self.layers, traits, rotated=True)
         require_known_rotation("self_extend", traits, layers)

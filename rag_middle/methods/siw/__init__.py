@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import MethodConfigError
@@ -17,8 +17,10 @@ from rag_middle.methods.base import (
     require_finite,
 )
 from rag_middle.methods.requirements import require_interface
-from rag_middle.methods.siw.attention import InitialTokenScaling, OnlineAreas
 from rag_middle.tokens import TokenizedPrompt
+
+if TYPE_CHECKING:
+    from rag_middle.methods.siw.attention import InitialTokenScaling, OnlineAreas
 
 __all__ = ["SIW"]
 
@@ -115,6 +117,8 @@ class SIW(Method):
     def _weights(
         self, layer: int, prompts: tuple[TokenizedPrompt, ...]
     ) -> InitialTokenScaling | OnlineAreas:
+        from rag_middle.methods.siw.attention import InitialTokenScaling, OnlineAreas
+
         if self.alpha_per_document is not None:
             return InitialTokenScaling(factors=(self.alpha_per_document,) * len(prompts))
         if self.dense_areas is None:
