@@ -6,7 +6,6 @@ The methods are in `rag_middle.methods`. Names that need torch are imported when
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from rag_middle.errors import (
@@ -46,6 +45,7 @@ from rag_middle.errors import (
     WorkerError,
 )
 from rag_middle.layout import PromptLayout
+from rag_middle.lazy import names_on_first_use
 
 if TYPE_CHECKING:
     from rag_middle.attention import applied
@@ -103,22 +103,12 @@ __all__ = [
     "parse",
 ]
 
-_LAZY = {
-    "rag_middle.attention": ("applied",),
-    "rag_middle.documents": ("ContextPrompt", "Document", "escape", "mark", "parse"),
-    "rag_middle.generation": ("DocumentCache", "Generation", "RagMiddleModel"),
-    "rag_middle.methods": ("Method",),
-}
-_HOME = {name: module for module, names in _LAZY.items() for name in names}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(_HOME[name]), name)
-    globals()[name] = value  # the next access finds it without coming here
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+__getattr__, __dir__ = names_on_first_use(
+    __name__,
+    {
+        "attention": ("applied",),
+        "documents": ("ContextPrompt", "Document", "escape", "mark", "parse"),
+        "generation": ("DocumentCache", "Generation", "RagMiddleModel"),
+        "methods": ("Method",),
+    },
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from rag_middle.attention.change import (
@@ -20,6 +19,7 @@ from rag_middle.attention.traits import (
     input_device,
     vocabulary_size,
 )
+from rag_middle.lazy import names_on_first_use
 
 if TYPE_CHECKING:
     from rag_middle.attention.capturing import capture
@@ -95,63 +95,53 @@ __all__ = [
     "vocabulary_size",
 ]
 
-#: Where the names are that need PyTorch: methods are listed and checked without them.
-_LAZY = {
-    "capturing": ("capture",),
-    "observe": ("last_token_attention",),
-    "patch": (
-        "Planner",
-        "applied",
-        "assume_traits",
-        "model_lock",
-        "model_traits",
-        "modules_by_layer",
-    ),
-    "probe": ("config_views",),
-    "prompt_states": (
-        "LayerStates",
-        "PromptStates",
-        "can_share_prompts",
-        "reading",
-    ),
-    "request": (
-        "Request",
-        "RowGroup",
-        "join_rows",
-        "restored_columns",
-    ),
-    "rotary": (
-        "RotaryCall",
-        "on_device",
-        "pair_tables",
-    ),
-    "row_states": (
-        "can_read_row_by_row",
-        "read_row_by_row",
-    ),
-    "seam": (
-        "AttentionCall",
-        "backend_name",
-        "base_attention",
-        "in_eval_mode",
-    ),
-    "turns": ("turn",),
-    "weights": (
-        "ModelAttention",
-        "attention_scores",
-        "last_rows_attention",
-    ),
-}
-_HOME = {name: module for module, names in _LAZY.items() for name in names}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value  # the next access finds it without coming here
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+# Methods are listed and checked without PyTorch, which these need.
+__getattr__, __dir__ = names_on_first_use(
+    __name__,
+    {
+        "capturing": ("capture",),
+        "observe": ("last_token_attention",),
+        "patch": (
+            "Planner",
+            "applied",
+            "assume_traits",
+            "model_lock",
+            "model_traits",
+            "modules_by_layer",
+        ),
+        "probe": ("config_views",),
+        "prompt_states": (
+            "LayerStates",
+            "PromptStates",
+            "can_share_prompts",
+            "reading",
+        ),
+        "request": (
+            "Request",
+            "RowGroup",
+            "join_rows",
+            "restored_columns",
+        ),
+        "rotary": (
+            "RotaryCall",
+            "on_device",
+            "pair_tables",
+        ),
+        "row_states": (
+            "can_read_row_by_row",
+            "read_row_by_row",
+        ),
+        "seam": (
+            "AttentionCall",
+            "backend_name",
+            "base_attention",
+            "in_eval_mode",
+        ),
+        "turns": ("turn",),
+        "weights": (
+            "ModelAttention",
+            "attention_scores",
+            "last_rows_attention",
+        ),
+    },
+)

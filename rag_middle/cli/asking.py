@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rag_middle.cli.answers import show_facts
-from rag_middle.cli.checks import check_generation, check_method, check_profiles, check_readable
+from rag_middle.cli.checks import check_generation, check_method, check_readable
 from rag_middle.cli.console import console, print_text, printable, quiet_progress_bars, tell
 from rag_middle.cli.index import report_skipped, summary
 from rag_middle.cli.method_options import parse_method_options
@@ -186,7 +186,6 @@ def open_answerer(
     method_options = parse_method_options(method_option)
     documents = _documents(docs, index)
     check_exists(documents)
-    check_profiles([method])
     if prompt_template is not None:
         check_readable(prompt_template, "prompt template", "a JSON file", PromptError)
     check_method(method, method_options)

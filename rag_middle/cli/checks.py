@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ __all__ = [
     "check_generation",
     "check_method",
     "check_output_folder",
-    "check_profiles",
     "check_readable",
 ]
 
@@ -52,18 +50,8 @@ def check_readable(path: Path, what: str, kind: str, error: type[RagMiddleError]
         )
 
 
-def check_profiles(methods: Iterable[str]) -> None:
-    """Raise ProfileFormatError where a method is a profile that cannot be read."""
-    from rag_middle.profiles import read_profile
-
-    for method in methods:
-        kind, colon, path = method.partition(":")
-        if colon and kind.strip() == "profile" and "+" not in path:  # else several may be named
-            read_profile(path.strip())
-
-
-def check_method(method: str, method_options: dict[str, Any]) -> None:
-    """Raises UnknownNameError or MethodConfigError where there is no such method."""
+def check_method(method: str, method_options: dict[str, Any] | None = None) -> None:
+    """Raises UnknownNameError, MethodConfigError or ProfileFormatError for no such method."""
     from rag_middle.methods import resolve_method
 
     resolve_method(method, method_options)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rag_middle.cli.asking import RETRIEVAL_PANEL, EmbedderOption, ModelOption
-from rag_middle.cli.checks import check_output_folder, check_profiles
+from rag_middle.cli.checks import check_method, check_output_folder
 from rag_middle.cli.console import (
     DebugOption,
     JsonOption,
@@ -85,7 +85,7 @@ def demo(
         options = parse_method_options(method_option or ())
         # What can be refused is refused before minutes are spent.
         check_output_folder(out)
-        check_profiles([method])
+        check_method(method, options)
         from rag_middle.demo import Demo, check_demo, findings, write_demonstration
         from rag_middle.evaluation.plots import new_figure
 

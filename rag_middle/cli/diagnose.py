@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag_middle.cli.checks import check_output_folder, check_profiles, check_readable
+from rag_middle.cli.checks import check_method, check_output_folder, check_readable
 from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting, tell
 from rag_middle.cli.flags import flags_of
 from rag_middle.cli.measuring import (
@@ -148,7 +148,9 @@ def diagnose(
     flags = flags_of(diagnose, **named)
     with reporting(as_json=as_json, debug=debug, flags=flags):
         check_output_folder(out)
-        check_profiles(methods or ())
+        names = _method_names(methods)
+        for name in names or ():
+            check_method(name)
         if data is not None:
             check_readable(data, "data file", "a file of JSON lines", EvaluationDataError)
         from rag_middle.evaluation import Measurement, check_measurement, write_report
@@ -161,7 +163,6 @@ def diagnose(
         # Without matplotlib and vl-convert there is no report: say so before an hour is spent.
         new_figure()
         chart_library()
-        names = _method_names(methods)
         measurement = Measurement(
             limit=limit,
             positions=positions,

@@ -15,7 +15,7 @@ from rag_middle.cli.answers import (
     show_prompt,
     stream_answer,
 )
-from rag_middle.cli.checks import check_generation, check_method, check_profiles
+from rag_middle.cli.checks import check_generation, check_method
 from rag_middle.cli.console import DebugOption, JsonOption, print_text, reporting
 from rag_middle.cli.flags import flags_of
 from rag_middle.cli.method_options import parse_method_options
@@ -98,7 +98,6 @@ def generate(
         # What can be refused without the model is refused before it is loaded.
         contexts = [read_prompt(source, prompt_format) for source in prompt]
         method_options = parse_method_options(method_option or ())
-        check_profiles([method])
         check_method(method, method_options)
         options["missing_documents_hint"] = _MARKING
         check_generation(options)

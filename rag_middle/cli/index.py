@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -95,30 +96,34 @@ def index(
     standard error.
     """
     with reporting(as_json=as_json, debug=debug, flags=flags_of(index, folder="--out")):
+        from rag_middle.retrieval import check_exists
+
+        check_exists(path)  # before numpy is loaded, and the embedder
         from rag_middle.retrieval import (
             DEFAULT_EMBEDDER,
             build_index,
-            check_exists,
             default_index_folder,
+            unchanged_index,
         )
 
-        check_exists(path)  # before the embedder is loaded
         if out is not None:
             check_output_folder(out)
         name = embedder or DEFAULT_EMBEDDER
         folder = default_index_folder(path, embedder=name) if out is None else out
+        splitter = None if chunk_size is None else _splitter(len, chunk_size)
+        wanted = {"kind": kind.value, "max_file_bytes": max_file_mib * 2**20}
+        built = None
         if precompute is not None:
             _check_model(precompute, device)
-        model = _embedder(embedder, device)
-        built = build_index(
-            path,
-            folder,
-            embedder=model,
-            splitter=None if chunk_size is None else _splitter(model, chunk_size),
-            kind=kind.value,
-            rebuild=rebuild,
-            max_file_bytes=max_file_mib * 2**20,
-        )
+        elif not rebuild:
+            built = unchanged_index(path, folder, embedder=name, splitter=splitter, **wanted)
+        if built is None:
+            model = _embedder(embedder, device)
+            if chunk_size is not None:
+                splitter = _splitter(model.count_tokens, chunk_size)
+            built = build_index(
+                path, folder, embedder=model, splitter=splitter, rebuild=rebuild, **wanted
+            )
         read = None if precompute is None else _read_beforehand(built, folder, precompute, device)
         if as_json:
             described = _described(built, folder)
@@ -157,15 +162,10 @@ def _embedder(name: str | None, device: str | None) -> SentenceTransformerEmbedd
     return SentenceTransformerEmbedder(name, device=device)
 
 
-def _splitter(model: SentenceTransformerEmbedder, chunk_size: int) -> Splitter:
+def _splitter(length: Callable[[str], int], chunk_size: int) -> Splitter:
     from rag_middle.retrieval import Splitter
 
-    return Splitter(
-        chunk_size=chunk_size,
-        overlap=chunk_size // 10,
-        length=model.count_tokens,
-        unit="tokens",
-    )
+    return Splitter(chunk_size=chunk_size, overlap=chunk_size // 10, length=length, unit="tokens")
 
 
 def _described(built: Built, folder: Path) -> dict[str, Any]:

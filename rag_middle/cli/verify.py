@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -54,6 +55,7 @@ def verify(
     that does not exist here.
     """
     with reporting(as_json=as_json, debug=debug, flags=flags_of(verify)):
+        _check_names(method or (), directory)
         from rag_middle.verify import verify as run_cases
 
         with progress_bar("verifying", hidden=as_json) as progress:
@@ -68,6 +70,19 @@ def verify(
     else:
         _show(report)
     raise typer.Exit(0 if report.passed else 1)
+
+
+def _check_names(names: Collection[str], directory: Path | None) -> None:
+    """Raise UnknownNameError for what no shipped case can be of, before PyTorch is loaded."""
+    from rag_middle.methods import METHODS
+    from rag_middle.verify import load_cases, shipped_directory
+
+    if not names or directory is not None:
+        return
+    as_recorded = {case.method for case in load_cases(shipped_directory())}
+    for name in names:
+        if name not in as_recorded:
+            METHODS.get(name)
 
 
 def _show(report: VerificationReport) -> None:

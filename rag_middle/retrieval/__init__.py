@@ -8,24 +8,32 @@
 Needs ``pip install 'rag-middle[demo]'``; the libraries are imported when first used.
 """
 
-from rag_middle.retrieval.building import (
-    Built,
-    build_index,
-    default_index_folder,
-    default_splitter,
-    saved_settings,
-)
-from rag_middle.retrieval.embedders import (
-    DEFAULT_EMBEDDER,
-    Embedder,
-    SentenceTransformerEmbedder,
-    TruncatedTextWarning,
-)
-from rag_middle.retrieval.faiss_index import Changes, FaissIndex, Hit
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rag_middle.lazy import names_on_first_use
 from rag_middle.retrieval.loading import MAX_FILE_BYTES, Loaded, check_exists, content_hash, load
 from rag_middle.retrieval.records import Chunk, Record, Skipped
-from rag_middle.retrieval.retriever import Retriever
 from rag_middle.retrieval.splitting import Splitter
+
+if TYPE_CHECKING:
+    from rag_middle.retrieval.building import (
+        Built,
+        build_index,
+        default_index_folder,
+        default_splitter,
+        saved_settings,
+        unchanged_index,
+    )
+    from rag_middle.retrieval.embedders import (
+        DEFAULT_EMBEDDER,
+        Embedder,
+        SentenceTransformerEmbedder,
+        TruncatedTextWarning,
+    )
+    from rag_middle.retrieval.faiss_index import Changes, FaissIndex, Hit
+    from rag_middle.retrieval.retriever import Retriever
 
 __all__ = [
     "DEFAULT_EMBEDDER",
@@ -50,4 +58,32 @@ __all__ = [
     "default_splitter",
     "load",
     "saved_settings",
+    "unchanged_index",
 ]
+
+# What is wrong with a path is said without numpy, which these need.
+__getattr__, __dir__ = names_on_first_use(
+    __name__,
+    {
+        "building": (
+            "Built",
+            "build_index",
+            "default_index_folder",
+            "default_splitter",
+            "saved_settings",
+            "unchanged_index",
+        ),
+        "embedders": (
+            "DEFAULT_EMBEDDER",
+            "Embedder",
+            "SentenceTransformerEmbedder",
+            "TruncatedTextWarning",
+        ),
+        "faiss_index": (
+            "Changes",
+            "FaissIndex",
+            "Hit",
+        ),
+        "retriever": ("Retriever",),
+    },
+)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rag_middle.errors import IndexFormatError
 from rag_middle.retrieval import storage
@@ -19,7 +23,14 @@ from rag_middle.retrieval.records import Skipped
 from rag_middle.retrieval.splitting import Splitter
 from rag_middle.retrieval.vectors import Kind, check_kind
 
-__all__ = ["Built", "build_index", "default_index_folder", "default_splitter", "saved_settings"]
+__all__ = [
+    "Built",
+    "build_index",
+    "default_index_folder",
+    "default_splitter",
+    "saved_settings",
+    "unchanged_index",
+]
 
 _CHUNK_TOKENS = 200
 
@@ -88,11 +99,73 @@ def build_index(
         index = _saved(target, embedder, kind, rebuild) or FaissIndex(embedder, kind=kind)
         changes = index.sync(chunks)
         index.corpus = Corpus(
-            content_hash=loaded.content_hash, settings=settings, skipped=loaded.skipped
+            content_hash=loaded.content_hash,
+            settings=settings,
+            skipped=loaded.skipped,
+            split_by_default=splitter.settings == default_splitter(embedder).settings,
         )
         if target is not None:
             index.save(target, overwrite=True)
     return Built(index=index, changes=changes, skipped=loaded.skipped)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _UnloadedEmbedder:
+    """The embedder of a saved index, as far as it takes to read the index."""
+
+    name: str
+    dimension: int
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        raise NotImplementedError("this index was loaded without its embedder, to be described")
+
+
+def unchanged_index(
+    documents: str | Path,
+    folder: str | Path,
+    *,
+    embedder: str,
+    splitter: Splitter | None = None,
+    kind: Kind = "auto",
+    max_file_bytes: int = MAX_FILE_BYTES,
+) -> Built | None:
+    """What `build_index` would return for documents that have not changed, within a second.
+
+    Only an embedder's name is needed to know that there is nothing to embed; the embedder itself
+    takes longer to load than all the rest. The index can be described, and not be searched.
+
+    Args:
+        documents: as for `build_index`, like the others.
+        folder: where the index may be.
+        embedder: its name.
+        splitter: whose settings count, not its measure of length; by default the embedder's.
+        kind: see :class:`FaissIndex`.
+        max_file_bytes: larger files are skipped.
+
+    Returns:
+        None where there is no such index, or where something has changed.
+
+    Raises:
+        IndexFormatError: the saved index is damaged.
+        DocumentLoadError: there are no documents.
+    """
+    path = Path(folder) / MANIFEST
+    if not path.is_file():
+        return None
+    manifest = Manifest.from_json(path.read_bytes(), path)
+    corpus = manifest.corpus
+    if corpus is None or (manifest.embedder, manifest.kind) != (embedder, kind):
+        return None
+    settings = dict(corpus.settings)
+    if settings.pop("max_file_bytes", None) != max_file_bytes:
+        return None
+    if not (corpus.split_by_default if splitter is None else settings == splitter.settings):
+        return None
+    if corpus.content_hash != content_hash(documents, max_file_bytes=max_file_bytes):
+        return None
+    unloaded = _UnloadedEmbedder(name=embedder, dimension=manifest.dimension)
+    index = FaissIndex.load(folder, unloaded)
+    return Built(index=index, changes=None, skipped=corpus.skipped)
 
 
 def default_splitter(embedder: Embedder) -> Splitter:

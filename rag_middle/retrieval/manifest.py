@@ -34,11 +34,13 @@ class Corpus:
         content_hash: of the names and bytes of all files.
         settings: how they were split and loaded.
         skipped: what was left out.
+        split_by_default: they were split as is the default for the embedder.
     """
 
     content_hash: str
     settings: Mapping[str, Any] = field(hash=False)
     skipped: tuple[Skipped, ...] = ()
+    split_by_default: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +120,7 @@ def _manifest(fields: dict[str, Any]) -> Manifest:
             _require(str, source=entry.source, reason=entry.reason)
         _require(str, content_hash=corpus.content_hash)
         _require(dict, settings=corpus.settings)
+        _require(bool, split_by_default=corpus.split_by_default)
     manifest = Manifest(corpus=corpus, **fields)
     for name in ("dimension", "count"):
         value = getattr(manifest, name)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rag_middle.documents import Document
 from rag_middle.errors import RetrievalConfigError
-from rag_middle.retrieval.faiss_index import FaissIndex
 from rag_middle.wording import Argument
+
+if TYPE_CHECKING:
+    from rag_middle.retrieval.faiss_index import FaissIndex
 
 __all__ = ["Retriever", "check_question"]
 

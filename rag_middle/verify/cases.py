@@ -12,14 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from rag_middle.errors import GoldenFormatError, PromptError
 from rag_middle.layout import PromptLayout
 from rag_middle.plain_data import parse_json
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["GoldenCase", "RecordedRun", "load_cases", "shipped_directory"]
 
@@ -88,7 +89,7 @@ class GoldenCase:
         if not (model / "config.json").is_file():
             raise self.malformed(f"its model {model} has no config.json")
         arrays = self.arrays("prefill_positions", "prefill_logits", "decode_logits")
-        positions = arrays["prefill_positions"].astype(np.int64)
+        positions = arrays["prefill_positions"].astype("int64")
         prefill, decode = arrays["prefill_logits"], arrays["decode_logits"]
         if positions.ndim != 1 or not len(positions) or prefill.shape[:1] != positions.shape:
             raise self.malformed(
@@ -131,6 +132,8 @@ class GoldenCase:
 
     @contextmanager
     def _archive(self) -> Iterator[Any]:
+        import numpy as np
+
         path = self._path("arrays")
         try:
             # Opened here, because numpy leaves a file open that is no archive.

@@ -11,7 +11,17 @@ import pytest
 
 #: They take seconds to import, which a listing or a typo should not wait for.
 HEAVY = ("torch", "transformers", "numpy", "faiss", "sentence_transformers", "matplotlib")
-COMMANDS = ("ask", "calibrate", "chat", "demo", "diagnose", "generate", "index", "methods", "verify")
+COMMANDS = (
+    "ask",
+    "calibrate",
+    "chat",
+    "demo",
+    "diagnose",
+    "generate",
+    "index",
+    "methods",
+    "verify",
+)
 SCRIPT = """
 import json, sys
 from rag_middle.cli import main
@@ -21,14 +31,14 @@ try:
 except SystemExit as ended:
     heavy = json.loads(sys.orig_argv[-len(sys.argv)])
     imported = [name for name in heavy if name in sys.modules]
-    print(json.dumps({"status": ended.code, "imported": imported}), file=sys.stderr)
+    print(json.dumps({"status": ended.code or 0, "imported": imported}), file=sys.stderr)
 """
 
 
 def _run(*arguments: object) -> tuple[int, list[str], str]:
     """Exit status, heavy modules imported on the way, and standard error."""
     command = [sys.executable, "-c", SCRIPT, json.dumps(HEAVY), *map(str, arguments)]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     *messages, last = shown.stderr.splitlines()
     facts = json.loads(last)
     return facts["status"], facts["imported"], "\n".join(messages)
@@ -82,3 +92,21 @@ def test_what_is_refused_before_a_model_is_needed_is_refused_at_once(
     assert status == 2
     assert message in shown
     assert imported == []
+
+
+def test_an_unchanged_folder_is_found_to_be_so_without_its_embedder(tmp_path: Path) -> None:
+    for extra in ("faiss", "filelock", "langchain_text_splitters", "sentence_transformers"):
+        pytest.importorskip(extra)
+    docs, index = tmp_path / "docs", tmp_path / "index"
+    docs.mkdir()
+    (docs / "note.txt").write_text("Ice floats on water.", encoding="utf-8")
+    _run("index", docs, "--out", index)
+    status, imported, _ = _run("index", docs, "--out", index)
+    assert status == 0
+    assert not {"torch", "transformers", "sentence_transformers"} & set(imported)
+    _run("index", docs, "--out", index, "--chunk-size", "50")
+    for chunk_size, embedded in ((50, False), (60, True), (None, True), (None, False)):
+        chosen = () if chunk_size is None else ("--chunk-size", chunk_size)
+        status, imported, shown = _run("index", docs, "--out", index, *chosen)
+        assert status == 0, shown
+        assert ("sentence_transformers" in imported) == embedded
