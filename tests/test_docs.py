@@ -48,7 +48,7 @@ def _headings(page: Path) -> set[str]:
 
 def test_all_distributions_have_one_version() -> None:
     stated = {
-        name: re.search(r"^version[:=\s]+\"?([\w.]+)", (ROOT / name).read_text(), re.MULTILINE)
+        name: re.search(r"(?m)^version[:=\s]+\"?([\w.]+)", (ROOT / name).read_text())
         for name in (
             "CITATION.cff",
             "integrations/langchain/pyproject.toml",
