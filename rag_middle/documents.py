@@ -82,7 +82,7 @@ class Document:
     def render(self) -> str:
         """The text as the model reads it: the title, if any, on a line before it.
 
-        No rank is written ("Document [3]"): a document's tokens must not depend on its place.
+        No rank is written ("Document [3]"): a document's tokens must not depend on its position.
         """
         return f"{self.title}\n{self.text}" if self.title else self.text
 
@@ -160,7 +160,7 @@ class ContextPrompt:
         return ContextPrompt(self.prefix, documents, self.suffix, self.separator)
 
     def permuted(self, order: Sequence[int]) -> ContextPrompt:
-        """The same prompt with document ``order[i]`` at place ``i``.
+        """The same prompt with document ``order[i]`` at position ``i``.
 
         Raises:
             PromptError: ``order`` does not name every document once.

@@ -129,7 +129,7 @@ class ChatTemplateError(PromptError):
 
 
 class ContextOverflowError(PromptError):
-    """The prompt and the tokens to generate do not fit the model's context window.
+    """The prompt and the tokens to generate exceed the model's context window.
 
     Attributes:
         prompt_tokens: tokens of the prompt, special tokens included.
@@ -187,7 +187,7 @@ class IncompatibleMethodsError(MethodConfigError):
 
 
 class ProfileMismatchError(MethodConfigError):
-    """A profile's settings were fitted to a model of another shape."""
+    """A profile's parameters were calibrated for a model of another shape."""
 
 
 class ProfileFormatError(RagMiddleError, ValueError):

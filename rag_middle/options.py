@@ -147,7 +147,8 @@ class GenerationOptions:
     on_overflow: Annotated[
         Overflow,
         Option(
-            "A prompt that does not fit: refuse it, or drop the least relevant documents. "
+            "If the prompt exceeds the context window: refuse it, or drop the least relevant "
+            "documents. "
             "Relevance is the retriever's score where all documents have one, else the first "
             "counts most."
         ),
@@ -162,18 +163,22 @@ class GenerationOptions:
     missing_documents_hint: Annotated[
         str, Option("What the message about missing documents advises: how to mark some.")
     ] = "Pass a ContextPrompt, or wrap each document in mark()."
-    max_new_tokens: Annotated[int, Option("Most tokens to generate.", minimum=1)] = 256
-    temperature: Annotated[
-        float, Option("0: always the likeliest token. Above: draw.", minimum=0)
-    ] = 0.0
+    max_new_tokens: Annotated[int, Option("Maximum new tokens.", minimum=1)] = 256
+    temperature: Annotated[float, Option("0 = greedy; above 0 = sampling.", minimum=0)] = 0.0
     top_p: Annotated[
         float,
-        Option("Draw from the likeliest tokens that make up this probability.", above=0, maximum=1),
+        Option(
+            "Sample from the most probable tokens that make up this probability (nucleus).",
+            above=0,
+            maximum=1,
+        ),
     ] = 1.0
     top_k: Annotated[
         int,
         Option(
-            "Draw from this many likeliest tokens; 0: all.", minimum=0, hint="0 means no limit."
+            "Sample from this many most probable tokens; 0: all.",
+            minimum=0,
+            hint="0 means no limit.",
         ),
     ] = 0
     repetition_penalty: Annotated[
@@ -187,7 +192,7 @@ class GenerationOptions:
     num_beams: Annotated[
         int,
         Option(
-            "Beams of a beam search, which draws nothing and cannot be streamed.",
+            "Beams of a beam search, which does not sample and cannot be streamed.",
             minimum=1,
             maximum=1024,
             hint="Each beam is a row of the batch.",
@@ -196,8 +201,8 @@ class GenerationOptions:
     seed: Annotated[
         int | Sequence[int] | None,
         Option(
-            "Repeat a drawn text, alone or in a batch, whatever else draws random numbers. Without "
-            "it, one is drawn and reported. In Python a batch also takes one per prompt."
+            "Random seed of sampling: the same text again, alone or in a batch. Without it, one is "
+            "drawn and reported. In Python a batch also takes one per prompt."
         ),
     ] = None
     stop: Annotated[

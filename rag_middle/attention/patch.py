@@ -105,7 +105,7 @@ def applied(
 
     Raises:
         UnsupportedArchitectureError: the model cannot take this method.
-        ProfileMismatchError: its parameters were fitted to a model of another shape.
+        ProfileMismatchError: its parameters were calibrated for a model of another shape.
         MethodConfigError: parameters that do not fit the model, or a block inside another.
         PatchIneffectiveError: the model ran, and the method never got to see an attention layer.
     """

@@ -6,7 +6,7 @@
     calibration = calibrate(model, "lpes", examples, held_out, out="my-model.json")
     print(calibration.verdict)
 
-``"lpes:paper"`` in both places is the paper's search, at the paper's sizes.
+``"lpes:paper"`` in both calls is the paper's search, at the paper's sizes.
 
 The objective is any function of a method; the built-in one is the mean over `Example`s, which
 `draw_examples` takes from the evaluation's tasks.

@@ -37,7 +37,7 @@ __all__ = [
     "shared_log_probabilities",
 ]
 
-#: Log-probability of each token of a continuation, and whether all are the likeliest ones.
+#: Log-probability of each token of a continuation, and whether all are greedy.
 TokenScores = tuple[tuple[float, ...], bool]
 
 #: Tokens from which on a prompt keeps a CPU busy by itself. A GPU was not measured.
@@ -128,7 +128,7 @@ def continuation_log_probabilities(
     method: Method,
     documents: DocumentCache | None = None,
 ) -> list[TokenScores]:
-    """Log-probability of each continuation token, and whether all are the likeliest ones.
+    """Log-probability of each continuation token, and whether all are greedy.
 
     The prompts, each with its branches, go through the model once, left-padded, and leave a KV
     cache; then all continuation tokens at once, as if they had been generated.

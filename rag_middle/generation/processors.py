@@ -41,8 +41,8 @@ class Sampler(LogitsProcessor):
     Args:
         seeds: one per row.
         temperature: above 0; logits are divided by it.
-        top_k: likeliest tokens to draw from; 0 for all.
-        top_p: probability of the likeliest tokens to draw from.
+        top_k: number of most probable tokens to sample from; 0 for all.
+        top_p: total probability of the most probable tokens to sample from.
     """
 
     def __init__(

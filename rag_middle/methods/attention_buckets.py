@@ -72,7 +72,7 @@ class _RebasedTables(LayerHandler):
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionBuckets(Method):
-    r"""The prompt is read once per rotary base; each token comes from all readings together.
+    r"""One forward pass per RoPE base; their distributions are averaged, weighted by confidence.
 
     .. math:: p(y) = \sum_n w_n p_n(y), \qquad w_n \propto \max_y p_n(y)
 
@@ -97,7 +97,7 @@ class AttentionBuckets(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         title="Attention Buckets",
         paper="arXiv:2312.04455",
-        idea="The prompt is read with several rotary bases; the most confident one counts most.",
+        idea="Forward passes with several RoPE bases; their outputs are weighted by confidence.",
         cost="as many forward passes and caches as bases",
         requires="rotary position embedding (RoPE)",
         can_hurt_when="a base far from the model's own reads badly and is confident of it",

@@ -48,8 +48,8 @@ class LPES(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         title="LPES",
         paper="arXiv:2606.27705",
-        idea="Each layer divides rotary positions by a number of its own.",
-        cost="none measurable; the search for the numbers is long",
+        idea="Each layer divides rotary positions by its own factor.",
+        cost="none measurable; calibrating the factors takes long",
         requires="rotary position embedding (RoPE)",
         can_hurt_when="factors were fitted to another model, or to prompts of another length",
     )

@@ -22,11 +22,11 @@ __all__ = ["Permutation"]
 
 @dataclass(frozen=True, kw_only=True)
 class Permutation(Method):
-    r"""Each token comes from several orders of the documents, read side by side.
+    r"""Each token comes from several orders of the documents, run in parallel.
 
     .. math:: \log p(y) = \frac{1}{N} \sum_n \log p_n(y) + \mathrm{const}
 
-    or, with ``combination="vote"``, each order votes for its likeliest token; the mean of the
+    or, with ``combination="vote"``, each order votes for its most probable token; the mean of the
     probabilities breaks ties. All orders go on with the same token.
 
     Attributes:
@@ -49,7 +49,7 @@ class Permutation(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         title="Permutation",
         paper="",
-        idea="Several orders of the documents are read side by side; their distributions are one.",
+        idea="Several orders of the documents in parallel; output distributions are averaged.",
         cost="as many forward passes and caches as orders",
         requires="documents marked in the prompt; any model",
         can_hurt_when="order carries meaning",

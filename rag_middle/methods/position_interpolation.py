@@ -76,7 +76,7 @@ class PositionInterpolation(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         title="Position Interpolation",
         paper="arXiv:2306.15595",
-        idea="All rotary positions are divided by one number.",
+        idea="All rotary positions are divided by one factor.",
         cost="none measurable",
         requires="rotary position embedding (RoPE)",
         can_hurt_when="the prompt fits: a scale of 1.5 took the bundled reader from 97 to 11 %",

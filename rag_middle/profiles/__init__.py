@@ -1,4 +1,4 @@
-"""Settings of a method that were fitted to one model, as files.
+"""Parameters of a method calibrated for one model, as files.
 
 ``rag-middle calibrate`` writes them, and ``method="profile:PATH"`` reads them wherever a method is
 accepted. Reading one runs no code and loads no model.

@@ -19,7 +19,7 @@ Origin = Literal["measured", "published"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """The model that settings were fitted to. ``None`` is unknown, and not compared.
+    """The model that parameters were calibrated for. ``None`` is unknown, and not compared.
 
     Attributes:
         id: name on the hub, or of the folder.
@@ -88,12 +88,12 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Fitted settings of one method, and where they come from.
+    """Calibrated parameters of one method, and where they come from.
 
     Attributes:
         method: registered name.
         options: the method's parameters, in JSON's types.
-        model: what they were fitted to.
+        model: what they were calibrated for.
         origin: see `Origin`.
         note: a sentence for people, such as "from the paper, not measured by us".
         recommended: whether held-out accuracy improves; None where it was not measured.

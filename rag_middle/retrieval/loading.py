@@ -149,8 +149,8 @@ def _walk(root: Path) -> Iterator[tuple[str, Path | Skipped]]:
 
 def _read(path: Path, max_file_bytes: int) -> bytes:
     if path.suffix.lower() not in READERS:
-        shown = repr(path.suffix) if path.suffix else "no suffix"
-        raise DocumentLoadError(f"{shown} is not read. Read are {_SUFFIXES}.")
+        reason = f"{path.suffix!r} is not read" if path.suffix else "file has no extension"
+        raise DocumentLoadError(f"{reason}. Read are {_SUFFIXES}.")
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever

@@ -1,4 +1,4 @@
-"""Prompts as token ids, with the place of every document.
+"""Prompts as token ids, with the span of every document.
 
 ::
 

@@ -43,8 +43,8 @@ def encode(
     """Tokenise a prompt and say where its documents lie.
 
     Each document is tokenised on its own, with its separator, as text that continues other text.
-    Its tokens are therefore the same at any place and in any company. Documents and message
-    contents are inert: what looks like a control token in them becomes ordinary tokens.
+    Its tokens are therefore the same at any position and beside any other documents. Documents
+    and message contents are inert: what looks like a control token in them becomes ordinary tokens.
 
     Prefix and suffix become one user message where a chat template is used. The prompt begins
     with exactly one BOS where the tokenizer or the template writes one.

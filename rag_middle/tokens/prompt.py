@@ -99,10 +99,10 @@ class TokenizedPrompt:
         return self.input_ids[self.layout.suffix_start :]
 
     def select(self, order: Iterable[int]) -> TokenizedPrompt:
-        """The same prompt with document ``order[i]`` at place ``i``, others left out.
+        """The same prompt with document ``order[i]`` at position ``i``, others left out.
 
         Equal to encoding the prompt with those documents, because a document's tokens do not
-        depend on its place. ``order`` is 0-based.
+        depend on its position. ``order`` is 0-based.
 
         Raises:
             PromptError: ``order`` names a document twice, or one that does not exist.

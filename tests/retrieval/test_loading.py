@@ -124,7 +124,7 @@ def test_a_folder_is_read_in_order_of_its_sources(tmp_path: Path) -> None:
         ("a.pdf", b"%PDF-1.4\nnot really", "cannot be read as PDF"),
         ("a.pdf", pdf(""), "1 pages hold no text (scanned?): run OCR"),
         ("a.docx", b"PK", "'.docx' is not read. Read are .txt, .md"),
-        ("Makefile", b"all:", "no suffix is not read"),
+        ("Makefile", b"all:", "file has no extension"),
         (".hidden.txt", b"text", "hidden file; rename it"),
         (".git/config.txt", b"text", "hidden folder; rename it"),
     ],

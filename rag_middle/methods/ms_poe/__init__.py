@@ -67,7 +67,7 @@ class MsPoE(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         title="Ms-PoE",
         paper="arXiv:2403.04797",
-        idea="Each head divides rotary positions by a ratio that grows as it minds position less.",
+        idea="Rotary positions are divided by larger ratios in less position-sensitive heads.",
         cost="one attention row and one more rotation per layer",
         requires="rotary position embedding (RoPE)",
         can_hurt_when="the prompt is short, or the task needs exact order or distances",

@@ -16,7 +16,7 @@ __all__ = ["APE"]
 
 @dataclass(frozen=True, kw_only=True)
 class APE(Method):
-    r"""Documents are encoded side by side; what later tokens read from them is sharpened.
+    r"""Documents are encoded in parallel; later tokens' attention to them is sharpened.
 
     A document's tokens see the prefix and their own document, beginning at the position behind the
     prefix; later tokens continue after the longest document. With the scores ``a`` of a later
@@ -50,7 +50,7 @@ class APE(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         title="APE",
         paper="arXiv:2502.05431",
-        idea="Documents are read side by side, their attention sharpened to make up for it.",
+        idea="Documents are encoded in parallel; attention to them is sharpened to make up for it.",
         cost="less than the unmodified prefill; decode without a fused kernel",
         requires="documents marked in the prompt; rotary positions and softmax attention in "
         "every layer",

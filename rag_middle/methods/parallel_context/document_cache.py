@@ -1,4 +1,4 @@
-"""Documents read once and reused across questions.
+"""Document KV cache: documents are prefilled once and reused across questions.
 
 Where documents do not attend to each other (`parallel_context_windows`, `ape`), a document's keys
 and values depend on the model, on the prefix and on the document itself. A `DocumentCache`, a KV

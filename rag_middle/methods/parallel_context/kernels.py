@@ -3,7 +3,7 @@
 A document's tokens see the prefix and their own document; tokens after the documents see
 everything before them. What later tokens read from documents may be sharpened (APE,
 arXiv:2502.05431) and weighed down (structured prompting, arXiv:2212.06713). The documents are
-encoded side by side, so the cost of a prompt grows with the sum of their squared lengths.
+encoded in parallel, so the cost of a prompt grows with the sum of their squared lengths.
 
 Where tokens stand is decided before: queries and keys come rotated, if they are rotated at all.
 """

@@ -38,7 +38,7 @@ class NoInterDocumentAttention(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         title="No inter-document attention",
         paper="",
-        idea="Documents do not attend to each other.",
+        idea="No cross-document attention; positions stay as they are.",
         cost="less than the unmodified prefill, the same decode",
         requires="documents marked in the prompt; softmax attention in every layer",
         can_hurt_when="documents have to be read together, or order carries meaning",

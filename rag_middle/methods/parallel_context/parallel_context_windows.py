@@ -15,7 +15,7 @@ __all__ = ["ParallelContextWindows"]
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelContextWindows(Method):
-    """Every document is read as if it were the only one, at the same positions.
+    """Every document is encoded as if it were the only one, at the same positions.
 
     A document's tokens see the prefix and their own document, beginning at the position behind the
     prefix. Later tokens continue after the longest document and see everything before them in
@@ -42,7 +42,7 @@ class ParallelContextWindows(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         title="Parallel context windows",
         paper="arXiv:2212.10947",
-        idea="Documents do not attend to each other and all begin at the same position.",
+        idea="No cross-document attention; all documents begin at the same position.",
         cost="less than the unmodified prefill, the same decode",
         requires="documents marked in the prompt; rotary positions and softmax attention in "
         "every layer",

@@ -15,7 +15,7 @@ __all__ = ["StructuredPrompting"]
 
 @dataclass(frozen=True, kw_only=True)
 class StructuredPrompting(Method):
-    r"""Documents are encoded apart, end at the same position, and count ``1/D`` each.
+    r"""Documents are encoded in parallel, end at the same position, and count ``1/D`` each.
 
     A later token's weight on a document token is proportional to ``e^{a_j} / D`` and on any other
     token to ``e^{a_j}``, normalised together: ``D`` documents together weigh what one would. The
@@ -41,7 +41,7 @@ class StructuredPrompting(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         title="Structured prompting",
         paper="arXiv:2212.06713",
-        idea="Documents are read side by side and together weigh as much as one.",
+        idea="Documents are encoded in parallel; together they get the attention weight of one.",
         cost="less than the unmodified prefill; decode without a fused kernel",
         requires="documents marked in the prompt; rotary positions and softmax attention in "
         "every layer, or BLOOM",

@@ -66,7 +66,7 @@ class PositionalHiddenStates(Method):
         paper="arXiv:2406.02536",
         idea="The hidden channel that carries position is scaled for the last token's attention.",
         cost="one attention row per changed layer",
-        requires="a channel fitted to the model; softmax attention (RoPE models and MPT)",
+        requires="a channel calibrated for the model; softmax attention (RoPE models and MPT)",
         can_hurt_when="the channel carries no position in this model, or the factor is far from 1",
     )
 

@@ -4,7 +4,7 @@
 
     rag_middle.RagMiddleError
     └── RequestError                a request was refused; its cause is the error of rag_middle
-        └── ContextWindowError      the prompt and the answer do not fit the context window
+        └── ContextWindowError      the prompt and the answer exceed the context window
 
 rag_middle refuses requests with subclasses of `ValueError`. LlamaIndex's refine and compact modes
 catch every `ValueError` of a call and answer "Empty Response" instead, so these here are none.
@@ -25,7 +25,7 @@ class RequestError(RagMiddleError):
 
 
 class ContextWindowError(RequestError):
-    """The prompt and the tokens to generate do not fit the model's context window.
+    """The prompt and the tokens to generate exceed the model's context window.
 
     Attributes:
         prompt_tokens: tokens of the prompt, special tokens included.
