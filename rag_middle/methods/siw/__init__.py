@@ -64,7 +64,7 @@ class SIW(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         title="SIW",
         paper="arXiv:2512.13109",
-        idea="Documents give the attention sink less where they are attended to, and more elsewhere.",
+        idea="Documents give the attention sink less where they are attended to, more elsewhere.",
         cost="the log-sum-exp of the changed layers' prompt attention; none for generated tokens",
         requires="documents marked in the prompt; softmax attention",
         can_hurt_when="factors are far from 1: every later layer then reads something else",
