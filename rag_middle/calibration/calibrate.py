@@ -18,12 +18,14 @@ from rag_middle.calibration.evaluator import Candidate, Evaluator, ScoringProgre
 from rag_middle.calibration.examples import Example, digest
 from rag_middle.calibration.journal import open_journal
 from rag_middle.calibration.objective import Criterion, ExampleObjective, Objective
+from rag_middle.calibration.report import held_out_questions
 from rag_middle.calibration.searches import Search, SearchInputs, make_search
 from rag_middle.calibration.searches.base import require_whole
 from rag_middle.calibration.verdict import check_held_out, make_profile
 from rag_middle.calibration.workers import InProcess, Workers, torch_threads
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.evaluation.lengths import CheckedPrompt, check_lengths
+from rag_middle.evaluation.wrong_answers import AskedQuestion
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.methods import NoMethod
 from rag_middle.profiles import Profile, write_profile
@@ -40,11 +42,14 @@ class Calibration:
         profile: the best settings, whether they help or not; `Profile.recommended` says that.
         verdict: one sentence.
         hidden: mean hidden states `[layers, n, hidden]` of the channel search, for charts.
+        wrong: held-out questions with the most wrong answers, without texts: only whether an
+            answer is right is kept.
     """
 
     profile: Profile
     verdict: str
     hidden: Tensor | None = None
+    wrong: tuple[AskedQuestion, ...] = ()
 
 
 def calibrate(
@@ -204,6 +209,7 @@ def calibrate(
                     )
                 )
                 check = None
+                wrong: tuple[AskedQuestion, ...] = ()
                 if result.ranked and objective is None and held_out:
                     best = result.ranked[0][0]
                     outcomes = evaluator.held_out(
@@ -212,13 +218,16 @@ def calibrate(
                         held_out_criterion,
                     )
                     check = check_held_out(held_out, *outcomes, seed=seed)
+                    labels = ("none", best.method.name)
+                    right = dict(zip(labels, (o.right for o in outcomes), strict=True))
+                    wrong = held_out_questions(held_out, right)
                 trace = evaluator.trace
     if result.ranked:
         model.checked_method(result.ranked[0][0].method)  # that it reaches the model
     profile = make_profile(identity, facts, before, result, check, trace)
     if out is not None:
         write_profile(profile, out)
-    return Calibration(profile=profile, verdict=profile.note, hidden=result.hidden)
+    return Calibration(profile=profile, verdict=profile.note, hidden=result.hidden, wrong=wrong)
 
 
 def _description(examples: Sequence[Example]) -> dict[str, Any]:

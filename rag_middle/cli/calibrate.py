@@ -25,6 +25,7 @@ from rag_middle.cli.measuring import (
     ModelOption,
     TaskOption,
     chosen_task,
+    command_line,
     load,
     progress_bar,
 )
@@ -176,8 +177,8 @@ def calibrate(
     out: Annotated[
         Path,
         typer.Option(
-            help="Folder for METHOD.json (the profile), METHOD.state (what is known so far) and "
-            "charts. A search that was killed continues from there.",
+            help="Folder for METHOD.json (the profile), METHOD.html (the report), METHOD.state "
+            "(what is known so far) and charts. A search that was killed continues from there.",
             rich_help_panel=OUTPUT_PANEL,
         ),
     ] = CALIBRATION_FOLDER,
@@ -272,6 +273,7 @@ def calibrate(
             tell("Stopped", "yellow", f"the same command continues from {state}.")
             raise
         chart = _chart(found, out)
+        report = _report(found, profile.with_suffix(".html"))
         stack.close()
         if as_json:
             print_json(
@@ -283,10 +285,11 @@ def calibrate(
                     "options": found.profile.options,
                     "scores": found.profile.scores,
                     "chart": chart and str(chart),
+                    "report": report and str(report),
                 }
             )
             return
-        _show(found, profile, chart)
+        _show(found, profile, [path for path in (chart, report) if path])
 
 
 def _weights(text: str) -> list[float]:
@@ -377,7 +380,17 @@ def _chart(found: Calibration, folder: Path) -> Path | None:
     return path
 
 
-def _show(found: Calibration, profile: Path, chart: Path | None) -> None:
+def _report(found: Calibration, path: Path) -> Path | None:
+    from rag_middle.calibration.report import write_calibration
+
+    try:
+        return write_calibration(found.profile, found.wrong, path, command=command_line())
+    except MissingExtraError as error:
+        tell("Warning", "yellow", f"{error} There is no report.")
+        return None
+
+
+def _show(found: Calibration, profile: Path, files: Sequence[Path]) -> None:
     from rich.table import Table
 
     out = console()
@@ -396,6 +409,6 @@ def _show(found: Calibration, profile: Path, chart: Path | None) -> None:
     settings = ", ".join(f"{name}={value}" for name, value in found.profile.options.items())
     out.print(f"Best found: {found.profile.method} {settings}", markup=False)
     out.print(found.verdict, markup=False)
-    if chart is not None:
-        out.print(str(chart), markup=False)
+    for path in files:
+        out.print(str(path), markup=False)
     print(profile)

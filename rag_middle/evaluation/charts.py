@@ -205,7 +205,7 @@ def gap_chart(curves: PositionCurves) -> Chart:
     }
     tooltip = [{"field": "method", "title": "method"}, {"field": "shown", "title": "gap"}]
     spec = {
-        "height": {"step": 30},
+        "height": 30 * len(rows),
         "data": {"values": rows},
         "encoding": {"y": y},
         "layer": [
