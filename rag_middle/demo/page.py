@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from importlib import resources
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import jinja2
 
 from rag_middle.demo.demonstration import Demonstration
 from rag_middle.demo.examples import ORDERS
 from rag_middle.demo.wording import findings, how_measured, in_percent, in_print
-from rag_middle.evaluation.measurement import BASELINE
-from rag_middle.evaluation.pages import estimate_cell
+from rag_middle.evaluation.pages import estimate_cell, render
 from rag_middle.evaluation.plots import data_uri, draw_curves, draw_legend, image, new_figure
 from rag_middle.files import write_files
 
@@ -82,23 +79,19 @@ def html_page(demonstration: Demonstration, *, command: str = "") -> str:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    source = resources.files(__package__).joinpath("page.html.j2").read_text(encoding="utf-8")
-    # Answers are a model's, names anybody's: everything is escaped.
-    page = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    page.filters["percent"] = in_percent
-    page.filters["in_print"] = in_print
-    page.filters["cell"] = lambda estimate, signed=False: estimate_cell(
-        estimate, share=True, digits=0, signed=signed
-    )
-    return page.from_string(source).render(
+    return render(
+        "demonstration.html.j2",
+        package=__package__,
         demo=demonstration,
         curves=demonstration.curves,
         orders=ORDERS,
-        baseline=BASELINE,
         findings=findings(demonstration),
         how_measured=how_measured(demonstration),
         chart=data_uri(plot_demonstration(demonstration)),
         command=command,
+        in_percent=in_percent,
+        in_print=in_print,
+        cell=partial(estimate_cell, share=True, digits=0),
     )
 
 
