@@ -3,6 +3,7 @@
     python benchmarks/mutations.py                   every fault, results to benchmarks/results
     python benchmarks/mutations.py --only window     those whose name contains the word
     python benchmarks/mutations.py --jobs 1          one at a time
+    python benchmarks/mutations.py --continue        without those that an interrupted run has tried
 
 A fault replaces one piece of text in one file. The tests that belong to the file's folder (`TESTS`)
 then run until the first failure: those of ``make test``, and where they find nothing those that
@@ -40,6 +41,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "rag_middle/attention/weights.py": ("tests/methods/test_siw_matches_naive.py", *_CONTRACT),
     "rag_middle/attention/observe.py": ("tests/generation/test_hooks.py", "tests/methods"),
     "rag_middle/attention/row_states.py": ("tests/generation/test_prefill.py", "tests/generation"),
+    "rag_middle/methods/parallel_context/document_": ("tests/generation/test_document_cache.py",),
     "rag_middle/methods": ("tests/methods", "tests/ops", *_CONTRACT),
     "rag_middle/ops": ("tests/ops", "tests/methods", *_CONTRACT),
     "rag_middle/attention": (*_CONTRACT[:1], "tests/methods", "tests/attention", *_CONTRACT[1:]),
@@ -633,24 +635,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--only", default="", help="a word of the faults' names or paths")
     parser.add_argument("--jobs", type=int, default=2, help="faults at a time")
+    parser.add_argument("--continue", dest="resume", action="store_true", help="where it stopped")
     parser.add_argument("--output", type=Path, default=RESULTS, help="file name without suffix")
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     _FORKS.set_forkserver_preload(_PRELOADED)
-    faults = [fault for fault in FAULTS if arguments.only in f"{fault.path} {fault.name}"]
+    state = arguments.output.with_suffix(".json")
+    tried: list[Outcome] = []
+    if arguments.resume and state.exists():
+        tried = [Outcome(**each) for each in json.loads(state.read_text(encoding="utf-8"))]
+    done = {(each.path, each.fault) for each in tried}
+    faults = [
+        fault
+        for fault in FAULTS
+        if arguments.only in f"{fault.path} {fault.name}" and (fault.path, fault.name) not in done
+    ]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.jobs) as pool:
         copies = Copies(Path(folder))
-        outcomes = list(pool.map(lambda fault: outcome(fault, copies), faults))
+        outcomes = list(tried)
+        for result in pool.map(lambda fault: outcome(fault, copies), faults):
+            outcomes.append(result)
+            if not arguments.only:
+                content = json.dumps([asdict(each) for each in outcomes], indent=1)
+                state.write_text(content + "\n", encoding="utf-8")
         tests = sorted({each.test for each in outcomes if each.test})
         if tests and (test := first_failure(copies.mine(), tests, long=True)):
             sys.exit(f"{test} fails without any fault: it says nothing. Mend it, and try again.")
     if not arguments.only:
-        command = "python benchmarks/mutations.py"
-        arguments.output.with_suffix(".md").write_text(
-            markdown(outcomes, command), encoding="utf-8"
-        )
-        content = json.dumps([asdict(each) for each in outcomes], indent=1)
-        arguments.output.with_suffix(".json").write_text(content + "\n", encoding="utf-8")
+        page = markdown(outcomes, "python benchmarks/mutations.py")
+        arguments.output.with_suffix(".md").write_text(page, encoding="utf-8")
     missed = [each for each in outcomes if each.found_by not in ("short", "long")]
     print(f"{len(outcomes) - len(missed)} of {len(outcomes)} found")
     sys.exit(bool(missed))
