@@ -11,7 +11,6 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from types import ModuleType
 from typing import Any
 
 from rag_middle.errors import MissingExtraError
@@ -92,14 +91,14 @@ def chart_library() -> str:
     return str(script).replace("</script", "<\\/script")
 
 
-def _vl_convert() -> ModuleType:
+def _vl_convert() -> Any:
     try:
         import vl_convert
     except ModuleNotFoundError as error:
         raise MissingExtraError(
             "The HTML report", package="vl-convert-python", extra="eval"
         ) from error
-    return vl_convert  # type: ignore[no-any-return]
+    return vl_convert
 
 
 def position_chart(curves: PositionCurves) -> Chart:
@@ -137,7 +136,7 @@ def line_chart(
             # Beside each other: methods may have the same scores, and none must hide another.
             x = at + (index - (len(lines) - 1) / 2) * step
             rows.append({"method": label, "position": at, "x": x, **_values(estimate, share)})
-    x = {
+    axis = {
         "field": "x",
         "type": "quantitative",
         "title": "Position of the gold document",
@@ -152,7 +151,7 @@ def line_chart(
     spec = {
         "height": 300,
         "data": {"values": rows},
-        "encoding": {"x": x, "color": _colours(list(lines)), "opacity": _PICKED},
+        "encoding": {"x": axis, "color": _colours(list(lines)), "opacity": _PICKED},
         "layer": [
             {
                 "mark": {"type": "rule", "strokeWidth": 1.2},

@@ -88,6 +88,9 @@ def test_people_are_told_places_verdict_and_cost(calibrate: Any, tmp_path: Path)
     assert "held-out accuracy" in shown.out
     assert "These settings are not recommended" in " ".join(shown.out.split())
     assert shown.out.splitlines()[-1] == str(tmp_path / "out" / "ms_poe.json")
+    page = (tmp_path / "out" / "ms_poe.html").read_text(encoding="utf-8")
+    assert "No: not recommended." in page
+    assert "Wrong answers" in page
 
 
 @pytest.mark.slow
