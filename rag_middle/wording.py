@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["Argument", "WordedException"]
+__all__ = ["Argument", "WordedException", "counted"]
 
 _NO_VALUE: Final = object
 
@@ -61,3 +61,8 @@ class WordedException(Exception):  # noqa: N818 - of warnings too
     def worded(self, spell: Callable[[Argument], str]) -> str:
         """The message with every argument as `spell` writes it."""
         return "".join(spell(part) if isinstance(part, Argument) else part for part in self.parts)
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 document``, ``2 documents``: for nouns that take an s."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
@@ -180,24 +180,30 @@ def calibrate(
                     pace = None
                     if not continued:
                         pace = measure_pace(model, search, examples, criterion, **how)
-                    estimated(
-                        estimate_cost(
-                            model,
-                            search,
-                            examples,
-                            criterion,
-                            pace,
-                            held_out=len(held_out),
-                            workers=team.count,
-                            chat=chat,
-                        )
+                    cost = estimate_cost(
+                        model,
+                        search,
+                        examples,
+                        criterion,
+                        pace,
+                        held_out=len(held_out),
+                        workers=team.count,
+                        chat=chat,
                     )
+                    estimated(replace(cost, known=len(journal)))
+                known = len(journal)
                 start = perf_counter()
                 [before] = evaluator.outcomes([Candidate("none", NoMethod())])
                 if estimated and objective is not None:
                     seconds = None if continued else max_candidates * (perf_counter() - start)
                     estimated(
-                        Estimate(candidates=max_candidates, questions=0, prompts=0, seconds=seconds)
+                        Estimate(
+                            candidates=max_candidates,
+                            questions=0,
+                            prompts=0,
+                            seconds=seconds,
+                            known=known,
+                        )
                     )
                 result = search.run(
                     SearchInputs(

@@ -32,6 +32,7 @@ class Estimate:
             the search was done before.
         criterion: what they are compared by; None for an objective without examples.
         note: a warning where the criterion suits this model badly, with the one to use.
+        known: candidates that a search that was stopped has scored.
     """
 
     candidates: int
@@ -40,6 +41,7 @@ class Estimate:
     seconds: float | None
     criterion: Criterion | None = None
     note: str | None = None
+    known: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rag_middle.cli.console import console, print_json, print_text, quiet_progress_bars
 from rag_middle.cli.options import placed
+from rag_middle.wording import counted
 
 if TYPE_CHECKING:
     from rag_middle.documents import ContextPrompt
@@ -102,14 +103,15 @@ def show_facts(answer: Generation, *, retrieve: float | None = None) -> None:
     idle = not answer.applied and answer.method != "none"
     facts = [
         f"{answer.method} (without effect on this prompt)" if idle else answer.method,
-        f"{answer.usage.prompt_tokens} prompt tokens in {answer.documents} documents",
+        f"{counted(answer.usage.prompt_tokens, 'prompt token')} in "
+        f"{counted(answer.documents, 'document')}",
         f"{answer.usage.completion_tokens} generated ({answer.finish_reason})",
         *([] if retrieve is None else [f"found in {retrieve:.2f} s"]),
         f"first after {answer.timings.time_to_first_token:.2f} s",
         f"{answer.tokens_per_second:.1f} tokens/s",
     ]
     if answer.dropped_documents:
-        facts.append(f"{len(answer.dropped_documents)} documents dropped")
+        facts.append(f"{counted(len(answer.dropped_documents), 'document')} dropped")
     if answer.seed is not None:
         facts.append(f"seed {answer.seed}")
     console(stderr=True).print(Text(" · ".join(facts), "dim"), soft_wrap=True)

@@ -67,6 +67,8 @@ class _Group(TyperGroup):
 app = typer.Typer(
     cls=_Group,
     help="Training-free methods against lost-in-the-middle, for local Hugging Face decoders.",
+    epilog="Exit status: 0 done; 1 a verification failed, or an answer was expected on standard "
+    "input that has ended; 2 refused, with the reason and the next step; 130 stopped by Ctrl-C.",
     no_args_is_help=True,
     rich_markup_mode="markdown",  # which leaves [[rm:doc]] alone, and wraps paragraphs
     pretty_exceptions_enable=False,  # its tracebacks would show prompts

@@ -38,7 +38,7 @@ from rag_middle.cli.options import (
     with_flags,
 )
 from rag_middle.errors import EvaluationDataError, MissingExtraError
-from rag_middle.wording import Argument
+from rag_middle.wording import Argument, counted
 
 if TYPE_CHECKING:
     from rag_middle.calibration import Calibration, Estimate, Example, Workers
@@ -229,9 +229,6 @@ def calibrate(
         )
         drawn()  # refuses what there is too little of before the model is loaded
         tell("Data", "dim", f"{asked.description}.")
-        # Few processors compute bfloat16, in which the bundled reader is stored, faster.
-        if model is None and loading["dtype"] == "auto":
-            loading["dtype"] = "float32"
         loaded = load(model, **loading)
         searched, held = drawn(chat=uses_chat_template(loaded.tokenizer, shape["template"]))
         count = workers or _fitting_workers(loaded.model)
@@ -351,9 +348,9 @@ def _tell_cost(cost: Estimate, workers: int, *, races: bool) -> None:
     if cost.seconds is not None:
         minutes = cost.seconds / 60
         took = f": about {minutes:.0f} minutes" if minutes >= 1.5 else ": a minute or less"
-        took += f" with {workers} worker{'s' if workers > 1 else ''}"
+        took += f" with {counted(workers, 'worker')}"
     else:
-        took = "; what was scored before the stop is not scored again"
+        took = f"; the scores of {counted(cost.known, 'candidate')} are known from before the stop"
     tell(
         "Cost",
         "dim",

@@ -19,8 +19,11 @@ from rag_middle.cli.console import (
     printable,
     quiet_progress_bars,
     reporting,
+    tell,
 )
 from rag_middle.cli.flags import flags_of
+from rag_middle.cli.options import LOADING, placed, with_flags
+from rag_middle.wording import counted
 
 if TYPE_CHECKING:
     from rag_middle.retrieval import Built, SentenceTransformerEmbedder, Skipped, Splitter
@@ -38,8 +41,10 @@ class IndexKind(StrEnum):
     ivf = "ivf"
 
 
+@with_flags(loading=[each for each in LOADING if each.name != "context_window"])
 def index(
     path: Annotated[Path, typer.Argument(help="File or folder: .txt .md .jsonl .html .pdf")],
+    *,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -53,10 +58,6 @@ def index(
             "not here. Default: all-MiniLM-L6-v2, without a network.",
             show_default=False,
         ),
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(help="cpu, cuda, ... Default: a GPU if there is one.", show_default=False),
     ] = None,
     kind: Annotated[
         IndexKind, typer.Option(help="flat is exact, ivf faster for very many chunks.")
@@ -87,6 +88,7 @@ def index(
             show_default=False,
         ),
     ] = None,
+    loading: dict[str, Any],
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -114,17 +116,22 @@ def index(
         wanted = {"kind": kind.value, "max_file_bytes": max_file_mib * 2**20}
         built = None
         if precompute is not None:
-            _check_model(precompute, device)
+            _check_model(precompute, loading)
         elif not rebuild:
             built = unchanged_index(path, folder, embedder=name, splitter=splitter, **wanted)
         if built is None:
+            device = placed(loading).get("device")  # an embedder is not spread
             model = _embedder(embedder, device)
             if chunk_size is not None:
                 splitter = _splitter(model.count_tokens, chunk_size)
-            built = build_index(
-                path, folder, embedder=model, splitter=splitter, rebuild=rebuild, **wanted
-            )
-        read = None if precompute is None else _read_beforehand(built, folder, precompute, device)
+            try:
+                built = build_index(
+                    path, folder, embedder=model, splitter=splitter, rebuild=rebuild, **wanted
+                )
+            except KeyboardInterrupt:
+                _tell_stopped(folder)
+                raise
+        read = None if precompute is None else _read_beforehand(built, folder, precompute, loading)
         if as_json:
             described = _described(built, folder)
             print_json(described if read is None else {**described, "precomputed": read})
@@ -136,23 +143,39 @@ def index(
         print(folder)
 
 
-def _read_beforehand(built: Built, folder: Path, name: str, device: str | None) -> int:
+def _tell_stopped(folder: Path) -> None:
+    from rag_middle.retrieval.manifest import is_index_folder
+
+    kept = (
+        f"the index in {folder} is as it was before"
+        if is_index_folder(folder)
+        else "nothing was saved, because an index is saved when it is complete"
+    )
+    tell("Stopped", "yellow", f"{kept}. The same command starts again.")
+
+
+def _read_beforehand(built: Built, folder: Path, name: str, loading: dict[str, Any]) -> int:
     from rag_middle.answering import PromptTemplate
     from rag_middle.answering.states import precompute, states_folder
     from rag_middle.generation import DocumentCache, RagMiddleModel
 
     cache = DocumentCache(max_bytes=0, directory=states_folder(folder))
-    model = RagMiddleModel.from_pretrained(name, device=device, document_cache=cache)
+    model = RagMiddleModel.from_pretrained(name, document_cache=cache, **placed(loading))
     return precompute(built.index, model, PromptTemplate.of_model(name))
 
 
-def _check_model(name: str, device: str | None) -> None:
+def _check_model(name: str, loading: dict[str, Any]) -> None:
     """Refuse a model that is not to be had before all documents are embedded."""
     from rag_middle.generation.loading import check_loading, load_tokenizer, loading_errors
 
     with loading_errors(name):
-        check_loading(device=device)
-        load_tokenizer(name, revision=None, trust_remote_code=False, options={})
+        check_loading(**placed(loading))
+        load_tokenizer(
+            name,
+            revision=loading.get("revision"),
+            trust_remote_code=loading["trust_remote_code"],
+            options={},
+        )
 
 
 def _embedder(name: str | None, device: str | None) -> SentenceTransformerEmbedder:
@@ -182,7 +205,7 @@ def _described(built: Built, folder: Path) -> dict[str, Any]:
 def summary(built: Built) -> str:
     """What an index holds, and what was done to it, in a line."""
     sources = len({chunk.source for chunk in built.index.chunks})
-    held = f"{len(built.index)} chunks of {sources} files"
+    held = f"{counted(len(built.index), 'chunk')} of {counted(sources, 'file')}"
     if built.changes is None:
         return f"{held}, nothing has changed"
     changes = built.changes

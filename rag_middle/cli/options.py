@@ -93,6 +93,13 @@ class Dtype(StrEnum):
     float32 = "float32"
 
 
+class Bits(StrEnum):
+    """Bits of a quantised weight."""
+
+    four = "4bit"
+    eight = "8bit"
+
+
 MethodOption = Annotated[
     str,
     typer.Option(
@@ -134,6 +141,24 @@ DeviceOption = Annotated[
         rich_help_panel=MODEL_PANEL,
     ),
 ]
+DeviceMapOption = Annotated[
+    str | None,
+    typer.Option(
+        help="How to spread the model, instead of --device: auto, balanced, sequential ... (needs "
+        "accelerate).",
+        show_default=False,
+        rich_help_panel=MODEL_PANEL,
+    ),
+]
+QuantizeOption = Annotated[
+    Bits | None,
+    typer.Option(
+        "--quantize",
+        help="Load the weights with fewer bits (needs bitsandbytes and a CUDA GPU).",
+        show_default=False,
+        rich_help_panel=MODEL_PANEL,
+    ),
+]
 AttnImplementationOption = Annotated[
     str | None,
     typer.Option(
@@ -162,6 +187,8 @@ LOADING: Group = (
     flag("context_window", ContextWindowOption),
     flag("dtype", DtypeOption, Dtype.auto),
     flag("device", DeviceOption),
+    flag("device_map", DeviceMapOption),
+    flag("quantization_config", QuantizeOption),
     flag("attn_implementation", AttnImplementationOption),
     flag("revision", RevisionOption),
     flag("trust_remote_code", TrustRemoteCodeOption, False),
@@ -171,7 +198,7 @@ LOADING: Group = (
 
 def placed(loading: dict[str, Any]) -> dict[str, Any]:
     """The arguments of ``from_pretrained`` for flags of `LOADING`: auto is a device map there."""
-    if loading.get("device") != "auto":
+    if loading.get("device") != "auto" or loading.get("device_map") is not None:
         return loading
     return {**loading, "device": None, "device_map": "auto"}
 

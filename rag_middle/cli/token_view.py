@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rag_middle.cli.console import printable
+from rag_middle.wording import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,13 +45,14 @@ def show_tokens(out: Console, tokenizer: Tokenizer, prompt: TokenizedPrompt) -> 
         parts.append((heading, ids, _DOCUMENT_COLOURS[index % len(_DOCUMENT_COLOURS)]))
     parts.append(("suffix", prompt.suffix_ids, _OUTSIDE_COLOUR))
     for heading, ids, colour in parts:
-        out.print(Text(f"{heading}: {_counted(len(ids))}", f"bold {colour}"))
+        out.print(Text(f"{heading}: {counted(len(ids), 'token')}", f"bold {colour}"))
         if ids:
             out.print(_coloured(tokenizer, ids, colour), soft_wrap=True)
     documents = sum(map(len, prompt.documents_ids))
     summary = (
-        f"{_counted(len(prompt))}: prefix {len(prompt.prefix_ids)} + "
-        f"{len(prompt.documents_ids)} documents {documents} + suffix {len(prompt.suffix_ids)}"
+        f"{counted(len(prompt), 'token')}: prefix {len(prompt.prefix_ids)} + "
+        f"{counted(len(prompt.documents_ids), 'document')} {documents} + "
+        f"suffix {len(prompt.suffix_ids)}"
     )
     out.print(Text(summary, "bold"))
 
@@ -100,7 +102,3 @@ def _coloured(tokenizer: Tokenizer, ids: tuple[int, ...], colour: str) -> Text:
         visible = printable(text).replace("\n", "⏎\n")
         shown.append(visible, colour if index % 2 == 0 else f"{colour} reverse")
     return shown
-
-
-def _counted(tokens: int) -> str:
-    return f"{tokens} token" if tokens == 1 else f"{tokens} tokens"

@@ -196,9 +196,6 @@ class Demo:
         self.name = READER_NAME if model is None else str(model)
         self.documents = documents
         self.corpus = corpus or saved_corpus()
-        if model is None and options.get("dtype", "auto") == "auto":
-            # Few processors compute bfloat16 faster, and ties of importance are rarer here.
-            options["dtype"] = "float32"
         self.answerer = Answerer.over(
             self.corpus.pages, model=model, top_k=documents, on_index=on_index, **options
         )

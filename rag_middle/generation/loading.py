@@ -15,6 +15,7 @@ from huggingface_hub import HfApi, try_to_load_from_cache
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    BitsAndBytesConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -22,6 +23,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from rag_middle.errors import ModelNotFoundError, RagMiddleError, UnsupportedGenerationError
 from rag_middle.notices import BackendFallbackWarning, warn_caller
+from rag_middle.reader import is_reader
 from rag_middle.registry import suggest
 from rag_middle.wording import Argument
 
@@ -53,7 +55,7 @@ def load_model(
     dtype: str | torch.dtype,
     device: str | torch.device | None,
     device_map: str | Mapping[str, Any] | None,
-    quantization_config: Any | None,
+    quantization_config: str | Any | None,
     attn_implementation: str | None,
     revision: str | None,
     trust_remote_code: bool,
@@ -70,9 +72,20 @@ def load_model(
         ImportError: `device_map` without the accelerate package.
     """
     check_loading(
-        dtype=dtype, device=device, device_map=device_map, attn_implementation=attn_implementation
+        dtype=dtype,
+        device=device,
+        device_map=device_map,
+        quantization_config=quantization_config,
+        attn_implementation=attn_implementation,
     )
     source = _source(name_or_path)
+    if dtype == "auto" and is_reader(source):
+        # Few processors compute bfloat16, in which it is stored, faster; and ties are rarer here.
+        dtype = "float32"
+    if isinstance(quantization_config, str):
+        quantization_config = _quantization(quantization_config, dtype)
+    if quantization_config is not None and device is not None:  # quantised weights cannot be moved
+        device_map, device = {"": str(_device(device))}, None
     _check_reachable("model", source, revision)
     target = None
     if device_map is None and (device is not None or quantization_config is None):
@@ -105,6 +118,7 @@ def check_loading(
     dtype: str | torch.dtype = "auto",
     device: str | torch.device | None = None,
     device_map: str | Mapping[str, Any] | None = None,
+    quantization_config: str | Any | None = None,
     attn_implementation: str | None = None,
     **_others: Any,
 ) -> None:
@@ -127,6 +141,8 @@ def check_loading(
             "model on one device, pass device='cuda' instead."
         )
     _device(device)
+    if isinstance(quantization_config, str):
+        _check_quantization(quantization_config)
     backends = {"eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()}
     name = attn_implementation or "eager"
     if name not in backends and "/" not in name and not name.startswith("flash_attention"):
@@ -223,6 +239,35 @@ def _check_dtype(dtype: str | torch.dtype) -> None:
             Argument("dtype"),
             f" must be 'auto', 'float32', 'bfloat16', 'float16' or a torch.dtype, got {dtype!r}.",
         )
+
+
+def _check_quantization(bits: str) -> None:
+    argument = Argument("quantization_config", bits)
+    if bits not in ("4bit", "8bit"):
+        raise UnsupportedGenerationError(
+            Argument("quantization_config"),
+            f" must be '4bit', '8bit' or a configuration object of transformers, got {bits!r}.",
+        )
+    if not torch.cuda.is_available():
+        raise UnsupportedGenerationError(
+            argument,
+            f" needs a CUDA GPU, and PyTorch {torch.__version__} sees none. Leave it out, or "
+            "choose a smaller model.",
+        )
+    missing = [name for name in ("bitsandbytes", "accelerate") if find_spec(name) is None]
+    if missing:
+        raise UnsupportedGenerationError(
+            argument,
+            f" needs {' and '.join(missing)}, not installed here: pip install {' '.join(missing)}.",
+        )
+
+
+def _quantization(bits: str, dtype: str | torch.dtype) -> Any:
+    """The configuration for weights of 4 or 8 bits; the rest computes in `dtype`."""
+    if bits == "8bit":
+        return BitsAndBytesConfig(load_in_8bit=True)
+    compute = torch.bfloat16 if dtype == "auto" else dtype
+    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=compute)
 
 
 def _device(device: str | torch.device | None) -> torch.device:

@@ -106,7 +106,7 @@ class RagMiddleModel:
         dtype: str | torch.dtype = "auto",
         device: str | torch.device | None = None,
         device_map: str | Mapping[str, Any] | None = None,
-        quantization_config: Any | None = None,
+        quantization_config: str | Any | None = None,
         attn_implementation: str | None = None,
         revision: str | None = None,
         trust_remote_code: bool = False,
@@ -126,7 +126,8 @@ class RagMiddleModel:
             dtype: ``"auto"`` for the checkpoint's own, or ``"float32"``, ``"bfloat16"``, ...
             device: where the whole model goes; by default a GPU if there is one, else the CPU.
             device_map: how to spread it instead (``"auto"``); needs the accelerate package.
-            quantization_config: e.g. a transformers ``BitsAndBytesConfig``.
+            quantization_config: ``"4bit"`` or ``"8bit"`` (needs bitsandbytes and a CUDA GPU), or
+                a configuration of transformers.
             attn_implementation: ``"sdpa"``, ``"eager"``, ``"flash_attention_2"``, ...; where a
                 flash attention is not installed, sdpa runs and a warning says so.
             revision: branch, tag or commit on the hub, for model and tokenizer.
@@ -149,6 +150,7 @@ class RagMiddleModel:
             dtype=dtype,
             device=device,
             device_map=device_map,
+            quantization_config=quantization_config,
             attn_implementation=attn_implementation,
         )
         if not isinstance(tokenizer, PreTrainedTokenizerBase):

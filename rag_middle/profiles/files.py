@@ -31,10 +31,20 @@ def read_profile(path: str | Path) -> Profile:
         ProfileFormatError: no such file, not JSON, or not a profile of this version.
     """
     path = Path(os.path.expanduser(path))
+    if os.path.isdir(path):
+        there = ", ".join(sorted(entry.name for entry in path.glob("*.json"))[:8])
+        raise ProfileFormatError(
+            f"{str(path)!r} is a folder, and a profile is a file that `rag-middle calibrate` wrote "
+            f"(METHOD.json). JSON files in this folder: {there or 'none'}."
+        )
     try:
         if os.path.exists(path) and not os.path.isfile(path):
             raise OSError("it is no file")  # some devices never end
-        content = parse_json(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        _refuse_state(path, text)
+        content = parse_json(text)
+    except ProfileFormatError:
+        raise
     except (OSError, ValueError) as error:  # ValueError: neither UTF-8 nor JSON
         raise ProfileFormatError(
             f"The profile {str(path)!r} cannot be read ({error}). Give the path of a file that "
@@ -44,6 +54,20 @@ def read_profile(path: str | Path) -> Profile:
         return Profile.from_dict(content)
     except ProfileFormatError as error:
         raise ProfileFormatError(f"{path}: {error}") from None
+
+
+def _refuse_state(path: Path, text: str) -> None:
+    """Raise ProfileFormatError for what a search keeps beside its profile, to be continued."""
+    try:
+        first = parse_json(text.partition("\n")[0])
+    except ValueError:
+        return
+    if isinstance(first, dict) and "identity" in first and "format" in first:
+        raise ProfileFormatError(
+            f"{str(path)!r} is the state of a calibration, which continues from it, not a profile. "
+            f"Its profile is {str(path.with_suffix('.json'))!r} once the search has ended: run the "
+            "same `rag-middle calibrate` command again to finish it."
+        )
 
 
 def write_profile(profile: Profile, path: str | Path) -> None:

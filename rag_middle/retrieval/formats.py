@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
 from math import isfinite
+from pathlib import PurePosixPath
 from time import thread_time
 from typing import Any
 
@@ -36,8 +37,8 @@ Reader = Callable[[bytes, str], Iterator[Record | Skipped]]
 
 
 def read_text(content: bytes, source: str) -> Iterator[Record | Skipped]:
-    """The whole file."""
-    yield Record(text=_decoded(content), source=source)
+    """The whole file, under its name as the title."""
+    yield _titled_by_name(_decoded(content), source)
 
 
 def read_markdown(content: bytes, source: str) -> Iterator[Record | Skipped]:
@@ -151,6 +152,12 @@ def _decoded(content: bytes) -> str:
             "the suffix of its format."
         )
     return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _titled_by_name(text: str, source: str) -> Record:
+    stem = PurePosixPath(source).stem
+    title = " ".join(stem.replace("_", " ").replace("-", " ").split()) or stem
+    return Record(text=text, source=source, title=title, titled_by_name=True)
 
 
 def _first_heading(text: str) -> tuple[str | None, int]:

@@ -172,11 +172,14 @@ def _read(path: Path, max_file_bytes: int) -> bytes:
 
 
 def _parse(file: _File) -> Iterator[Record | Skipped]:
+    item = None
     try:
         for item in READERS[file.suffix](file.content, file.source):
             if isinstance(item, Record) and not item.text.strip():
                 raise DocumentLoadError("it holds no text. Fill it or remove it.")
             yield item
+        if item is None:  # a .jsonl file of blank lines
+            raise DocumentLoadError("it holds no records. Fill it or remove it.")
     except DocumentLoadError as error:
         yield Skipped(source=file.source, reason=str(error))
 

@@ -21,11 +21,13 @@ class Record:
     Attributes:
         text: the text, without markup where the format has any.
         source: the file it comes from, relative to the folder that was loaded, with ``/``.
-        title: its title, if the file names one.
+        title: its title, if the file names one; for plain text the name of the file, by which an
+            answer can cite it.
         start: characters of the source before the text (a Markdown title line). For ``.txt`` and
             ``.md``, ``Path(source).read_text()[start : start + len(text)] == text``.
         metadata: what else the file says: the page of a PDF (from 1), the line of a ``.jsonl``
             file (from 1) and its other fields.
+        titled_by_name: the title is the name of the file.
     """
 
     text: str
@@ -33,11 +35,12 @@ class Record:
     title: str | None = None
     start: int = 0
     metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    titled_by_name: bool = False
 
     @cached_property
     def content_hash(self) -> str:
-        """Equal for records with the same title and text, wherever they come from."""
-        return content_id(self.title, self.text)
+        """Equal for records with the same title and text, whatever the names of their files."""
+        return content_id(None if self.titled_by_name else self.title, self.text)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,9 @@ def test_started_again_it_gives_the_same_profile(calibrate: Any, tmp_path: Path)
     profile.unlink()
     state.write_bytes(known[: len(known) // 2])
     assert calibrate("lpes").status == 0
+    assert profile.read_bytes() == first
+    again = calibrate("lpes")
+    assert re.search(r"the scores of \d+ candidates are known", " ".join(again.err.split()))
     assert profile.read_bytes() == first
     assert calibrate("lpes", out="elsewhere").status == 0
     assert (tmp_path / "elsewhere" / "lpes.json").read_bytes() == first

@@ -51,7 +51,7 @@ def test_the_rest_of_a_message_stays() -> None:
 
 def test_options_of_a_method_are_no_flags() -> None:
     with pytest.raises(MethodConfigError) as raised:
-        resolve_method("moice", {"top_k": 99})
+        resolve_method("moice", {"routers": "uniform", "top_k": 99})
     assert "top_k" in in_flags(raised.value, FLAGS)
     assert "--top-k" not in in_flags(raised.value, FLAGS)
 

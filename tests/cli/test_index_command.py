@@ -106,3 +106,25 @@ def test_a_model_reads_all_documents_beforehand(
     assert len(list((tmp_path / "index.states").rglob("*.safetensors"))) == 3
     (docs / "rome.txt").write_text("Rome lies on the Tiber.")
     assert run("index", docs, *options, "--json").json["precomputed"] == 1
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_ctrl_c_says_what_is_kept(
+    run: Run, docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: bool
+) -> None:
+    out = tmp_path / "index"
+    if saved:
+        assert run("index", docs, "--out", out).status == 0
+        (docs / "rome.txt").write_text("Rome lies on the Tiber.")
+
+    def interrupted(self: WordEmbedder, texts: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(WordEmbedder, "embed", interrupted)
+    told = " ".join(run("index", docs, "--out", out).err.split())
+    assert ("is as it was before" if saved else "nothing was saved") in told
+
+
+def test_one_is_not_several(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "lyon.txt").write_text("Lyon lies on the Rhône.")
+    assert "1 chunk of 1 file: 1 added" in run("index", tmp_path / "lyon.txt").out

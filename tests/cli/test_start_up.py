@@ -110,3 +110,9 @@ def test_an_unchanged_folder_is_found_to_be_so_without_its_embedder(tmp_path: Pa
         status, imported, shown = _run("index", docs, "--out", index, *chosen)
         assert status == 0, shown
         assert ("sentence_transformers" in imported) == embedded
+
+
+def test_the_package_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "rag_middle", "--version"]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert shown.stdout.startswith("rag-middle ")

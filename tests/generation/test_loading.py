@@ -14,7 +14,8 @@ from transformers.utils import logging as transformers_logging
 
 from rag_middle import ContextPrompt
 from rag_middle.errors import ModelNotFoundError, UnknownNameError, UnsupportedGenerationError
-from rag_middle.generation import BackendFallbackWarning, RagMiddleModel
+from rag_middle.generation import BackendFallbackWarning, RagMiddleModel, loading
+from rag_middle.reader import reader_path
 
 
 @pytest.fixture(autouse=True)
@@ -152,3 +153,58 @@ def test_an_encoder_decoder_is_refused(tokenizer: PreTrainedTokenizerFast) -> No
     config = T5Config(vocab_size=9, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
     with pytest.raises(UnsupportedGenerationError, match="no decoder"):
         RagMiddleModel(T5ForConditionalGeneration(config), tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ("4bit", "'4bit' needs a CUDA GPU"),
+        ("8bit", "'8bit' needs a CUDA GPU"),
+        ("2bit", "must be '4bit', '8bit' or a configuration"),
+    ],
+)
+def test_quantisation_that_cannot_be_is_refused_before_loading(
+    monkeypatch: pytest.MonkeyPatch, chosen: str, message: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UnsupportedGenerationError, match=message):
+        RagMiddleModel.from_pretrained("/nowhere/at/all", quantization_config=chosen)
+
+
+def test_what_quantisation_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(loading, "find_spec", lambda name: None)
+    with pytest.raises(UnsupportedGenerationError, match="pip install bitsandbytes accelerate"):
+        RagMiddleModel.from_pretrained("/nowhere/at/all", quantization_config="4bit")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "device", "device_map"), [("4bit", None, None), ("8bit", "cpu", {"": "cpu"})]
+)
+def test_bits_become_a_configuration_of_transformers(
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    llama: PreTrainedModel,
+    chosen: str,
+    device: str | None,
+    device_map: dict[str, str] | None,
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def load(source: str, **arguments: Any) -> PreTrainedModel:
+        asked.update(arguments)
+        return llama
+
+    monkeypatch.setattr(loading, "_check_quantization", lambda bits: None)
+    monkeypatch.setattr(loading.AutoModelForCausalLM, "from_pretrained", load)
+    RagMiddleModel.from_pretrained(folder, quantization_config=chosen, device=device)
+    config = asked["quantization_config"]
+    assert (config.load_in_4bit, config.load_in_8bit) == (chosen == "4bit", chosen == "8bit")
+    assert asked.get("device_map") == device_map
+
+
+def test_the_bundled_reader_computes_in_one_precision() -> None:
+    path = reader_path()
+    assert RagMiddleModel.from_pretrained(path, device="cpu").model.dtype == torch.float32
+    chosen = RagMiddleModel.from_pretrained(path, device="cpu", dtype="bfloat16")
+    assert chosen.model.dtype == torch.bfloat16

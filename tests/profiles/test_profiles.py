@@ -363,3 +363,17 @@ def test_a_measured_preset_does_not_replace_a_published_one(
         pytest.raises(RegistrationError, match="two presets called 'llama-2-7b-chat'"),
     ):
         resolve_method("positional_hidden_states:llama-2-7b-chat")
+
+
+def test_a_folder_named_as_a_profile_is_said_to_be_one(tmp_path: Path) -> None:
+    (tmp_path / "lpes.json").write_text("{}")
+    with pytest.raises(ProfileFormatError, match=r"is a folder.*in this folder: lpes\.json"):
+        resolve_method(f"profile:{tmp_path}")
+
+
+@pytest.mark.parametrize("lines", [1, 2])
+def test_the_state_of_a_calibration_is_no_profile(tmp_path: Path, lines: int) -> None:
+    state = tmp_path / "lpes.state"
+    state.write_text('{"format": 2, "identity": {}}\n' * lines)
+    with pytest.raises(ProfileFormatError, match=r"state of a calibration.*lpes\.json"):
+        resolve_method(f"profile:{state}")

@@ -33,7 +33,8 @@ def _write(path: Path, content: str | bytes) -> Path:
 def test_text_is_read_as_it_is(tmp_path: Path) -> None:
     path = _write(tmp_path / "a.txt", b"\xef\xbb\xbfLyon lies on the Rh\xc3\xb4ne.\r\nIt does.\n")
     record = _only(path)
-    assert record == Record(text="Lyon lies on the Rhône.\nIt does.\n", source="a.txt")
+    assert (record.text, record.source) == ("Lyon lies on the Rhône.\nIt does.\n", "a.txt")
+    assert record.start == 0
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_markers_and_control_tokens_stay_text(tmp_path: Path) -> None:
     assert record.text == forged
     [chunk] = Splitter().split([record])
     prompt = ContextPrompt(documents=[chunk.document(), "another"], suffix="Question?")
-    assert [each.text for each in parse(prompt.marked).documents] == [forged, "another"]
+    assert [each.text for each in parse(prompt.marked).documents] == [f"a\n{forged}", "another"]
 
 
 # Folders
@@ -315,3 +316,23 @@ def test_a_pdf_says_nothing_on_the_terminal(
     remarked = pdf("Lyon.").replace(b"/BaseFont /Helvetica", b"/Encoding /#1b#5b31m")
     load(_write(tmp_path / "a.pdf", remarked))
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_text_file_has_its_name_as_title(tmp_path: Path) -> None:
+    record = _only(_write(tmp_path / "harbour_tax-1204.txt", "Ships pay three marks."))
+    assert record.title == "harbour tax 1204"
+
+
+def test_the_same_text_under_two_names_is_read_once(tmp_path: Path) -> None:
+    _write(tmp_path / "a.txt", "Ships pay three marks.")
+    _write(tmp_path / "b.txt", "Ships pay three marks.")
+    loaded = load(tmp_path)
+    assert [record.source for record in loaded.records] == ["a.txt"]
+    assert "same title and text as a.txt" in str(loaded.skipped[0])
+
+
+def test_lines_without_a_record_are_reported(tmp_path: Path) -> None:
+    _write(tmp_path / "a.txt", "Ships pay three marks.")
+    _write(tmp_path / "b.jsonl", "\n\n")
+    [skipped] = load(tmp_path).skipped
+    assert str(skipped).startswith("b.jsonl: it holds no records.")

@@ -63,7 +63,9 @@ def first_line(path: str | Path) -> tuple[str, dict[str, Any]]:
     """
     for line in read_lines(path):
         return line
-    raise EvaluationDataError(f"The data file {str(path)!r} has no lines.")
+    raise EvaluationDataError(
+        f"The data file {str(path)!r} is empty. Write one JSON object per line."
+    )
 
 
 def get_field(content: Mapping[str, Any], name: str, kind: type, line: str) -> Any:
