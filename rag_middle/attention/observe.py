@@ -56,7 +56,8 @@ def last_token_attention(model: PreTrainedModel, input_ids: Tensor, asked_by: st
         handle_attention({**handlers_in_force(), **observers}),
     ):
         model(input_ids=input_ids, use_cache=False)
-    return torch.stack([observer.seen for observer in observers.values()])
+    # Fetched when all is computed: a copy in every layer would wait for the device there.
+    return torch.stack([observer.seen.cpu() for observer in observers.values()])
 
 
 class _Observer:
@@ -69,5 +70,5 @@ class _Observer:
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
         sinks: Tensor | None = call.options.get("s_aux")
         last = call.query[:, :, -1:]
-        self.seen = last_rows_attention(last, call.key, self._traits, sinks=sinks)[0, :, 0].cpu()
+        self.seen = last_rows_attention(last, call.key, self._traits, sinks=sinks)[0, :, 0]
         return base_attention(call)

@@ -183,5 +183,9 @@ class Request:
         return [of_row[row] for row in sorted(of_row)]
 
     def paddings(self, device: torch.device) -> Tensor:
-        """Left padding of every batch row, `[b]`."""
-        return torch.tensor([padding for padding, _ in self.row_layouts()], device=device)
+        """Left padding of every batch row, `[b]`; sent to a device once."""
+
+        def make() -> Tensor:
+            return torch.tensor([padding for padding, _ in self.row_layouts()], device=device)
+
+        return self.shared(("paddings", device), make)

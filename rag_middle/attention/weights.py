@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rag_middle.attention.request import Request
+from rag_middle.attention.request import Request, join_rows
 from rag_middle.attention.seam import AttentionCall, backend_name, base_attention
 from rag_middle.attention.traits import LayerTraits
-from rag_middle.ops.lse import attention_with_lse, logsumexp_rows
+from rag_middle.ops.flash import Attended, flash_last, flash_window
+from rag_middle.ops.lse import logsumexp_rows
+from rag_middle.ops.scores import as_factor, products
 
 __all__ = ["ModelAttention", "attention_scores", "last_rows_attention"]
 
@@ -32,15 +34,16 @@ class ModelAttention:
         """Attention of the last prompt token over the prompt, averaged over heads, `[b, width]`."""
         last = self._request.width - 1
         query, key = call.query[:, :, last : last + 1], call.key[:, :, : last + 1]
-        first = self._request.paddings(query.device)
+        padded = any(group.padding for group in self._request.groups)
+        first = self._request.paddings(query.device) if padded else None
         return last_rows_attention(query, key, self._traits, padding=first)[:, :, 0].mean(1)
 
     def attend_and_weigh(self, call: AttentionCall, columns: Tensor) -> tuple[Tensor, Tensor]:
-        """Output `[b, n, h, dv]` of a whole prompt, and what every query gives to one key.
+        """Output `[b, n, h, dv]` of a whole prompt, and what every query gives to the first key.
 
         Args:
             call: that begins the prompt, with all keys and values.
-            columns: of the key, one for each row, `[b]`, not in its padding.
+            columns: of every row's first token, `[b]`.
 
         Returns:
             The output, and the weights `[b, h, n]` in float32. Those of padding mean nothing.
@@ -51,14 +54,17 @@ class ModelAttention:
             # Advanced indices around a slice come out first: [b, h, n].
             return output, weights[rows, :, :, columns].float()
         assert lse is not None
-        n = call.query.shape[2]
+        n, window = call.query.shape[2], self._traits.sliding_window
         score = attention_scores(call.query, call.key[rows, :, columns][:, :, None], self._traits)
+        # Padding does not see the key: its score is not in the sum.
+        share = torch.exp((score[..., 0] - lse).clamp(max=0.0))
+        padded = any(group.padding for group in self._request.groups)
+        if not padded and window is None:
+            return output, share
         distance = torch.arange(n, device=columns.device)[None, :] - columns[:, None]
         visible = distance >= 0
-        if self._traits.sliding_window is not None:
-            visible = visible & (distance < self._traits.sliding_window)
-        # Left of the column there are keys that do not see it; their scores are not in the sum.
-        share = torch.exp((score[..., 0] - lse).clamp(max=0.0))
+        if window is not None:
+            visible = visible & (distance < window)
         return output, share * visible[:, None].float()
 
     def attend_with_lse(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
@@ -71,21 +77,12 @@ class ModelAttention:
         self, call: AttentionCall, *, want_weights: bool
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Output, then weights `[b, h, n, n]` where they come for nothing, or the log-sum-exp."""
-        traits = self._traits
-        query, key = call.query, call.key[:, :, : call.query.shape[2]]
-        # sdpa on CPU gives the log-sum-exp for free; its kernel knows no soft-capping nor sinks.
-        plain = traits.softcap is None and not traits.sinks
-        if (
-            backend_name(call.module) == "sdpa"
-            and plain
-            and query.device.type == "cpu"
-            and key.shape[2] == call.key.shape[2]
-            and query.shape[-1] == call.value.shape[-1]
-        ):
-            output, lse = attention_with_lse(
-                query, key, call.value, mask=call.mask, scale=traits.score_scale
-            )
-            return output.transpose(1, 2), None, lse
+        traits, n = self._traits, call.query.shape[2]
+        query, key = call.query, call.key[:, :, :n]
+        # Eager attention makes the matrix anyway; no fused kernel knows soft-capping or sinks.
+        if backend_name(call.module) != "eager" and traits.softcap is None and not traits.sinks:
+            output, lse = self._fused(query, key, call.value[:, :, :n])
+            return output, None, lse
         output, weights = base_attention(call)
         if want_weights and weights is not None and weights.shape[-1] == call.key.shape[2]:
             return output, weights, None
@@ -100,6 +97,25 @@ class ModelAttention:
             padding=self._request.paddings(query.device),
         )
         return output, None, lse
+
+    def _fused(self, query: Tensor, key: Tensor, value: Tensor) -> Attended:
+        """Output `[b, n, h, dv]` and log-sum-exp of a prompt, zero in the padding: no masks."""
+        groups, window, scale = (
+            self._request.groups,
+            self._traits.sliding_window,
+            self._traits.score_scale,
+        )
+        outputs, sums = [], []
+        for group in groups:
+            q, k, v = (group.take(x)[:, :, group.padding :] for x in (query, key, value))
+            if window is None:
+                out, lse = flash_last(q, k, v, scale=scale)
+            else:
+                out, lse = flash_window(q, k, v, window, scale=scale)
+            outputs.append(out)
+            sums.append(lse[..., None])
+        whole = join_rows(groups, outputs).transpose(1, 2)
+        return Attended(whole, join_rows(groups, sums)[..., 0])
 
 
 def last_rows_attention(
@@ -123,15 +139,17 @@ def last_rows_attention(
         `[b, h, m, n]` in float32: keep `m` small.
     """
     m, n = query.shape[2], key.shape[2]
-    columns = torch.arange(n, device=key.device)
-    distance = columns[n - m :, None] - columns[None, :]
-    hidden = distance < 0
-    if traits.sliding_window is not None:
-        hidden = hidden | (distance >= traits.sliding_window)
-    hidden = hidden[None, None]
-    if padding is not None:
-        hidden = hidden | (columns[None, :] < padding[:, None])[:, None, None]
-    scores = attention_scores(query, key, traits).masked_fill(hidden, -torch.inf)
+    scores = attention_scores(query, key, traits)
+    if m > 1 or traits.sliding_window is not None or padding is not None:
+        columns = torch.arange(n, device=key.device)
+        distance = columns[n - m :, None] - columns[None, :]
+        hidden = distance < 0
+        if traits.sliding_window is not None:
+            hidden = hidden | (distance >= traits.sliding_window)
+        hidden = hidden[None, None]
+        if padding is not None:
+            hidden = hidden | (columns[None, :] < padding[:, None])[:, None, None]
+        scores = scores.masked_fill(hidden, -torch.inf)
     if sinks is not None:
         extra = sinks.float()[None, :, None, None].expand(*scores.shape[:3], 1)
         scores = torch.cat((scores, extra), dim=-1)
@@ -142,7 +160,7 @@ def attention_scores(query: Tensor, key: Tensor, traits: LayerTraits) -> Tensor:
     """Scores `[b, h, m, n]` in float32 of queries `[b, h, m, d]` and keys `[b, g, n, d]`."""
     b, h, m, d = query.shape
     g, n = key.shape[1], key.shape[2]
-    grouped = query.float().reshape(b, g, -1, d)
-    score = torch.matmul(grouped, key.float().transpose(-1, -2)).view(b, h, m, n)
+    grouped = as_factor(query.reshape(b * g, -1, d))
+    score = products(grouped, as_factor(key.reshape(b * g, n, d))).view(b, h, m, n)
     score = score * traits.score_scale
     return score if traits.softcap is None else traits.softcap * torch.tanh(score / traits.softcap)

@@ -201,15 +201,18 @@ def _operation(
         query, key, value = inputs[:3]
         # [b, n, h, d] in the one that takes a window, [b, h, n, d] in the others.
         varied = name == "_flash_attention_forward"
-        heads, rows, columns = (
-            query.shape[1 + varied],
-            query.shape[2 - varied],
-            key.shape[2 - varied],
-        )
-        window = kwargs.get("window_size_left")
+        texts, batch = 1, query.shape[0]
+        if (
+            query.ndim == 3
+        ):  # texts end to end, taken to be of one length: `bounds` holds no numbers
+            texts, batch = args[3].numel() - 1, 1
+            query, key, value = (x[None] for x in (query, key, value))
+        heads = query.shape[1 + varied]
+        rows, columns = (-(-x.shape[2 - varied] // texts) for x in (query, key))
         causal = args[8] if varied else args[6 if name == _EFFICIENT else 4]
-        pairs = _pairs(rows, columns, causal=causal, window=window)
-        flops = 2 * query.shape[0] * heads * pairs * (query.shape[-1] + value.shape[-1])
+        window = kwargs.get("window_size_left")
+        pairs = texts * _pairs(rows, columns, causal=causal, window=window)
+        flops = 2 * batch * heads * pairs * (query.shape[-1] + value.shape[-1])
         kind = "attention" if query.dtype in _HALF else "single"
         return Operation(name, kind, flops, sum(map(_touched, [*inputs, outputs[0]])), launches)
     return Operation(name, "memory", 0, moved, launches)

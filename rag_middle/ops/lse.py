@@ -1,4 +1,4 @@
-"""Attention together with the log-sum-exp of its scores.
+"""The log-sum-exp of attention scores where no fused kernel returns it.
 
 The log-sum-exp turns one score into one attention weight, ``a_ij = exp(s_ij - lse_i)``, without
 the matrix of all weights.
@@ -8,43 +8,13 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
-__all__ = ["attention_with_lse", "logsumexp_rows"]
+from rag_middle.ops.scores import as_factor, products
+
+__all__ = ["logsumexp_rows"]
 
 #: Elements of a block of scores held at once.
 _BLOCK_ELEMENTS = 1 << 22
-
-
-def attention_with_lse(
-    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Causal (or masked) attention and its log-sum-exp, in one pass over the keys on CPU.
-
-    Args:
-        query: `[b, h, n, d]`.
-        key: `[b, g, n, d]`.
-        value: `[b, g, n, d]`.
-        mask: ``None`` for causal, else boolean (true: visible) or additive `[b, 1, n, n]`.
-        scale: factor on the scores.
-
-    Returns:
-        Output `[b, h, n, d]` and log-sum-exp `[b, h, n]` in float32.
-    """
-    on_cpu = query.device.type == "cpu" and query.shape[-1] == value.shape[-1]
-    if on_cpu:
-        if mask is not None and mask.dtype == torch.bool:
-            # A finite minimum: rows of padding see nothing and must not become nan.
-            lowest = torch.finfo(query.dtype).min
-            mask = torch.zeros(mask.shape, dtype=query.dtype).masked_fill_(~mask, lowest)
-        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            query, key, value, 0.0, mask is None, attn_mask=mask, scale=scale
-        )
-        return out, lse.float()
-    out = scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=True
-    )
-    return out, logsumexp_rows(query, key, mask=mask, scale=scale)
 
 
 def logsumexp_rows(
@@ -63,7 +33,7 @@ def logsumexp_rows(
     Args:
         query: `[b, h, n, d]`.
         key: `[b, g, n, d]`, the same tokens.
-        mask: as in `attention_with_lse`; ``None`` or `[b, n]` means causal.
+        mask: boolean (true: visible) or additive `[b, 1, n, n]`; ``None`` or `[b, n]` means causal.
         scale: factor on the scores.
         softcap: scores become ``softcap * tanh(score / softcap)``.
         sinks: learned extra score per head `[h]`.
@@ -75,19 +45,19 @@ def logsumexp_rows(
     """
     b, h, n, d = query.shape
     g = key.shape[1]
-    grouped = query.float().reshape(b, g, h // g, n, d)
-    keys = key.float().transpose(-1, -2)[:, :, None]
+    grouped = as_factor(query.reshape(b * g, h // g, n, d))
+    keys = as_factor(key.reshape(b * g, n, d))
     columns = torch.arange(n, device=query.device)
     full_mask = mask if mask is not None and mask.ndim == 4 else None
     rows_per_block = max(1, _BLOCK_ELEMENTS // (b * h * n))
     parts = []
     for start in range(0, n, rows_per_block):
         stop = min(n, start + rows_per_block)
-        scores = torch.matmul(grouped[..., start:stop, :], keys[..., :stop]) * scale
-        scores = scores.view(b, h, stop - start, stop)
+        rows = grouped[:, :, start:stop].flatten(1, 2)
+        scores = products(rows, keys[:, :stop]).view(b, h, stop - start, stop) * scale
         if softcap is not None:
             scores = softcap * torch.tanh(scores / softcap)
-        rows = columns[start:stop, None]
+        row = columns[start:stop, None]
         if full_mask is not None:
             block = full_mask[:, :, start:stop, :stop]
             if block.dtype == torch.bool:
@@ -95,9 +65,9 @@ def logsumexp_rows(
             else:
                 scores = scores + block
         else:
-            hidden = columns[None, :stop] > rows
+            hidden = columns[None, :stop] > row
             if window is not None:
-                hidden = hidden | (rows - columns[None, :stop] >= window)
+                hidden = hidden | (row - columns[None, :stop] >= window)
             if padding is not None:
                 hidden = hidden[None] | (columns[None, None, :stop] < padding[:, None, None])
                 hidden = hidden[:, None]

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["ScoreRule", "Scratch", "row_chunks", "scores_at_once", "softmax_", "spans_of"]
+__all__ = [
+    "ScoreRule",
+    "Scratch",
+    "as_factor",
+    "products",
+    "row_chunks",
+    "scores_at_once",
+    "softmax_",
+    "spans_of",
+]
 
 # Scores alive at once. On CPU 2 MiB of floats per thread, which stay in its cache from the product
 # through the softmax to the next product; elsewhere enough to keep a large device busy.
@@ -63,6 +72,23 @@ def row_chunks(start: int, end: int, row_elements: int, alive: int) -> Iterator[
             start + (end - start) * index // count,
             start + (end - start) * (index + 1) // count,
         )
+
+
+def as_factor(x: Tensor) -> Tensor:
+    """`x` as `products` takes it.
+
+    Half precision stays where the device sums products of it in float32. A CPU's matrix product
+    rounds the sums, and rounded scores would move weights by more than rounded inputs do.
+    """
+    sums_exactly = x.device.type in ("cuda", "meta") and torch.version.hip is None
+    return x if sums_exactly else x.float()
+
+
+def products(q: Tensor, keys: Tensor) -> Tensor:
+    """Dot products `[b, m, n]` in float32 of `[b, m, d]` and `[b, n, d]`, from `as_factor`."""
+    if q.dtype == torch.float32:
+        return torch.bmm(q, keys.transpose(1, 2))
+    return torch.bmm(q, keys.transpose(1, 2), out_dtype=torch.float32)
 
 
 class Scratch:

@@ -16,7 +16,7 @@ from torch import Tensor
 from rag_middle.attention import AttentionContext, Layer, LayerChange, LayerHandler, Request
 from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
-from rag_middle.methods.siw.areas import document_density
+from rag_middle.methods.siw.areas import DocumentTokens, document_density
 
 __all__ = ["InitialTokenScaling", "OnlineAreas"]
 
@@ -28,8 +28,8 @@ class _Scaling(LayerChange):
         return _Handler(self)
 
     @abstractmethod
-    def by_document(self, context: AttentionContext) -> list[Tensor]:
-        """One factor per document, float32 `[D]`, for every batch row."""
+    def token_factors(self, context: AttentionContext) -> Tensor:
+        """Factor of every token, `[b, n]` in float32; 1 outside the documents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,14 +51,20 @@ class InitialTokenScaling(_Scaling):
                     f"{len(factors)} factors: give one factor per document."
                 )
 
-    def by_document(self, context: AttentionContext) -> list[Tensor]:
-        query = context.call.query
-        repeats = query.shape[0] // len(self.factors)
-        by_prompt = [
-            torch.tensor(factors, dtype=torch.float32, device=query.device)
-            for factors in self.factors
-        ]
-        return [by_prompt[row // repeats] for row in range(query.shape[0])]
+    def token_factors(self, context: AttentionContext) -> Tensor:
+        query, request = context.call.query, context.layer.request
+        n, device = query.shape[2], query.device
+
+        def make() -> Tensor:
+            repeats = query.shape[0] // len(self.factors)
+            of_rows = [
+                torch.tensor(self.factors[row // repeats], dtype=torch.float32)
+                for row in range(query.shape[0])
+            ]
+            return _of_tokens(of_rows, request, n, torch.device("cpu")).to(device)
+
+        # Layers with the same factors share them: every copy to a GPU waits for it.
+        return request.shared(("siw factors", self, n, device), make)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,18 +81,16 @@ class OnlineAreas(_Scaling):
     alpha_sparse: float
     top_share: float
 
-    def by_document(self, context: AttentionContext) -> list[Tensor]:
+    def token_factors(self, context: AttentionContext) -> Tensor:
         attention = context.attention.last_token_weights(context.call)
-        densities = [
-            document_density(attention[row, padding:], layout, self.top_share)
-            if layout.documents
-            else attention.new_zeros(0)
-            for row, (padding, layout) in enumerate(context.layer.request.row_layouts())
-        ]
-        return [
-            1.0 + (self.alpha_dense - 1) * (density > 0) + (self.alpha_sparse - 1) * (density < 0)
-            for density in densities
-        ]
+        request, query = context.layer.request, context.call.query
+        dense, sparse = self.alpha_dense - 1, self.alpha_sparse - 1
+        of_rows = []
+        for row, (padding, layout) in enumerate(request.row_layouts()):
+            tokens = _document_tokens(request, layout, attention.device)
+            density = document_density(attention[row, padding:], layout, self.top_share, tokens)
+            of_rows.append(1.0 + dense * (density > 0) + sparse * (density < 0))
+        return _of_tokens(of_rows, request, query.shape[2], query.device)
 
 
 class _Handler(LayerHandler):
@@ -99,7 +103,7 @@ class _Handler(LayerHandler):
         context.store()
         call, request = context.call, context.layer.request
         first = request.paddings(call.query.device)  # [b], column of each row's initial token
-        factors = _token_factors(self._scaling.by_document(context), request, call.query.shape[2])
+        factors = self._scaling.token_factors(context)
         output, weight = context.attention.attend_and_weigh(call, first)
         return _reweighted(output, weight, call.value, factors, first), None
 
@@ -123,16 +127,22 @@ def _reweighted(
     return output + step[..., None] * value[:, None]
 
 
-def _token_factors(by_document: list[Tensor], request: Request, n: int) -> Tensor:
-    """Factor of every token, `[b, n]` in float32; 1 outside the documents."""
-    rows = []
-    for factors, (padding, layout) in zip(by_document, request.row_layouts(), strict=True):
-        row = factors.new_ones(n, dtype=torch.float32)
+def _of_tokens(of_rows: list[Tensor], request: Request, n: int, device: torch.device) -> Tensor:
+    """Factor of every token, `[b, n]`, from one for each document of a row, float32 `[D]`."""
+    whole = torch.ones(len(of_rows), n, device=device)
+    for row, (factors, (padding, layout)) in enumerate(
+        zip(of_rows, request.row_layouts(), strict=True)
+    ):
         if layout.documents:
-            lengths = torch.tensor(layout.document_lengths, device=factors.device)
-            start = padding + layout.prefix_tokens
-            row[start : start + layout.document_tokens] = factors.repeat_interleave(
-                lengths, output_size=layout.document_tokens
-            )
-        rows.append(row)
-    return torch.stack(rows)
+            start, end = padding + layout.prefix_tokens, padding + layout.suffix_start
+            whole[row, start:end] = factors[_document_tokens(request, layout, device).document_of]
+    return whole
+
+
+def _document_tokens(
+    request: Request, layout: PromptLayout, device: torch.device
+) -> DocumentTokens:
+    """Made once per request."""
+    return request.shared(
+        ("document tokens", layout, device), lambda: DocumentTokens.of(layout, device)
+    )
