@@ -113,7 +113,7 @@ def index(
         name = embedder or DEFAULT_EMBEDDER
         folder = default_index_folder(path, embedder=name) if out is None else out
         splitter = None if chunk_size is None else _splitter(len, chunk_size)
-        wanted = {"kind": kind.value, "max_file_bytes": max_file_mib * 2**20}
+        wanted: dict[str, Any] = {"kind": kind.value, "max_file_bytes": max_file_mib * 2**20}
         built = None
         if precompute is not None:
             _check_model(precompute, loading)
