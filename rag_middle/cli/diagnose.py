@@ -155,14 +155,14 @@ def diagnose(
             check_readable(data, "data file", "a file of JSON lines", EvaluationDataError)
         from rag_middle.evaluation import Measurement, check_measurement, write_report
         from rag_middle.evaluation import diagnose as run_diagnosis
-        from rag_middle.evaluation.charts import chart_library
+        from rag_middle.evaluation.charts import require_library
         from rag_middle.evaluation.diagnosis import require_gold_documents
         from rag_middle.evaluation.plots import new_figure
         from rag_middle.evaluation.terminal import show_diagnosis
 
         # Without matplotlib and vl-convert there is no report: say so before an hour is spent.
         new_figure()
-        chart_library()
+        require_library()
         measurement = Measurement(
             limit=limit,
             positions=positions,

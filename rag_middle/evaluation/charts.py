@@ -25,6 +25,7 @@ __all__ = [
     "gap_chart",
     "line_chart",
     "position_chart",
+    "require_library",
     "scatter_chart",
 ]
 
@@ -75,7 +76,7 @@ class Chart:
         """Without interaction, for where no script runs."""
         spec = copy.deepcopy(dict(self.spec))
         spec["width"] = _STATIC_WIDTH
-        return str(_vl_convert().vegalite_to_svg(spec, vl_version=_VEGA_LITE))
+        return str(require_library().vegalite_to_svg(spec, vl_version=_VEGA_LITE))
 
 
 @cache
@@ -85,13 +86,18 @@ def chart_library() -> str:
     Raises:
         MissingExtraError: vl-convert is not installed.
     """
-    script = _vl_convert().javascript_bundle(
+    script = require_library().javascript_bundle(
         snippet="window.vegaEmbed = vegaEmbed;", vl_version=_VEGA_LITE
     )
     return str(script).replace("</script", "<\\/script")
 
 
-def _vl_convert() -> Any:
+def require_library() -> Any:
+    """The package vl-convert.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
     try:
         import vl_convert
     except ModuleNotFoundError as error:
