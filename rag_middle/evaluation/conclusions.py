@@ -112,7 +112,8 @@ class Attempts:
         calibratable: methods with a search that the model can take, less those that were tried
             here without helping or with parameters fitted to the model, and those that an earlier
             calibration rejected.
-        fitted: profiles fitted to this model that were not tried here, by method.
+        fitted: parameters fitted to this model that were not tried here, as ``--methods`` takes
+            them, by method.
     """
 
     all_asked: bool = False
@@ -386,15 +387,15 @@ def _look_at_answers(at: _Situation) -> str:
 def _try_fitted(at: _Situation) -> str:
     if not at.attempts.fitted:
         return ""
-    profiles = ",".join(f"profile:{path}" for path in at.attempts.fitted.values())
     return (
         f"Parameters of {', '.join(at.attempts.fitted)} are fitted to this model already; try "
-        f"them: `--methods {profiles}`."
+        f"them: `--methods {','.join(at.attempts.fitted.values())}`."
     )
 
 
 def _calibrate(at: _Situation) -> str:
-    if not at.attempts.calibratable:
+    level = at.recommendation.reason == "helps" and not at.advice  # nothing left to gain
+    if level or not at.attempts.calibratable:
         return ""
     first, *others = at.attempts.calibratable
     alternatives = f" (or {', '.join(others)})" if others else ""

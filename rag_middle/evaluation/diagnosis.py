@@ -233,13 +233,15 @@ def _attempts(
     # A method with a provenance has parameters from a profile.
     parts = [part for labelled in results.methods for part in labelled.method.parts]
     tried = {part.name for part in parts if part.provenance is not None}
+    presets = {preset.partition(":")[0]: preset for preset in fitted_presets(model)}
+    profiles = {
+        profile.method: f"profile:{path}" for path, profile in own.items() if profile.recommended
+    }
     fitted = {
-        profile.method: path
-        for path, profile in own.items()
-        if profile.recommended and profile.method not in tried
+        method: name for method, name in {**presets, **profiles}.items() if method not in tried
     }
     failed = {verdict.label for verdict in recommendation.verdicts if not verdict.helps}
-    done = {*tried, *failed, *(profile.method for profile in own.values())}
+    done = {*tried, *failed, *fitted, *(profile.method for profile in own.values())}
     limit = results.measurement.limit
     return Attempts(
         all_asked=limit is None or len(results.items) < limit,

@@ -174,9 +174,17 @@ def test_what_was_tried_is_not_advised_again() -> None:
     assert len(steps) == 1
     assert "`rag-middle calibrate --method lpes` (or siw)" in steps[0]
     assert next_steps(nothing_helps, "", Attempts()) == ()
-    fitted = Attempts(fitted={"lpes": "out/lpes.json"})
+    fitted = Attempts(fitted={"lpes": "profile:out/lpes.json"})
     [step] = next_steps(nothing_helps, "", fitted)
     assert "`--methods profile:out/lpes.json`" in step
+
+
+def test_nothing_is_to_be_calibrated_where_a_method_leaves_no_gap() -> None:
+    base, able = scores([90, 50, 90], 200), Attempts(calibratable=("lpes",))
+    helps = recommend({"none": base, "pine": level(85, 3, 200)}, ACCURACY)
+    assert helps.reason == "helps"
+    assert not any("calibrate" in step for step in next_steps(helps, "", able))
+    assert any("calibrate" in step for step in next_steps(helps, "Put them first.", able))
 
 
 def test_a_larger_limit_is_advised_only_where_there_are_more_questions() -> None:

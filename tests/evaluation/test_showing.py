@@ -59,9 +59,10 @@ def test_the_table_fits_a_terminal_and_cuts_no_name(diagnosis: Diagnosis) -> Non
 
 
 def test_commands_are_code_on_the_page_and_nothing_escapes(diagnosis: Diagnosis) -> None:
-    page = html_report(replace(diagnosis, notes=("Try `a <b>`, not <i>.",)))
+    texts = {"notes": ("Try `a <b>`, not <i>.",), "next_steps": ("Run `rag-middle calibrate`.",)}
+    page = html_report(replace(diagnosis, **texts))
     assert "<li>Try <code>a &lt;b&gt;</code>, not &lt;i&gt;.</li>" in page
-    assert "<code>rag-middle calibrate --method positional_hidden_states</code>" in page
+    assert "<code>rag-middle calibrate</code>" in page
     assert "`" not in page.partition("<script>")[0]
 
 
