@@ -255,6 +255,7 @@ def cost_chart(curves: PositionCurves, answer_time_ratios: Mapping[str, float]) 
         "field": "time",
         "type": "quantitative",
         "title": "Time of an answer (unmodified model: 1)",
+        "axis": {"tickCount": 6},
         "scale": {"zero": False, "padding": 24},
     }
     spec = {

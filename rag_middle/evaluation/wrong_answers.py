@@ -125,7 +125,7 @@ def shown_documents(gold: Document | None, others: Sequence[Document]) -> tuple[
     documents = ([] if gold is None else [gold]) + list(others)
     return tuple(
         ShownDocument(
-            title=document.title or document.id,
+            title=document.title,
             text=document.text
             if len(document.text) <= _MOST_CHARACTERS
             else f"{document.text[:_MOST_CHARACTERS]} […]",
