@@ -73,6 +73,7 @@ class Answerer:
         max_file_bytes: int | None = None,
         prompt_template: PromptTemplate | None = None,
         on_index: Callable[[Built], None] | None = None,
+        progress: Callable[[int, int], None] | None = None,
         **loading: Any,
     ) -> Answerer:
         """Load everything, and index the documents unless their index is there and up to date.
@@ -97,6 +98,8 @@ class Answerer:
             prompt_template: by default the one in the model's folder, if it has one, else
                 :data:`DEFAULT_TEMPLATE`.
             on_index: called with the result of indexing, before the model's weights are loaded.
+            progress: called with the texts embedded so far and all of them, while an embedder that
+                was not given as an object embeds them.
             loading: more arguments for ``RagMiddleModel.from_pretrained``. The default of
                 `document_cache` is the index's (``rag-middle index --precompute``), if there is
                 one.
@@ -142,6 +145,7 @@ class Answerer:
                 rebuild=rebuild,
                 device=None if device is None else str(device),
                 on_index=on_index,
+                progress=progress,
                 **settings,
             )
             states = existing_states(documents, index, index_folder)

@@ -53,6 +53,7 @@ def open_index(
     rebuild: bool,
     device: str | None,
     on_index: Callable[[Built], None] | None,
+    progress: Callable[[int, int], None] | None = None,
     **settings: Any,
 ) -> FaissIndex:
     """An index of the documents at `path`, or the saved index that `path` is.
@@ -64,10 +65,11 @@ def open_index(
         rebuild: replace a saved index.
         device: of an embedder that is named.
         on_index: called with the result, where documents were indexed.
+        progress: of an embedder that is named.
         settings: arguments of `build_index`; by default as in the saved index.
     """
     if embedder is None or isinstance(embedder, str | Path):
-        embedder = SentenceTransformerEmbedder(embedder, device=device)
+        embedder = SentenceTransformerEmbedder(embedder, device=device, progress=progress)
     if is_index_folder(Path(path)):
         if rebuild:
             raise RetrievalConfigError(

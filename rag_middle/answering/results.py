@@ -14,7 +14,8 @@ from rag_middle.generation.results import FinishReason, Timings, Usage
 
 __all__ = ["Answer", "AnswerStream", "AnswerTimings", "Source", "cites"]
 
-_LOCATION_FIELDS = ("start", "end", "page", "line")
+_LOCATION_FIELDS = ("start", "end", "page", "line", "first_line", "last_line")
+_SNIPPET = 90  # characters
 _PARENTHESES = re.compile(r"\(([^()]*)\)")
 
 
@@ -55,13 +56,36 @@ class Source:
     def place(self) -> Mapping[str, int]:
         """Its location in its file, as far as that is known.
 
-        ``start`` and ``end`` in characters, ``page`` of a PDF and ``line`` of a ``.jsonl`` file
-        from 1.
+        ``start`` and ``end`` in characters; from 1: ``page`` of a PDF, ``line`` of a ``.jsonl``
+        file, ``first_line`` and ``last_line`` of a text.
         """
         metadata = self.document.metadata
         return {
             name: metadata[name] for name in _LOCATION_FIELDS if type(metadata.get(name)) is int
         }
+
+    @property
+    def heading(self) -> str | None:
+        """The heading that it stands under in its file, where that has headings."""
+        heading = self.document.metadata.get("heading")
+        return heading if isinstance(heading, str) else None
+
+    @property
+    def where(self) -> str:
+        """Its file and what to look for there: ``guide.md, lines 12-40``; its id without a file."""
+        place = self.place
+        parts = [self.path or self.document.id or ""]
+        parts += [f"{name} {place[name]}" for name in ("page", "line") if name in place]
+        if "first_line" in place:
+            first, last = place["first_line"], place.get("last_line", place["first_line"])
+            parts.append(f"line {first}" if first == last else f"lines {first}-{last}")
+        return ", ".join(part for part in parts if part)
+
+    @property
+    def snippet(self) -> str:
+        """The beginning of its text, in a line."""
+        text = " ".join(self.document.text.split())
+        return text if len(text) <= _SNIPPET else f"{text[: _SNIPPET - 1].rstrip()}…"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values."""
@@ -70,6 +94,7 @@ class Source:
             "title": self.title,
             "path": self.path,
             **self.place,
+            "heading": self.heading,
             "score": self.score,
             "position": self.position,
             "cited": self.cited,

@@ -13,6 +13,7 @@ from rag_middle.cli.answers import show_facts
 from rag_middle.cli.checks import check_generation, check_method, check_readable
 from rag_middle.cli.console import console, print_text, printable, quiet_progress_bars, tell
 from rag_middle.cli.index import report_skipped, summary
+from rag_middle.cli.measuring import embedding_bar
 from rag_middle.cli.method_options import parse_method_options
 from rag_middle.cli.options import (
     GENERATION,
@@ -59,8 +60,8 @@ DocsOption = Annotated[
         "--docs",
         "-d",
         metavar="PATH",
-        help="File or folder: .txt .md .jsonl .html .pdf. It is indexed once; later only what has "
-        "changed.",
+        help="File or folder: .txt .md .rst .jsonl .html .pdf .docx. It is indexed once; later "
+        "only what has changed.",
         show_default=False,
         rich_help_panel=RETRIEVAL_PANEL,
     ),
@@ -202,17 +203,19 @@ def open_answerer(
             _tell_index(built, documents)
 
     quiet_progress_bars()
-    answerer = Answerer.over(
-        documents,
-        model=model,
-        method=method,
-        method_options=method_options,
-        index_folder=None if docs is None else index,
-        max_file_bytes=None if max_file_mib is None else max_file_mib * 2**20,
-        prompt_template=template,
-        on_index=on_index,
-        **placed(how),
-    )
+    with embedding_bar(hidden=quiet) as progress:
+        answerer = Answerer.over(
+            documents,
+            model=model,
+            method=method,
+            method_options=method_options,
+            index_folder=None if docs is None else index,
+            max_file_bytes=None if max_file_mib is None else max_file_mib * 2**20,
+            prompt_template=template,
+            on_index=on_index,
+            progress=progress,
+            **placed(how),
+        )
     if model is None and not quiet:
         tell("Note", "dim", f"answers come from the bundled reader, {_READS}; see --model.")
     return answerer, done[0] if done else None
@@ -236,25 +239,23 @@ def show_answer(answer: Answer) -> None:
 
 
 def show_sources(sources: Iterable[Source]) -> None:
-    """A line for each source, on standard output, under a line that names what stands there.
+    """Each source on standard output, under a line that names what stands there.
 
-    The place is the one in the prompt, where the method put the document, from 1.
+    A line says where the source is: its position in the prompt, where the method put it, from 1;
+    score, file and lines or page, title and heading. A second one shows how its text begins.
     """
     for at, source in enumerate(sources):
         if at == 0:
-            print_text(f"{'place':>5}  {'score':>6}  file\n")
-        place = "-" if source.position is None else str(source.position + 1)
+            print_text(f"{'position':>8}  {'score':>6}  source\n")
+        position = "-" if source.position is None else str(source.position + 1)
         score = "" if source.score is None else f"{source.score:.3f}"
-        facts = [source.path or source.document.id or "", *_within(source), source.title or ""]
+        headings = dict.fromkeys(filter(None, (source.title, source.heading)))
         # One line each: a line end in a title would write the row of a source that is none.
-        columns = [" ".join(fact.split()) for fact in facts if fact]
-        line = "  ".join([f"{place:>5}", f"{score:>6}", *columns])
+        columns = [" ".join(fact.split()) for fact in (source.where, " > ".join(headings)) if fact]
+        line = "  ".join([f"{position:>8}", f"{score:>6}", *columns])
         notes = ["left out, it did not fit"] * (source.position is None) + ["cited"] * source.cited
         print_text(line + "".join(f"  [{note}]" for note in notes) + "\n")
-
-
-def _within(source: Source) -> list[str]:
-    return [f"{name} {source.place[name]}" for name in ("page", "line") if name in source.place]
+        print_text(f"{'':>18}{source.snippet}\n")
 
 
 def _documents(docs: Path | None, index: Path | None) -> Path:

@@ -75,11 +75,10 @@ def print_text(text: str) -> None:
 
 
 def quiet_progress_bars() -> None:
-    """Keep progress bars of model loading off standard error unless it is a terminal."""
+    """Keep the bars of transformers off standard error: they count weights, not time."""
     from transformers.utils import logging as transformers_logging
 
-    if not sys.stderr.isatty():
-        transformers_logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from rag_middle.cli.console import (
     tell,
 )
 from rag_middle.cli.flags import flags_of
+from rag_middle.cli.measuring import embedding_bar
 from rag_middle.cli.options import LOADING, placed, with_flags
 from rag_middle.wording import counted
 
@@ -43,7 +44,9 @@ class IndexKind(StrEnum):
 
 @with_flags(loading=[each for each in LOADING if each.name != "context_window"])
 def index(
-    path: Annotated[Path, typer.Argument(help="File or folder: .txt .md .jsonl .html .pdf")],
+    path: Annotated[
+        Path, typer.Argument(help="File or folder: .txt .md .rst .jsonl .html .pdf .docx")
+    ],
     *,
     out: Annotated[
         Path | None,
@@ -121,13 +124,14 @@ def index(
             built = unchanged_index(path, folder, embedder=name, splitter=splitter, **wanted)
         if built is None:
             device = placed(loading).get("device")  # an embedder is not spread
-            model = _embedder(embedder, device)
-            if chunk_size is not None:
-                splitter = _splitter(model.count_tokens, chunk_size)
             try:
-                built = build_index(
-                    path, folder, embedder=model, splitter=splitter, rebuild=rebuild, **wanted
-                )
+                with embedding_bar(hidden=as_json) as progress:
+                    model = _embedder(embedder, device, progress)
+                    if chunk_size is not None:
+                        splitter = _splitter(model.count_tokens, chunk_size)
+                    built = build_index(
+                        path, folder, embedder=model, splitter=splitter, rebuild=rebuild, **wanted
+                    )
             except KeyboardInterrupt:
                 _tell_stopped(folder)
                 raise
@@ -178,11 +182,13 @@ def _check_model(name: str, loading: dict[str, Any]) -> None:
         )
 
 
-def _embedder(name: str | None, device: str | None) -> SentenceTransformerEmbedder:
+def _embedder(
+    name: str | None, device: str | None, progress: Callable[[int, int], None]
+) -> SentenceTransformerEmbedder:
     from rag_middle.retrieval import SentenceTransformerEmbedder
 
     quiet_progress_bars()
-    return SentenceTransformerEmbedder(name, device=device)
+    return SentenceTransformerEmbedder(name, device=device, progress=progress)
 
 
 def _splitter(length: Callable[[str], int], chunk_size: int) -> Splitter:

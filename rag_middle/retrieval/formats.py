@@ -15,6 +15,7 @@ from math import isfinite
 from pathlib import PurePosixPath
 from time import thread_time
 from typing import Any
+from zipfile import ZipFile
 
 from rag_middle.errors import DocumentLoadError
 from rag_middle.plain_data import parse_json
@@ -28,6 +29,12 @@ _FRONT_MATTER = re.compile(r"---[ \t]*\n")
 _FRONT_MATTER_END = re.compile(r"^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.MULTILINE)
 _HEADING_WITHIN = 2**16  # characters; no title comes later
 _FRONT_TITLE = re.compile(r"^title:(.*)$", re.MULTILINE)
+_MARKDOWN_HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.+?)(?:[ \t]+#+)?[ \t]*$")
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_RST_HEADING = re.compile(
+    r"^(?P<words>\S[^\n]*)\n(?P<line>(?P<sign>[=\-`:'\"~^_*+#<>.])(?P=sign)+)[ \t]*$", re.MULTILINE
+)
+_DOCX_BYTES = 256 * 2**20  # unpacked
 _DEEPEST = 100  # objects and lists inside each other; more cannot always be written as JSON again
 #: Of processor time, for a PDF; books need a tenth of it. Few kilobytes may ask for days.
 _PDF_SECONDS, _PDF_SECONDS_PER_MIB = 30.0, 10.0
@@ -58,7 +65,63 @@ def read_markdown(content: bytes, source: str) -> Iterator[Record | Skipped]:
     if text[heading_end:].strip():
         rest = text[heading_end:].lstrip()
         text, start = rest, len(whole) - len(rest)
-    yield Record(text=text, source=source, title=title, start=start)
+    yield Record(
+        text=text,
+        source=source,
+        title=title,
+        start=start,
+        first_line=whole.count("\n", 0, start) + 1,
+        headings=tuple(_markdown_headings(text)),
+    )
+
+
+def read_rst(content: bytes, source: str) -> Iterator[Record | Skipped]:
+    """reStructuredText as it is written. Its first section title is the title."""
+    text = _decoded(content)
+    headings = tuple(
+        (found.start("words"), found["words"].strip())
+        for found in _RST_HEADING.finditer(text)
+        if len(found["line"]) >= len(found["words"].rstrip())
+    )
+    if not headings:
+        yield _titled_by_name(text, source)
+        return
+    title = headings[0][1]
+    yield Record(text=text, source=source, title=title, first_line=1, headings=headings)
+
+
+def read_docx(content: bytes, source: str) -> Iterator[Record | Skipped]:
+    """The paragraphs and table rows of a Word document. Its title, or first heading, is the title.
+
+    Offsets count characters of that text.
+    """
+    docx = require("docx", package="python-docx", what="Reading Word documents")
+    try:
+        with ZipFile(BytesIO(content)) as parts:
+            unpacked = sum(part.file_size for part in parts.infolist())
+        if unpacked > _DOCX_BYTES:  # a few kilobytes may unpack to more than the memory holds
+            raise DocumentLoadError(
+                f"it unpacks to {unpacked / 2**20:.0f} MiB, above the limit of "
+                f"{_DOCX_BYTES / 2**20:.0f} MiB. Save it without pictures, or remove it."
+            )
+        blocks = list(_docx_blocks(docx.Document(BytesIO(content))))
+    except DocumentLoadError:
+        raise
+    except Exception as error:  # broken files raise anything
+        raise DocumentLoadError(
+            f"it cannot be read as a Word document ({type(error).__name__}: "
+            f"{str(error).rstrip('.')}). Open it in a word processor and save it again as .docx."
+        ) from error
+    headings, at = [], 0
+    for block, is_heading in blocks:
+        if is_heading:
+            headings.append((at, " ".join(block.split())))
+        at += len(block) + 2
+    text = "\n\n".join(block for block, _ in blocks)
+    if not headings:
+        yield _titled_by_name(text, source, lines=False)
+        return
+    yield Record(text=text, source=source, title=headings[0][1], headings=tuple(headings))
 
 
 def read_html(content: bytes, source: str) -> Iterator[Record | Skipped]:
@@ -114,6 +177,7 @@ def read_pdf(content: bytes, source: str) -> Iterator[Record | Skipped]:
 
 
 READERS: Mapping[str, Reader] = {
+    "": read_text,  # README, LICENSE, notes; what is no text says so
     ".txt": read_text,
     ".md": read_markdown,
     ".markdown": read_markdown,
@@ -121,6 +185,8 @@ READERS: Mapping[str, Reader] = {
     ".html": read_html,
     ".htm": read_html,
     ".pdf": read_pdf,
+    ".rst": read_rst,
+    ".docx": read_docx,
 }
 """The reader of each suffix, in lower case."""
 
@@ -154,10 +220,34 @@ def _decoded(content: bytes) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _titled_by_name(text: str, source: str) -> Record:
+def _markdown_headings(text: str) -> Iterator[tuple[int, str]]:
+    """Offset and words of the lines that begin with ``#``, but for those of code."""
+    at, fence = 0, None
+    for line in text.splitlines(keepends=True):
+        opened = _FENCE.match(line)
+        if opened and (fence is None or opened[1].startswith(fence)):
+            fence = opened[1] if fence is None else None
+        elif fence is None and (found := _MARKDOWN_HEADING.match(line)):
+            yield at, found[1]
+        at += len(line)
+
+
+def _docx_blocks(document: Any) -> Iterator[tuple[str, bool]]:
+    """Texts in their order, and whether each is a heading."""
+    for block in document.iter_inner_content():
+        if hasattr(block, "rows"):
+            rows = (" | ".join(cell.text.strip() for cell in row.cells) for row in block.rows)
+            yield "\n".join(rows), False
+        elif block.text.strip():
+            style = (block.style.name if block.style is not None else None) or ""
+            yield block.text, style == "Title" or style.startswith("Heading")
+
+
+def _titled_by_name(text: str, source: str, *, lines: bool = True) -> Record:
     stem = PurePosixPath(source).stem
     title = " ".join(stem.replace("_", " ").replace("-", " ").split()) or stem
-    return Record(text=text, source=source, title=title, titled_by_name=True)
+    first_line = 1 if lines else None
+    return Record(text=text, source=source, title=title, titled_by_name=True, first_line=first_line)
 
 
 def _first_heading(text: str) -> tuple[str | None, int]:

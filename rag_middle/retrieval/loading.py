@@ -19,7 +19,7 @@ __all__ = ["MAX_FILE_BYTES", "Loaded", "check_exists", "content_hash", "load"]
 MAX_FILE_BYTES = 32 * 2**20
 """Larger files are left out unless asked for: they are rarely meant, and are held in memory."""
 
-_SUFFIXES = ", ".join(READERS)
+_SUFFIXES = ", ".join(filter(None, READERS)) + ", and text without a suffix"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,8 @@ class Loaded:
 def load(path: str | Path, *, max_file_bytes: int = MAX_FILE_BYTES) -> Loaded:
     """Read every document in a file or folder.
 
-    Suffixes: ``.txt``, ``.md``, ``.jsonl``, ``.html``, ``.pdf``. In a folder, what cannot be read
+    Suffixes: ``.txt``, ``.md``, ``.rst``, ``.jsonl``, ``.html``, ``.pdf``, ``.docx``, and none
+    where a file is text. In a folder, what cannot be read
     is skipped and reported: other suffixes, binary or damaged files, files above `max_file_bytes`,
     hidden files and folders, links, saved indexes, and records met before under another name.
 
@@ -149,8 +150,7 @@ def _walk(root: Path) -> Iterator[tuple[str, Path | Skipped]]:
 
 def _read(path: Path, max_file_bytes: int) -> bytes:
     if path.suffix.lower() not in READERS:
-        reason = f"{path.suffix!r} is not read" if path.suffix else "file has no extension"
-        raise DocumentLoadError(f"{reason}. Read are {_SUFFIXES}.")
+        raise DocumentLoadError(f"{path.suffix!r} is not read. Read are {_SUFFIXES}.")
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever

@@ -28,6 +28,9 @@ class Record:
         metadata: what else the file says: the page of a PDF (from 1), the line of a ``.jsonl``
             file (from 1) and its other fields.
         titled_by_name: the title is the name of the file.
+        first_line: line of the file, from 1, that the text begins on; None where the file has no
+            lines that a reader could go to.
+        headings: offset in the text and words of each heading, in order.
     """
 
     text: str
@@ -36,6 +39,25 @@ class Record:
     start: int = 0
     metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
     titled_by_name: bool = False
+    first_line: int | None = None
+    headings: tuple[tuple[int, str], ...] = ()
+
+    def location(self, start: int, end: int) -> dict[str, Any]:
+        """Where a part of the text stands, for people: lines of the file, and the heading above.
+
+        Args:
+            start: offset of the part in the text.
+            end: offset after its last character.
+        """
+        where: dict[str, Any] = {}
+        if self.first_line is not None:
+            first = self.first_line + self.text.count("\n", 0, start)
+            last = first + self.text.count("\n", start, end)
+            where = {"first_line": first, "last_line": last}
+        above = [words for at, words in self.headings if at <= start]
+        if above:
+            where["heading"] = above[-1]
+        return where
 
     @cached_property
     def content_hash(self) -> str:

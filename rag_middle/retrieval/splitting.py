@@ -80,7 +80,7 @@ class Splitter:
                 title=record.title,
                 start=record.start + start,
                 end=record.start + end,
-                metadata=record.metadata,
+                metadata={**record.metadata, **record.location(start, end)},
             )
             for record in records
             for start, end in self._spans(splitter, record.text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from rag_middle.answering import DEFAULT_TEMPLATE, Answer
+from rag_middle.answering import DEFAULT_TEMPLATE, Answer, Source
 from rag_middle.answering.request import AnswerRequest
 from rag_middle.documents import Document
 from rag_middle.generation import Generation, Timings, Usage
@@ -75,6 +75,7 @@ def test_an_answer_is_json_whatever_the_documents_carry() -> None:
         "title": "Lyon",
         "path": "l.pdf",
         "page": 2,
+        "heading": None,
         "score": 0.9,
         "position": 0,
         "cited": True,
@@ -85,3 +86,17 @@ def test_an_answer_is_json_whatever_the_documents_carry() -> None:
     assert described["usage"]["total_tokens"] == 33
     assert described["timings"]["retrieve"] == 1.0
     assert (described["method"], described["applied"]) == ("pine", True)
+
+
+def test_a_source_says_where_it_is_and_how_it_begins() -> None:
+    part = {"source": "a.md", "first_line": 3, "last_line": 9, "heading": "Tax"}
+    long = Source(document=Document("word " * 40, metadata=part), position=0)
+    assert long.where == "a.md, lines 3-9"
+    assert long.heading == "Tax"
+    assert len(long.snippet) <= 90
+    assert long.snippet.endswith("word…")
+    one = {"source": "a.md", "first_line": 3, "last_line": 3}
+    assert Source(document=Document("a\nb", metadata=one), position=0).where == "a.md, line 3"
+    page = Source(document=Document("a\nb", metadata={"source": "b.pdf", "page": 2}), position=0)
+    assert (page.where, page.snippet, page.heading) == ("b.pdf, page 2", "a b", None)
+    assert Source(document=Document("a", id="7"), position=0).where == "7"

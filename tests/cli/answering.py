@@ -16,7 +16,13 @@ QUESTION = "Which river is Nantes on, the Loire?"
 class NamedEmbedder(HashingEmbedder):
     """Stands for a sentence-transformers model, which takes seconds to load."""
 
-    def __init__(self, name: str | Path | None = None, *, device: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str | Path | None = None,
+        *,
+        device: str | None = None,
+        progress: object = None,
+    ) -> None:
         if str(name).startswith("nobody/"):
             raise EmbedderError(f"Cannot load the embedder {str(name)!r}. unset HF_HUB_OFFLINE")
         super().__init__(name=str(name or "default"))

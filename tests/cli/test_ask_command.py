@@ -51,13 +51,17 @@ def test_the_answer_and_its_sources_go_to_standard_output(ask: Run) -> None:
     assert shown.status == 0
     text, _, sources = shown.out.partition("\n\nSources, best first:\n")
     assert text == described["text"]
-    header, *rows = sources.splitlines()
-    assert header.split() == ["place", "score", "file"]
-    assert [row.split() for row in rows] == [
-        [str(each["position"] + 1), f"{each['score']:.3f}", each["path"], each["title"]]
-        for each in described["sources"]
-    ]
-    assert rows[0].split()[2] == "nantes.md"
+    header, *lines = sources.splitlines()
+    assert header.split() == ["position", "score", "source"]
+    rows, snippets = lines[::2], lines[1::2]
+    for row, snippet, source in zip(rows, snippets, described["sources"], strict=True):
+        position, score, file, *title = row.split()
+        assert (position, score) == (str(source["position"] + 1), f"{source['score']:.3f}")
+        assert file == source["path"] + ","
+        assert title[0].startswith("line")
+        assert title[-1] == source["title"]
+        assert source["text"].startswith(snippet.strip().rstrip("…"))
+    assert rows[0].split()[2] == "nantes.md,"
     assert shown.err.startswith("pine · ")
     assert f"{described['usage']['prompt_tokens']} prompt tokens in 3 documents" in shown.err
     assert "6 generated (length) · found in 0." in shown.err
@@ -101,7 +105,7 @@ def test_an_index_can_be_kept_elsewhere_and_used_without_its_documents(
 def test_cited_sources_are_marked(ask: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request, "cites", lambda answer, title: title == "Rome")
     lines = ask().out.splitlines()
-    assert [line.split()[2] for line in lines if line.endswith("[cited]")] == ["rome.md"]
+    assert [line.split()[2] for line in lines if line.endswith("[cited]")] == ["rome.md,"]
 
 
 def test_the_prompt_can_be_seen_as_the_model_reads_it(ask: Run) -> None:
@@ -127,9 +131,9 @@ def test_documents_that_do_not_fit_are_told(ask: Run) -> None:
     fits = ask("--json").json["usage"]
     tokens = 512 - fits["prompt_tokens"] + 1  # one more than there is room for
     shown = ask("--max-new-tokens", tokens, "--stop", " ")
-    assert "\n    -   " in shown.out
+    assert "\n       -   " in shown.out
     assert "[left out, it did not fit]" in shown.out
-    assert "1 documents dropped" in shown.err
+    assert "1 document dropped" in shown.err
     dropped = ask("--max-new-tokens", tokens, "--stop", " ", "--json").json["dropped"]
     assert dropped == [2]
     refused = ask("--max-new-tokens", tokens, "--on-overflow", "error")

@@ -53,10 +53,10 @@ def test_commands_between_questions(chat: Run) -> None:
     shown = chat(QUESTION, "/sources", "/method pine", QUESTION, "/help", "/quit", OTHER)
     assert shown.status == 0
     assert OTHER not in shown.out  # after /quit
-    assert "\nplace   score  file\n" in shown.out
+    assert "\nposition   score  source\n" in shown.out
     listed = [line.split()[2] for line in shown.out.splitlines() if ".md" in line]
     assert len(listed) == 3
-    assert listed[0] == "nantes.md"
+    assert listed[0] == "nantes.md,"
     assert "none · " in shown.err
     assert "Method: pine" in shown.err
     assert "\npine · " in shown.err

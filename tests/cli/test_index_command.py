@@ -19,7 +19,7 @@ pytest.importorskip("langchain_text_splitters")
 class WordEmbedder(HashingEmbedder):
     """Stands for a sentence-transformers model; its tokens are words."""
 
-    def __init__(self, name: str | None, *, device: str | None) -> None:
+    def __init__(self, name: str | None, *, device: str | None, progress: object = None) -> None:
         super().__init__(name=name or "default")
 
     def count_tokens(self, text: str) -> int:

@@ -61,7 +61,7 @@ def test_documents_are_found_with_source_offsets_and_score(
     built = _build(docs, embedder)
     first, second = Retriever(index=built.index, top_k=2)("Which river is Lyon on, the Rhône?")
     assert (first.title, first.text) == ("Lyon", "Lyon lies on the Rhône.")
-    assert set(first.metadata) == {"score", "source", "start", "end"}
+    assert set(first.metadata) == {*("score", "source", "start", "end", "first_line", "last_line")}
     assert first.metadata["score"] > second.metadata["score"]
     assert first.id in built.index
     source = (docs / first.metadata["source"]).read_text()
@@ -100,7 +100,7 @@ def test_only_what_has_changed_is_embedded_again(docs: Path, embedder: HashingEm
     (docs / "rome.txt").write_text("Rome lies on the Tiber.")
     built = _build(docs, embedder)
     assert built.changes == Changes(added=2, kept=1, removed=2)
-    assert embedder.embedded == ["Lyon\nLyon lies on the Saône.", "Rome lies on the Tiber."]
+    assert embedder.embedded == ["Lyon\nLyon lies on the Saône.", "rome\nRome lies on the Tiber."]
     assert _build(docs, embedder).changes is None
     assert {chunk.source for chunk in built.index.chunks} == {"lyon.md", "nantes.md", "rome.txt"}
 

@@ -187,3 +187,20 @@ def test_a_device_that_is_none_is_refused(device: str) -> None:
 
 def test_any_object_with_name_dimension_and_embed_is_an_embedder() -> None:
     assert isinstance(HashingEmbedder(), Embedder)
+
+
+@packaged
+def test_progress_counts_texts_and_no_bar_of_the_library_shows(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    seen: list[tuple[int, int]] = []
+    embedder = SentenceTransformerEmbedder(
+        device="cpu", batch_size=2, progress=lambda done, total: seen.append((done, total))
+    )
+    capsys.readouterr()  # bars of loading are those of transformers
+    texts = [f"Lyon lies on river {number}." for number in range(10)]
+    vectors = embedder.embed(texts)
+    assert seen == [(8, 10), (10, 10)]
+    embedder.progress = None
+    np.testing.assert_allclose(embedder.embed(texts), vectors, atol=1e-5)  # float32 and padding
+    assert "it/s" not in capsys.readouterr().err

@@ -124,8 +124,8 @@ def test_a_folder_is_read_in_order_of_its_sources(tmp_path: Path) -> None:
         ("a.html", b"<script>1</script>", "holds no text. Fill it"),
         ("a.pdf", b"%PDF-1.4\nnot really", "cannot be read as PDF"),
         ("a.pdf", pdf(""), "1 pages hold no text (scanned?): run OCR"),
-        ("a.docx", b"PK", "'.docx' is not read. Read are .txt, .md"),
-        ("Makefile", b"all:", "file has no extension"),
+        ("a.odt", b"PK", "'.odt' is not read. Read are .txt, .md"),
+        ("program", b"\x7fELF\x00", "it is binary"),
         (".hidden.txt", b"text", "hidden file; rename it"),
         (".git/config.txt", b"text", "hidden folder; rename it"),
     ],
@@ -336,3 +336,50 @@ def test_lines_without_a_record_are_reported(tmp_path: Path) -> None:
     _write(tmp_path / "b.jsonl", "\n\n")
     [skipped] = load(tmp_path).skipped
     assert str(skipped).startswith("b.jsonl: it holds no records.")
+
+
+def test_a_text_without_a_suffix_is_read(tmp_path: Path) -> None:
+    record = _only(_write(tmp_path / "NOTES", "Ships pay three marks."))
+    assert (record.title, record.text) == ("NOTES", "Ships pay three marks.")
+
+
+def test_restructured_text_has_titles_and_headings(tmp_path: Path) -> None:
+    text = "Harbour\n=======\n\nShips pay.\n\nTax\n---\n\nThree marks.\n\nNo heading\n--\n"
+    record = _only(_write(tmp_path / "a.rst", text))
+    assert record.title == "Harbour"
+    assert record.headings == ((0, "Harbour"), (text.index("Tax"), "Tax"))
+    assert record.text == text
+
+
+def test_parts_of_a_text_know_their_lines_and_heading(tmp_path: Path) -> None:
+    text = "# Harbour\n\nShips pay.\n\n```\n# code\n```\n\n## Tax ##\n\nThree\nmarks.\n"
+    record = _only(_write(tmp_path / "a.md", text))
+    start = record.text.index("Three")
+    where = record.location(start, len(record.text.rstrip()))
+    assert where == {"first_line": 11, "last_line": 12, "heading": "Tax"}
+    assert record.location(0, 5) == {"first_line": 3, "last_line": 3}
+    chunks = Splitter(chunk_size=20, overlap=0).split([record])
+    assert [chunk.metadata.get("heading") for chunk in chunks][-1] == "Tax"
+
+
+def test_a_word_document_is_read_with_its_headings_and_tables(tmp_path: Path) -> None:
+    docx = pytest.importorskip("docx")
+    document = docx.Document()
+    document.add_heading("Harbour", 0)
+    document.add_paragraph("Ships pay.")
+    document.add_heading("Tax", 1)
+    table = document.add_table(rows=1, cols=2)
+    table.rows[0].cells[0].text, table.rows[0].cells[1].text = "barge", "three marks"
+    document.save(str(tmp_path / "a.docx"))
+    record = _only(tmp_path / "a.docx")
+    assert record.title == "Harbour"
+    assert record.text == "Harbour\n\nShips pay.\n\nTax\n\nbarge | three marks"
+    assert record.location(record.text.index("barge"), len(record.text)) == {"heading": "Tax"}
+
+
+def test_a_broken_word_document_is_reported(tmp_path: Path) -> None:
+    pytest.importorskip("docx")
+    _write(tmp_path / "a.txt", "Ships pay three marks.")
+    _write(tmp_path / "b.docx", b"PK\x03\x04 no archive")
+    [skipped] = load(tmp_path).skipped
+    assert "it cannot be read as a Word document" in str(skipped)
