@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 # mkdocs-material's advertisement.
 export NO_MKDOCS_2_WARNING = 1
 
-.PHONY: setup demo test contract check bench docs docs-serve dist canary
+.PHONY: setup demo test contract check bench docs docs-serve tutorials dist canary
 
 setup: $(READY)
 
@@ -49,6 +49,10 @@ docs: $(VENV)/.docs
 	$(BIN)/python docs/generate.py
 	$(BIN)/mkdocs build --strict --quiet
 	@echo "wrote build/site/index.html"
+
+# Executes the notebooks in examples/ and saves their outputs: after changes to them or the reader.
+tutorials: setup
+	$(BIN)/python docs/notebooks.py
 
 docs-serve: $(VENV)/.docs
 	$(BIN)/mkdocs serve --livereload

@@ -38,7 +38,7 @@ GADGETS = {
     "Morbeth Yiplo": ("$330", "GV-9064"),
     "Nuvri Chastel": ("$485", "TK-1571"),
 }
-QUESTION = "How do I reset Jintra Wobel?"
+QUESTION = "How much does Jintra Wobel cost?"
 
 # The shape the bundled reader was trained on; other models take any.
 PROMPT = ChatPromptTemplate.from_template("{context}\n\nQuestion: {input}\nAnswer:")

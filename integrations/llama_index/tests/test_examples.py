@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import runpy
 import sys
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 from llama_index.core.llms import LLM
-from nbclient import NotebookClient
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 ROOT = Path(__file__).parents[3]
@@ -50,28 +47,6 @@ def test_the_script_runs_on_the_bundled_reader(
 ) -> None:
     run(monkeypatch)
     assert "pine: the same answers" in capsys.readouterr().out
-
-
-@pytest.mark.slow  # a kernel of its own imports everything again
-def test_the_notebook_runs_and_holds_nothing_of_a_machine(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = EXAMPLES / "llama_index_faiss_rag.ipynb"
-    text = path.read_text(encoding="utf-8")
-    assert not re.search(r"(?<![\w.:/])/(home|root|work|tmp|Users)/|[A-Z]:\\\\", text)
-    notebook = nbformat.reads(text, as_version=4)
-    nbformat.validate(notebook)
-    assert not any(cell.get("outputs") for cell in notebook.cells)  # results of whose machine?
-
-    monkeypatch.setenv("RAG_MIDDLE_MODEL", str(folder))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    client = NotebookClient(notebook, timeout=100, kernel_name="python3")
-    executed = asyncio.run(client.async_execute())  # `execute` leaves its event loop open
-    assert "pine: the same answers" in "".join(map(shown, executed.cells))
-
-
-def shown(cell: Any) -> str:
-    return "".join(output.get("text", "") for output in cell.get("outputs", []))
 
 
 def test_the_code_of_the_readme_runs(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import runpy
@@ -10,10 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 from langchain_core.messages import HumanMessage
-from nbclient import NotebookClient
 
 from langchain_rag_middle import ChatRagMiddle
 from rag_middle.reader import reader_path
@@ -43,27 +40,6 @@ def test_the_script_runs_on_the_bundled_reader(
 ) -> None:
     run(monkeypatch, SCRIPT)
     assert "pine: the same answers" in capsys.readouterr().out
-
-
-@pytest.mark.slow  # a kernel of its own imports everything again
-def test_the_notebook_runs_and_holds_nothing_of_a_machine(
-    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = SCRIPT.with_suffix(".ipynb").read_text(encoding="utf-8")
-    assert not re.search(r"(?<![\w.:/])/(home|root|work|tmp|Users)/|[A-Z]:\\\\", text)
-    notebook = nbformat.reads(text, as_version=4)
-    nbformat.validate(notebook)
-    assert not any(cell.get("outputs") for cell in notebook.cells)  # results of whose machine?
-
-    monkeypatch.setenv("RAG_MIDDLE_MODEL", str(tiny_folder))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    client = NotebookClient(notebook, timeout=100, kernel_name="python3")
-    executed = asyncio.run(client.async_execute())  # `execute` leaves its event loop open
-    shown = "".join(
-        output.get("text", "") for cell in executed.cells for output in cell.get("outputs", [])
-    )
-    assert "none: different answers" in shown
-    assert "pine: the same answers" in shown
 
 
 def test_the_code_of_the_readme_runs(tiny_folder: Path) -> None:
