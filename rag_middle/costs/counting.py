@@ -209,7 +209,8 @@ def _operation(
             query, key, value = (x[None] for x in (query, key, value))
         heads = query.shape[1 + varied]
         rows, columns = (-(-x.shape[2 - varied] // texts) for x in (query, key))
-        causal = args[8] if varied else args[6 if name == _EFFICIENT else 4]
+        place = 8 if varied else 6 if name == _EFFICIENT else 4
+        causal = len(args) > place and args[place]  # the dispatcher leaves defaults out
         window = kwargs.get("window_size_left")
         pairs = texts * _pairs(rows, columns, causal=causal, window=window)
         flops = 2 * batch * heads * pairs * (query.shape[-1] + value.shape[-1])
@@ -257,7 +258,8 @@ class _Calls(TorchFunctionMode):
         named = kwargs or {}
         if func is scaled_dot_product_attention:
             return self._attention(*args, **named)
-        if func in (Tensor.__getitem__, Tensor.__setitem__):
+        picks = func in (Tensor.__getitem__, Tensor.__setitem__)
+        if picks and args[0].device.type == "meta":
             index = args[1] if isinstance(args[1], tuple) else (args[1],)
             # Indices in a list, or in memory of the host, are sent to the device.
             self._work.uploads += sum(isinstance(i, list) or _on_host(i) for i in index)

@@ -91,6 +91,13 @@ def products(q: Tensor, keys: Tensor) -> Tensor:
     return torch.bmm(q, keys.transpose(1, 2), out_dtype=torch.float32)
 
 
+def weighed(weights: Tensor, values: Tensor) -> Tensor:
+    """Sums `[b, m, dv]` in the values' dtype of `[b, n, dv]`, by weights `[b, m, n]` in float32."""
+    if as_factor(values) is values:
+        return torch.bmm(weights.to(values.dtype), values)
+    return torch.bmm(weights, values.float()).to(values.dtype)
+
+
 class Scratch:
     """Room for one block of scores, used again and again: fresh pages cost more than a softmax."""
 

@@ -36,6 +36,7 @@ from rag_middle.methods.parallel_context.kernels import (
     Sharpening,
     attend_documents,
     attend_later,
+    document_bounds,
     document_shifts_to_end,
     token_positions,
 )
@@ -133,10 +134,18 @@ class _BlockAttention(LayerHandler):
             query, key, value = (
                 group.take(x)[:, :, group.padding :] for x in (call.query, call.key, call.value)
             )
+            rule, last = self._rule(n), layout.suffix_start
             # Without a cache, generated tokens come again with the prompt.
             positions = self._positions(group, n)
-            rule, last = self._rule(n), layout.suffix_start
-            parts = [attend_documents(query, key, value, layout, rule, positions, sinks=sinks)]
+            bounds = request.shared(
+                ("document bounds", layout, query.device),
+                lambda layout=layout, device=query.device: document_bounds(layout).to(device),
+            )
+            parts = [
+                attend_documents(
+                    query, key, value, layout, rule, positions, sinks=sinks, bounds=bounds
+                )
+            ]
             if self._plan.placement == "to_end":
                 key, positions = self._moved(key, positions, layout)
             parts.append(
@@ -170,8 +179,10 @@ class _BlockAttention(LayerHandler):
             values = restored_columns(self._prompt[1], values, stop)
         outputs = []
         for group in request.groups:
-            positions = self._positions(group, stop)
-            if self._plan.placement == "to_end":
+            rule = self._rule(stop)
+            # Without a window nobody asks where tokens stand.
+            positions = self._positions(group, stop) if rule.window is not None else torch.empty(0)
+            if rule.window is not None and self._plan.placement == "to_end":
                 positions = _moved_positions(positions, group.layout)
             query = group.take(call.query)
             outputs.append(
@@ -180,7 +191,7 @@ class _BlockAttention(LayerHandler):
                     group.take(keys)[:, :, group.padding : stop],
                     group.take(values)[:, :, group.padding : stop],
                     group.layout,
-                    self._rule(stop),
+                    rule,
                     positions[-query.shape[2] :],
                     positions,
                     self._sharpening(group.layout),
@@ -190,7 +201,7 @@ class _BlockAttention(LayerHandler):
         return join_rows(request.groups, outputs, padded=False)
 
     def _positions(self, group: RowGroup, stop: int) -> Tensor:
-        """Positions of a prompt's tokens up to column `stop`, on the CPU unless a window asks."""
+        """Positions of a prompt's tokens up to column `stop`, on the CPU."""
         tokens = torch.arange(stop - group.padding)
         return token_positions(group.layout, self._plan.placement, tokens)
 

@@ -10,20 +10,30 @@ Where tokens stand is decided before: queries and keys come rotated, if they are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import log
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
+from rag_middle.ops.flash import (
+    Attended,
+    flash,
+    flash_each,
+    flash_last,
+    joined,
+    merged,
+    with_sinks,
+)
 from rag_middle.ops.scores import (
     ScoreRule,
+    as_factor,
+    products,
     row_chunks,
     scores_at_once,
     softmax_,
+    weighed,
 )
 
 if TYPE_CHECKING:
@@ -35,6 +45,7 @@ __all__ = [
     "Sharpening",
     "attend_documents",
     "attend_later",
+    "document_bounds",
     "document_shifts_to_end",
     "token_positions",
 ]
@@ -42,9 +53,6 @@ __all__ = [
 #: Where documents stand: as in the prompt; all beginning behind the prefix; likewise, and moved to
 #: end together for the tokens that read them; all ending where the last one does.
 Placement = Literal["kept", "from_start", "to_end", "last"]
-
-#: A batch of documents takes those in that are at least this part as long as its longest.
-_SIMILAR = 0.75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +116,7 @@ def attend_documents(
     positions: Tensor,
     *,
     sinks: Tensor | None = None,
+    bounds: Tensor | None = None,
 ) -> Tensor:
     """Attention of the prefix and of the documents.
 
@@ -117,35 +126,51 @@ def attend_documents(
         v: `[r, g, n, dv]`.
         layout: of the prompt; tokens after its documents are not looked at.
         rule: from dot products to scores; its window compares positions.
-        positions: of the tokens, `[n]`, on the CPU.
+        positions: of the tokens, `[n]`; asked where the rule has a window.
         sinks: learned extra score per head, `[h]`.
+        bounds: `document_bounds(layout)` on the device, if at hand.
 
     Returns:
         `[r, h, P + T, dv]`.
     """
     first, last = layout.prefix_tokens, layout.suffix_start
+    if rule.softcap is None and rule.window is None:
+        return with_sinks(_fused_documents(q, k, v, layout, rule.scale, bounds), sinks).out
     out = q.new_empty(*q.shape[:2], last, v.shape[-1])
     if first:
         queries, keys, values = (x[:, :, :first] for x in (q, k, v))
-        at = positions[None, :first]
-        out[:, :, :first] = _causal(queries, keys, values, at, at, rule, sinks)
-    rows = q.shape[0]
-    for spans in _similar_lengths(layout.documents):
-        longest = spans[0][1] - spans[0][0]
-        # Filled up on the right, where no token of the document looks.
-        columns = torch.tensor([[min(s + t, e - 1) for t in range(longest)] for s, e in spans])
-        of_prefix = torch.arange(first).expand(len(spans), -1)
-        seen = torch.cat((of_prefix, columns), dim=1)
-        # [D' * r, heads, m, d]: documents side by side in the batch.
-        queries = _side_by_side(q, columns)
-        keys, values = _side_by_side(k, seen), _side_by_side(v, seen)
-        at = positions[columns].repeat_interleave(rows, dim=0)
-        of_keys = positions[seen].repeat_interleave(rows, dim=0)
-        read = _causal(queries, keys, values, at, of_keys, rule, sinks)
-        read = read.view(len(spans), rows, *read.shape[1:])
-        for index, (start, end) in enumerate(spans):
-            out[:, :, start:end] = read[index, :, :, : end - start]
+        out[:, :, :first] = _causal(
+            queries, keys, values, positions[:first], positions[:first], rule, sinks
+        )
+    for start, end in layout.documents:
+        if start < end:
+            keys, values = (torch.cat((x[:, :, :first], x[:, :, start:end]), dim=2) for x in (k, v))
+            at = torch.cat((positions[:first], positions[start:end]))
+            out[:, :, start:end] = _causal(
+                q[:, :, start:end], keys, values, positions[start:end], at, rule, sinks
+            )
     return out
+
+
+def _fused_documents(
+    q: Tensor, k: Tensor, v: Tensor, layout: PromptLayout, scale: float, bounds: Tensor | None
+) -> Attended:
+    """Prefix and documents, each its own causal attention; documents see the prefix as well."""
+    first, last = layout.prefix_tokens, layout.suffix_start
+    parts = []
+    if first:
+        queries, keys, values = (x[:, :, :first] for x in (q, k, v))
+        parts.append(flash(queries, keys, values, scale=scale, causal=True))
+    if last > first:
+        queries, keys, values = (x[:, :, first:last] for x in (q, k, v))
+        own = flash_each(queries, keys, values, layout.document_lengths, scale=scale, bounds=bounds)
+        if first:
+            of_prefix = flash(queries, k[:, :, :first], v[:, :, :first], scale=scale)
+            own = merged(own, of_prefix)
+        parts.append(own)
+    if not parts:
+        return Attended(q.new_empty(*q.shape[:2], 0, v.shape[-1]), q.new_empty(*q.shape[:2], 0))
+    return joined(parts)
 
 
 @torch.no_grad()
@@ -169,45 +194,58 @@ def attend_later(
         v: `[r, g, N, dv]`.
         layout: of the prompt.
         rule: as for `attend_documents`.
-        query_positions: `[m]`, on the CPU.
-        key_positions: `[N]`, likewise.
+        query_positions: `[m]`; asked, like the keys', where the rule has a window.
+        key_positions: `[N]`.
         sharpening: of what is read from documents.
         sinks: learned extra score per head, `[h]`.
 
     Returns:
         `[r, h, m, dv]`.
     """
-    return _causal(
-        q,
-        k,
-        v,
-        query_positions[None],
-        key_positions[None],
-        rule,
-        sinks,
-        sharpening if layout.document_tokens else NEUTRAL,
-        (layout.prefix_tokens, layout.suffix_start),
+    if not layout.document_tokens:
+        sharpening = NEUTRAL
+    documents = (layout.prefix_tokens, layout.suffix_start)
+    if not q.shape[2]:
+        return q.new_empty(*q.shape[:3], v.shape[-1])
+    if rule.softcap is not None or rule.window is not None:
+        return _causal(q, k, v, query_positions, key_positions, rule, sinks, sharpening, documents)
+    if sharpening == NEUTRAL:
+        return with_sinks(flash_last(q, k, v, scale=rule.scale), sinks).out
+    read = _fused_sharpened(q, k, v, documents, rule.scale, sharpening)
+    return with_sinks(read, sinks).out
+
+
+def _fused_sharpened(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    documents: tuple[int, int],
+    scale: float,
+    sharpening: Sharpening,
+) -> Attended:
+    """Documents at a temperature, their log-sum-exp made into their new mass, and all the rest."""
+    first, last = documents
+    out, lse = flash(
+        q, k[:, :, first:last], v[:, :, first:last], scale=scale / sharpening.temperature
     )
+    mass = lse * (sharpening.scale * sharpening.temperature)
+    if sharpening.weight != 1:
+        mass = mass + log(sharpening.weight)
+    read = Attended(out, mass)
+    if q.shape[2] == 1 and first:
+        # One call for what lies on both sides: a copy of a few keys costs less than a merge.
+        key, value = (torch.cat((x[:, :, :first], x[:, :, last:]), dim=2) for x in (k, v))
+        return merged(read, flash(q, key, value, scale=scale))
+    if first:
+        read = merged(read, flash(q, k[:, :, :first], v[:, :, :first], scale=scale))
+    return merged(read, flash_last(q, k[:, :, last:], v[:, :, last:], scale=scale))
 
 
-def _similar_lengths(spans: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
-    """Documents that are worth computing together, the longest first; empty ones left out."""
-    batch: list[tuple[int, int]] = []
-    for span in sorted(spans, key=lambda span: span[0] - span[1]):
-        length = span[1] - span[0]
-        if batch and length < _SIMILAR * (batch[0][1] - batch[0][0]):
-            yield batch
-            batch = []
-        if length:
-            batch.append(span)
-    if batch:
-        yield batch
-
-
-def _side_by_side(x: Tensor, columns: Tensor) -> Tensor:
-    """`[D' * r, heads, m, d]` of `[r, heads, n, d]`: the columns `[D', m]` of each document."""
-    picked = x[:, :, columns.to(x.device)]  # [r, heads, D', m, d]
-    return picked.movedim(2, 0).flatten(0, 1)
+def document_bounds(layout: PromptLayout) -> Tensor:
+    """Where each document begins and the last one ends, `[D + 1]` int32, from the first one on."""
+    return torch.tensor([0, *layout.document_lengths], dtype=torch.int32).cumsum(
+        0, dtype=torch.int32
+    )
 
 
 def _causal(
@@ -221,73 +259,42 @@ def _causal(
     sharpening: Sharpening = NEUTRAL,
     sharpened: tuple[int, int] = (0, 0),
 ) -> Tensor:
-    """Attention of the last `m` of `N` tokens: `[b, h, m, dv]`.
+    """Attention of the last `m` of `N` tokens under a window or a soft-cap: `[r, h, m, dv]`.
 
     Args:
-        q: `[b, h, m, d]`.
-        k: `[b, g, N, d]`.
-        v: `[b, g, N, dv]`.
-        query_positions: `[b or 1, m]`.
-        key_positions: `[b or 1, N]`.
+        q: `[r, h, m, d]`.
+        k: `[r, g, N, d]`.
+        v: `[r, g, N, dv]`.
+        query_positions: `[m]`.
+        key_positions: `[N]`.
         rule: from dot products to scores.
         sinks: `[h]`.
         sharpening: of the scores on keys `sharpened`.
         sharpened: a span of keys before all queries.
     """
-    m, total = q.shape[2], k.shape[2]
-    if m == 0:
-        return q.new_empty(*q.shape[:3], v.shape[-1])
-    if rule.softcap is None and sinks is None and sharpening == NEUTRAL:
-        visible = None
-        if rule.window is not None or 1 < m < total:
-            hidden = _hidden(m, total, query_positions, key_positions, rule.window, q.device)
-            visible = ~hidden[:, None]
-        return scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=visible,
-            is_causal=visible is None and m > 1,
-            scale=rule.scale,
-            enable_gqa=q.shape[1] != k.shape[1],
-        )
-    b, h, g = q.shape[0], q.shape[1], k.shape[1]
+    r, h, m, d = q.shape
+    g, total = k.shape[1], k.shape[2]
     share = h // g
-    # float32: half-precision scores would have to be widened for the softmax anyhow.
-    queries = q.float().view(b, g, share, m, -1) * rule.scale
-    keys, values = k.float().transpose(-1, -2)[:, :, None], v.float()[:, :, None]
-    unscaled = replace(rule, scale=1.0)
-    limited = rule.window is not None or m > 1
-    hidden = _hidden(m, total, query_positions, key_positions, rule.window, q.device)
+    queries = as_factor(q.reshape(r * g, share, m, d))
+    keys, values = as_factor(k.reshape(r * g, total, d)), v.reshape(r * g, total, -1)
+    token = torch.arange(total, device=q.device)
+    query_positions, key_positions = (x.to(q.device) for x in (query_positions, key_positions))
     parts = []
-    for start, stop in row_chunks(0, m, b * h * total, scores_at_once(q.device)):
-        scores = unscaled.cap_(torch.matmul(queries[..., start:stop, :], keys))
-        if limited:
-            scores.masked_fill_(hidden[:, None, None, start:stop], -torch.inf)
+    for start, stop in row_chunks(0, m, r * h * total, scores_at_once(q.device)):
+        scores = products(queries[:, :, start:stop].flatten(1, 2), keys).mul_(rule.scale)
+        scores = rule.cap_(scores).view(r * g, share, stop - start, total)
+        hidden = token > token[total - m + start : total - m + stop, None]
+        if rule.window is not None:
+            hidden = hidden | (query_positions[start:stop, None] - key_positions >= rule.window)
+        scores.masked_fill_(hidden, -torch.inf)
         if sharpening != NEUTRAL:
             _sharpen_(scores[..., slice(*sharpened)], sharpening)
         if sinks is not None:
-            extra = sinks.float().view(1, g, share, 1, 1).expand(b, -1, -1, stop - start, -1)
-            scores = torch.cat((scores, extra), dim=-1)
-        parts.append(torch.matmul(softmax_(scores)[..., :total], values).flatten(1, 2))
-    return torch.cat(parts, dim=2).to(v.dtype)
-
-
-def _hidden(
-    m: int,
-    total: int,
-    query_positions: Tensor,
-    key_positions: Tensor,
-    window: int | None,
-    device: torch.device,
-) -> Tensor:
-    """What the last `m` of `total` tokens do not see, boolean `[b or 1, m, total]`."""
-    token = torch.arange(total, device=device)
-    hidden = (token[None, :] > token[total - m :, None])[None]
-    if window is not None:
-        beyond = query_positions[:, :, None] - key_positions[:, None, :] >= window
-        hidden = hidden | beyond.to(device)
-    return hidden
+            extra = sinks.float().repeat(r).view(r * g, share, 1, 1)
+            scores = torch.cat((scores, extra.expand(-1, -1, stop - start, 1)), dim=-1)
+        weights = softmax_(scores)[..., :total].flatten(1, 2)
+        parts.append(weighed(weights, values).view(r, h, stop - start, -1))
+    return torch.cat(parts, dim=2)
 
 
 def _sharpen_(scores: Tensor, sharpening: Sharpening) -> None:
