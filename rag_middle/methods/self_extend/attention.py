@@ -81,9 +81,10 @@ class _GroupedRotation(LayerHandler):
         style, plan, rotary = self._traits.rotary, self._positions, self._layer.rotary
         assert style is not None
         assert rotary is not None
-        n, device = call.query.shape[2], rotary.x.device
+        n = call.query.shape[2]
 
         def tokens() -> Tensor:
+            device = rotary.x.device
             columns = torch.arange(start, start + n, device=device)
             return (columns - request.paddings(device)[:, None]).clamp(min=0)  # [b, n]
 
@@ -92,22 +93,20 @@ class _GroupedRotation(LayerHandler):
             grouped = exact.div(plan.group, rounding_mode="floor").float()
             return torch.cat((exact.float(), grouped, grouped + plan.query_shift))
 
-        tables = rotary.wide_at(plan, 3, positions, self._traits.table_format, style)
-        near, far_k, far_q = (
-            WideTables(*(table[i][:, None].to(call.query.device) for table in tables))
-            for i in range(3)
+        device = call.query.device
+        cos, sin = (
+            table[:, :, None].to(device)
+            for table in rotary.wide_at(plan, 3, positions, self._traits.table_format, style)
         )
         query = call.query
         if plan.log_base is not None:
             growth = (tokens() + 1).to(query.device).float().log() / log(plan.log_base)
             # A rounded factor would be wrong in one direction for the whole query.
             query = (query * growth.clamp(min=1)[:, None, :, None]).to(query.dtype)
-        return (
-            rotate_wide(query, near, style),
-            rotate_wide(call.key, near, style),
-            rotate_wide(query, far_q, style),
-            rotate_wide(call.key, far_k, style),
-        )
+        # Both at once: exact with grouped for keys, exact with shifted grouped for queries.
+        near_k, far_k = rotate_wide(call.key, WideTables(cos[:2], sin[:2]), style)
+        near_q, far_q = rotate_wide(query, WideTables(cos[::2], sin[::2]), style)
+        return near_q, near_k, far_q, far_k
 
 
 class _GroupedAttention(ModelAttention):

@@ -1,24 +1,31 @@
 """Attention with exact positions nearby and grouped ones beyond (Self-Extend, arXiv:2401.01325).
 
 Queries and keys come rotated twice: at their own positions, which decide about keys fewer than
-`window` tokens away, and at grouped positions for all others. One softmax runs over both, and every
-score is computed once: columns that all rows of a block see nearby are never scored by grouped
-positions, and the other way round. No tensor here has as many rows and columns as the prompt.
+`window` tokens away, and at grouped positions for all others. What is near is attention in a
+sliding window, what is far is causal attention `window` tokens apart; their log-sum-exp makes them
+one softmax. Under a soft-cap or a window of the model's own, scores are computed in blocks, each
+once: columns that all rows of a block see nearby are never scored by grouped positions, and the
+other way round. No tensor here has as many rows and columns as the prompt.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from rag_middle.ops.flash import Attended as Fused
+from rag_middle.ops.flash import flash_last, flash_window, joined, merged, with_sinks
 from rag_middle.ops.scores import (
     ScoreRule,
+    as_factor,
+    products,
     row_chunks,
     scores_at_once,
     softmax_,
+    weighed,
 )
 
 __all__ = ["Attended", "TwoFold", "attend"]
@@ -67,36 +74,38 @@ def attend(
         sinks: learned extra score per head, `[h]`.
         watch: index of a query; return its weights, and the first key's in all rows, too.
     """
+    if rule.softcap is None and rule.window is None:
+        read = with_sinks(_fused(q, k, v, window, rule.scale), sinks)
+        return _with_weights(read, q, k, window, rule.scale, watch)
     r, h, m, d = q.near.shape
     g, total = k.near.shape[1], k.near.shape[2]
     share, first = h // g, total - m
     out = v.new_empty(r * h, m, v.shape[-1])
     first_weight = out.new_empty(r * h, m, dtype=torch.float32) if watch is not None else None
     watched = out.new_zeros(r * h, total, dtype=torch.float32) if watch is not None else None
-    # float32: half-precision scores would have to be widened for the softmax anyhow.
     queries = TwoFold(*(x.reshape(r * g, share, m, d) for x in q))
     keys = TwoFold(*(x.flatten(0, 1) for x in k))
     values = v.flatten(0, 1)
-    unscaled, alive = replace(rule, scale=1.0), scores_at_once(v.device)
+    alive = scores_at_once(v.device)
     step = max(1, alive // max(1, share * m * total))
     for start in range(0, r * g, step):
         heads = slice(start, start + step)
         rows = slice(start * share, (start + step) * share)
-        near, far = (x[heads].float() * rule.scale for x in queries)
-        near_keys, far_keys = (x[heads].float() for x in keys)
-        of_values = values[heads].float()
+        near, far = (as_factor(x[heads]) for x in queries)
+        near_keys, far_keys = (as_factor(x[heads]) for x in keys)
+        of_values = values[heads]
         count = near.shape[0]
         for a, b in row_chunks(first, total, count * share * total, alive):
             part = slice(a - first, b - first)
             scores = _scores(near[:, :, part], far[:, :, part], near_keys, far_keys, window, a, b)
-            unscaled.cap_(scores)
+            rule.cap_(scores.mul_(rule.scale))
             _hide(scores, a, b, rule.window)
             if sinks is not None:
                 extra = sinks.float().repeat(r)[rows].view(count, share, 1, 1)
                 scores = torch.cat((scores, extra.expand(-1, -1, b - a, 1)), dim=-1)
             weights = softmax_(scores)[..., :b]
-            mixed = torch.matmul(weights.flatten(1, 2), of_values[:, :b])
-            out[rows, part] = mixed.view(count * share, b - a, -1).to(out.dtype)
+            mixed = weighed(weights.flatten(1, 2), of_values[:, :b])
+            out[rows, part] = mixed.view(count * share, b - a, -1)
             if watch is None or first_weight is None or watched is None:
                 continue
             first_weight[rows, part] = weights[..., 0].flatten(0, 1)
@@ -106,6 +115,61 @@ def attend(
         out.view(r, h, m, -1),
         None if first_weight is None else first_weight.view(r, h, m),
         None if watched is None else watched.view(r, h, total),
+    )
+
+
+def _fused(q: TwoFold, k: TwoFold, v: Tensor, window: int, scale: float) -> Fused:
+    """Two attentions and their merge."""
+    m, total = q.near.shape[2], k.near.shape[2]
+    near = flash_window(q.near, k.near, v, window, scale=scale)
+    # The first rows have nothing far behind them.
+    alone = max(0, min(m, window - (total - m)))
+    if alone == m:
+        return near
+    reach = total - window
+    far = flash_last(q.far[:, :, alone:], k.far[:, :, :reach], v[:, :, :reach], scale=scale)
+    both = merged(Fused(near.out[:, :, alone:], near.lse[:, :, alone:]), far)
+    return joined(
+        [Fused(near.out[:, :, :alone], near.lse[:, :, :alone]), both] if alone else [both]
+    )
+
+
+def _with_weights(
+    read: Fused, q: TwoFold, k: TwoFold, window: int, scale: float, watch: int | None
+) -> Attended:
+    """The weights that were asked for: one row and one column, from their scores."""
+    if watch is None:
+        return Attended(read.out, None, None)
+    r, h, m, d = q.near.shape
+    g, total = k.near.shape[1], k.near.shape[2]
+
+    def scores(queries: Tensor, keys: Tensor) -> Tensor:
+        grouped = as_factor(queries.reshape(r * g, -1, d))
+        return (
+            products(grouped, as_factor(keys.flatten(0, 1))).view(r, h, -1, keys.shape[2]) * scale
+        )
+
+    first, own = total - m, total - m + watch
+    alone = max(0, min(m, window - first))
+    column = [
+        scores(queries[:, :, rows], keys[:, :, :1])[..., 0]
+        for queries, keys, rows in (
+            (q.near, k.near, slice(0, alone)),
+            (q.far, k.far, slice(alone, m)),
+        )
+        if rows.start < rows.stop
+    ]
+    # Behind the watched query there is nothing that it sees.
+    near = max(0, own - window + 1)
+    query = TwoFold(*(x[:, :, watch : watch + 1] for x in q))
+    row = [scores(query.near, k.near[:, :, near : own + 1])]
+    if near:
+        row.insert(0, scores(query.far, k.far[:, :, :near]))
+    seen = torch.exp(torch.cat(row, dim=-1)[:, :, 0] - read.lse[:, :, watch, None])
+    return Attended(
+        read.out,
+        torch.exp(torch.cat(column, dim=2) - read.lse),
+        pad(seen, (0, total - own - 1)),
     )
 
 
@@ -132,10 +196,10 @@ def _scores(
     # Columns before `low` are far from every row, those from `high` on near to every row.
     low, high = max(0, a - window + 1), max(0, b - window)
     shape = near.shape[:-1]
-    of_near = torch.matmul(near.flatten(1, 2), near_keys[:, low:b].transpose(1, 2))
+    of_near = products(near.flatten(1, 2), near_keys[:, low:b])
     if not high:
         return of_near.view(*shape, b)
-    of_far = torch.matmul(far.flatten(1, 2), far_keys[:, :high].transpose(1, 2))
+    of_far = products(far.flatten(1, 2), far_keys[:, :high])
     of_near, of_far = of_near.view(*shape, b - low), of_far.view(*shape, high)
     row = torch.arange(a, b, device=near.device)[:, None]
     is_far = row - torch.arange(low, high, device=near.device) >= window
