@@ -367,7 +367,7 @@ def test_a_wrong_line_is_named(
         (b"[1]", "JSON object"),
         (b"{", "not valid JSON"),
         (b"\x1f\x8bxx", "cannot be read"),
-        (b"", "no lines"),
+        (b"", "is empty"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -139,7 +140,7 @@ class _BlockAttention(LayerHandler):
             positions = self._positions(group, n)
             bounds = request.shared(
                 ("document bounds", layout, query.device),
-                lambda layout=layout, device=query.device: document_bounds(layout).to(device),
+                partial(_bounds_on, layout, query.device),
             )
             parts = [
                 attend_documents(
@@ -245,6 +246,10 @@ class _BlockAttention(LayerHandler):
         moved = key.clone()
         moved[:, :, span] = rotate(key[:, :, span], cos.to(key.device), sin.to(key.device), style)
         return moved, placed
+
+
+def _bounds_on(layout: PromptLayout, device: torch.device) -> Tensor:
+    return document_bounds(layout).to(device)
 
 
 def _moved_positions(positions: Tensor, layout: PromptLayout) -> Tensor:
