@@ -106,8 +106,8 @@ def show_facts(answer: Generation, *, retrieve: float | None = None) -> None:
         f"{counted(answer.usage.prompt_tokens, 'prompt token')} in "
         f"{counted(answer.documents, 'document')}",
         f"{answer.usage.completion_tokens} generated ({answer.finish_reason})",
-        *([] if retrieve is None else [f"found in {retrieve:.2f} s"]),
-        f"first after {answer.timings.time_to_first_token:.2f} s",
+        *([] if retrieve is None else [f"retrieval {retrieve:.2f} s"]),
+        f"time to first token {answer.timings.time_to_first_token:.2f} s",
         f"{answer.tokens_per_second:.1f} tokens/s",
     ]
     if answer.dropped_documents:

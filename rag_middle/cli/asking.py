@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 RETRIEVAL_PANEL = "Retrieval"
-_READS = "which reads nothing but documents like those of the demonstration"
+_READS = "which works only on the demo corpus"
 OTHER_NAMES = {"folder": "--index"}
 """What the library calls otherwise."""
 
@@ -253,7 +253,8 @@ def show_sources(sources: Iterable[Source]) -> None:
         # One line each: a line end in a title would write the row of a source that is none.
         columns = [" ".join(fact.split()) for fact in (source.where, " > ".join(headings)) if fact]
         line = "  ".join([f"{position:>8}", f"{score:>6}", *columns])
-        notes = ["left out, it did not fit"] * (source.position is None) + ["cited"] * source.cited
+        notes = ["left out: context window exceeded"] * (source.position is None)
+        notes += ["cited"] * source.cited
         print_text(line + "".join(f"  [{note}]" for note in notes) + "\n")
         print_text(f"{'':>18}{source.snippet}\n")
 

@@ -144,7 +144,7 @@ def calibrate(
         ),
     ] = None,
     seed: Annotated[
-        int, typer.Option(min=0, help="Of whatever is drawn.", rich_help_panel=SEARCH_PANEL)
+        int, typer.Option(min=0, help="Random seed.", rich_help_panel=SEARCH_PANEL)
     ] = 0,
     workers: Annotated[
         int | None,

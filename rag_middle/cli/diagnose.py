@@ -59,14 +59,15 @@ def diagnose(
         typer.Option(
             metavar="NAME,NAME",
             help="Methods to try, as for --method elsewhere; repeatable. Default: those that need "
-            "nothing fitted and that the model can take. none: only measure.",
+            "no calibration and that the model can take. none: only measure.",
             show_default=False,
         ),
     ] = None,
     task: TaskOption = None,
     documents: DocumentsOption = None,
     limit: Annotated[
-        int, typer.Option(min=1, help="Most questions.", rich_help_panel=QUESTIONS_PANEL)
+        int,
+        typer.Option(min=1, help="Maximum number of questions.", rich_help_panel=QUESTIONS_PANEL),
     ] = 100,
     positions: Annotated[
         int,
@@ -103,14 +104,14 @@ def diagnose(
     ] = None,
     seed: Annotated[
         int,
-        typer.Option(min=0, help="Of whatever is drawn.", rich_help_panel=QUESTIONS_PANEL),
+        typer.Option(min=0, help="Random seed.", rich_help_panel=QUESTIONS_PANEL),
     ] = 0,
     shape: dict[str, Any],
     max_new_tokens: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Most tokens of an answer. Default: the task's.",
+            help="Maximum new tokens of an answer. Default: the task's.",
             show_default=False,
             rich_help_panel=QUESTIONS_PANEL,
         ),

@@ -54,7 +54,7 @@ ModelOption = Annotated[
 DataOption = Annotated[
     Path | None,
     typer.Option(
-        help="Questions with the document that answers them, as JSON lines. Default: questions "
+        help="Questions with their gold documents, as JSON lines. Default: questions "
         "about invented documents.",
         show_default=False,
         rich_help_panel=QUESTIONS_PANEL,

@@ -388,7 +388,7 @@ def _try_fitted(at: _Situation) -> str:
     if not at.attempts.fitted:
         return ""
     return (
-        f"Parameters of {', '.join(at.attempts.fitted)} are fitted to this model already; try "
+        f"Parameters of {', '.join(at.attempts.fitted)} are calibrated for this model already; try "
         f"them: `--methods {','.join(at.attempts.fitted.values())}`."
     )
 
@@ -400,7 +400,7 @@ def _calibrate(at: _Situation) -> str:
     first, *others = at.attempts.calibratable
     alternatives = f" (or {', '.join(others)})" if others else ""
     return (
-        f"Parameters fitted to this model may do better. `rag-middle calibrate --method {first}`"
+        f"Calibrated parameters may do better. `rag-middle calibrate --method {first}`"
         f"{alternatives} with the same --model and --data searches for them and checks them on "
         "held-out questions; then run this again with "
         f"`--methods profile:rag-middle-calibration/{first}.json`."

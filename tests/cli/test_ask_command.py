@@ -64,7 +64,7 @@ def test_the_answer_and_its_sources_go_to_standard_output(ask: Run) -> None:
     assert rows[0].split()[2] == "nantes.md,"
     assert shown.err.startswith("pine · ")
     assert f"{described['usage']['prompt_tokens']} prompt tokens in 3 documents" in shown.err
-    assert "6 generated (length) · found in 0." in shown.err
+    assert "6 generated (length) · retrieval 0." in shown.err
 
 
 def test_json_tells_how_the_answer_came_about(ask: Run) -> None:
@@ -132,7 +132,7 @@ def test_documents_that_do_not_fit_are_told(ask: Run) -> None:
     tokens = 512 - fits["prompt_tokens"] + 1  # one more than there is room for
     shown = ask("--max-new-tokens", tokens, "--stop", " ")
     assert "\n       -   " in shown.out
-    assert "[left out, it did not fit]" in shown.out
+    assert "[left out: context window exceeded]" in shown.out
     assert "1 document dropped" in shown.err
     dropped = ask("--max-new-tokens", tokens, "--stop", " ", "--json").json["dropped"]
     assert dropped == [2]
@@ -238,5 +238,5 @@ def test_whoever_names_no_model_is_told_what_the_bundled_one_reads(
     page.write_text("The harbour is silver.\n", encoding="utf-8")
     shown = run("ask", "Which colour?", "--docs", page, "--max-new-tokens", 2)
     assert shown.status == 0, shown.err
-    assert "the bundled reader, which reads nothing but documents like" in shown.err
+    assert "the bundled reader, which works only on the demo corpus" in shown.err
     assert shown.err.count("Note:") == 1

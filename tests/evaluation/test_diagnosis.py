@@ -147,7 +147,7 @@ def test_what_failed_or_was_calibrated_before_is_not_to_be_calibrated(
     diagnosis = diagnose(fake, TASK, ["ms_poe"], HOW, calibrated=calibrated)
     [step] = calibration_steps(diagnosis)
     assert "--method positional_hidden_states` with" in step
-    [step] = [step for step in diagnosis.next_steps if "fitted to this model already" in step]
+    [step] = [step for step in diagnosis.next_steps if "calibrated for this model already" in step]
     assert step.endswith("`--methods profile:out/siw.json`.")
 
 
