@@ -27,8 +27,14 @@ from rag_middle.attention import (
     pair_tables,
 )
 from rag_middle.layout import PromptLayout
-from rag_middle.methods.rotor.kernels import circle_distances, circle_keys
-from rag_middle.ops.rope import rotate
+from rag_middle.methods.rotor.kernels import (
+    CircleTurns,
+    attend_circle,
+    circle_distances,
+    circle_keys,
+)
+from rag_middle.ops.flash import with_sinks
+from rag_middle.ops.rope import WideTables, rotate, wide_tables
 
 __all__ = ["DocumentCircle"]
 
@@ -107,6 +113,16 @@ class _CircleAttention(LayerHandler):
 
     def _prompt(self, call: AttentionCall, layout: PromptLayout) -> Tensor:
         """Output `[rows, n, h, dv]` of a whole prompt without padding."""
+        if self._traits.softcap is None and self._traits.sliding_window is None:
+            read = attend_circle(
+                call.query,
+                call.key,
+                call.value,
+                layout,
+                self._query_turns(layout, call.query),
+                scale=self._traits.score_scale,
+            )
+            return with_sinks(read, call.options.get("s_aux")).out.transpose(1, 2)
         first, last = layout.prefix_tokens, layout.suffix_start
         device = call.query.device
         parts = []
@@ -185,6 +201,31 @@ class _CircleAttention(LayerHandler):
             return _Turns((cos / factor)[1:], -(sin / factor)[1:])
 
         key = ("circle", layout, id(rotary.module), rotary.extra, self._traits.table_format)
+        return self._layer.request.shared(key, make)
+
+    def _query_turns(self, layout: PromptLayout, query: Tensor) -> CircleTurns | None:
+        """Tables that move queries on, made once per request."""
+        rotary, style = self._layer.rotary, self._traits.rotary
+        turns = self._turns(layout)
+        if turns is None or rotary is None or style is None:
+            return None
+
+        def make() -> CircleTurns:
+            lengths = torch.tensor(layout.document_lengths, dtype=torch.long)
+            document = torch.arange(len(lengths)).repeat_interleave(lengths).to(turns.cos.device)
+            cos, sin = wide_tables(turns.cos, -turns.sin, style)
+            by_row = (
+                WideTables(cos[:1], sin[:1]),
+                WideTables(cos[1:][document], sin[1:][document]),
+            )
+            wrapped, prefix = (
+                WideTables(*(table.to(query.device, query.dtype) for table in tables))
+                for tables in by_row
+            )
+            return CircleTurns(wrapped, prefix, style)
+
+        device = (query.device, query.dtype)
+        key = ("circle of queries", layout, id(rotary.module), rotary.extra, style, device)
         return self._layer.request.shared(key, make)
 
     def _back(self, keys: Tensor, turns: _Turns | None, which: int) -> Tensor:

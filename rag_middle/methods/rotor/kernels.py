@@ -11,14 +11,110 @@ document tokens, the prompt reads
 So its own document and those before it stand where they stand in the prompt. Those behind it moved
 in front, ``T`` positions back, and the prefix moved back by what now stands between, ``T - e``.
 Tokens after the documents see the prompt as it is.
+
+Moving a key back is moving the query on. So one rotation of all document queries serves the prefix,
+another the documents behind, and the keys stay as the model rotated them.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NamedTuple
+
 import torch
 from torch import Tensor
 
-__all__ = ["circle_distances", "circle_keys"]
+from rag_middle.ops.flash import Attended, flash, flash_last, joined, merged
+from rag_middle.ops.rope import RotaryStyle, WideTables, rotate_wide
+
+if TYPE_CHECKING:
+    from rag_middle.layout import PromptLayout
+
+__all__ = ["CircleTurns", "attend_circle", "circle_distances", "circle_keys"]
+
+
+class CircleTurns(NamedTuple):
+    """Tables that move document queries on, and how the model pairs head dimensions.
+
+    Attributes:
+        wrapped: by ``T``, `[1, 2r]`.
+        prefix: by ``T - e`` of the query's document, `[T, 2r]`.
+        style: of the model.
+    """
+
+    wrapped: WideTables
+    prefix: WideTables
+    style: RotaryStyle
+
+
+@torch.no_grad()
+def attend_circle(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: PromptLayout,
+    turns: CircleTurns | None,
+    *,
+    scale: float,
+) -> Attended:
+    """Attention of a whole prompt.
+
+    Args:
+        q: `[r, h, n, d]`, rotated as in the prompt.
+        k: `[r, g, n, d]`, likewise; query head `i` uses head `i // (h/g)`.
+        v: `[r, g, n, dv]`.
+        layout: of the prompt.
+        turns: of the layout; None in a layer without rotary embedding.
+        scale: factor on the scores.
+    """
+    first, last, total = layout.prefix_tokens, layout.suffix_start, layout.document_tokens
+    parts = []
+    if first:
+        queries, keys, values = (x[:, :, :first] for x in (q, k, v))
+        parts.append(flash(queries, keys, values, scale=scale, causal=True))
+    if total:
+        queries, keys, values = (x[:, :, first:last] for x in (q, k, v))
+        # Their own document and those before it stand where they stand in the prompt.
+        read = flash(queries, keys, values, scale=scale, causal=True)
+        behind = _documents_behind(queries, keys, values, layout, turns, scale)
+        if behind is not None:
+            count = behind.lse.shape[2]
+            circled = merged(Attended(read.out[:, :, :count], read.lse[:, :, :count]), behind)
+            alone = Attended(read.out[:, :, count:], read.lse[:, :, count:])
+            read = joined([circled, alone])
+        if first:
+            if turns is not None:
+                queries = rotate_wide(queries, turns.prefix, turns.style)
+            of_prefix = flash(queries, k[:, :, :first], v[:, :, :first], scale=scale)
+            read = merged(read, of_prefix)
+        parts.append(read)
+    if layout.length > last:
+        parts.append(flash_last(q[:, :, last:], k, v, scale=scale))
+    return joined(parts)
+
+
+def _documents_behind(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: PromptLayout,
+    turns: CircleTurns | None,
+    scale: float,
+) -> Attended | None:
+    """What the documents that are followed by others read from those; None where there is none."""
+    first, total = layout.prefix_tokens, layout.document_tokens
+    spans = [(start - first, end - first) for start, end in layout.documents if start < end]
+    followed = [(start, end) for start, end in spans if end < total]
+    if not followed:
+        return None
+    rows = q[:, :, : followed[-1][1]]
+    if turns is not None:
+        rows = rotate_wide(rows, turns.wrapped, turns.style)
+    return joined(
+        [
+            flash(rows[:, :, start:end], k[:, :, end:], v[:, :, end:], scale=scale)
+            for start, end in followed
+        ]
+    )
 
 
 def circle_keys(prefix: Tensor, documents: Tensor, wrapped: Tensor, end: int) -> Tensor:
