@@ -21,6 +21,7 @@ from rag_middle.cli.diagnose import diagnose
 from rag_middle.cli.generate import generate
 from rag_middle.cli.index import index
 from rag_middle.cli.methods import methods
+from rag_middle.cli.plan import plan
 from rag_middle.cli.verify import verify
 
 __all__ = ["app"]
@@ -82,6 +83,7 @@ app.command()(diagnose)
 app.command()(generate)
 app.command()(index)
 app.command()(methods)
+app.command()(plan)
 app.command()(verify)
 
 

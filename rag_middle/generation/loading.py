@@ -13,9 +13,11 @@ import torch
 import transformers.utils
 from huggingface_hub import HfApi, try_to_load_from_cache
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     BitsAndBytesConfig,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -27,7 +29,7 @@ from rag_middle.reader import is_reader
 from rag_middle.registry import suggest
 from rag_middle.wording import Argument
 
-__all__ = ["check_loading", "load_model", "load_tokenizer", "loading_errors"]
+__all__ = ["check_loading", "load_config", "load_model", "load_tokenizer", "loading_errors"]
 
 #: Seconds to wait for the hub to say whether it has a model.
 _HUB_TIMEOUT_S = 10.0
@@ -178,6 +180,24 @@ def load_tokenizer(
             raise
         raise _not_found("tokenizer", source, revision, error) from error
     return tokenizer
+
+
+def load_config(name_or_path: str | Path, *, revision: str | None = None) -> PretrainedConfig:
+    """A model's config, without its weights.
+
+    Raises:
+        ModelNotFoundError: neither here nor to be fetched.
+    """
+    source = _source(name_or_path)
+    _check_reachable("model", source, revision)
+    chosen = {} if revision is None else {"revision": revision}
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(source, **chosen)
+    except (OSError, ValueError) as error:  # a ValueError where a directory has no config.json
+        if isinstance(error, ValueError) and not _lacks(source, "config.json"):
+            raise
+        raise _not_found("model", source, revision, error) from error
+    return config
 
 
 def _source(name_or_path: str | Path) -> str:

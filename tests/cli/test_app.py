@@ -10,7 +10,7 @@ import pytest
 import rag_middle
 from tests.cli.conftest import Run
 
-COMMANDS = ("ask", "chat", "generate", "index", "methods", "verify")
+COMMANDS = ("ask", "chat", "generate", "index", "methods", "plan", "verify")
 
 
 def test_help_lists_the_commands(run: Run) -> None:
@@ -44,7 +44,13 @@ def test_help_is_shown_without_loading_torch() -> None:
         "except SystemExit as end:\n    assert not end.code\n"
         "print(*sorted({'torch', 'transformers', 'numpy'} & set(sys.modules)), file=sys.stderr)\n"
     )
-    for arguments in (["--help"], ["generate", "--help"], ["ask", "--help"], ["--version"]):
+    for arguments in (
+        ["--help"],
+        ["generate", "--help"],
+        ["ask", "--help"],
+        ["plan", "--help"],
+        ["--version"],
+    ):
         finished = subprocess.run(
             [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True
         )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -138,13 +137,16 @@ class _BlockAttention(LayerHandler):
             rule, last = self._rule(n), layout.suffix_start
             # Without a cache, generated tokens come again with the prompt.
             positions = self._positions(group, n)
-            bounds = request.shared(
-                ("document bounds", layout, query.device),
-                partial(_bounds_on, layout, query.device),
-            )
             parts = [
                 attend_documents(
-                    query, key, value, layout, rule, positions, sinks=sinks, bounds=bounds
+                    query,
+                    key,
+                    value,
+                    layout,
+                    rule,
+                    positions,
+                    sinks=sinks,
+                    bounds=self._bounds(layout, query.device),
                 )
             ]
             if self._plan.placement == "to_end":
@@ -206,6 +208,12 @@ class _BlockAttention(LayerHandler):
         tokens = torch.arange(stop - group.padding)
         return token_positions(group.layout, self._plan.placement, tokens)
 
+    def _bounds(self, layout: PromptLayout, device: torch.device) -> Tensor:
+        """`document_bounds`, sent to a device once."""
+        return self._layer.request.shared(
+            ("document bounds", layout, device), lambda: document_bounds(layout).to(device)
+        )
+
     def _rule(self, tokens: int) -> ScoreRule:
         window = self._traits.sliding_window
         return ScoreRule(
@@ -246,10 +254,6 @@ class _BlockAttention(LayerHandler):
         moved = key.clone()
         moved[:, :, span] = rotate(key[:, :, span], cos.to(key.device), sin.to(key.device), style)
         return moved, placed
-
-
-def _bounds_on(layout: PromptLayout, device: torch.device) -> Tensor:
-    return document_bounds(layout).to(device)
 
 
 def _moved_positions(positions: Tensor, layout: PromptLayout) -> Tensor:

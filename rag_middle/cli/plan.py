@@ -1,0 +1,136 @@
+"""``rag-middle plan``: does a model fit a GPU, and what would a method cost there?"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting
+from rag_middle.cli.flags import flags_of
+from rag_middle.cli.options import METHOD_PANEL
+
+if TYPE_CHECKING:
+    from rag_middle.costs.plan import CostPlan
+    from rag_middle.methods import Method
+
+__all__ = ["plan"]
+
+
+class GpuName(StrEnum):
+    """GPUs whose data sheets are known here."""
+
+    rtx4090 = "rtx4090"
+    a100 = "a100"
+    h100 = "h100"
+
+
+def plan(
+    model: Annotated[
+        str, typer.Option(help="Directory or hub name of a model; only its config is read.")
+    ],
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Plan for this method; repeatable. Without it, for all that need no settings.",
+            show_default=False,
+            rich_help_panel=METHOD_PANEL,
+        ),
+    ] = None,
+    documents: Annotated[int, typer.Option(help="Documents in a prompt.", min=1)] = 20,
+    tokens: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="Length of the prompt; repeatable. Without it, 4096 and 8192.",
+            show_default=False,
+            min=100,
+        ),
+    ] = None,
+    gpu: Annotated[GpuName, typer.Option(help="The GPU.")] = GpuName.rtx4090,
+    revision: Annotated[str | None, typer.Option(help="Of the model on the hub.")] = None,
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Predict memory and time on a GPU from a model's config; no weights are read, nothing runs.
+
+    Figures come from counted operations and the GPU's data sheet. They were not measured: expect
+    ratios to be closer to the truth than times.
+    """
+    with reporting(as_json=as_json, debug=debug, flags=flags_of(plan)):
+        from rag_middle.costs import plan as costs
+        from rag_middle.costs.gpus import GPUS
+        from rag_middle.generation.loading import load_config
+        from rag_middle.methods import resolve_method
+
+        chosen = [resolve_method(name) for name in method] if method else _without_settings()
+        planned = costs.plan_costs(
+            load_config(model, revision=revision),
+            chosen,
+            gpu=GPUS[gpu.value],
+            documents=documents,
+            tokens=tokens or [4096, 8192],
+        )
+    if as_json:
+        print_json(costs.as_json(planned, model=model))
+    else:
+        _show(planned)
+
+
+def _without_settings() -> list[Method]:
+    """The unmodified model first, and every method that works as it comes."""
+    from rag_middle.errors import MethodConfigError
+    from rag_middle.methods import METHODS
+
+    ready = []
+    for name, kind in METHODS.items():
+        try:
+            made = kind()
+        except (MethodConfigError, TypeError):  # settings that only a search can find
+            continue
+        if name == "none" or not made.is_neutral:
+            ready.append(made)
+    return ready
+
+
+def _show(planned: CostPlan) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    out = console()
+    weights = ", ".join(
+        f"{size / 1e9:.1f} GB in {name}" for name, size in planned.weight_bytes.items()
+    )
+    out.print(Text(f"{planned.gpu.name}, {planned.gpu.gigabytes:g} GB. All figures are predicted."))
+    out.print(Text(f"Weights: {planned.parameters / 1e9:.2f} billion numbers, {weights}."))
+    for tokens in dict.fromkeys(cost.tokens for cost in planned.costs):
+        table = Table("method", title=f"{tokens} tokens, {planned.documents} documents")
+        table.columns[0].no_wrap = True
+        for heading in ("first token", "ratio", "per token", "ratio", "KV cache", "working"):
+            table.add_column(heading, justify="right")
+        table.add_column("fits in")
+        for cost in planned.costs:
+            if cost.tokens != tokens or cost.problem:
+                continue
+            fitting = [name for name, fits in (cost.fits or {}).items() if fits]
+            table.add_row(
+                Text(cost.method),
+                f"{cost.first_token_seconds:.2f} s",
+                f"{cost.first_token_ratio:.2f}",
+                f"{1e3 * cost.token_seconds:.0f} ms",
+                f"{cost.token_ratio:.2f}",
+                f"{cost.cache_bytes / 1e9:.1f} GB",
+                f"{cost.working_bytes / 1e9:.1f} GB",
+                Text(fitting[0] if fitting else "nothing"),
+            )
+        out.print(table)
+    for cost in planned.costs:
+        if cost.problem and cost.tokens == planned.costs[0].tokens:
+            out.print(Text(f"Not planned: {cost.problem}"), soft_wrap=True)
+    out.print(
+        Text(
+            "Working memory includes the KV cache. The last column is the widest number format in "
+            "which the weights fit beside it; times are those of bfloat16."
+        ),
+        soft_wrap=True,
+    )

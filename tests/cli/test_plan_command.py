@@ -1,0 +1,84 @@
+"""``rag-middle plan``: predictions from a config alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Run
+
+QWEN_7B = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 32768,
+    "rope_theta": 1000000.0,
+    "vocab_size": 152064,
+    "tie_word_embeddings": False,
+}
+
+
+def _saved(directory: Path, **changed: Any) -> Path:
+    (directory / "config.json").write_text(json.dumps(QWEN_7B | changed))
+    return directory
+
+
+def test_a_model_of_seven_billion_fits_24_gigabytes(run: Run, tmp_path: Path) -> None:
+    arguments = ("plan", "--model", _saved(tmp_path), "--method", "none", "--method", "siw")
+    planned = run(*arguments, "--tokens", 4096, "--json").json
+    assert planned["predicted"] is True
+    assert planned["parameters"] == pytest.approx(7.6e9, rel=0.01)
+    assert planned["weight_bytes"]["bfloat16"] == pytest.approx(15.2e9, rel=0.01)
+    none, siw = planned["costs"]
+    # Keys and values of 4 heads of 128 in 28 layers, two bytes each.
+    assert none["cache_bytes"] == 4096 * 2 * 4 * 128 * 28 * 2
+    assert none["fits"] == {"bfloat16": True, "int8": True, "4-bit": True}
+    assert none["first_token_ratio"] == none["token_ratio"] == 1
+    assert 1 <= siw["first_token_ratio"] < 1.1
+    # A token reads all weights: no less than 15 GB at the bandwidth of the data sheet.
+    assert none["token_seconds"] > 15e9 / 1008e9
+
+
+def test_the_table_says_what_does_not_fit(run: Run, tmp_path: Path) -> None:
+    model = _saved(tmp_path, num_hidden_layers=60)
+    shown = run("plan", "--model", model, "--method", "none", "--tokens", 4096)
+    assert "predicted" in shown.out
+    [row] = [line for line in shown.out.splitlines() if "none" in line and "GB" in line]
+    assert "bfloat16" not in row
+    assert "int8" in row
+
+
+def test_methods_that_the_model_cannot_take_are_named_with_the_reason(
+    run: Run, tmp_path: Path
+) -> None:
+    small = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 3}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 500}
+    planned = run("plan", "--model", _saved(tmp_path, **small, **heads), "--json").json
+    by_method = {cost["method"]: cost for cost in planned["costs"]}
+    assert {"none", "pine", "ape", "rotor", "ms_poe"} <= set(by_method)
+    assert "layers" in by_method["ms_poe"]["problem"] or not by_method["ms_poe"]["problem"]
+    assert by_method["ape"]["working_bytes"] >= by_method["ape"]["cache_bytes"] > 0
+    short = run("plan", "--model", tmp_path, "--tokens", 100, "--documents", 50, "--json")
+    assert short.status == 2
+    assert short.json["error"]["type"] == "MethodConfigError"
+
+
+def test_a_mixture_of_experts_is_refused(run: Run, tmp_path: Path) -> None:
+    config = {"model_type": "mixtral", "num_hidden_layers": 2, "hidden_size": 64}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    shown = run("plan", "--model", tmp_path, "--method", "none")
+    assert (shown.status, shown.out) == (2, "")
+    assert "mixtral" in shown.err
+
+
+def test_a_model_that_is_not_there(run: Run, tmp_path: Path) -> None:
+    shown = run("plan", "--model", tmp_path / "nothing", "--json")
+    assert shown.status == 2
+    assert shown.json["error"]["type"] == "ModelNotFoundError"
