@@ -108,8 +108,8 @@ FAULTS: tuple[Fault, ...] = (
         ),
         (
             "window of the first column one too long",
-            "visible & (distance < self._traits.sliding_window)",
-            "visible & (distance <= self._traits.sliding_window)",
+            "visible & (distance < window)",
+            "visible & (distance <= window)",
         ),
         ("sinks left out of the log-sum-exp", 'sinks=call.options.get("s_aux")', "sinks=None"),
     ),
@@ -168,7 +168,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     *_faults(
         "rag_middle/ops/lse.py",
-        ("a token does not see itself", "> rows\n", ">= rows\n"),
+        ("a token does not see itself", "> row\n", ">= row\n"),
         ("window of the log-sum-exp off by one", ">= window)", "> window)"),
         (
             "soft cap not multiplied back",
@@ -210,8 +210,8 @@ FAULTS: tuple[Fault, ...] = (
         ("value of the padding", "values[rows, :, first]", "values[rows, :, 0]"),
         (
             "dense and sparse swapped",
-            "(self.alpha_dense - 1) * (density > 0) + (self.alpha_sparse - 1) * (density < 0)",
-            "(self.alpha_dense - 1) * (density < 0) + (self.alpha_sparse - 1) * (density > 0)",
+            "dense * (density > 0) + sparse * (density < 0)",
+            "dense * (density < 0) + sparse * (density > 0)",
         ),
     ),
     *_faults(

@@ -113,6 +113,10 @@ def _read(path: Path, identity: Mapping[str, Any]) -> tuple[dict[str, Outcome], 
     whole_bytes = content.rfind(b"\n") + 1
     lines = content[:whole_bytes].splitlines()
     if not lines:
+        if not _as_line({"format": _FORMAT, "identity": identity}).startswith(content):
+            raise CalibrationStateError(
+                f"{path} is not the state of a search. ", *_ANOTHER_FOLDER, ", or delete the file."
+            )
         return {}, 0
     header, *entries = [
         _parse_line(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)
@@ -147,10 +151,14 @@ def _read(path: Path, identity: Mapping[str, Any]) -> tuple[dict[str, Outcome], 
     return outcomes, whole_bytes
 
 
-def _append_line(file: FileIO, content: Mapping[str, Any]) -> None:
+def _as_line(content: Mapping[str, Any]) -> bytes:
     text = json.dumps(content).encode()
+    return b"%08x " % zlib.crc32(text) + text + b"\n"
+
+
+def _append_line(file: FileIO, content: Mapping[str, Any]) -> None:
     try:
-        append(file, b"%08x " % zlib.crc32(text) + text + b"\n")
+        append(file, _as_line(content))
     except OSError as error:
         raise _write_error(Path(str(file.name)), error) from error
 

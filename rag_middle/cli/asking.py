@@ -263,6 +263,12 @@ def _documents(docs: Path | None, index: Path | None) -> Path:
     from rag_middle.retrieval.manifest import is_index_folder
 
     if docs is not None:
+        # Documents may be anybody's; an index is trusted as a model is.
+        if is_index_folder(docs):
+            raise RetrievalConfigError(
+                f"{str(docs)!r} is a saved index: name it with --index if you trust it. If it "
+                "holds documents, somebody has put a manifest.json beside them: remove that."
+            )
         return docs
     if index is None:
         raise RetrievalConfigError(

@@ -38,7 +38,7 @@ __all__ = [
 USAGE_ERROR = 2  # what was asked for cannot be done; 1 is for a verification that failed
 _PLAIN_WIDTH = 100  # characters, where output goes to no terminal
 #: Also the marks that turn the direction of what follows.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Write one JSON document to standard output.")

@@ -41,7 +41,7 @@ def show_tokens(out: Console, tokenizer: Tokenizer, prompt: TokenizedPrompt) -> 
     parts = [("prefix", prompt.prefix_ids, _OUTSIDE_COLOUR)]
     for index, ids in enumerate(prompt.documents_ids):
         name = prompt.document_ids[index]
-        heading = f"document {index}" + (f" ({name})" if name else "")
+        heading = f"document {index}" + (f" ({printable(name)})" if name else "")
         parts.append((heading, ids, _DOCUMENT_COLOURS[index % len(_DOCUMENT_COLOURS)]))
     parts.append(("suffix", prompt.suffix_ids, _OUTSIDE_COLOUR))
     for heading, ids, colour in parts:

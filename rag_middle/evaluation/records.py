@@ -121,9 +121,8 @@ class Records:
     def _write(self, lines: list[dict[str, Any]]) -> None:
         if self._file is None:
             return
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         try:
-            append(self._file, text.encode("utf-8"))
+            append(self._file, b"".join(map(_as_line, lines)))
         except OSError as error:
             raise _cannot_write(str(self._file.name), error) from error
 
@@ -132,10 +131,14 @@ class Records:
         file.seek(0)
         content = file.read()
         whole = content.rfind(b"\n") + 1
-        if whole < len(content):  # the run was killed while it wrote this line
-            file.truncate(whole)
         lines = content[:whole].splitlines()
         if not lines:
+            if not _as_line(header).startswith(content):
+                raise EvaluationRecordsError(
+                    f"{str(file.name)!r} holds no records. Write to another file, or remove that "
+                    "one."
+                )
+            file.truncate(0)
             self._write([dict(header)])
         for number, line in enumerate(lines, start=1):
             try:
@@ -157,6 +160,9 @@ class Records:
                     f"Line {number} of {str(file.name)!r} is damaged ({error}). Remove that line "
                     "to have its question asked again, or write to another file."
                 ) from error
+        # The run was killed in the last line. Cut off only now that the file is known to be ours.
+        if lines and whole < len(content):
+            file.truncate(whole)
 
 
 @contextmanager
@@ -197,6 +203,10 @@ def open_records(path: str | Path | None, identity: Mapping[str, Any]) -> Iterat
             yield records
     finally:
         lock.release()
+
+
+def _as_line(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(content, ensure_ascii=False) + "\n").encode("utf-8")
 
 
 def _cannot_write(path: str, error: Exception) -> EvaluationRecordsError:

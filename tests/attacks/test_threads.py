@@ -12,12 +12,14 @@ import pytest
 from transformers import LlamaConfig, PreTrainedModel
 
 from rag_middle import ContextPrompt, RagMiddleModel
+from rag_middle.methods import LPES
 from tests.attacks.hostile import report, tries
 from tests.contract.snapshot import snapshot
 from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe
 
-METHODS = ("none", "pine", "ms_poe", "lpes", "siw", "lpes+siw", "permutation", "ape")
+SCALED = LPES(factors=1.5)
+METHODS = ("none", "pine", "ms_poe", SCALED, "siw", [SCALED, "siw"], "permutation", "ape")
 THREADS = 8
 
 
@@ -102,7 +104,7 @@ def _streams_end() -> None:
 
 def test_requests_of_many_threads_get_what_each_gets_alone(network: PreTrainedModel) -> None:
     model = RagMiddleModel(network, byte_level_bpe())
-    others = [model, RagMiddleModel(network, model.tokenizer, method="lpes")]
+    others = [model, RagMiddleModel(network, model.tokenizer, method=SCALED)]
     count = tries(48)
     alone = [request(model, number) for number in range(count)]
     _streams_end()

@@ -34,6 +34,25 @@ def test_what_was_added_is_there_again_to_the_last_bit(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.parametrize("content", [b'{"my": "data"}', b'{"a": 1}\n{"b": 2}', b"notes"])
+def test_a_file_of_something_else_is_left_as_it_is(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "s.state"
+    path.write_bytes(content)
+    with pytest.raises(CalibrationStateError), open_journal(path, IDENTITY):
+        pass
+    assert path.read_bytes() == content
+
+
+def test_a_search_killed_in_its_first_line_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "s.state"
+    with open_journal(path, IDENTITY):
+        pass
+    path.write_bytes(path.read_bytes()[:20])
+    with open_journal(path, IDENTITY) as journal:
+        assert len(journal) == 0
+    assert len(path.read_bytes()) > 20
+
+
 def test_every_outcome_is_on_disk_at_once(tmp_path: Path) -> None:
     path = tmp_path / "s.state"
     with open_journal(path, IDENTITY) as journal:

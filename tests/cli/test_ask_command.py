@@ -201,6 +201,15 @@ def test_there_must_be_something_to_read(run: Run, tmp_path: Path) -> None:
     assert "--docs PATH" in shown.err
 
 
+def test_documents_cannot_pass_for_an_index(ask: Run, run: Run, docs: Path) -> None:
+    ask("--index", docs.parent / "index")
+    for name in (docs.parent / "index").iterdir():
+        (docs / name.name).write_bytes(name.read_bytes())
+    shown = run("ask", QUESTION, "--docs", docs)
+    assert shown.status == 2
+    assert "is a saved index: name it with --index if you trust it" in shown.err
+
+
 def test_a_terminal_gets_no_control_characters(
     ask: Run, docs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,6 +115,17 @@ def test_records_of_another_measurement_are_refused(model: RagMiddleModel, tmp_p
             run(fake, task, [], how, records=path)
 
 
+@pytest.mark.parametrize("content", [b'{"my": "data"}', b'{"a": 1}\n{"b": 2}', b"notes"])
+def test_a_file_of_something_else_is_left_as_it_is(
+    model: RagMiddleModel, tmp_path: Path, content: bytes
+) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(EvaluationRecordsError, match="no records|another measurement"):
+        run(fake_reader(model, TASK, u_shape), TASK, [], Measurement(limit=2), records=path)
+    assert path.read_bytes() == content
+
+
 def test_a_model_goes_by_its_folders_name_and_its_weights(
     model: RagMiddleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

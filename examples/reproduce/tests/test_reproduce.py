@@ -147,7 +147,7 @@ def written(tmp_path: Path, **changes: Any) -> Path:
         "title": "A comparison",
         "models": [{"name": "a/model"}],
         "tasks": [TASK],
-        "methods": ["position_interpolation"],
+        "methods": [{"name": "position_interpolation", "options": {"scale": 1.5}}],
         "measurement": {"limit": 3, "max_new_tokens": 2, "positions": [0, 2]},
         **changes,
     }
@@ -163,7 +163,7 @@ def test_the_command_writes_tables_and_goes_on_from_its_records(
     score = {"model": "a/model", "task": "three", "method": "none", "mean": 12.5}
     path = written(
         tmp_path,
-        models=[{"name": "a/model", "methods": ["lpes"]}],
+        models=[{"name": "a/model", "methods": [{"name": "lpes", "options": {"factors": 1.5}}]}],
         source="their paper",
         published=[score, {**score, "method": "another method"}],
         cost=True,

@@ -31,8 +31,6 @@ _NO_TEXT = frozenset(
     "server_tool_result non_standard".split()
 )
 
-_BLANK_LINE = "\n\n"
-
 #: A piece of a message: text, or a document.
 Part = str | PromptDocument
 ReadPart = MarkedText | PromptDocument
@@ -161,9 +159,15 @@ def _block(block: Mapping[str, Any], index: int) -> Part | None:
     if kind == "text":
         return str(block.get("text", ""))
     if kind == "search_result":
-        content = block.get("content", ())
-        inner = [content] if isinstance(content, str) else [_block(b, index) for b in content]
-        text = "\n".join(part for part in inner if isinstance(part, str))
+        content = block.get("content") or ()
+        inner = content if isinstance(content, list | tuple) else [content]
+        if not all(isinstance(part, str | Mapping) for part in inner):
+            raise PromptError(
+                f"Message {index} holds a block of type 'search_result' whose content is neither "
+                "text nor a list of blocks."
+            )
+        parts = [part if isinstance(part, str) else _block(part, index) for part in inner]
+        text = "\n".join(part for part in parts if isinstance(part, str))
         source = block.get("source")
         return PromptDocument(text, title=block.get("title") or None, id=source)
     if kind == "text-plain" and isinstance(block.get("text"), str):
@@ -180,7 +184,7 @@ def _by_artifact(part: Part, artifact: Sequence[Document | PromptDocument]) -> l
     """What a tool says, cut where the documents of its artifact stand in it.
 
     LangChain sends no artifact to a model: it says here where documents begin and end, and their
-    ids. What is written around a document up to a blank line, such as its source, belongs to it.
+    ids.
     """
     if not isinstance(part, str):
         return [part]
@@ -207,27 +211,37 @@ def _marked(text: str, documents: Sequence[PromptDocument]) -> list[Part]:
 
 
 def _cut(text: str, documents: Sequence[PromptDocument]) -> list[Part]:
-    """The text, with those of the documents apart that it holds in this order."""
-    pieces: list[Part] = []
+    """The text with the documents apart; whole where it does not say for certain what they are.
+
+    It has to hold each of them once, in this order: who wrote one of them may have copied another.
+    What stands between them (sources, scores) belongs to the next one where something stands before
+    the first and nothing after the last, and to the one before it in the opposite case.
+    """
+    wanted = [replace(document, title=None) for document in documents if document.text.strip()]
+    gaps: list[str] = []
     rest = text
-    for original in documents:
-        before, inside, after = rest.partition(original.text)
-        if not original.text.strip() or not inside:
-            continue
-        end, blank, own = before.rpartition(_BLANK_LINE)
-        if pieces and isinstance(last := pieces[-1], PromptDocument):
-            pieces[-1] = replace(last, text=last.text + end.rstrip())
-        elif end.strip():
-            pieces.append(end + blank)
-        pieces.append(replace(original, text=(own + inside).lstrip("\n"), title=None))
-        rest = after
-    if not pieces:
-        return [text]
-    end, _, own = rest.partition(_BLANK_LINE)
-    last = pieces[-1]
-    assert isinstance(last, PromptDocument), "a document stands before the rest"
-    pieces[-1] = replace(last, text=last.text + end.rstrip())
-    return [*pieces, own] if own.strip() else pieces
+    for document in wanted:
+        before, inside, rest = rest.partition(document.text)
+        if not inside or text.count(document.text) > 1:
+            return [text]
+        gaps.append(before)
+    gaps.append(rest)
+    lead, *between, tail = gaps if wanted else [text, ""]
+    if any(gap.strip() for gap in between):
+        if lead.strip() and tail.strip():
+            return [text]
+        if tail.strip():
+            wanted = [
+                replace(document, text=document.text + gap.rstrip())
+                for document, gap in zip(wanted, [*between, tail], strict=True)
+            ]
+        else:
+            wanted = [
+                replace(document, text=gap.lstrip() + document.text)
+                for document, gap in zip(wanted, [lead, *between], strict=True)
+            ]
+        return [*wanted]
+    return [*filter(str.strip, [lead]), *wanted, *filter(str.strip, [tail])]
 
 
 def _is_documents(artifact: object) -> bool:

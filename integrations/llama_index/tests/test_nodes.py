@@ -84,7 +84,8 @@ def test_empty_nodes_are_no_documents() -> None:
 
 def test_the_fixed_order_does_not_depend_on_the_order_of_nodes(nodes: Nodes) -> None:
     tied = [*nodes, NodeWithScore(node=TextNode(text="Tied."), score=nodes[2].score)]
-    tied += [NodeWithScore(node=TextNode(text=text)) for text in ("No score.", "None either.")]
+    texts = ("No score.", "None either.", "Half a character: \ud83d")
+    tied += [NodeWithScore(node=TextNode(text=text)) for text in texts]
     marker = MarkDocuments(order="fixed")
     expected = [read(n) for n in marker.postprocess_nodes(tied)]
     assert [read(n) for n in marker.postprocess_nodes(tied[::-1])] == expected

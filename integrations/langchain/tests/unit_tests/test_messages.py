@@ -130,6 +130,12 @@ def test_blocks_and_marked_text_go_together(tiny: Any) -> None:
     assert tiny.sent.documents == [*TEXTS, f"T0\n{TEXTS[0]}"]
 
 
+@pytest.mark.parametrize("content", [[5], 5])
+def test_a_search_result_of_no_text_is_refused(tiny: Any, content: object) -> None:
+    with pytest.raises(PromptError, match="neither text nor a list of blocks"):
+        chat(tiny).invoke([HumanMessage([{"type": "search_result", "content": content}])])
+
+
 @pytest.mark.parametrize(
     "block",
     [
@@ -152,14 +158,57 @@ def test_an_artifact_says_where_documents_stand_in_the_content(tiny: Any) -> Non
     assert answer.response_metadata["rag_middle"]["document_ids"] == ["0", "1"]
 
 
-def test_what_a_tool_writes_around_its_documents_belongs_to_them(tiny: Any) -> None:
-    sources = [f"Source: {n}\nContent: {text}\nScore: {n}" for n, text in enumerate(TEXTS)]
-    content = "\n\n".join(["Found two:", *sources, "No more."])
+@pytest.mark.parametrize(
+    "written",
+    ["# {n}\n\n{text}", "Source: {n}\nContent: {text}", "{text}\n\nSource: {n}", "{text}"],
+)
+@pytest.mark.parametrize("separator", ["\n\n", "\n"])
+def test_what_a_tool_writes_around_its_documents_belongs_to_them(
+    tiny: Any, written: str, separator: str
+) -> None:
+    documents = [*TWO, Document("Tours lies on the Loire.")]
+    texts = [written.format(n=n, text=each.page_content) for n, each in enumerate(documents)]
+    tool = ToolMessage(separator.join(texts), tool_call_id="1", artifact=documents)
+    chat(tiny).invoke([HumanMessage("Which?"), tool])
+    assert tiny.sent.documents == texts
+
+
+def test_text_around_all_documents_is_no_part_of_them(tiny: Any) -> None:
+    content = "\n\n".join(["Found two:", *TEXTS, "No more."])
     tool = ToolMessage(content, tool_call_id="1", artifact=TWO)
     chat(tiny).invoke([HumanMessage("Which?"), tool])
-    assert tiny.sent.documents == sources
+    assert tiny.sent.documents == TEXTS
     assert "Found two:" in tiny.sent.text
     assert "No more." in tiny.sent.text
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        f"A: {TEXTS[0]} (1)\n\nB: {TEXTS[1]} (2)",  # which belongs to which?
+        f"{TEXTS[0]}\n\nSource: {TEXTS[1]}\n\n{TEXTS[1]}",  # one document copies another
+        f"{TEXTS[1]}\n\n{TEXTS[0]}",
+    ],
+)
+def test_what_does_not_say_for_certain_where_documents_stand_is_text(
+    tiny: Any, content: str
+) -> None:
+    tool = ToolMessage(content, tool_call_id="1", artifact=TWO)
+    chat(tiny).invoke([HumanMessage("Which?"), tool])
+    assert tiny.sent.documents == []
+    assert content in tiny.sent.text
+
+
+@pytest.mark.parametrize("empty", ["", " \n"])
+def test_empty_documents_of_an_artifact_are_passed_over(tiny: Any, empty: str) -> None:
+    artifact = [TWO[0], Document(empty), TWO[1]]
+    content = "\n\n".join(document.page_content for document in artifact)
+    tool = ToolMessage(content, tool_call_id="1", artifact=artifact)
+    chat(tiny).invoke([HumanMessage("Which?"), tool])
+    assert tiny.sent.documents == TEXTS
+    nothing = ToolMessage(empty, tool_call_id="1", artifact=[Document(empty)])
+    chat(tiny).invoke([HumanMessage("Which?"), nothing])
+    assert tiny.sent.documents == []
 
 
 @pytest.mark.parametrize("content", ["[redacted]", f"{TEXTS[0]}\n\n[redacted]", ""])

@@ -88,5 +88,6 @@ def _marked_class(kind: type[BaseNode]) -> type[Any]:
 
 
 def _rank(node: NodeWithScore) -> tuple[bool, float, str]:
-    digest = hashlib.sha256(node.node.get_content(MetadataMode.LLM).encode()).hexdigest()
+    text = node.node.get_content(MetadataMode.LLM)
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     return node.score is None, -(node.score or 0.0), digest
