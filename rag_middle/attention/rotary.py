@@ -80,6 +80,7 @@ class RotaryCall:
         position_ids: ``[b or 1, n]``.
         extra: further arguments (the layer type, where a model has several frequencies).
         scales: scales that layers will ask for in this pass, as far as known.
+        divisors: scales on the device, sent there once per request.
     """
 
     module: nn.Module
@@ -87,6 +88,7 @@ class RotaryCall:
     position_ids: Tensor
     extra: tuple[Any, ...]
     scales: tuple[float, ...] = ()
+    divisors: dict[Hashable, Tensor] = field(default_factory=dict)
     _scaled: dict[Hashable, Any] = field(default_factory=dict)
     _rebased: dict[Hashable, Any] = field(default_factory=dict)
     _wide: dict[tuple[Hashable, TableFormat, RotaryStyle], WideTables] = field(default_factory=dict)
@@ -182,8 +184,10 @@ class RotaryCall:
 
     def _positions_at(self, scales: tuple[float, ...]) -> Tensor:
         """``position_ids`` on every scale, `[scales * b, n]`."""
-        divisors = torch.tensor(scales, device=self.position_ids.device)[:, None, None]
-        return (self.position_ids.float()[None] / divisors).flatten(0, 1)
+        key = (scales, self.position_ids.device)
+        if key not in self.divisors:
+            self.divisors[key] = torch.tensor(scales, device=self.position_ids.device)
+        return (self.position_ids.float()[None] / self.divisors[key][:, None, None]).flatten(0, 1)
 
     def wide(
         self, scales: tuple[float, ...], table_format: TableFormat, style: RotaryStyle
@@ -244,6 +248,7 @@ class RotaryTables:
     def __init__(self) -> None:
         self._calls: dict[str | None, RotaryCall] = {}
         self._scales: dict[float, None] = {}
+        self._divisors: dict[Hashable, Tensor] = {}
 
     def expect(self, scale: float) -> None:
         """Say that a layer will ask for this scale: small tables are then made together."""
@@ -262,6 +267,7 @@ class RotaryTables:
             position_ids=named["position_ids"],
             extra=() if layer_type is None else (layer_type,),
             scales=tuple(self._scales),
+            divisors=self._divisors,
         )
 
     def of(self, layer_type: str | None) -> RotaryCall | None:

@@ -103,8 +103,22 @@ class _BlockAttention(LayerHandler):
         request, start = self._layer.request, self._layer.start
         rows, columns = arguments["hidden_states"].shape[:2]
         request.see(rows, columns, start)
-        tables = rotary.named(placement, lambda: _position_ids(placement, request, start, columns))
         device = arguments["hidden_states"].device
+
+        def positions() -> Tensor:
+            if start < request.width:
+                return _position_ids(placement, request, start, columns)
+            # Generated tokens follow one another: what they are apart is sent to the device once.
+            apart = request.shared(
+                ("generated positions", placement, device),
+                lambda: _position_ids(placement, request, request.width, 1).to(device),
+            )
+            return (
+                torch.arange(start - request.width, start - request.width + columns, device=device)
+                + apart
+            )
+
+        tables = rotary.named(placement, positions)
         arguments["position_embeddings"] = on_device(tables, device)
 
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
