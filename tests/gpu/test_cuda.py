@@ -10,13 +10,18 @@ from transformers.utils import is_flash_attn_2_available
 from rag_middle.attention import applied
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import (
+    APE,
     LPES,
     PINE,
     SIW,
     Method,
     MsPoE,
+    ParallelContextWindows,
     PositionalHiddenStates,
     PositionInterpolation,
+    RoToR,
+    SelfExtend,
+    StructuredPrompting,
 )
 from tests.prompts import laid_out
 
@@ -29,6 +34,11 @@ METHODS: dict[str, Method] = {
     "positional_hidden_states": PositionalHiddenStates(channels=(3,), factor=-1.0),
     "siw": SIW(alpha_dense=0.5, alpha_sparse=1.5, layers=(0, 1, 2)),
     "pine": PINE(),
+    "rotor": RoToR(),
+    "self_extend": SelfExtend(group=2, window=12),
+    "ape": APE(),
+    "parallel_context_windows": ParallelContextWindows(),
+    "structured_prompting": StructuredPrompting(),
 }
 LAYOUTS = [
     PromptLayout(60, ((4, 20), (20, 33), (33, 52))),
