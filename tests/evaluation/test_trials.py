@@ -121,7 +121,7 @@ def test_a_file_of_something_else_is_left_as_it_is(
 ) -> None:
     path = tmp_path / "records.jsonl"
     path.write_bytes(content)
-    with pytest.raises(EvaluationRecordsError, match="no records|another measurement"):
+    with pytest.raises(EvaluationRecordsError, match=r"no records|another measurement"):
         run(fake_reader(model, TASK, u_shape), TASK, [], Measurement(limit=2), records=path)
     assert path.read_bytes() == content
 
