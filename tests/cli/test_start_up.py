@@ -94,6 +94,7 @@ def test_what_is_refused_before_a_model_is_needed_is_refused_at_once(
     assert imported == []
 
 
+@pytest.mark.slow  # indexes with the real embedder first
 def test_an_unchanged_folder_is_found_to_be_so_without_its_embedder(tmp_path: Path) -> None:
     for extra in ("faiss", "filelock", "langchain_text_splitters", "sentence_transformers"):
         pytest.importorskip(extra)
