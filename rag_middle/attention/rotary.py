@@ -201,6 +201,16 @@ class RotaryCall:
             scales, len(scales), lambda: self._positions_at(scales), table_format, style
         )
 
+    def wide_stacked(
+        self, scales: tuple[float, ...], table_format: TableFormat, style: RotaryStyle
+    ) -> Tensor:
+        """Cosine and sine of `wide` in one tensor `[2, scales, b or 1, n, 2r]`."""
+        key = ("stacked", scales, table_format, style)
+        if key not in self._scaled:
+            self._scaled[key] = torch.stack(self.wide(scales, table_format, style))
+        stacked: Tensor = self._scaled[key]
+        return stacked
+
     def wide_of(self, tables: Any, table_format: TableFormat, style: RotaryStyle) -> WideTables:
         """The model's own cosine and sine as tables for `rotate_wide`, made once per forward pass.
 

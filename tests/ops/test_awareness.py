@@ -70,10 +70,10 @@ def test_half_precision_is_compared_in_float32() -> None:
 )
 def test_heads_take_ratios(assign: str, expected: list[int]) -> None:
     awareness = torch.tensor([[0.3, 0.1, 0.9, 0.2], [0.4, 0.3, 0.2, 0.1]])
-    choice = assigned_ratios(awareness, torch.arange(4.0), assign)
+    choice = assigned_ratios(awareness, 4, assign)
     assert choice.tolist() == [expected, [0, 1, 2, 3]]
 
 
 def test_equally_aware_heads_keep_their_order() -> None:
     awareness = torch.tensor([[0.5, 0.7, 0.5, 0.7]])
-    assert assigned_ratios(awareness, torch.arange(4.0), "rank").tolist() == [[2, 0, 3, 1]]
+    assert assigned_ratios(awareness, 4, "rank").tolist() == [[2, 0, 3, 1]]

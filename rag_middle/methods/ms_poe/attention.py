@@ -8,9 +8,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rag_middle.attention import AttentionContext, Layer, LayerChange, LayerHandler
+from rag_middle.attention import (
+    AttentionCall,
+    AttentionContext,
+    Layer,
+    LayerChange,
+    LayerHandler,
+    RotaryCall,
+)
 from rag_middle.methods.ms_poe.kernels import assigned_ratios, position_awareness
-from rag_middle.ops.rope import WideTables, rotate_wide
+from rag_middle.ops.rope import RotaryStyle, WideTables, rotate_wide
 
 __all__ = ["HeadPositionScale"]
 
@@ -56,17 +63,22 @@ class _HeadRotation(LayerHandler):
         self._scale = scale
         #: Index of each head's ratio, `[b, h]` or `[b, g]`.
         self._choice: Tensor | None = None
+        #: The same for query heads and then key heads, made for the first generated token.
+        self._of_both: Tensor | None = None
 
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         """Replace the call's un-rotated query and key by rotated ones."""
         call, rotary = context.call, self._layer.rotary
         assert rotary is not None
         if context.start == 0:
-            self._choice = self._choose(context)
+            self._choice, self._of_both = self._choose(context), None
         choice, style = self._choice, self._traits.rotary
         assert choice is not None
         assert style is not None
         groups = self._traits.heads // self._traits.kv_heads
+        if call.query.shape[2] == 1 and not self._traits.norms_after_rope:
+            self._rotate_token(call, rotary, style)
+            return context.proceed()
         tables = rotary.wide(self._scale.ratios, self._traits.table_format, style)
         if self._scale.per_query_head:
             of_queries = _pick(tables, choice)
@@ -81,6 +93,29 @@ class _HeadRotation(LayerHandler):
             rotate_wide(call.query, of_queries, style), rotate_wide(call.key, of_keys, style)
         )
         return context.proceed()
+
+    def _rotate_token(self, call: AttentionCall, rotary: RotaryCall, style: RotaryStyle) -> None:
+        """Rotate one token's query and key together: launches are all that a token costs here."""
+        assert self._choice is not None
+        heads = self._traits.heads
+        if self._of_both is None:
+            groups = heads // self._traits.kv_heads
+            if self._scale.per_query_head:
+                of_queries, of_keys = self._choice, self._choice[:, ::groups]
+            else:
+                of_queries = self._choice.repeat_interleave(groups, dim=1)
+                of_keys = self._choice
+            self._of_both = torch.cat((of_queries, of_keys), dim=1)
+        stacked = rotary.wide_stacked(self._scale.ratios, self._traits.table_format, style)
+        stacked = stacked.to(call.query.device)
+        if stacked.shape[2] == 1:
+            picked = stacked[:, :, 0][:, self._of_both]
+        else:
+            rows = torch.arange(stacked.shape[2], device=stacked.device)[:, None]
+            picked = stacked[:, self._of_both, rows]
+        both = torch.cat((call.query, call.key), dim=1)
+        rotated = rotate_wide(both, WideTables(*picked.unbind()), style)
+        call.query, call.key = rotated[:, :heads], rotated[:, heads:]
 
     def _choose(self, context: AttentionContext) -> Tensor:
         call, request = context.call, self._layer.request
@@ -99,8 +134,7 @@ class _HeadRotation(LayerHandler):
             b, h = awareness.shape
             g = self._traits.kv_heads
             awareness = awareness.view(b, g, h // g).mean(-1)
-        ratios = torch.tensor(self._scale.ratios, device=device)
-        return assigned_ratios(awareness, ratios, self._scale.assign)
+        return assigned_ratios(awareness, len(self._scale.ratios), self._scale.assign)
 
 
 def _pick(tables: WideTables, choice: Tensor) -> WideTables:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rag_middle.ops.scores import as_factor, products
+
 __all__ = ["assigned_ratios", "position_awareness"]
 
 
@@ -35,8 +37,8 @@ def position_awareness(
     b, h, d = query.shape
     g, n = key.shape[1], key.shape[2]
     # float32: near-ties between heads decide their order, bf16 would flip them.
-    grouped = query.float().view(b, g, h // g, d)
-    scores = torch.matmul(grouped, key.float().transpose(-1, -2)).view(b, h, n) * scale
+    grouped = as_factor(query.reshape(b * g, h // g, d))
+    scores = products(grouped, as_factor(key.reshape(b * g, n, d))).view(b, h, n) * scale
     reaches = torch.gt if strict else torch.ge
     if padding is None:
         return reaches(scores.softmax(-1), threshold / n).float().mean(-1)
@@ -46,20 +48,19 @@ def position_awareness(
     return reaches(attention, threshold / tokens[..., None]).float().sum(-1) / tokens
 
 
-def assigned_ratios(awareness: Tensor, ratios: Tensor, assign: str) -> Tensor:
+def assigned_ratios(awareness: Tensor, ratios: int, assign: str) -> Tensor:
     """Index of each head's ratio.
 
     Args:
         awareness: `[b, heads]`.
-        ratios: `[heads]`, the first for the most position-aware head.
+        ratios: how many there are, as many as heads; the first is for the most position-aware one.
         assign: ``"rank"``: head ``i`` gets the ratio of its rank. ``"order"``: head ``i`` gets
             ratio number ``argsort(awareness)[i]``. ``"sequential"``: head ``i`` gets ratio ``i``.
 
     Returns:
-        Indices into `ratios`, `[b, heads]`. Ties keep the order of the heads.
+        Indices of ratios, `[b, heads]`. Ties keep the order of the heads.
     """
-    heads = ratios.shape[0]
     if assign == "sequential":
-        return torch.arange(heads, device=awareness.device).expand(awareness.shape[0], heads)
+        return torch.arange(ratios, device=awareness.device).expand(awareness.shape[0], ratios)
     order = awareness.argsort(dim=-1, descending=True, stable=True)
     return order if assign == "order" else order.argsort(dim=-1, stable=True)

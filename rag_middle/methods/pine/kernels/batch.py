@@ -23,8 +23,11 @@ from rag_middle.methods.pine.kernels.tables import PineTables
 from rag_middle.ops.rope import rotate
 from rag_middle.ops.scores import (
     ScoreRule,
+    as_factor,
+    products,
     row_chunks,
     scores_at_once,
+    weighed,
 )
 
 __all__ = ["BatchColumns", "decode_batch", "rotate_generated", "worth_batching"]
@@ -162,7 +165,7 @@ def decode_batch(
 
 
 class _Step:
-    """Inputs of one call, in float32 as in `rag_middle.methods.pine.kernels.heads`."""
+    """Inputs of one call. Scores are float32; queries, keys and values as the device takes them."""
 
     def __init__(
         self,
@@ -176,10 +179,10 @@ class _Step:
         need_lse: bool,
     ) -> None:
         self.need_lse = need_lse
-        self.q = q.float() * rule.scale
-        self.keys = keys.float().flatten(0, 1).transpose(1, 2)  # [b * g, d, n]
-        self.values = values.float().flatten(0, 1)  # [b * g, n, dv]
-        self.document_keys = document_keys.float().flatten(0, 1).transpose(1, 2)
+        self.q = as_factor(q)
+        self.keys = as_factor(keys).flatten(0, 1)  # [b * g, n, d]
+        self.values = values.flatten(0, 1)  # [b * g, n, dv]
+        self.document_keys = as_factor(document_keys).flatten(0, 1)
         self.tables, self.columns, self.rule = tables, columns, rule
         self.stop = keys.shape[2]
         self.start = self.stop - q.shape[2]
@@ -202,7 +205,7 @@ class _Step:
         scores = self.rule.cap_(scores)
         scores.masked_fill_(self._unseen(first, last, shifts), -torch.inf)
         weights = scores.softmax(dim=-1)
-        out = torch.bmm(weights.view(self.values.shape[0], -1, self.stop), self.values)
+        out = weighed(weights.view(self.values.shape[0], -1, self.stop), self.values)
         return out.view(b, h, c, -1), scores.logsumexp(dim=-1) if self.need_lse else None
 
     def _shifts(self, q: Tensor) -> Tensor:
@@ -228,8 +231,8 @@ class _Step:
         return scores.gather(3, own)[:, :, :, 0]
 
     def _products(self, q: Tensor, keys: Tensor) -> Tensor:
-        """Dot products of `[b, h, ..., d]` and `[b * g, d, n]`."""
-        return torch.bmm(q.reshape(keys.shape[0], -1, q.shape[-1]), keys)
+        """Scaled dot products of `[b, h, ..., d]` and `[b * g, n, d]`."""
+        return products(q.reshape(keys.shape[0], -1, q.shape[-1]), keys).mul_(self.rule.scale)
 
     def _unseen(self, first: int, last: int, shifts: Tensor | None) -> Tensor:
         """Columns that the queries do not see: padding, later ones, and those too far away."""

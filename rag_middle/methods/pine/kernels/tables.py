@@ -10,7 +10,7 @@ what a cache should hold, and a shift is one more rotation by an angle shared by
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from torch import Tensor
 from rag_middle.methods.pine.kernels.importance import (
     document_means,
 )
-from rag_middle.ops.rope import RotaryStyle, rotate
+from rag_middle.ops.rope import RotaryStyle, WideTables, rotate, wide_tables
 from rag_middle.ops.scores import (
     spans_of,
 )
@@ -44,8 +44,10 @@ class PineTables:
     Attributes:
         spans: of the documents, counted from the first document token.
         lengths: `[D]` tokens of each document.
+        bounds: `[D + 1]` int32 where each document begins and the last one ends, likewise counted.
         means: `[T, D]`, see `document_means`.
         document_of: `[T]` index of the document a token belongs to.
+        own: `[T, D]`, whether it is that document.
         base_positions: `[l]` of the prompt's tokens.
         rotates: False for a layer without rotary embedding; it has no tables then.
         base_cos, base_sin: `[N, R]` for the token at an index, at its base position.
@@ -67,11 +69,14 @@ class PineTables:
         self.layout = layout
         self.spans = spans_of(layout.document_lengths)
         self.lengths = torch.tensor(layout.document_lengths, dtype=torch.long).to(device)
+        starts = torch.tensor([0, *layout.document_lengths], dtype=torch.int32)
+        self.bounds = starts.cumsum(0, dtype=torch.int32).to(device)
         self.means = document_means(layout.document_lengths, device)
         self.document_of = torch.cat(
             [torch.full((end - start,), index) for index, (start, end) in enumerate(self.spans)]
             or [torch.empty(0, dtype=torch.long)]
         ).to(device)
+        self.own = self.means > 0
         base_positions = torch.arange(layout.length)
         for start, end in layout.documents:
             base_positions[start:end] += layout.suffix_start - end
@@ -88,6 +93,19 @@ class PineTables:
             self.shift_cos, self.shift_sin = cos / cos[:1], sin / cos[:1]
             self.base_turn = torch.stack((self.base_cos, self.base_sin), dim=-1).flatten(-2)
             self.shift_back = torch.stack((self.shift_cos, -self.shift_sin), dim=-1).flatten(-2)
+        self._wide: dict[tuple[str, torch.dtype], WideTables] = {}
+
+    def wide(self, which: Literal["base", "shift"], dtype: torch.dtype) -> WideTables:
+        """`base_cos` or `shift_cos` and its sine for `rotate_wide`, `[N, 2R]`, made once."""
+        if (which, dtype) not in self._wide:
+            cos, sin = (
+                (self.base_cos, self.base_sin)
+                if which == "base"
+                else (self.shift_cos, self.shift_sin)
+            )
+            tables = wide_tables(cos, sin, self.style)
+            self._wide[which, dtype] = WideTables(*(table.to(dtype) for table in tables))
+        return self._wide[which, dtype]
 
     def positions(self, tokens: int) -> Tensor:
         """Base positions of the first `tokens` of prompt and generated text."""
