@@ -38,7 +38,7 @@ def wide_base_rotate(x: Tensor, tables: PineTables, start: int = 0) -> Tensor:
     if not tables.rotates:
         return x
     where = slice(start, start + x.shape[-2])
-    wide = tables.wide("base", x.dtype)
+    wide = tables.wide_base(x.dtype)
     return rotate_wide(x, WideTables(wide.cos[where], wide.sin[where]), tables.style)
 
 
@@ -197,10 +197,21 @@ def _chunks(count: int, q: Tensor) -> Iterator[tuple[int, int]]:
 
 def _moved_on(placed: Tensor, shifts: Tensor, tables: PineTables) -> Tensor:
     """Queries `[r, h, m, d]` as documents moved back by `[r, h, c, m]` see them, one copy each."""
-    wide = tables.wide("shift", placed.dtype)
+    cos, sin = tables.shift_pairs(placed.dtype)
     by = shifts.permute(0, 2, 3, 1)  # [r, c, m, h]: as texts end to end lie in memory
-    angles = WideTables(wide.cos[by], wide.sin[by])
-    turned = rotate_wide(placed.transpose(1, 2)[:, None], angles, tables.style)
+    x, style = placed.transpose(1, 2)[:, None], tables.style
+    width, halves = 2 * style.pairs, style.pairing == "half"
+    axis = -2 if halves else -1  # the two dimensions of a pair
+    pairs = x[..., :width].unflatten(-1, (2, style.pairs) if halves else (style.pairs, 2))
+    first, second = pairs.unbind(axis)
+    partners = torch.stack((-second, first), dim=axis)
+    # Angles are the largest tensors here: one for each pair, not for each dimension.
+    turned = torch.addcmul(
+        pairs * cos[by].unsqueeze(axis), partners, sin[by].unsqueeze(axis)
+    ).flatten(-2)
+    if width < x.shape[-1]:
+        rest = x[..., width:].expand(*turned.shape[:-1], -1)
+        turned = torch.cat((turned, rest), dim=-1)
     return turned.permute(0, 3, 1, 2, 4)
 
 

@@ -10,7 +10,8 @@ what a cache should hold, and a shift is one more rotation by an angle shared by
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -93,19 +94,22 @@ class PineTables:
             self.shift_cos, self.shift_sin = cos / cos[:1], sin / cos[:1]
             self.base_turn = torch.stack((self.base_cos, self.base_sin), dim=-1).flatten(-2)
             self.shift_back = torch.stack((self.shift_cos, -self.shift_sin), dim=-1).flatten(-2)
-        self._wide: dict[tuple[str, torch.dtype], WideTables] = {}
+        self._cast: dict[Hashable, Any] = {}
 
-    def wide(self, which: Literal["base", "shift"], dtype: torch.dtype) -> WideTables:
-        """`base_cos` or `shift_cos` and its sine for `rotate_wide`, `[N, 2R]`, made once."""
-        if (which, dtype) not in self._wide:
-            cos, sin = (
-                (self.base_cos, self.base_sin)
-                if which == "base"
-                else (self.shift_cos, self.shift_sin)
-            )
-            tables = wide_tables(cos, sin, self.style)
-            self._wide[which, dtype] = WideTables(*(table.to(dtype) for table in tables))
-        return self._wide[which, dtype]
+    def wide_base(self, dtype: torch.dtype) -> WideTables:
+        """Cosine and sine of the base positions for `rotate_wide`, `[N, 2R]`, made once."""
+        if ("base", dtype) not in self._cast:
+            tables = wide_tables(self.base_cos, self.base_sin, self.style)
+            self._cast["base", dtype] = WideTables(*(table.to(dtype) for table in tables))
+        wide: WideTables = self._cast["base", dtype]
+        return wide
+
+    def shift_pairs(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """`shift_cos` and `shift_sin` in another number format, made once."""
+        if dtype not in self._cast:
+            self._cast[dtype] = self.shift_cos.to(dtype), self.shift_sin.to(dtype)
+        pairs: tuple[Tensor, Tensor] = self._cast[dtype]
+        return pairs
 
     def positions(self, tokens: int) -> Tensor:
         """Base positions of the first `tokens` of prompt and generated text."""
