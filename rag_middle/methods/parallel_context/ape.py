@@ -51,7 +51,7 @@ class APE(Method):
         title="APE",
         paper="arXiv:2502.05431",
         idea="Documents are encoded in parallel; attention to them is sharpened to make up for it.",
-        cost="less than the unmodified prefill; decode without a fused kernel",
+        cost="less than the unmodified prefill; a second attention call in decode",
         requires="documents marked in the prompt; rotary positions and softmax attention in "
         "every layer",
         can_hurt_when="documents are read together, or temperature and scale suit another model",

@@ -42,7 +42,7 @@ class StructuredPrompting(Method):
         title="Structured prompting",
         paper="arXiv:2212.06713",
         idea="Documents are encoded in parallel; together they get the attention weight of one.",
-        cost="less than the unmodified prefill; decode without a fused kernel",
+        cost="less than the unmodified prefill; a second attention call in decode",
         requires="documents marked in the prompt; rotary positions and softmax attention in "
         "every layer, or BLOOM",
         can_hurt_when="one document of many holds the answer, or order carries meaning",

@@ -62,7 +62,7 @@ class SelfExtend(Method):
         title="Self-Extend",
         paper="arXiv:2401.01325",
         idea="Tokens far from the query share positions in groups, near ones keep their own.",
-        cost="a second rotation, keys cached twice, and attention without a fused kernel",
+        cost="a second rotation, a second attention call, keys cached twice",
         requires="rotary position embedding (RoPE)",
         can_hurt_when="the prompt fits the trained length, or distant order matters",
     )
