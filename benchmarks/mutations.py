@@ -194,7 +194,11 @@ FAULTS: tuple[Fault, ...] = (
             'order if assign == "order" else order.argsort(dim=-1, stable=True)',
             "order",
         ),
-        ("awareness in half precision", "query.float().view(b, g", "query.bfloat16().view(b, g"),
+        (
+            "awareness in half precision",
+            "as_factor(query.reshape(b * g, h // g, d))",
+            "as_factor(query.bfloat16().float().reshape(b * g, h // g, d))",
+        ),
     ),
     *_faults(
         f"{M}/ms_poe/attention.py",
