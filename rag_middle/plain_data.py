@@ -14,7 +14,14 @@ from typing import Any, TypeGuard
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.wording import Argument
 
-__all__ = ["check_whole", "is_finite_number", "is_whole", "map_strings", "parse_json"]
+__all__ = [
+    "check_whole",
+    "is_finite_number",
+    "is_whole",
+    "map_strings",
+    "parse_json",
+    "whole_characters",
+]
 
 
 def parse_json(text: str | bytes, **options: Any) -> Any:
@@ -75,3 +82,12 @@ def map_strings(
     if isinstance(value, list | tuple):
         return [map_strings(item, change, change_key) for item in value]
     return value
+
+
+def whole_characters(text: str) -> str:
+    """The text with U+FFFD for each half of a character (a lone surrogate), as on the web.
+
+    No tokenizer takes halves, and one document or message that holds one must not make every
+    request fail.
+    """
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -151,6 +152,8 @@ def _words(text: str) -> list[str]:
 
 def _typed() -> Iterator[str]:
     """Lines from a terminal, with editing and history where there is a readline."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
     with suppress(ImportError):  # Windows has none
         import readline  # noqa: F401 - input() uses it once it is imported
     while True:
@@ -167,6 +170,8 @@ def _typed() -> Iterator[str]:
 
 
 def _piped() -> Iterator[str]:
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
     for line in sys.stdin:
         if line.strip():
             yield line.strip()

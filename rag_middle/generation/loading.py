@@ -183,19 +183,24 @@ def load_tokenizer(
 
 
 def load_config(name_or_path: str | Path, *, revision: str | None = None) -> PretrainedConfig:
-    """A model's config, without its weights.
+    """A model's config, without its weights; code that comes with it does not run.
 
     Raises:
         ModelNotFoundError: neither here nor to be fetched.
+        UnsupportedGenerationError: the config needs code of the model's own.
     """
     source = _source(name_or_path)
     _check_reachable("model", source, revision)
     chosen = {} if revision is None else {"revision": revision}
     try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(source, **chosen)
+        config: PretrainedConfig = AutoConfig.from_pretrained(
+            source, trust_remote_code=False, **chosen
+        )
     except (OSError, ValueError) as error:  # a ValueError where a directory has no config.json
         if isinstance(error, ValueError) and not _lacks(source, "config.json"):
-            raise
+            raise UnsupportedGenerationError(
+                f"The config of {source!r} cannot be read: {error}"
+            ) from error
         raise _not_found("model", source, revision, error) from error
     return config
 

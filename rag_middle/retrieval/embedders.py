@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rag_middle.errors import EmbedderError, RetrievalConfigError
+from rag_middle.plain_data import whole_characters
 from rag_middle.retrieval.extras import require
 from rag_middle.wording import Argument
 
@@ -116,6 +117,7 @@ class SentenceTransformerEmbedder:
         """
         if not texts:
             return np.zeros((0, self.dimension), dtype=np.float32)
+        texts = [*map(whole_characters, texts)]
         self._warn_of_long(texts)
         step = len(texts) if self.progress is None else _BATCHES_PER_REPORT * self.batch_size
         parts = []

@@ -232,15 +232,59 @@ def _markdown_headings(text: str) -> Iterator[tuple[int, str]]:
         at += len(line)
 
 
+_WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_PARAGRAPH, _TABLE, _ROW, _CELL = (_WORD + tag for tag in ("p", "tbl", "tr", "tc"))
+#: What a paragraph shows, wherever it stands: inserted, in a form's field, in a link.
+_SHOWN = {_WORD + "tab": "\t", _WORD + "br": "\n", _WORD + "cr": "\n", _WORD + "noBreakHyphen": "-"}
+#: Deleted text, and the second copy of a drawing's.
+_NOT_SHOWN = (
+    _WORD + "del",
+    _WORD + "moveFrom",
+    "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback",
+)
+
+
 def _docx_blocks(document: Any) -> Iterator[tuple[str, bool]]:
-    """Texts in their order, and whether each is a heading."""
-    for block in document.iter_inner_content():
-        if hasattr(block, "rows"):
-            rows = (" | ".join(cell.text.strip() for cell in row.cells) for row in block.rows)
-            yield "\n".join(rows), False
-        elif block.text.strip():
-            style = (block.style.name if block.style is not None else None) or ""
-            yield block.text, style == "Title" or style.startswith("Heading")
+    """Texts in their order, and whether each is a heading.
+
+    Not by python-docx's own ``text``, which leaves out insertions, content controls, simple fields
+    and tables within tables.
+    """
+    from docx.text.paragraph import Paragraph
+
+    for block in _within(document.element.body, _PARAGRAPH, _TABLE):
+        text = _docx_text(block)
+        if block.tag == _TABLE or not text.strip():
+            yield from [(text, False)] if text.strip() else []
+            continue
+        style = Paragraph(block, document).style
+        name = (style.name if style is not None else None) or ""
+        yield text, name == "Title" or name.startswith("Heading")
+
+
+def _docx_text(block: Any) -> str:
+    if block.tag == _PARAGRAPH:
+        shown = _within(block, _WORD + "t", *_SHOWN)
+        return "".join(_SHOWN.get(part.tag, part.text or "") for part in shown)
+    rows = (
+        " | ".join(
+            " ".join(
+                _docx_text(inner).strip() for inner in _within(cell, _PARAGRAPH, _TABLE)
+            ).strip()
+            for cell in _within(row, _CELL)
+        )
+        for row in _within(block, _ROW)
+    )
+    return "\n".join(rows)
+
+
+def _within(element: Any, *tags: str) -> Iterator[Any]:
+    """The nearest elements of these tags below an element, in order."""
+    for child in element:
+        if child.tag in tags:
+            yield child
+        elif child.tag not in _NOT_SHOWN:
+            yield from _within(child, *tags)
 
 
 def _titled_by_name(text: str, source: str, *, lines: bool = True) -> Record:

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from rag_middle.errors import PromptError
+from rag_middle.plain_data import whole_characters
 
 __all__ = ["TextEncoder", "Tokenizer"]
 
@@ -159,11 +160,11 @@ class TextEncoder:
         return self._continued(text) if continues else self._plain(text)
 
     def _plain(self, text: str) -> list[int]:
-        # Half a character (a lone surrogate) reads as U+FFFD, as everywhere on the web: one such
-        # document, or message of a history, must not make every request fail.
-        whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return self._tokenizer.encode(
-            whole, add_special_tokens=False, split_special_tokens=False, verbose=False
+            whole_characters(text),
+            add_special_tokens=False,
+            split_special_tokens=False,
+            verbose=False,
         )
 
     def _continued(self, text: str) -> list[int]:

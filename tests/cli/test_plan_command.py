@@ -46,6 +46,17 @@ def test_a_model_of_seven_billion_fits_24_gigabytes(run: Run, tmp_path: Path) ->
     assert none["token_seconds"] > 15e9 / 1008e9
 
 
+def test_code_of_a_model_does_not_run(run: Run, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    code = {"AutoConfig": "configuration_own.OwnConfig"}
+    model = _saved(tmp_path, model_type="own", auto_map=code)
+    (model / "configuration_own.py").write_text(f"open({str(ran)!r}, 'w')")
+    shown = run("plan", "--model", model, "--method", "none", input="y\n" * 9)
+    assert shown.status == 2
+    assert shown.err.startswith("Error: The config of")
+    assert not ran.exists()
+
+
 def test_the_table_says_what_does_not_fit(run: Run, tmp_path: Path) -> None:
     model = _saved(tmp_path, num_hidden_layers=60)
     shown = run("plan", "--model", model, "--method", "none", "--tokens", 4096)

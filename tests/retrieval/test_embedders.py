@@ -58,6 +58,11 @@ def test_the_default_embedder_finds_by_meaning(minilm: SentenceTransformerEmbedd
 
 
 @packaged
+def test_half_a_character_reads_as_a_replacement(minilm: SentenceTransformerEmbedder) -> None:
+    halves, replaced = minilm.embed(["x \ud83d y", "x \ufffd y"])
+    np.testing.assert_allclose(halves, replaced, atol=1e-6)  # float32
+
+
 def test_threads_may_embed_at_once(minilm: SentenceTransformerEmbedder) -> None:
     texts = [f"Lyon lies on the Rhône. {'Really. ' * repeats}" for repeats in range(24)]
     expected = [minilm.embed([text]) for text in texts]

@@ -377,6 +377,33 @@ def test_a_word_document_is_read_with_its_headings_and_tables(tmp_path: Path) ->
     assert record.location(record.text.index("barge"), len(record.text)) == {"heading": "Tax"}
 
 
+def test_a_word_document_says_what_a_reader_sees(tmp_path: Path) -> None:
+    docx = pytest.importorskip("docx")
+    document = docx.Document()
+    names = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+
+    def run(text: str) -> str:
+        return f'<w:r><w:t xml:space="preserve">{text}</w:t></w:r>'
+
+    cell = f"<w:tc><w:p>{run('outer')}</w:p>{{}}<w:p/></w:tc>"
+    inner = f"<w:tbl><w:tr>{cell.format('').replace('outer', 'inner')}</w:tr></w:tbl>"
+    paragraphs = [
+        f"<w:p {names}>{run('Not ')}<w:ins>{run('nine ')}</w:ins><w:del><w:r><w:delText>ten "
+        f"</w:delText></w:r></w:del><w:moveFrom>{run('gone ')}</w:moveFrom>{run('marks.')}</w:p>",
+        f"<w:sdt {names}><w:sdtContent><w:p>{run('A form')}<w:sdt><w:sdtContent>{run(': Ada')}"
+        f"</w:sdtContent></w:sdt><w:fldSimple>{run(' on')}</w:fldSimple></w:p></w:sdtContent>"
+        "</w:sdt>",
+        f"<w:tbl {names}><w:tr>{cell.format(inner)}<w:tc><w:p>{run('right')}</w:p></w:tc></w:tr>"
+        "</w:tbl>",
+    ]
+    for xml in paragraphs:
+        document.element.body.insert(-1, docx.oxml.parse_xml(xml))
+    document.save(str(tmp_path / "a.docx"))
+    assert _only(tmp_path / "a.docx").text == (
+        "Not nine marks.\n\nA form: Ada on\n\nouter inner | right"
+    )
+
+
 def test_a_broken_word_document_is_reported(tmp_path: Path) -> None:
     pytest.importorskip("docx")
     _write(tmp_path / "a.txt", "Ships pay three marks.")

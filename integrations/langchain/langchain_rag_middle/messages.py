@@ -219,16 +219,18 @@ def _cut(text: str, documents: Sequence[PromptDocument]) -> list[Part]:
     """
     wanted = [replace(document, title=None) for document in documents if document.text.strip()]
     gaps: list[str] = []
-    rest = text
+    end = 0
     for document in wanted:
-        before, inside, rest = rest.partition(document.text)
-        if not inside or text.count(document.text) > 1:
+        start = text.find(document.text)
+        if start < end or text.find(document.text, start + 1) >= 0:
             return [text]
-        gaps.append(before)
-    gaps.append(rest)
+        gaps.append(text[end:start])
+        end = start + len(document.text)
+    gaps.append(text[end:])
     lead, *between, tail = gaps if wanted else [text, ""]
     if any(gap.strip() for gap in between):
-        if lead.strip() and tail.strip():
+        # Of an empty document what stands around it cannot be told from its neighbours'.
+        if (lead.strip() and tail.strip()) or len(wanted) < len(documents):
             return [text]
         if tail.strip():
             wanted = [

@@ -188,6 +188,7 @@ def test_text_around_all_documents_is_no_part_of_them(tiny: Any) -> None:
         f"A: {TEXTS[0]} (1)\n\nB: {TEXTS[1]} (2)",  # which belongs to which?
         f"{TEXTS[0]}\n\nSource: {TEXTS[1]}\n\n{TEXTS[1]}",  # one document copies another
         f"{TEXTS[1]}\n\n{TEXTS[0]}",
+        f"{TEXTS[1]}\n{TEXTS[0]}\n{TEXTS[1]}",
     ],
 )
 def test_what_does_not_say_for_certain_where_documents_stand_is_text(

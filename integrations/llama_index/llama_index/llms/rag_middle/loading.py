@@ -95,7 +95,8 @@ def loaded_model(
             )
         from transformers import AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(str(tokenizer_name), **tokenizer_kwargs)
+        options = {"trust_remote_code": False, **tokenizer_kwargs}  # left out, it would ask
+        tokenizer = AutoTokenizer.from_pretrained(str(tokenizer_name), **options)
     return RagMiddleModel(model, tokenizer, method=method, context_window=context_window)
 
 
