@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from io import BytesIO
+from io import BytesIO, StringIO
 from math import isfinite
 from pathlib import PurePosixPath
 from time import thread_time
@@ -223,7 +223,7 @@ def _decoded(content: bytes) -> str:
 def _markdown_headings(text: str) -> Iterator[tuple[int, str]]:
     """Offset and words of the lines that begin with ``#``, but for those of code."""
     at, fence = 0, None
-    for line in text.splitlines(keepends=True):
+    for line in StringIO(text):  # a list of lines would take many times the text's memory
         opened = _FENCE.match(line)
         if opened and (fence is None or opened[1].startswith(fence)):
             fence = opened[1] if fence is None else None

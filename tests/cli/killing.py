@@ -45,6 +45,8 @@ def _on_its_way(arguments: Sequence[object], file: Path, lines: int) -> subproce
         stderr=subprocess.PIPE,
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
         start_new_session=True,  # with processes of its own to interrupt
+        # Ctrl-C counts, also where the tests were started in the background, which ignores it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     until = time.monotonic() + _PATIENCE
     while process.poll() is None and time.monotonic() < until:
