@@ -199,10 +199,21 @@ def _layer_traits(module: nn.Module, arguments: dict[str, Any], call: AttentionC
         norms_after_rope=after,
         affine_projections=not after and _is_affine(module, arguments, size),
         sliding_window=options.get("sliding_window"),
+        attention_chunk=_attention_chunk(module),
         softcap=options.get("softcap"),
         sinks=options.get("s_aux") is not None,
         score_scale=head_size**-0.5 if scale is None else float(scale),
     )
+
+
+def _attention_chunk(module: nn.Module) -> int | None:
+    # Only the mask shows it otherwise, and none is made for a prompt of one chunk.
+    config = getattr(module, "config", None)
+    types = getattr(config, "layer_types", None)
+    if types is not None and types[module.layer_idx] != "chunked_attention":
+        return None
+    size: int | None = getattr(config, "attention_chunk_size", None)
+    return size
 
 
 def _random(shape: Sequence[int], like: Tensor, seed: int) -> Tensor:

@@ -40,6 +40,7 @@ class LayerTraits:
         affine_projections: queries, keys and values depend on the hidden state affinely, so a
             change of one channel is a rank-one update.
         sliding_window: tokens a query can see back, itself included; ``None`` for all.
+        attention_chunk: tokens of a chunk, where a query sees its own chunk only; else ``None``.
         softcap: scores are squashed to ``softcap * tanh(score / softcap)``.
         sinks: the softmax has a learned extra term per head.
         score_scale: factor on query-key products.
@@ -56,6 +57,7 @@ class LayerTraits:
     norms_after_rope: tuple[str, ...]
     affine_projections: bool
     sliding_window: int | None
+    attention_chunk: int | None
     softcap: float | None
     sinks: bool
     score_scale: float

@@ -59,12 +59,17 @@ class ModelAttention:
         # Padding does not see the key: its score is not in the sum.
         share = torch.exp((score[..., 0] - lse).clamp(max=0.0))
         padded = any(group.padding for group in self._request.groups)
-        if not padded and window is None:
+        chunked = self._traits.attention_chunk is not None and call.mask is not None
+        if not padded and window is None and not chunked:
             return output, share
         distance = torch.arange(n, device=columns.device)[None, :] - columns[:, None]
         visible = distance >= 0
         if window is not None:
             visible = visible & (distance < window)
+        if chunked:
+            assert call.mask is not None
+            seen = call.mask[rows, 0, :, columns]
+            visible = visible & (seen if seen.dtype == torch.bool else seen == 0)
         return output, share * visible[:, None].float()
 
     def attend_with_lse(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
@@ -79,8 +84,10 @@ class ModelAttention:
         """Output, then weights `[b, h, n, n]` where they come for nothing, or the log-sum-exp."""
         traits, n = self._traits, call.query.shape[2]
         query, key = call.query, call.key[:, :, :n]
-        # Eager attention makes the matrix anyway; no fused kernel knows soft-capping or sinks.
-        if backend_name(call.module) != "eager" and traits.softcap is None and not traits.sinks:
+        # Eager attention makes the matrix anyway; no fused kernel knows soft-capping or sinks, and
+        # none of ours chunks.
+        plain = traits.softcap is None and not traits.sinks and traits.attention_chunk is None
+        if plain and backend_name(call.module) != "eager":
             output, lse = self._fused(query, key, call.value[:, :, :n])
             return output, None, lse
         output, weights = base_attention(call)
