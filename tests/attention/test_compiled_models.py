@@ -42,6 +42,7 @@ def by_layer(model: PreTrainedModel) -> Any:
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
 @pytest.mark.parametrize("compiled", [wrapped, in_place, by_forward, by_layer])
+@pytest.mark.one_in(2)
 def test_none_and_new_orders_work_and_the_rest_is_refused(
     compiled: Callable[[PreTrainedModel], Any],
 ) -> None:

@@ -154,6 +154,7 @@ def test_of_a_search_that_is_known_in_part_no_time_is_said(
         ({"template": "raw"}, "exact_match", False),
     ],
 )
+@pytest.mark.one_in(3)
 def test_a_model_with_a_chat_template_is_compared_by_what_it_writes(
     options: dict[str, Any], criterion: str, noted: bool, llama: Any, examples: Examples
 ) -> None:

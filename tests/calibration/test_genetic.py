@@ -64,6 +64,7 @@ def points(flat: Sequence[int]) -> Genome:
 
 
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.one_in(2)
 def test_as_in_the_paper_it_is_the_naive_search(seed: int) -> None:
     settings = CurveSearch(as_in_paper=True, generations=3, patience=1, screening=7)
     landscape = Landscape(settings)

@@ -33,6 +33,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
     runpy.run_path(str(EXAMPLES / "llama_index_faiss_rag.py"), run_name="__main__")
 
 
+@pytest.mark.slow
 def test_the_script_shows_that_order_matters_to_the_model_and_not_to_pine(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
