@@ -48,7 +48,7 @@ def draw_examples(
         chat: the answer begins a turn of a chat, and needs no space before it.
 
     Raises:
-        CalibrationConfigError: the task has no gold documents, no single right answers, or too
+        CalibrationConfigError: the task has no gold documents, no single correct answers, or too
             few questions; or invalid weights.
     """
     from rag_middle.evaluation.conditions import position, spread_positions

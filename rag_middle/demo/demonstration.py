@@ -211,7 +211,7 @@ class Demo:
         short = [item for item in items if len(item.documents) < documents]
         if len(items) <= EXAMPLES or short:
             raise EvaluationDataError(
-                f"Retrieval finds the answering page of {len(items)} questions, and fewer than "
+                f"Retrieval finds the gold document of {len(items)} questions, and fewer than "
                 f"{documents} pages for {len(short)} of them: that is not enough. Ask for fewer "
                 "documents."
             )

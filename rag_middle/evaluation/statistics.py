@@ -204,7 +204,7 @@ def wilson(right: int, asked: int, confidence: float = CONFIDENCE) -> Estimate:
     Unlike a bootstrap interval it has a width where all or none of the answers are right.
 
     Args:
-        right: number of right answers.
+        right: number of correct answers.
         asked: number of questions, at least one.
         confidence: of the interval.
     """

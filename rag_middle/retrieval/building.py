@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rag_middle.errors import IndexFormatError
+from rag_middle.errors import EmbedderError, IndexFormatError
 from rag_middle.retrieval import storage
 from rag_middle.retrieval.embedders import Embedder, SentenceTransformerEmbedder
 from rag_middle.retrieval.faiss_index import Changes, FaissIndex
@@ -117,7 +117,10 @@ class _UnloadedEmbedder:
     dimension: int
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        raise NotImplementedError("this index was loaded without its embedder, to be described")
+        raise EmbedderError(
+            "This index was loaded without its embedder, to be described. To search it, load it "
+            "with FaissIndex.load(folder, embedder)."
+        )
 
 
 def unchanged_index(

@@ -9,6 +9,7 @@ import pytest
 from rag_middle.documents import ContextPrompt
 from rag_middle.errors import (
     DocumentLoadError,
+    EmbedderError,
     IndexFormatError,
     IndexLockedError,
     IndexMismatchError,
@@ -25,6 +26,7 @@ from rag_middle.retrieval import (
     default_splitter,
     saved_settings,
     storage,
+    unchanged_index,
 )
 from tests.retrieval.embedding import HashingEmbedder
 
@@ -238,3 +240,15 @@ def test_the_default_folder_tells_corpora_and_settings_apart(
 
 def test_other_embedders_get_chunks_in_characters(embedder: HashingEmbedder) -> None:
     assert default_splitter(embedder) == Splitter()
+
+
+def test_an_index_without_its_embedder_says_how_to_search_it(docs: Path, tmp_path: Path) -> None:
+    embedder = HashingEmbedder()
+    built = build_index(docs, tmp_path / "index", embedder=embedder)
+    described = unchanged_index(
+        docs, tmp_path / "index", embedder=embedder.name, splitter=default_splitter(embedder)
+    )
+    assert described is not None
+    assert described.index.chunks == built.index.chunks
+    with pytest.raises(EmbedderError, match="To search it, load it"):
+        described.index.search("Lyon", 1)

@@ -211,7 +211,7 @@ def _marked(text: str, documents: Sequence[PromptDocument]) -> list[Part]:
 
 
 def _cut(text: str, documents: Sequence[PromptDocument]) -> list[Part]:
-    """The text with the documents apart; whole where it does not say for certain what they are.
+    """The text with the documents apart; whole where their boundaries are ambiguous.
 
     It has to hold each of them once, in this order: who wrote one of them may have copied another.
     What stands between them (sources, scores) belongs to the next one where something stands before
