@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,3 +18,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if cases[test] % marker.args[0]:
                 item.add_marker(pytest.mark.slow)
             cases[test] += 1
+
+
+@pytest.fixture(autouse=True)
+def _settings_stay() -> Iterator[None]:
+    """No test leaves a setting of the package to the tests after it."""
+    before = _settings()
+    yield
+    assert _settings() == before
+
+
+def _settings() -> dict[str, str]:
+    return {name: v for name, v in os.environ.items() if name.startswith("RAG_MIDDLE_")}

@@ -31,13 +31,14 @@ def executed(path: Path) -> NotebookNode:
         nbclient.exceptions.CellExecutionError: a cell raised an exception.
     """
     # The same tags around documents in every run, and nothing from the network.
-    os.environ |= {
+    environment = os.environ | {
         "HF_HUB_OFFLINE": "1",
         "RAG_MIDDLE_MARKER_KEY": "a key for the tutorials only, 32+",
     }
     notebook: NotebookNode = nbformat.read(path, as_version=4)
     client = NotebookClient(notebook, timeout=300, kernel_name="python3", record_timing=False)
-    asyncio.run(client.async_execute())  # `execute` leaves its event loop open
+    # `execute` leaves its event loop open
+    asyncio.run(client.async_execute(env=environment))
     notebook.metadata = {  # without the version of Python
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
