@@ -1,8 +1,11 @@
-"""Train the bundled reader from scratch: ``python -m training.train_reader``.
+"""Train the bundled reader: ``python -m training.train_reader``.
 
 A LLaMA of 1.2 million parameters, on generated documents, on the CPU. It may be stopped at any
 time and continues from its last checkpoint. A stage of the curriculum ends when the model answers
 most of its questions, so the order of steps is the same for the same seed, whatever the machine.
+
+``--start FOLDER --stage N`` goes on from the weights of another reader, whose names and tokenizer
+may differ: what finding and copying take is in the layers, which took most of the training.
 """
 
 from __future__ import annotations
@@ -85,10 +88,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--folder", type=Path, default=Path("build/reader"))
+    parser.add_argument("--start", type=Path, help="a reader whose weights to start from")
+    parser.add_argument("--stage", type=int, default=0, help="the first stage, from 0")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    train(arguments.folder, arguments.steps, arguments.seed)
+    train(arguments.folder, arguments.steps, arguments.seed, arguments.start, arguments.stage)
 
 
 def new_model(vocabulary: int, bos: int, eos: int, pad: int) -> LlamaForCausalLM:
@@ -110,15 +115,19 @@ def new_model(vocabulary: int, bos: int, eos: int, pad: int) -> LlamaForCausalLM
     )
 
 
-def train(folder: Path, steps: int, seed: int) -> None:
+def train(
+    folder: Path, steps: int, seed: int, start: Path | None = None, first_stage: int = 0
+) -> None:
     """Train up to step ``steps``, writing log, checkpoints and, at the end, the model."""
     torch.manual_seed(seed)
     tokenizer = load_tokenizer(folder)
     model = new_model(
         len(tokenizer), tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id
     )
+    if start:
+        _take_weights(model, tokenizer, start)
     optimizers = _optimizers(model)
-    progress = _restored(folder, model, optimizers)
+    progress = _restored(folder, model, optimizers) or Progress(stage=first_stage)
     backbone = torch.compile(model.model, dynamic=False)
     while progress.step < steps:
         stage = STAGES[progress.stage]
@@ -147,6 +156,29 @@ def train(folder: Path, steps: int, seed: int) -> None:
         if progress.step % CHECKPOINT_EVERY == 0 or progress.step == steps:
             _save_checkpoint(folder, model, optimizers, progress)
     model.to(torch.bfloat16).save_pretrained(str(folder), safe_serialization=True)
+
+
+def _take_weights(model: LlamaForCausalLM, tokenizer: Any, start: Path) -> None:
+    """All of another reader's weights; a token that it lacks is the mean of those it is made of."""
+    other = LlamaForCausalLM.from_pretrained(start, dtype=torch.float32)
+    other_tokenizer = load_tokenizer(start)
+    rows = other.model.embed_tokens.weight.data
+    known = other_tokenizer.get_vocab()
+    model.model.layers.load_state_dict(other.model.layers.state_dict())
+    model.model.norm.load_state_dict(other.model.norm.state_dict())
+    for token, index in tokenizer.get_vocab().items():
+        parts = [known[token]] if token in known else _parts(token, known)
+        model.model.embed_tokens.weight.data[index] = rows[parts].mean(0)
+
+
+def _parts(token: str, known: dict[str, int]) -> list[int]:
+    """Ids of the longest known tokens that make up a token, from its start."""
+    parts = []
+    while token:
+        end = next(end for end in range(len(token), 0, -1) if token[:end] in known)
+        parts.append(known[token[:end]])
+        token = token[end:]
+    return parts
 
 
 def _step(
@@ -234,10 +266,10 @@ def _save_checkpoint(
 
 def _restored(
     folder: Path, model: LlamaForCausalLM, optimizers: list[torch.optim.Optimizer]
-) -> Progress:
+) -> Progress | None:
     path = folder / "checkpoint.pt"
     if not path.is_file():
-        return Progress()
+        return None
     state = torch.load(path, weights_only=True)
     model.load_state_dict(state["model"])
     for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):

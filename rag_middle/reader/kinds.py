@@ -79,7 +79,7 @@ def _attribute(
 ) -> Attribute:
     """An attribute with the phrasings that every noun allows, and some of its own."""
     key = f"{kind}.{noun.replace(' ', '_')}"
-    general = (f"The {noun} of {{name}} is {{value}}.", f"{{name}} has {{value}} as {noun}.")
+    general = (f"The {noun} of {{name}} is {{value}}.", f"For {{name}}, {{value}} is the {noun}.")
     asked = (f"What is the {noun} of {{name}}?", f"Tell me the {noun} of {{name}}.")
     return Attribute(key, value, (*general, *sentences), (*asked, *questions))
 
@@ -89,7 +89,7 @@ _PERSON = (
         "person",
         "phone number",
         _phone,
-        ["To call {name} dial {value}.", "The phone of {name} shows {value}."],
+        ["To call {name} dial {value}.", "You can reach {name} at {value}."],
         ["How can I call {name}?", "At which number can {name} be reached?"],
     ),
     _attribute(
@@ -103,14 +103,14 @@ _PERSON = (
         "person",
         "home town",
         _word,
-        ["{name} has {value} as its home.", "The home of {name} was {value}."],
+        ["{name} calls {value} home.", "The family of {name} left {value}."],
         ["Where did {name} grow up?", "Where does {name} come from?"],
     ),
     _attribute(
         "person",
         "staff number",
         _number(10000, 100000),
-        ["At work, {name} has {value}.", "The badge of {name} shows {value}."],
+        ["At work, {name} is {value}.", "The badge of {name} reads {value}."],
         ["Which number is on the badge of {name}?", "Under which staff number does {name} work?"],
     ),
     _attribute(
@@ -126,7 +126,7 @@ _TOWN = (
         "town",
         "population",
         _number(1000, 100000),
-        ["In {name} live {value} people.", "The town of {name} counts {value}."],
+        ["{name} has {value} inhabitants.", "The town of {name} counts {value}."],
         ["How many people live in {name}?", "How many people does {name} count?"],
     ),
     _attribute(
@@ -140,14 +140,14 @@ _TOWN = (
         "town",
         "mayor",
         _two_words,
-        ["{name} elected {value}.", "The mayor in {name} is {value}."],
+        ["{name} elected {value} as mayor.", "The mayor in {name} is {value}."],
         ["Who is the mayor in {name}?", "Whom did {name} elect as its mayor?"],
     ),
     _attribute(
         "town",
         "postal code",
         _number(10000, 100000),
-        ["Letters to {name} carry {value}.", "{name} uses {value} as code."],
+        ["Letters to {name} carry {value}.", "{name} uses {value} as postal code."],
         ["Which code do letters to {name} carry?", "Which postal code does {name} use?"],
     ),
 )
@@ -156,14 +156,14 @@ _COMPANY = (
         "company",
         "founder",
         _two_words,
-        ["The founder of {name} was {value}.", "{name} has {value} to thank."],
+        ["The founder of {name} was {value}.", "{name} names {value} as founder."],
         ["Who founded {name}?", "By whom was {name} started?"],
     ),
     _attribute(
         "company",
         "head office",
         _word,
-        ["The office of {name} is {value}.", "{name} uses {value} as its office."],
+        ["Visit {name} in {value}.", "{name} calls {value} its base."],
         ["Where is {name} based?", "Where do the managers of {name} sit?"],
     ),
     _attribute(
@@ -186,7 +186,7 @@ _DEVICE = (
         "device",
         "battery life",
         _number(2, 100, "{} hours"),
-        ["One charge of {name} lasts {value}.", "{name} runs {value}."],
+        ["One charge of {name} lasts {value}.", "{name} runs {value} per charge."],
         ["How long does {name} run?", "How long does one charge of {name} last?"],
     ),
     _attribute(
@@ -209,7 +209,7 @@ _EVENT = (
         "event",
         "date",
         _date,
-        ["The day of {name} is {value}.", "The doors of {name} open {value}."],
+        ["The day of {name} is {value}.", "Doors of {name} open {value}."],
         ["When does {name} take place?", "On which day is {name}?"],
     ),
     _attribute(
@@ -223,7 +223,7 @@ _EVENT = (
         "event",
         "host",
         _two_words,
-        ["The host at {name} is {value}.", "Guests of {name} meet {value}."],
+        ["The host at {name} is {value}.", "At {name}, {value} greets the guests."],
         ["Who hosts {name}?", "Who greets the guests of {name}?"],
     ),
 )
@@ -232,14 +232,14 @@ _RECIPE = (
         "recipe",
         "baking time",
         _number(5, 100, "{} minutes"),
-        ["{name} bakes {value}.", "Bake {name} for {value}."],
+        ["In the oven, {name} takes {value}.", "Bake {name} for {value}."],
         ["How long should I bake {name}?", "How long does {name} stay in the oven?"],
     ),
     _attribute(
         "recipe",
         "oven heat",
         _number(100, 300, "{} degrees"),
-        ["{name} needs {value} of heat.", "The oven for {name} shows {value}."],
+        ["{name} needs {value} of heat.", "Heat the oven for {name} to {value}."],
         ["How hot should the oven be for {name}?", "At what heat does {name} bake?"],
     ),
     _attribute(
@@ -255,14 +255,14 @@ _POLICY = (
         "policy",
         "notice period",
         _number(2, 100, "{} days"),
-        ["{name} asks {value}.", "Under {name} give {value}."],
+        ["{name} requires {value} of notice.", "Under {name} give {value} of notice."],
         ["How much notice does {name} ask for?", "How much notice must I give under {name}?"],
     ),
     _attribute(
         "policy",
         "form",
         _code,
-        ["{name} needs {value} as a form.", "The paper for {name} is {value}."],
+        ["{name} requires {value} as its form.", "The paper for {name} is {value}."],
         ["Which form does {name} need?", "What do I fill in for {name}?"],
     ),
     _attribute(
@@ -278,21 +278,21 @@ _BOOK = (
         "book",
         "author",
         _two_words,
-        ["The writer of {name} is {value}.", "On the cover of {name} stands {value}."],
+        ["The writer of {name} is {value}.", "The cover of {name} names {value}."],
         ["Who wrote {name}?", "Who stands on the cover of {name}?"],
     ),
     _attribute(
         "book",
         "page count",
         _number(40, 1000, "{} pages"),
-        ["{name} runs to {value}.", "A copy of {name} has {value}."],
+        ["{name} fills {value}.", "A copy of {name} has {value}."],
         ["How many pages does {name} have?", "How long is {name}?"],
     ),
     _attribute(
         "book",
         "shelf mark",
         _code,
-        ["The place of {name} is {value}.", "In the library, find {name} at {value}."],
+        ["Readers find {name} at {value}.", "The library keeps {name} at {value}."],
         ["Where in the library is {name}?", "Where does {name} stand?"],
     ),
 )
