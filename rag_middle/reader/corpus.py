@@ -51,7 +51,7 @@ def demo_corpus() -> tuple[list[Entry], list[CorpusQuestion]]:
         drawn = draw_entries(
             rng,
             "demo",
-            2 * PAGES_PER_KIND,
+            PAGES_PER_KIND + 10,
             facts_each=(1,),
             same_attribute=False,
             kind=kind,

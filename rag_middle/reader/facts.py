@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rag_middle.errors import EvaluationConfigError
 from rag_middle.reader.kinds import KINDS, Attribute, Kind
-from rag_middle.reader.names import Split, name_word
+from rag_middle.reader.names import Split, ending_of, name_word
 
 __all__ = ["Entry", "Fact", "draw_entries"]
 
@@ -79,7 +79,8 @@ def draw_entries(
             only the name tells which of them answers a question.
         kind: of what the documents are; drawn if None.
         related_names: how often a title takes the first word of an earlier title. Last words are
-            not shared, so that they tell the documents of a prompt apart.
+            not shared, nor their endings as long as there are others, so that they tell the
+            documents of a prompt apart.
         namesakes: titles after the first that end in its last word all the same.
 
     Raises:
@@ -110,11 +111,14 @@ def draw_entries(
 def _title(
     rng: random.Random, split: Split, kind: Kind, taken: Collection[str], related_names: float
 ) -> str:
-    for _ in range(_TRIES):
+    lasts = {other.split(" ", 1)[1] for other in taken}
+    endings = {ending_of(last) for last in lasts}
+    for attempt in range(_TRIES):
         first, last = kind.title(rng, split).split(" ", 1)
         if taken and rng.random() < related_names:
             first = rng.choice(tuple(taken)).split(" ", 1)[0]
-        if all(last != other.split(" ", 1)[1] for other in taken):
+        # There are fewer endings than words: the last tries make do with another word.
+        if last not in lasts and (ending_of(last) not in endings or attempt >= _TRIES // 2):
             return f"{first} {last}"
     raise _names_run_out(f"a title of another last word than {len(taken)} others", split)
 

@@ -12,7 +12,7 @@ from rag_middle.reader import facts
 from rag_middle.reader.corpus import demo_corpus
 from rag_middle.reader.facts import draw_entries
 from rag_middle.reader.kinds import ATTRIBUTES, KINDS, Kind
-from rag_middle.reader.names import SPLITS, name_word, split_of
+from rag_middle.reader.names import SPLITS, ending_of, name_word, split_of, words_of
 
 
 def invented_words(split: str, seed: int) -> set[str]:
@@ -78,6 +78,20 @@ def test_the_last_word_of_a_title_tells_the_documents_of_a_prompt_apart():
     firsts, lasts = zip(*(entry.title.split() for entry in entries), strict=True)
     assert len(set(lasts)) == 40
     assert len(set(firsts)) < 30
+
+
+def test_last_words_end_differently_as_long_as_there_are_endings():
+    entries = draw_entries(random.Random(5), "test", 40)
+    assert len({ending_of(entry.title) for entry in entries}) == 40
+    many = draw_entries(random.Random(5), "test", 120)
+    assert len({entry.title.split()[-1] for entry in many}) == 120
+
+
+def test_words_are_made_of_a_stem_and_an_ending():
+    assert ending_of("Harwick") == "wick"
+    assert ending_of("Grewo") == "Grewo"
+    assert sum(len(words_of(split)) for split in SPLITS) > 20_000
+    assert all(word.istitle() and len(word) <= 10 for word in words_of("demo"))
 
 
 def test_namesakes_share_the_last_word_of_the_first_title_alone():
