@@ -27,18 +27,18 @@ from rag_middle.reader import reader_path
 
 # Gadgets that do not exist, so that no model knows the answer from elsewhere.
 GADGETS = {
-    "Bruvo Kelsha": ("$41", "KT-4071"),
-    "Dresh Omavi": ("$873", "PR-1195"),
-    "Fanwik Torlo": ("$256", "BX-6620"),
-    "Grelda Pushni": ("$64", "WM-3308"),
-    "Hovrin Salque": ("$519", "JN-7742"),
-    "Jintra Wobel": ("$97", "CD-2953"),
-    "Krumo Zatvik": ("$702", "RL-8816"),
-    "Lasvi Quendor": ("$138", "HS-5437"),
-    "Morbeth Yiplo": ("$330", "GV-9064"),
-    "Nuvri Chastel": ("$485", "TK-1571"),
+    "Aldgrove Harfield": ("$41", "KT-4071"),
+    "Bramstow Melcroft": ("$873", "PR-1195"),
+    "Cranport Tolworth": ("$256", "BX-6620"),
+    "Fairholme Silwick": ("$64", "WM-3308"),
+    "Glenmoor Birkdale": ("$519", "JN-7742"),
+    "Hartley Wenbrook": ("$97", "CD-2953"),
+    "Kelston Larkhurst": ("$702", "RL-8816"),
+    "Linford Orway": ("$138", "HS-5437"),
+    "Mayfleet Stanmead": ("$330", "GV-9064"),
+    "Oakridge Thornbury": ("$485", "TK-1571"),
 }
-QUESTION = "How much does Jintra Wobel cost?"
+QUESTION = "How much does Hartley Wenbrook cost?"
 
 # The shape the bundled reader was trained on; other models take any.
 PROMPT = ChatPromptTemplate.from_template("{context}\n\nQuestion: {input}\nAnswer:")
@@ -57,7 +57,7 @@ def build_retriever() -> FaissRetriever:
     return FaissRetriever.from_documents(
         (
             Document(
-                f"{name} costs {price}. To reset {name}, enter {code}.", metadata={"title": name}
+                f"{name} costs {price}. To reset {name} enter {code}.", metadata={"title": name}
             )
             for name, (price, code) in GADGETS.items()
         ),

@@ -35,18 +35,18 @@ from rag_middle.reader import reader_path
 
 # People who do not exist, so that no model knows the answer from elsewhere.
 PEOPLE = {
-    "Bruni Kolvar": ("Chestrim", "4471"),
-    "Dalo Mistri": ("Wogandu", "9035"),
-    "Ferro Jigwen": ("Lemshar", "2816"),
-    "Hulda Prenko": ("Zanofel", "7702"),
-    "Ivo Sambrel": ("Rundrik", "1359"),
-    "Kesta Dremow": ("Babring", "6640"),
-    "Lonny Fikshe": ("Voklund", "5188"),
-    "Mirke Yastol": ("Chiyoka", "3927"),
-    "Nadro Plenwe": ("Stewmar", "8204"),
-    "Orla Tibshen": ("Demchef", "6093"),
+    "Alder Bramfield": ("Chatwood", "371-4471"),
+    "Carl Westbrook": ("Harmouth", "482-9035"),
+    "Clay Hartington": ("Lynford", "593-2816"),
+    "Glen Ashcroft": ("Orstead", "604-7702"),
+    "Heath Marlow": ("Ripdale", "715-1359"),
+    "Kent Fairley": ("Barnhurst", "826-6640"),
+    "Lex Thornhill": ("Selwick", "937-5188"),
+    "May Oakdean": ("Tarport", "248-3927"),
+    "Ray Stanbury": ("Wingate", "359-8204"),
+    "Wyn Redgrave": ("Yarmoor", "460-6093"),
 }
-QUESTION = "What is the phone number of Kesta Dremow?"
+QUESTION = "What is the phone number of Kent Fairley?"
 
 # The shape the bundled reader was trained on; other models take LlamaIndex's default as well.
 TEMPLATE = PromptTemplate("{context_str}\n\nQuestion: {query_str}\nAnswer:")
@@ -69,7 +69,7 @@ def build_index() -> VectorStoreIndex:
     to which higher is better, would put the best document into the middle.
     """
     nodes = [
-        TextNode(text=f"({name}) {name} lives in {town}. The phone number of {name} is {number}.")
+        TextNode(text=f"({name}) {name} calls {town} home. The phone number of {name} is {number}.")
         for name, (town, number) in PEOPLE.items()
     ]
     embedding = RagMiddleEmbedding()

@@ -3,7 +3,7 @@
     python examples/quickstart.py                                    the demonstration's pages
     python examples/quickstart.py FOLDER QUESTION MODEL [METHOD]     yours
 
-Without a model the bundled reader answers, which reads nothing but pages like those.
+Without a model the bundled reader answers, which works only on pages like those.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from rag_middle.answering import Answerer
 
 PAGES = Path(__file__).parent / "corpus" / "pages"
-QUESTION = "Tell me the author of Cefuna Vaqued."
+QUESTION = "Who wrote Benpool Burnset?"
 
 
 def main(

@@ -43,5 +43,5 @@ def test_quickstart_finds_the_answer_and_cites_its_page(
     monkeypatch.setattr("sys.argv", ["quickstart.py"])
     runpy.run_path(str(EXAMPLES / "quickstart.py"), run_name="__main__")
     shown = capsys.readouterr().out
-    assert "Cefuna Vaqued: Weme Dradlong" in shown
-    assert "cefuna-vaqued.md  cited" in shown
+    assert "Benpool Burnset: Perworth Anpool" in shown
+    assert "benpool-burnset.md  cited" in shown

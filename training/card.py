@@ -65,7 +65,8 @@ Repeat with `python -m training.evaluate_reader rag_middle/reader/model -n N`
 
 {tables}
 
-The last word of a name tells the documents of a prompt apart; first words may be shared. Where another
+The last word of a name tells the documents of a prompt apart, and its ending does while there are
+others; first words may be shared. Where another
 document is named like the one that answers, that is, where their last words are the same, the reader
 was not trained to tell them apart: the tables with such a document show it. Knowing no more than the
 last word would be right in 50 % of these cases.

@@ -75,7 +75,7 @@ def test_the_bundled_reader_answers_in_a_chain() -> None:
     model = ChatRagMiddle(model=reader_path(), method="pine", max_tokens=24)
     documents = [
         f"({name}) The reset code of {name} is {code}."
-        for name, code in {"Dresh Omavi": "PR-1195", "Fanwik Torlo": "BX-6620"}.items()
+        for name, code in {"Bramstow Melcroft": "PR-1195", "Cranport Tolworth": "BX-6620"}.items()
     ]
-    question = HumanMessage("Question: How do I reset Fanwik Torlo?\nAnswer:")
+    question = HumanMessage("Question: How do I reset Cranport Tolworth?\nAnswer:")
     assert "BX-6620" in model.invoke([question], documents=documents).text
