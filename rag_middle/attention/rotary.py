@@ -80,7 +80,7 @@ class RotaryCall:
         position_ids: ``[b or 1, n]``.
         extra: further arguments (the layer type, where a model has several frequencies).
         scales: scales that layers will ask for in this pass, as far as known.
-        divisors: scales on the device, sent there once per request.
+        lasting: tensors that outlast the pass: made once per request.
     """
 
     module: nn.Module
@@ -88,7 +88,7 @@ class RotaryCall:
     position_ids: Tensor
     extra: tuple[Any, ...]
     scales: tuple[float, ...] = ()
-    divisors: dict[Hashable, Tensor] = field(default_factory=dict)
+    lasting: dict[Hashable, Any] = field(default_factory=dict)
     _scaled: dict[Hashable, Any] = field(default_factory=dict)
     _rebased: dict[Hashable, Any] = field(default_factory=dict)
     _wide: dict[tuple[Hashable, TableFormat, RotaryStyle], WideTables] = field(default_factory=dict)
@@ -155,6 +155,44 @@ class RotaryCall:
         tables: WideTables = self._rebased[key]
         return tables
 
+    @property
+    def follows_length(self) -> bool:
+        """Whether frequencies may change with the length of the input (dynamic NTK, longrope)."""
+        kind = getattr(self.module, "rope_type", None)
+        if isinstance(kind, dict) and self.extra:
+            kind = kind.get(self.extra[0])
+        return not isinstance(kind, str) or kind in ("dynamic", "longrope")
+
+    def rebased_distances(
+        self, factors: tuple[float, ...], columns: int, table_format: TableFormat
+    ) -> tuple[Tensor, Tensor]:
+        """Tables of the distances to each of the last `columns` tokens, oldest first.
+
+        What a RoPE variant multiplies into its tables (yarn, longrope) is in these twice, as it is
+        in the product of a rotated query and a rotated key. Made with room to grow: further tokens
+        of a request make no tables, unless frequencies follow the length.
+
+        Args:
+            factors: what the base is multiplied by.
+            columns: tokens, the newest of them at distance 0.
+            table_format: of the layer.
+
+        Returns:
+            Cosine and sine `[columns, factors, r]`.
+        """
+        key = ("distances", factors, table_format, id(self.module), self.extra)
+        kept = self._rebased if self.follows_length else self.lasting
+        if key not in kept or kept[key][0].shape[0] < columns:
+            room = 1 << (columns - 1).bit_length()
+            distances = torch.arange(room - 1, -1, -1, device=self.x.device)[None]
+            by_factor = [self.at(distances, base_factor=factor) for factor in factors]
+            pairs = [pair_tables(cos, sin, table_format) for cos, sin in by_factor]
+            cos, sin = (torch.cat(tables).transpose(0, 1) for tables in zip(*pairs, strict=True))
+            factor = cos[-1:]  # of the distance 0
+            kept[key] = ((cos * factor).contiguous(), (sin * factor).contiguous())
+        cos, sin = kept[key]
+        return cos[-columns:], sin[-columns:]
+
     def scaled(self, scale: float) -> Any:
         """Tables at ``position_ids / scale``, made once per forward pass."""
         if scale not in self._scaled:
@@ -185,9 +223,10 @@ class RotaryCall:
     def _positions_at(self, scales: tuple[float, ...]) -> Tensor:
         """``position_ids`` on every scale, `[scales * b, n]`."""
         key = (scales, self.position_ids.device)
-        if key not in self.divisors:
-            self.divisors[key] = torch.tensor(scales, device=self.position_ids.device)
-        return (self.position_ids.float()[None] / self.divisors[key][:, None, None]).flatten(0, 1)
+        if key not in self.lasting:
+            self.lasting[key] = torch.tensor(scales, device=self.position_ids.device)
+        divisors: Tensor = self.lasting[key]
+        return (self.position_ids.float()[None] / divisors[:, None, None]).flatten(0, 1)
 
     def wide(
         self, scales: tuple[float, ...], table_format: TableFormat, style: RotaryStyle
@@ -258,7 +297,7 @@ class RotaryTables:
     def __init__(self) -> None:
         self._calls: dict[str | None, RotaryCall] = {}
         self._scales: dict[float, None] = {}
-        self._divisors: dict[Hashable, Tensor] = {}
+        self._lasting: dict[Hashable, Any] = {}
 
     def expect(self, scale: float) -> None:
         """Say that a layer will ask for this scale: small tables are then made together."""
@@ -277,7 +316,7 @@ class RotaryTables:
             position_ids=named["position_ids"],
             extra=() if layer_type is None else (layer_type,),
             scales=tuple(self._scales),
-            divisors=self._divisors,
+            lasting=self._lasting,
         )
 
     def of(self, layer_type: str | None) -> RotaryCall | None:

@@ -13,6 +13,7 @@ from rag_middle.methods import (
     PINE,
     SIW,
     Method,
+    MoICE,
     MsPoE,
     NoInterDocumentAttention,
     NoMethod,
@@ -37,6 +38,7 @@ METHODS: dict[str, tuple[Method, int, int]] = {
         38,
         8,
     ),
+    "moice": (MoICE(routers="uniform", base_factors=(1, 2, 3, 4, 5, 6, 7)), 104, 13),
     "siw": (SIW(layers=EVERY), 42, 0),
     "self_extend": (SelfExtend(group=2, window=1024), 21, 19),
     "no_inter_document_attention": (NoInterDocumentAttention(), 18, 0),
@@ -85,6 +87,18 @@ def test_half_precision_stays_half_and_nothing_waits(
         assert kinds <= {"half", "attention"}, "products beside the tensor cores"
     assert work.decode.uploads == 0
     assert work.prefill.uploads < 2 * LAYERS, "copies from the host, in every layer"
+
+
+def test_bases_share_the_keys_of_the_cache(model: PreTrainedModel) -> None:
+    """A key more costs MoICE little more traffic per token with seven bases than with one."""
+    prompts = [prompt_of(tokens, 20) for tokens in (3300, 6600)]
+
+    def traffic(method: Method) -> int:
+        short, long = (count_method(model, method, prompt).decode.bytes for prompt in prompts)
+        return long - short
+
+    one, seven = (MoICE(routers="uniform", base_factors=(2.0,) * count) for count in (1, 7))
+    assert traffic(seven) < 1.2 * traffic(one)  # tables and scores, beside the keys
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -20,9 +21,10 @@ from rag_middle.methods import (
     MoICE,
     PositionalHiddenStates,
 )
-from rag_middle.methods.moice.kernels import ExpertGate, expert_weights
+from rag_middle.methods.moice.kernels import ExpertGate, expert_scores, expert_weights
 from rag_middle.methods.moice.routers import ExpertRouters
 from rag_middle.methods.moice.training import train_routers
+from rag_middle.ops.rope import RotaryStyle, rotate
 from rag_middle.tokens import TokenizedPrompt
 from tests.conftest import FamilyModel
 from tests.contract.running import distance
@@ -117,6 +119,26 @@ def test_kept_experts_share_everything() -> None:
     torch.testing.assert_close(two.sum(-1), torch.ones(2, 3, 5))
     assert ((two > 0).sum(-1) == 2).all()
     assert torch.equal(two.argmax(-1), every.argmax(-1))
+
+
+@pytest.mark.parametrize("pairs", [4, 3])
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_scores_of_a_token_are_those_of_rotated_keys(
+    pairing: Literal["half", "interleaved"], pairs: int
+) -> None:
+    style, frequencies = RotaryStyle(pairing, pairs), torch.rand(2, pairs)
+    query, keys = torch.randn(3, 4, 8), torch.randn(3, 2, 5, 8)
+
+    def tables(positions: Tensor) -> tuple[Tensor, Tensor]:
+        angles = positions[:, None, None] * frequencies
+        return angles.cos(), angles.sin()
+
+    scores = expert_scores(query, keys, *tables(torch.arange(4, -1, -1)), style)
+    cos, sin = tables(torch.arange(7, 12))
+    for expert in range(2):
+        turned = rotate(keys, cos[:, expert], sin[:, expert], style).repeat_interleave(2, dim=1)
+        own = rotate(query[:, :, None], cos[-1:, expert], sin[-1:, expert], style)
+        torch.testing.assert_close(scores[:, :, expert, None], own @ turned.transpose(-1, -2))
 
 
 def test_routers_are_saved_and_loaded(tmp_path: Path, family_model: FamilyModel) -> None:

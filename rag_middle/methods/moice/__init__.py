@@ -57,8 +57,7 @@ class MoICE(Method):
         title="MoICE (needs training)",
         paper="arXiv:2406.19598",
         idea="Trained routers mix attentions with several rotary bases, per head and token.",
-        cost="as many attentions as experts in every layer; "
-        "RoPE is re-applied to the keys at each decode step",
+        cost="as many attentions as experts in every layer",
         requires="rotary position embedding (RoPE); routers trained for the model",
         can_hurt_when="routers were trained on prompts unlike yours",
     )

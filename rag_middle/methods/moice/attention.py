@@ -16,8 +16,14 @@ from rag_middle.attention import (
     LayerHandler,
     base_attention,
 )
-from rag_middle.methods.moice.kernels import ExpertGate, expert_weights
+from rag_middle.methods.moice.kernels import (
+    ExpertGate,
+    expert_scores,
+    expert_weights,
+    mixed_values,
+)
 from rag_middle.ops.rope import WideTables, rotate_wide
+from rag_middle.ops.scores import ScoreRule
 
 __all__ = ["RotaryExperts"]
 
@@ -45,70 +51,107 @@ class RotaryExperts(LayerChange):
 
 
 class _ExpertAttention(LayerHandler):
-    """Runs the model's own attention once per base; gradients pass.
+    """Mixes the attentions of several bases in one layer; gradients pass.
 
-    The cache holds un-rotated keys, which every base rotates anew at every step: one cache serves
-    all of them.
+    The cache holds un-rotated keys: one cache serves all bases. A prompt is read by the model's own
+    attention once per base. A generated token takes the products of its query and the keys once,
+    and turns these by each base's angles.
     """
 
     def __init__(self, layer: Layer, plan: RotaryExperts) -> None:
         self._layer = layer
         self._traits = layer.traits
         self._plan = plan
+        self._router: ExpertGate | None = None
 
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         """Output `[b, n, h, dv]`: queries and keys come un-rotated."""
-        call = context.call
-        style, plan = self._traits.rotary, self._plan
-        assert style is not None
-        query = call.query
+        call, stop = context.call, context.stop
         context.store()
-        keys, values, stop = call.key, call.value, context.stop
         # A static cache is longer than what it holds; one with a window drops the oldest columns.
-        oldest = max(0, stop - keys.shape[2])
-        rows = slice(context.start - oldest, stop - oldest)
+        oldest = max(0, stop - call.key.shape[2])
+        if call.query.shape[2] == 1 and not self._traits.norms_after_rope:
+            return self._of_token(call, context.start, stop - oldest), None
+        return self._of_prompt(call, oldest, slice(context.start - oldest, stop - oldest)), None
+
+    def _of_prompt(self, call: AttentionCall, oldest: int, rows: slice) -> Tensor:
+        """One attention after the other, of the queries in these rows of the cache."""
+        style, query = self._traits.rotary, call.query
+        assert style is not None
         output: Tensor | None = None
         weights: Tensor | None = None
-        for expert, factor in enumerate(plan.base_factors):
-            tables = self._tables(factor, oldest, keys.shape[2], query.device)
+        for expert, factor in enumerate(self._plan.base_factors):
+            tables = self._tables(factor, oldest, call.key.shape[2], query.device)
             of_queries = WideTables(*(table[:, :, rows] for table in tables))
             rotated = self._layer.normalised(
-                rotate_wide(query, of_queries, style), rotate_wide(keys, tables, style)
+                rotate_wide(query, of_queries, style), rotate_wide(call.key, tables, style)
             )
             if weights is None:
                 weights = self._weights(rotated[0])
-            part = AttentionCall(call.module, *rotated, values, call.mask, call.options)
+            part = AttentionCall(call.module, *rotated, call.value, call.mask, call.options)
             attended, _ = base_attention(part)
             share = weights[..., expert].transpose(1, 2)[..., None].to(attended.dtype)
-            output = attended * share if output is None else output + attended * share
+            output = attended * share if output is None else output.addcmul(attended, share)
         assert output is not None
-        return output, None
+        return output
+
+    def _of_token(self, call: AttentionCall, token: int, columns: int) -> Tensor:
+        """All attentions of one token to the first `columns` keys, `[b, 1, h, dv]`."""
+        traits, rotary, factors = self._traits, self._layer.rotary, self._plan.base_factors
+        query, keys, values = call.query, call.key[:, :, :columns], call.value[:, :, :columns]
+        assert traits.rotary is not None
+        assert rotary is not None
+        cos, sin = (
+            table.to(query.device, query.dtype)
+            for table in rotary.rebased_distances(factors, columns, traits.table_format)
+        )
+        rule = ScoreRule(scale=traits.score_scale, softcap=traits.softcap)
+        scores = expert_scores(query[:, :, 0], keys, cos, sin, traits.rotary)
+        scores = _masked(rule.cap_(scores * rule.scale), call.mask)
+        if self._plan.routers is not None:
+            own = self._tables(factors[0], token, 1, query.device)
+            query = rotate_wide(query, own, traits.rotary)
+        shares = self._weights(query)[:, :, 0]
+        return mixed_values(scores, shares, values, call.options.get("s_aux"))[:, None]
 
     def _weights(self, query: Tensor) -> Tensor:
         """Of every expert, `[b, h, n, E]`."""
         experts = len(self._plan.base_factors)
         if self._plan.routers is None:
             return torch.full((*query.shape[:3], experts), 1 / experts, device=query.device)
-        return expert_weights(query, self._plan.routers[self._traits.layer], self._plan.top_k)
+        if self._router is None:  # sent to the layer's device once per request
+            router = self._plan.routers[self._traits.layer]
+            self._router = ExpertGate(*(w.to(query.device, torch.float32) for w in router))
+        return expert_weights(query, self._router, self._plan.top_k)
 
     def _tables(
         self,
         factor: float,
-        oldest: int,
+        first: int,
         columns: int,
         device: torch.device,
     ) -> WideTables:
-        """Tables of every column in the cache, `[b, 1, columns, 2r]`, for one base."""
+        """Tables of columns from `first` on, `[b, 1, columns, 2r]`, for one base."""
         style, rotary, request = self._traits.rotary, self._layer.rotary, self._layer.request
         assert style is not None
         assert rotary is not None
 
         def positions() -> Tensor:
-            tokens = torch.arange(oldest, oldest + columns, device=rotary.x.device)
+            tokens = torch.arange(first, first + columns, device=rotary.x.device)
             paddings = request.paddings(rotary.x.device)
             return (tokens - paddings[:, None]).clamp(min=0)
 
         tables = rotary.rebased_wide(
-            factor, (oldest, columns), positions, self._traits.table_format, style
+            factor, (first, columns), positions, self._traits.table_format, style
         )
         return WideTables(*(table[:, None].to(device) for table in tables))
+
+
+def _masked(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Scores `[b, h, E, n]` under the mask of a query, `[b or 1, 1, 1, k]` or (flash) `[b, k]`."""
+    if mask is None:
+        return scores
+    if mask.ndim == 2:
+        return scores.masked_fill(mask[:, None, None, -scores.shape[-1] :] == 0, -torch.inf)
+    mask = mask[..., : scores.shape[-1]]
+    return scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
