@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import threading
 import warnings
@@ -66,7 +67,8 @@ class SentenceTransformerEmbedder:
         progress: called with the texts embedded so far and all of them, after every few batches.
 
     Raises:
-        EmbedderError: there is no such model, or the packaged weights are not those of the model.
+        EmbedderError: there is no such model, it needs Python code of its own, the packaged weights
+            are not those of the model, or sentence-transformers is older than 6.0.
         RetrievalConfigError: there is no such device.
         MissingExtraError: sentence-transformers is not installed.
     """
@@ -159,6 +161,12 @@ def _load(name: str, revision: str | None, device: str | None, *, may_fetch: boo
         "sentence_transformers", package="sentence-transformers", what="Embedding texts"
     )
 
+    if int(library.__version__.split(".")[0]) < 6:
+        raise EmbedderError(
+            f"sentence-transformers {library.__version__} runs Python code of embedders' folders. "
+            "Install a newer one: pip install -U 'sentence-transformers>=6.0'."
+        )
+
     def model(source: str, *, local: bool) -> Any:
         return library.SentenceTransformer(
             source, revision=revision, device=device, local_files_only=local
@@ -166,6 +174,7 @@ def _load(name: str, revision: str | None, device: str | None, *, may_fetch: boo
 
     _check_device(device)
     if os.path.isdir(name):
+        _check_modules(Path(name))
         return _named_model(model, name, local=True)
     if _is_cached(name, revision):
         try:
@@ -182,6 +191,27 @@ def _load(name: str, revision: str | None, device: str | None, *, may_fetch: boo
             ".",
         )
     return _named_model(model, name, local=False)
+
+
+def _check_modules(folder: Path) -> None:
+    """Refuse a folder with classes of its own: importing one runs its code."""
+    try:
+        modules = json.loads((folder / "modules.json").read_bytes())
+        types = [str(module["type"]) for module in modules]
+    except FileNotFoundError:
+        return  # transformers' weights alone, or no model, which loading says
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise EmbedderError(
+            f"Cannot load the embedder {str(folder)!r}: its modules.json cannot be read "
+            f"({error!r}). It should hold what SentenceTransformer.save() writes."
+        ) from error
+    own = [name for name in types if not name.startswith("sentence_transformers.")]
+    if own:
+        raise EmbedderError(
+            f"The embedder {str(folder)!r} needs the class {own[0]!r}, and code that comes with a "
+            "model is not run. Use one whose modules.json names classes of sentence_transformers, "
+            "or load it yourself, and pass an object with name, dimension and embed()."
+        )
 
 
 def _check_device(device: str | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from importlib.machinery import ModuleSpec
@@ -140,6 +141,29 @@ def test_vectors_have_length_one_whatever_the_model_puts_out(tmp_path: Path) -> 
     assert np.abs(lengths - 1).min() > 0.1
     vectors = SentenceTransformerEmbedder(tmp_path / "model", device="cpu").embed(texts)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)  # float32
+
+
+@pytest.mark.parametrize("content", ["own.Layer", 7, None])
+def test_a_folder_with_python_code_of_its_own_is_refused_before_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: object
+) -> None:
+    def load(*args: object, **options: object) -> None:
+        pytest.fail("the library was asked to load it")
+
+    monkeypatch.setattr(sentence_transformers, "SentenceTransformer", load)
+    library = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Normalize"}
+    text = "[" if content is None else json.dumps([library, {**library, "type": content}])
+    (tmp_path / "modules.json").write_text(text)
+    with pytest.raises(EmbedderError, match=r"own\.Layer|'7'|cannot be read"):
+        SentenceTransformerEmbedder(tmp_path, device="cpu")
+
+
+def test_a_library_that_runs_code_of_folders_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sentence_transformers, "__version__", "5.4.0")
+    with pytest.raises(EmbedderError, match=r"sentence-transformers>=6\.0"):
+        SentenceTransformerEmbedder(tmp_path, device="cpu")
 
 
 def test_weights_that_are_not_the_models_are_refused(
