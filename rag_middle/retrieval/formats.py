@@ -29,7 +29,7 @@ _FRONT_MATTER = re.compile(r"---[ \t]*\n")
 _FRONT_MATTER_END = re.compile(r"^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.MULTILINE)
 _HEADING_WITHIN = 2**16  # characters; no title comes later
 _FRONT_TITLE = re.compile(r"^title:(.*)$", re.MULTILINE)
-_MARKDOWN_HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.+?)(?:[ \t]+#+)?[ \t]*$")
+_MARKDOWN_HEADING = re.compile(r" {0,3}#{1,6}[ \t]+([^ \t\n].*)")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _RST_HEADING = re.compile(
     r"^(?P<words>\S[^\n]*)\n(?P<line>(?P<sign>[=\-`:'\"~^_*+#<>.])(?P=sign)+)[ \t]*$", re.MULTILINE
@@ -228,7 +228,10 @@ def _markdown_headings(text: str) -> Iterator[tuple[int, str]]:
         if opened and (fence is None or opened[1].startswith(fence)):
             fence = opened[1] if fence is None else None
         elif fence is None and (found := _MARKDOWN_HEADING.match(line)):
-            yield at, found[1]
+            # Not by the expression, which would try every length of every run of spaces.
+            words = found[1].rstrip(" \t")
+            unclosed = words.rstrip("#")
+            yield at, unclosed.rstrip(" \t") if unclosed.endswith((" ", "\t")) else words
         at += len(line)
 
 

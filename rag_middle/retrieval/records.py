@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -54,9 +55,9 @@ class Record:
             first = self.first_line + self.text.count("\n", 0, start)
             last = first + self.text.count("\n", start, end)
             where = {"first_line": first, "last_line": last}
-        above = [words for at, words in self.headings if at <= start]
+        above = bisect_right(self.headings, start, key=lambda heading: heading[0])
         if above:
-            where["heading"] = above[-1]
+            where["heading"] = self.headings[above - 1][1]
         return where
 
     @cached_property

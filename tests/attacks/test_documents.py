@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from time import process_time
 
 import pytest
 
@@ -174,6 +175,39 @@ def test_hostile_files_are_left_out_with_a_reason_and_the_rest_is_indexed(
     report(
         f"{len(contents)} hostile files, of {max(map(len, contents.values())) >> 20} MiB at most"
     )
+
+
+#: Begin, what is repeated, end: what an expression that tries every length of a run is slow at.
+RUNS = {
+    "md": [("# a", " ", "x"), ("# a", " #", "x"), ("#", "\t", "x"), ("", "# ", ""), ("", "`", "")],
+    "rst": [("a\n=", "=", " x"), ("a\n==", " ", "x"), ("", "=\n", ""), ("a", " ", "\n==")],
+    "html": [
+        ("", "<a", ""),
+        ("<a =", " ", ""),
+        ("<a ", "= ", ""),
+        ("<a ", "=\"'", ""),
+        ("", "&", ""),
+    ],
+    "markdown": [
+        ("---\n", "--- \t", ""),
+        ("---", " ", "x"),
+        ("---\n...", " ", "x"),
+        ("", "[[~", ""),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("suffix", "run"), [(suffix, run) for suffix, runs in RUNS.items() for run in runs]
+)
+def test_long_runs_of_a_character_take_no_longer_than_other_text(
+    suffix: str, run: tuple[str, str, str]
+) -> None:
+    begin, repeated, end = run
+    content = f"{begin}{repeated * (200_000 // len(repeated))}{end}\nLast.".encode()
+    started = process_time()
+    list(formats.READERS[f".{suffix}"](content, f"a.{suffix}"))
+    assert process_time() - started < 10  # a tenth of a second; where it is quadratic, minutes
 
 
 @pytest.mark.slow  # memory is counted object by object
