@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO, StringIO
 from math import isfinite
 from pathlib import PurePosixPath
 from time import thread_time
-from typing import Any
+from typing import Any, TypeVar
 from zipfile import ZipFile
 
 from rag_middle.errors import DocumentLoadError
@@ -35,10 +35,12 @@ _RST_HEADING = re.compile(
     r"^(?P<words>\S[^\n]*)\n(?P<line>(?P<sign>[=\-`:'\"~^_*+#<>.])(?P=sign)+)[ \t]*$", re.MULTILINE
 )
 _DOCX_BYTES = 256 * 2**20  # unpacked
+_DOCX_MARKS = 2**22  # "<" and "=": tags and attributes, which need a hundred bytes of memory each
 _DEEPEST = 100  # objects and lists inside each other; more cannot always be written as JSON again
-#: Of processor time, for a PDF; books need a tenth of it. Few kilobytes may ask for days.
-_PDF_SECONDS, _PDF_SECONDS_PER_MIB = 30.0, 10.0
+#: Of processor time, for PDF and Word; books need a tenth of it. Few kilobytes may ask for days.
+_SECONDS, _SECONDS_PER_MIB = 30.0, 10.0
 
+_Text = TypeVar("_Text")
 Reader = Callable[[bytes, str], Iterator[Record | Skipped]]
 """(content, source) -> records. Raises DocumentLoadError; its message follows a file name."""
 
@@ -98,13 +100,9 @@ def read_docx(content: bytes, source: str) -> Iterator[Record | Skipped]:
     docx = require("docx", package="python-docx", what="Reading Word documents")
     try:
         with ZipFile(BytesIO(content)) as parts:
-            unpacked = sum(part.file_size for part in parts.infolist())
-        if unpacked > _DOCX_BYTES:  # a few kilobytes may unpack to more than the memory holds
-            raise DocumentLoadError(
-                f"it unpacks to {unpacked / 2**20:.0f} MiB, above the limit of "
-                f"{_DOCX_BYTES / 2**20:.0f} MiB. Save it without pictures, or remove it."
-            )
-        blocks = list(_docx_blocks(docx.Document(BytesIO(content))))
+            _check_unpacked(parts)
+        texts = _docx_blocks(docx.Document(BytesIO(content)))
+        blocks = list(_in_time(texts, content, "paragraphs"))
     except DocumentLoadError:
         raise
     except Exception as error:  # broken files raise anything
@@ -151,12 +149,12 @@ def read_jsonl(content: bytes, source: str) -> Iterator[Record | Skipped]:
 def read_pdf(content: bytes, source: str) -> Iterator[Record | Skipped]:
     """A record per page. Offsets count characters of the page's text."""
     pypdf = require("pypdf", package="pypdf", what="Reading PDF")
-    seconds = _PDF_SECONDS + _PDF_SECONDS_PER_MIB * len(content) / 2**20
     try:
         with _without_remarks("pypdf"):
             reader = pypdf.PdfReader(BytesIO(content))
             title = _pdf_title(reader)
-            pages = list(_pdf_pages(reader, seconds))
+            texts = (_without_surrogates(page.extract_text()) for page in reader.pages)
+            pages = list(_in_time(texts, content, "pages"))
     except DocumentLoadError:
         raise
     except Exception as error:  # broken files raise anything: KeyError, RecursionError, ...
@@ -247,22 +245,57 @@ _NOT_SHOWN = (
 )
 
 
+def _check_unpacked(parts: ZipFile) -> None:
+    """Refuse what needs more memory than its few kilobytes let expect."""
+    unpacked = sum(part.file_size for part in parts.infolist())
+    if unpacked > _DOCX_BYTES:
+        raise DocumentLoadError(
+            f"it unpacks to {unpacked / 2**20:.0f} MiB, above the limit of "
+            f"{_DOCX_BYTES / 2**20:.0f} MiB. Save it without pictures, or remove it."
+        )
+    marks = 0
+    for name in parts.namelist():
+        with parts.open(name) as part:
+            while block := part.read(2**20):
+                marks += block.count(b"<") + block.count(b"=")
+    if marks > _DOCX_MARKS:
+        raise DocumentLoadError(
+            f"it holds about {marks:,} tags and attributes, above the limit of {_DOCX_MARKS:,}. "
+            "Split it, or save it as text."
+        )
+
+
 def _docx_blocks(document: Any) -> Iterator[tuple[str, bool]]:
     """Texts in their order, and whether each is a heading.
 
     Not by python-docx's own ``text``, which leaves out insertions, content controls, simple fields
     and tables within tables.
     """
-    from docx.text.paragraph import Paragraph
-
+    is_heading, by_default = _docx_headings(document)
     for block in _within(document.element.body, _PARAGRAPH, _TABLE):
         text = _docx_text(block)
         if block.tag == _TABLE or not text.strip():
             yield from [(text, False)] if text.strip() else []
             continue
-        style = Paragraph(block, document).style
-        name = (style.name if style is not None else None) or ""
-        yield text, name == "Title" or name.startswith("Heading")
+        yield text, is_heading.get(block.style, by_default)
+
+
+def _docx_headings(document: Any) -> tuple[dict[str | None, bool], bool]:
+    """Whether a paragraph is a heading, by the id of its style; and whether one without style is.
+
+    Looked up once: python-docx goes through all styles for every paragraph.
+    """
+    headings: dict[str | None, bool] = {}
+    by_default = False
+    for style in document.styles.element.iterchildren(_WORD + "style"):
+        if style.get(_WORD + "type", "paragraph") != "paragraph":
+            continue
+        name = getattr(style.find(_WORD + "name"), "val", None) or ""
+        is_heading = name == "Title" or name.startswith(("Heading", "heading "))
+        headings.setdefault(style.get(_WORD + "styleId"), is_heading)
+        if style.get(_WORD + "default") in ("1", "true", "on"):
+            by_default = is_heading
+    return headings, by_default
 
 
 def _docx_text(block: Any) -> str:
@@ -288,6 +321,20 @@ def _within(element: Any, *tags: str) -> Iterator[Any]:
             yield child
         elif child.tag not in _NOT_SHOWN:
             yield from _within(child, *tags)
+
+
+def _in_time(texts: Iterable[_Text], content: bytes, what: str) -> Iterator[_Text]:
+    """The texts of a file, as long as they take no more time of the processor."""
+    seconds = _SECONDS + _SECONDS_PER_MIB * len(content) / 2**20
+    started, late = thread_time(), False
+    for number, text in enumerate(texts, start=1):
+        if late:
+            raise DocumentLoadError(
+                f"its {what} from {number} on were not reached after {seconds:.0f} seconds of "
+                "work. Print it to a new PDF, or remove it."
+            )
+        yield text
+        late = thread_time() - started > seconds
 
 
 def _titled_by_name(text: str, source: str, *, lines: bool = True) -> Record:
@@ -347,18 +394,6 @@ def _finite(digits: str) -> float:
 
 def _no_number(constant: str) -> float:
     raise ValueError(f"{constant} is no JSON number")
-
-
-def _pdf_pages(reader: Any, seconds: float) -> Iterator[str]:
-    """The text of each page, as long as that takes no more time of the processor."""
-    started = thread_time()
-    for number, page in enumerate(reader.pages, start=1):
-        if thread_time() - started > seconds:
-            raise DocumentLoadError(
-                f"its pages from {number} on were not reached after {seconds:.0f} seconds of work "
-                f"for {len(reader.pages)} pages. Print it to a new PDF, or remove it."
-            )
-        yield _without_surrogates(page.extract_text())
 
 
 def _pdf_title(reader: Any) -> str | None:

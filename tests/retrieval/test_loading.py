@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from itertools import count
 from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 
 from rag_middle.documents import CLOSE_MARKER, OPEN_MARKER, ContextPrompt, parse
 from rag_middle.errors import DocumentLoadError, RetrievalConfigError
-from rag_middle.retrieval import Record, Splitter, content_hash, load
+from rag_middle.retrieval import Record, Splitter, content_hash, formats, load
 from tests.retrieval.pdf import pdf
 
 pytest.importorskip("markdown_it")
@@ -402,6 +404,44 @@ def test_a_word_document_says_what_a_reader_sees(tmp_path: Path) -> None:
     assert _only(tmp_path / "a.docx").text == (
         "Not nine marks.\n\nA form: Ada on\n\nouter inner | right"
     )
+
+
+def test_styles_of_a_word_document_are_not_searched_for_every_paragraph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docx = pytest.importorskip("docx")
+    document = docx.Document()
+    document.add_heading("Harbour", 2)
+    document.styles.add_style("Bold", docx.enum.style.WD_STYLE_TYPE.PARAGRAPH)
+    document.add_paragraph("Ships pay.", style="Bold")
+    document.add_paragraph("Three marks.")
+    document.save(str(tmp_path / "a.docx"))
+    monkeypatch.delattr("docx.styles.styles.Styles.get_by_id")
+    assert _only(tmp_path / "a.docx").headings == ((0, "Harbour"),)
+
+
+@pytest.mark.parametrize("element", ["<w:p/>", '<w:p w:a="" w:b="" w:c=""/>'])
+def test_a_word_document_of_too_many_elements_is_left_out(tmp_path: Path, element: str) -> None:
+    pytest.importorskip("docx")
+    elements = formats._DOCX_MARKS // (1 + element.count("=")) + 1
+    with ZipFile(tmp_path / "a.docx", "w", ZIP_DEFLATED) as file:
+        file.writestr("word/document.xml", element * elements)
+    with pytest.raises(DocumentLoadError, match="tags and attributes, above the limit"):
+        load(tmp_path / "a.docx")
+
+
+def test_a_word_document_that_takes_too_long_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docx = pytest.importorskip("docx")
+    document = docx.Document()
+    for number in range(5):
+        document.add_paragraph(f"Paragraph {number}.")
+    document.save(str(tmp_path / "a.docx"))
+    clock = count(step=20)
+    monkeypatch.setattr(formats, "thread_time", lambda: next(clock))
+    with pytest.raises(DocumentLoadError, match="paragraphs from 3 on were not reached"):
+        load(tmp_path / "a.docx")
 
 
 def test_a_broken_word_document_is_reported(tmp_path: Path) -> None:
