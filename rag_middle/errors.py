@@ -15,6 +15,7 @@
     ├── ProfileFormatError        (ValueError)   a profile cannot be read
     ├── UnsupportedArchitectureError             this model cannot take this method
     ├── UnsupportedGenerationError (ValueError)  generation options a method cannot serve
+    ├── KernelsUnavailableError                  kernels that were asked for cannot run here
     ├── PatchIneffectiveError                    the method was installed and changed nothing
     ├── ModelNotFoundError        (OSError)      no such model here, and no network to fetch it
     ├── GoldenFormatError         (ValueError)   a directory of golden cases cannot be read
@@ -64,6 +65,7 @@ __all__ = [
     "IndexLockedError",
     "IndexMismatchError",
     "IndexWriteError",
+    "KernelsUnavailableError",
     "MarkerError",
     "MethodConfigError",
     "MissingExtraError",
@@ -212,6 +214,10 @@ class UnsupportedArchitectureError(RagMiddleError):
 
 class UnsupportedGenerationError(RagMiddleError, ValueError):
     """Generation options that cannot be served, alone or with the chosen method."""
+
+
+class KernelsUnavailableError(RagMiddleError):
+    """Kernels that were asked for by name cannot run: no GPU, another number format, no Triton."""
 
 
 class PatchIneffectiveError(RagMiddleError):

@@ -20,12 +20,14 @@ from rag_middle.registry import suggest
 from rag_middle.wording import Argument
 
 __all__ = [
+    "KERNELS",
     "OPTIONS",
     "AskKwargs",
     "Declaration",
     "EncodeKwargs",
     "GenerationKwargs",
     "GenerationOptions",
+    "Kernels",
     "MissingDocuments",
     "Option",
     "Overflow",
@@ -37,6 +39,7 @@ __all__ = [
     "checked_options",
 ]
 
+Kernels = Literal["auto", "triton", "torch"]
 MissingDocuments = Literal["warn", "error", "ignore"]
 Overflow = Literal["error", "drop_documents"]
 TemplateName = Literal["auto", "chat", "raw"]
@@ -322,6 +325,18 @@ def _declarations() -> dict[str, Declaration]:
 #: Every option by its name.
 OPTIONS: Mapping[str, Declaration] = _declarations()
 
+
+#: Of the model, not of a request.
+KERNELS = Declaration(
+    "kernels",
+    Kernels,
+    "auto",
+    Option(
+        "What computes a method's attention. auto: its Triton kernels, if it has some, on a GPU in "
+        "half precision, else PyTorch's operators; triton: refuse where they cannot run; torch: "
+        "never Triton."
+    ),
+)
 
 #: What people know from other libraries, and where it is here.
 _ELSEWHERE = {

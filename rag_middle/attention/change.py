@@ -45,6 +45,7 @@ class LayerChange(ABC):
         defers_rotation: the attention call gets queries and keys before their rotation.
         answers_attention: false where other arguments for the module are all it takes; any
             attention backend then runs as it is.
+        has_kernels: whether it brings Triton kernels beside PyTorch's operators.
         depends_on_prompt: false where tokens are treated alike, whatever the prompt's layout.
         rotates_only: true where rotary tables are all that differs, so that a prompt leaves nothing
             behind but its keys and values.
@@ -53,6 +54,7 @@ class LayerChange(ABC):
     claims: ClassVar[frozenset[Aspect]]
     defers_rotation: ClassVar[bool] = False
     answers_attention: ClassVar[bool] = True
+    has_kernels: ClassVar[bool] = False
     depends_on_prompt: ClassVar[bool] = True
     rotates_only: ClassVar[bool] = False
 

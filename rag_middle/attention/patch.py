@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -27,13 +28,20 @@ from rag_middle.attention.seam import (
 )
 from rag_middle.attention.traits import ModelTraits
 from rag_middle.attention.turns import ModelLock, OfModel
-from rag_middle.errors import MethodConfigError, PatchIneffectiveError
+from rag_middle.errors import (
+    KernelsUnavailableError,
+    MethodConfigError,
+    PatchIneffectiveError,
+)
+from rag_middle.options import KERNELS, Kernels
 from rag_middle.tokens import TokenizedPrompt
 
 __all__ = [
     "Planner",
     "applied",
     "assume_traits",
+    "choose_kernels",
+    "kernels_of",
     "model_lock",
     "model_traits",
     "modules_by_layer",
@@ -54,6 +62,7 @@ class Planner(Protocol):
 
 
 _traits: OfModel[ModelTraits] = OfModel()
+_kernels: WeakKeyDictionary[nn.Module, Kernels] = WeakKeyDictionary()
 _stance_lock = threading.Lock()
 
 
@@ -76,6 +85,21 @@ def assume_traits(model: PreTrainedModel, traits: ModelTraits) -> PreTrainedMode
     """Say what a model is like that cannot be asked: its tensors hold no numbers. Returns it."""
     _traits.put(model, traits)
     return model
+
+
+def choose_kernels(model: PreTrainedModel, kernels: Kernels) -> None:
+    """Say what computes the attention of methods on `model` from now on.
+
+    Raises:
+        UnsupportedGenerationError: no such choice.
+    """
+    KERNELS.check(kernels)
+    _kernels[model] = kernels
+
+
+def kernels_of(model: PreTrainedModel) -> Kernels:
+    """What was chosen, ``"auto"`` where nothing was."""
+    return _kernels.get(model, "auto")
 
 
 @contextmanager
@@ -105,6 +129,8 @@ def applied(
 
     Raises:
         UnsupportedArchitectureError: the model cannot take this method.
+        KernelsUnavailableError: Triton kernels were chosen (`choose_kernels`), and the method has
+            none, or they cannot run.
         ProfileMismatchError: its parameters were calibrated for a model of another shape.
         MethodConfigError: parameters that do not fit the model, or a block inside another.
         PatchIneffectiveError: the model ran, and the method never got to see an attention layer.
@@ -120,7 +146,12 @@ def applied(
     plan = method.plan(tuple(prompts), traits)
     layouts = tuple(prompt.layout for prompt in prompts)
     plan.check(traits.num_layers, layouts)
-    request = Request(layouts=layouts, prefilled=prefilled)
+    request = Request(layouts=layouts, prefilled=prefilled, kernels=kernels_of(model))
+    if request.kernels == "triton" and not all(change.has_kernels for change in plan.changes):
+        raise KernelsUnavailableError(
+            f"{method} has no Triton kernels. Use kernels='auto', which computes with PyTorch's "
+            "operators where a method has none."
+        )
     with model_lock(model), ExitStack() as stack:
         if plan.layers:
             _install(model, traits, plan, request, stack)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from rag_middle.attention.rotary import RotaryTables
 from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.layout import PromptLayout
+from rag_middle.options import Kernels
 
 __all__ = ["Request", "RowGroup", "join_rows", "restored_columns"]
 
@@ -80,6 +81,8 @@ class Request:
         attention_calls: attention calls answered so far; stays 0 when the method does not reach
             the model.
         forward_passes: forward passes of the model started so far.
+        kernels: what may compute the method's attention.
+        kernels_used: what did.
     """
 
     layouts: tuple[PromptLayout, ...]
@@ -89,6 +92,8 @@ class Request:
     groups: tuple[RowGroup, ...] = ()
     attention_calls: int = 0
     forward_passes: int = 0
+    kernels: Kernels = "auto"
+    kernels_used: Literal["triton", "torch"] = "torch"
     _shared: dict[Hashable, Any] = field(default_factory=dict)
 
     def see(self, rows: int, columns: int, start: int = 0) -> None:

@@ -102,7 +102,11 @@ class ExampleObjective:
         # Hundreds of candidates differ in numbers only: that the method reaches the model is
         # checked once, for the winner.
         self._model = RagMiddleModel(
-            model.model, model.tokenizer, context_window=model.context_window, self_check=False
+            model.model,
+            model.tokenizer,
+            context_window=model.context_window,
+            self_check=False,
+            kernels=model.kernels,
         )
         self.examples = tuple(examples)
         self._weights = ScoringScheme.of(self.examples).weights

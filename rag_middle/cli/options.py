@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rag_middle.options import OPTIONS, Declaration
+from rag_middle.options import KERNELS, OPTIONS, Declaration
 
 __all__ = [
     "GENERATION",
@@ -183,19 +183,6 @@ TrustRemoteCodeOption = Annotated[
 ]
 
 
-LOADING: Group = (
-    flag("context_window", ContextWindowOption),
-    flag("dtype", DtypeOption, Dtype.auto),
-    flag("device", DeviceOption),
-    flag("device_map", DeviceMapOption),
-    flag("quantization_config", QuantizeOption),
-    flag("attn_implementation", AttnImplementationOption),
-    flag("revision", RevisionOption),
-    flag("trust_remote_code", TrustRemoteCodeOption, False),
-)
-"""How a model is loaded."""
-
-
 def placed(loading: dict[str, Any]) -> dict[str, Any]:
     """The arguments of ``from_pretrained`` for flags of `LOADING`: auto is a device map there."""
     if loading.get("device") != "auto" or loading.get("device_map") is not None:
@@ -225,11 +212,16 @@ def generation_flags(names: Iterable[str] = GENERATION, **defaults: Any) -> Grou
         defaults: where they are not those of the declaration.
     """
     return [
-        _declared_flag(OPTIONS[name], defaults.get(name, OPTIONS[name].default)) for name in names
+        _declared_flag(
+            OPTIONS[name],
+            defaults.get(name, OPTIONS[name].default),
+            PROMPT_PANEL if name in _PROMPT_OPTIONS else TEXT_PANEL,
+        )
+        for name in names
     ]
 
 
-def _declared_flag(declaration: Declaration, default: Any) -> Parameter:
+def _declared_flag(declaration: Declaration, default: Any, panel: str) -> Parameter:
     name, option = declaration.name, declaration.option
     kind: Any = _FLAG_TYPES.get(name, declaration.type)
     if declaration.choices:
@@ -243,9 +235,23 @@ def _declared_flag(declaration: Declaration, default: Any) -> Parameter:
         max=option.maximum,
         help=f"{help_text} Repeatable." if repeatable else help_text,
         show_default=default not in (None, ()),
-        rich_help_panel=PROMPT_PANEL if name in _PROMPT_OPTIONS else TEXT_PANEL,
+        rich_help_panel=panel,
     )
     return flag(name, Annotated[kind, described], None if repeatable else default)
+
+
+LOADING: Group = (
+    flag("context_window", ContextWindowOption),
+    flag("dtype", DtypeOption, Dtype.auto),
+    flag("device", DeviceOption),
+    flag("device_map", DeviceMapOption),
+    flag("quantization_config", QuantizeOption),
+    flag("attn_implementation", AttnImplementationOption),
+    _declared_flag(KERNELS, KERNELS.default, MODEL_PANEL),
+    flag("revision", RevisionOption),
+    flag("trust_remote_code", TrustRemoteCodeOption, False),
+)
+"""How a model is loaded."""
 
 
 def shape_of(options: dict[str, Any]) -> dict[str, Any]:

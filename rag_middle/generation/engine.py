@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 
@@ -92,11 +92,12 @@ def generate(
         on_step=emit,
     )
     rows: list[list[int]] = [[] for _ in completions]
+    kernels: Literal["triton", "torch"] = "torch"
     queued = perf_counter()
     with turn(model, request.is_cancelled) as taken:
         started = perf_counter()
         if taken and not request.is_cancelled():
-            rows = _generated_tokens(model, tokenizer, request, ends, progress)
+            rows, kernels = _generated_tokens(model, tokenizer, request, ends, progress)
         ended = perf_counter()
     if not progress.live:
         for completion, row in zip(completions, rows, strict=True):
@@ -123,6 +124,7 @@ def generate(
                 decode=ended - first,
             ),
             method=method_name(request.method),
+            kernels=kernels,
             applied=acts_on(request.method, prompt.tokens.layout),
             documents=len(prompt.tokens.layout.documents),
             document_ids=prompt.tokens.document_ids,
@@ -141,8 +143,8 @@ def _generated_tokens(
     request: GenerationRequest,
     ends: Mapping[int, str | None],
     progress: Progress,
-) -> list[list[int]]:
-    """Generated tokens of every prompt, with whatever padding follows the end."""
+) -> tuple[list[list[int]], Literal["triton", "torch"]]:
+    """Generated tokens of every prompt, with whatever padding follows the end, and by what."""
     method, options = request.method, request.options
     batch = TokenizedBatch(tuple(branch for p in request.prompts for branch in p.branches))
     branches = [len(prompt.branches) for prompt in request.prompts]
@@ -174,7 +176,8 @@ def _generated_tokens(
             cache = prefilled_cache(
                 model, method, batch, documents=request.documents, beams=options.num_beams
             )
-        with applied(model, method, batch.prompts, prefilled=cached_length(cache)):
+        prefilled = cached_length(cache)
+        with applied(model, method, batch.prompts, prefilled=prefilled) as running:
             try:
                 output = generate_tokens(
                     input_ids=ids,
@@ -189,4 +192,4 @@ def _generated_tokens(
                     raise
                 raise explained(model, error) from error
     tokens: list[list[int]] = output[first_rows(branches), width:].tolist()
-    return tokens
+    return tokens, running.kernels_used

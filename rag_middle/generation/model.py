@@ -12,7 +12,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rag_middle.attention import input_device, model_lock, model_traits
+from rag_middle.attention import (
+    choose_kernels,
+    input_device,
+    kernels_of,
+    model_lock,
+    model_traits,
+)
 from rag_middle.documents import Document, unmark
 from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.fingerprint import fingerprint
@@ -32,6 +38,7 @@ from rag_middle.options import (
     EncodeKwargs,
     GenerationKwargs,
     GenerationOptions,
+    Kernels,
     PromptKwargs,
     check_context_window,
     checked_options,
@@ -63,8 +70,12 @@ class RagMiddleModel:
         document_cache: documents that were read before, for methods under which they do not see
             each other (`parallel_context_windows`, `ape`): only what is new goes through the
             model. Prompts then go one at a time.
+        kernels: what computes a method's attention. ``"auto"``: its Triton kernels, if it has
+            some (pine), on a GPU in half precision, else PyTorch's operators. ``"triton"``: those,
+            or an error. ``"torch"``: never Triton. It is the choice of `model`, whatever wraps it.
 
     Raises:
+        KernelsUnavailableError: kernels that cannot run here, or that the method does not have.
         UnknownNameError: no such method.
         MethodConfigError: parameters the method refuses, or that do not fit the model.
         UnsupportedArchitectureError: the model cannot take the method; says what to use instead.
@@ -81,6 +92,7 @@ class RagMiddleModel:
         context_window: int | None = None,
         self_check: bool = True,
         document_cache: DocumentCache | None = None,
+        kernels: Kernels = "auto",
     ) -> None:
         if model.config.is_encoder_decoder or not model.can_generate():
             raise UnsupportedGenerationError(
@@ -88,6 +100,7 @@ class RagMiddleModel:
                 "with AutoModelForCausalLM."
             )
         check_context_window(context_window)
+        choose_kernels(model, kernels)
         self.model = model
         self.tokenizer = tokenizer
         self.document_cache = document_cache
@@ -114,6 +127,7 @@ class RagMiddleModel:
         context_window: int | None = None,
         self_check: bool = True,
         document_cache: DocumentCache | None = None,
+        kernels: Kernels = "auto",
         model_options: Mapping[str, Any] | None = None,
         tokenizer_options: Mapping[str, Any] | None = None,
     ) -> RagMiddleModel:
@@ -136,6 +150,7 @@ class RagMiddleModel:
             context_window: see the class.
             self_check: see the class.
             document_cache: see the class.
+            kernels: see the class.
             model_options: more arguments for ``AutoModelForCausalLM.from_pretrained``.
             tokenizer_options: more arguments for ``AutoTokenizer.from_pretrained``.
 
@@ -178,6 +193,7 @@ class RagMiddleModel:
             context_window=context_window,
             self_check=self_check,
             document_cache=document_cache,
+            kernels=kernels,
         )
 
     def generate(
@@ -461,6 +477,11 @@ class RagMiddleModel:
     def context_window(self) -> int | None:
         """Tokens that prompt and answer may have together; ``None`` where nobody knows."""
         return self._prepare.context_window
+
+    @property
+    def kernels(self) -> Kernels:
+        """What may compute a method's attention; `Generation.kernels` says what did."""
+        return kernels_of(self.model)
 
     @property
     def device(self) -> torch.device:

@@ -86,6 +86,7 @@ class Generation:
             ``profile:PATH``, a composition (``ms_poe+siw``).
         applied: whether the method could act on this prompt: false for neutral parameters, and
             where a method that needs documents found none.
+        kernels: what computed the method's attention: its Triton kernels, or PyTorch's operators.
         documents: documents in the prompt as sent.
         document_ids: their ids (`Document.id`), in the order in which they were sent.
         dropped_documents: documents left out because the prompt did not fit, in prompt order.
@@ -104,6 +105,7 @@ class Generation:
     document_ids: tuple[str | None, ...]
     dropped_documents: tuple[DroppedDocument, ...]
     seed: int | None
+    kernels: Literal["triton", "torch"] = "torch"
 
     @property
     def tokens_per_second(self) -> float:

@@ -22,7 +22,10 @@ from torch import Tensor
 from rag_middle.ops.scores import row_chunks, scores_at_once
 
 __all__ = [
+    "HALF",
+    "LARGEST_HEAD",
     "Attended",
+    "capability",
     "flash",
     "flash_each",
     "flash_last",
@@ -34,8 +37,9 @@ __all__ = [
     "with_sinks",
 ]
 
-_HALF = (torch.bfloat16, torch.float16)
-_LARGEST_HEAD = 256
+#: Number formats and head size that kernels on tensor cores take.
+HALF = (torch.bfloat16, torch.float16)
+LARGEST_HEAD = 256
 
 
 class Attended(NamedTuple):
@@ -51,18 +55,19 @@ class Attended(NamedTuple):
 
 
 @cache
-def _capability(index: int | None) -> tuple[int, int]:
+def capability(index: int | None) -> tuple[int, int]:
+    """Compute capability of a CUDA device."""
     return torch.cuda.get_device_capability(index)
 
 
 def has_flash(query: Tensor, value: Tensor) -> bool:
     """Whether the FlashAttention kernels of CUDA take such tensors: windows and lengths too."""
     d, device = query.shape[-1], query.device
-    if device.type not in ("cuda", "meta") or query.dtype not in _HALF:
+    if device.type not in ("cuda", "meta") or query.dtype not in HALF:
         return False
-    if d != value.shape[-1] or d % 8 or d > _LARGEST_HEAD:
+    if d != value.shape[-1] or d % 8 or d > LARGEST_HEAD:
         return False
-    return device.type == "meta" or _capability(device.index) >= (8, 0)
+    return device.type == "meta" or capability(device.index) >= (8, 0)
 
 
 def flash(

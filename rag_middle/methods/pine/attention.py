@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +29,15 @@ from rag_middle.methods.pine.kernels.batch import (
     rotate_generated,
     worth_batching,
 )
+from rag_middle.methods.pine.kernels.launch import (
+    PromptColumns,
+    RotaryAngles,
+    decode_triton,
+    prefill_triton,
+    rotate_triton,
+)
 from rag_middle.methods.pine.kernels.tables import PineTables
+from rag_middle.ops.kernels import uses_triton
 from rag_middle.ops.scores import ScoreRule
 
 __all__ = ["DocumentOrder"]
@@ -43,6 +52,7 @@ class DocumentOrder(LayerChange):
 
     claims = frozenset(ASPECTS)
     defers_rotation = True
+    has_kernels = True
 
     def start(self, layer: Layer) -> LayerHandler:
         return _PineAttention(layer)
@@ -51,11 +61,13 @@ class DocumentOrder(LayerChange):
 class _PineAttention(LayerHandler):
     """Position-invariant attention of one layer during one request.
 
-    A batch is read prompt by prompt, and continued together where that pays. Reading is scores and
-    softmax, which are not cheaper for several prompts at a time, but for very short ones.
+    Triton kernels take all prompts of a batch at once. With PyTorch's operators, a batch is read
+    prompt by prompt, and continued together where that pays: reading is scores and softmax, which
+    are not cheaper for several prompts at a time, but for very short ones.
 
-    The cache holds keys rotated at base positions; un-rotated document keys, which rank the
-    documents at every generated token, are kept here.
+    The cache holds keys rotated at base positions. What ranks the documents at every generated
+    token are un-rotated document keys: the kernels rotate the cached ones back, PyTorch's operators
+    keep a copy here.
 
     Sliding-window layers: the window is applied to the distances that the ranking assigns, so a
     query sees the documents it finds most important, up to the window.
@@ -69,10 +81,18 @@ class _PineAttention(LayerHandler):
         self._together: Tensor | None = None
         #: The prompt's keys and values where the model's cache drops what leaves the window.
         self._prompt: tuple[Tensor, Tensor] | None = None
+        #: Whether Triton kernels read the prompt.
+        self._triton = False
 
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         """Output `[b, n, h, dv]`: queries and keys come un-rotated."""
         rule = self._rule(context.stop)
+        if context.start == 0:
+            self._check_cache(context.cache.cache)
+            request, call = self._layer.request, context.call
+            self._triton = uses_triton(request.kernels, call.query, call.value)
+        if self._triton:
+            return self._by_triton(context, rule), None
         if context.start == 0:
             output = self._prefill(context, rule)
         elif self._together is not None:
@@ -89,13 +109,57 @@ class _PineAttention(LayerHandler):
             window=window if window is not None and window < tokens else None,
         )
 
-    def _prefill(self, context: AttentionContext, rule: ScoreRule) -> Tensor:
-        call, request, cache = context.call, self._layer.request, context.cache.cache
+    def _check_cache(self, cache: Any | None) -> None:
         if self._traits.sliding_window is not None and isinstance(cache, StaticCache):
             raise UnsupportedGenerationError(
                 "PINE needs all documents in the cache, and a static cache of a sliding-window "
                 "layer drops them. Use cache_implementation='dynamic'."
             )
+
+    def _by_triton(self, context: AttentionContext, rule: ScoreRule) -> Tensor:
+        call, request = context.call, self._layer.request
+        start, stop, device = context.start, context.stop, call.query.device
+        request.kernels_used = "triton"
+
+        def make() -> PromptColumns:
+            paddings, layouts = zip(*request.row_layouts(), strict=True)
+            return PromptColumns(layouts, paddings, device)
+
+        columns = request.shared(("pine prompts", device), make)
+        angles = self._angles(stop)
+        if start == 0:
+            out, lse, keys = prefill_triton(call.query, call.key, call.value, columns, angles, rule)
+            context.cache.store(keys, call.value)
+            if self._traits.sliding_window is not None and context.cache.cache is not None:
+                self._prompt = (keys, call.value)
+        else:
+            placed, rotated = rotate_triton(call.query, call.key, columns, angles, start)
+            keys, values = context.cache.store(rotated, call.value)
+            if self._prompt is not None:
+                keys = restored_columns(self._prompt[0], keys, stop)
+                values = restored_columns(self._prompt[1], values, stop)
+            keys, values = keys[:, :, :stop], values[:, :, :stop]
+            out, lse = decode_triton(call.query, placed, keys, values, columns, angles, rule)
+        sinks: Tensor | None = call.options.get("s_aux")
+        return _with_sinks(out.transpose(1, 2), lse, sinks).transpose(1, 2)
+
+    def _angles(self, stop: int) -> RotaryAngles | None:
+        """Rotary tables by position for so many columns, the same for many tokens."""
+        rotary, style = self._layer.rotary, self._traits.rotary
+        if rotary is None or style is None:
+            return None
+        reach = -(-stop // _TABLE_HEADROOM) * _TABLE_HEADROOM
+
+        def make() -> RotaryAngles:
+            cos, sin = rotary.at(torch.arange(reach, device=rotary.x.device)[None])
+            cos, sin = pair_tables(cos, sin, self._traits.table_format)
+            return RotaryAngles(*(x[0].float().contiguous() for x in (cos, sin)), style)
+
+        key = ("pine angles", id(rotary.module), rotary.extra, style, reach)
+        return self._layer.request.shared(key, make)
+
+    def _prefill(self, context: AttentionContext, rule: ScoreRule) -> Tensor:
+        call, request, cache = context.call, self._layer.request, context.cache.cache
         n = call.query.shape[2]
         sinks: Tensor | None = call.options.get("s_aux")
         outputs, keys = [], []

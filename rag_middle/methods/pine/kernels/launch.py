@@ -1,0 +1,503 @@
+"""PINE's Triton kernels as operators of PyTorch: a batch of prompts in a few launches.
+
+`pine_prefill`, `pine_rotate` and `pine_decode` are custom operators with fakes, so fake tensors,
+compilers and counters see them without Triton, which is imported at the first launch. Mathematics
+and shapes are those of `attend.py`; the kernels are in `triton_rank.py` and `triton_attend.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rag_middle.layout import PromptLayout
+from rag_middle.ops.rope import RotaryStyle
+from rag_middle.ops.scores import ScoreRule
+
+__all__ = ["PromptColumns", "RotaryAngles", "decode_triton", "prefill_triton", "rotate_triton"]
+
+#: Programs that keep a large GPU busy: keys are split where rows alone make fewer.
+_PROGRAMS = 264
+_MOST_SPLITS = 32
+_KEYS_PER_SPLIT = 128
+
+
+class Tiles(NamedTuple):
+    """Rows and keys of a tile, and how many warps compute it in how many stages."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+    @property
+    def arguments(self) -> dict[str, int]:
+        """For a launch."""
+        rows, keys, warps, stages = self
+        return {"BM": rows, "BN": keys, "num_warps": warps, "num_stages": stages}
+
+
+def tile_sizes(head_size: int, *, later: bool) -> Tiles:
+    """What compiles without spilled registers, for compute capability 8.0 and newer.
+
+    Args:
+        head_size: the larger one of keys and values.
+        later: tokens behind the documents, few of which are read at a time: each has angles of its
+            own, which take registers.
+    """
+    warps = 4 if head_size <= 128 else 8
+    if later:
+        return Tiles(32, 64 if head_size <= 128 else 32, warps, 2)
+    return Tiles(64, 64 if head_size <= 64 else 32, warps, 2)
+
+
+class RotaryAngles(NamedTuple):
+    """Rotary tables by position, and how they are paired.
+
+    Attributes:
+        cos: `[N, R]` float32, for positions up to the last token's. Factors of yarn-like variants
+            are part of it.
+        sin: like `cos`.
+        style: pairing of the model.
+    """
+
+    cos: Tensor
+    sin: Tensor
+    style: RotaryStyle
+
+
+class PromptColumns:
+    """Where prefix, documents and the rest lie in every row of a left-padded batch.
+
+    Args:
+        layouts: one per row.
+        paddings: columns before each row's prompt.
+        device: where the layers compute.
+
+    Attributes:
+        rows: `[b, D + 2]` int32: the first column of the prompt, then of each document, then the
+            one behind the documents. Rows with fewer documents have empty ones at the end.
+        first: the first column of any row's documents.
+        last: the first column behind any row's documents.
+        padded: whether any row is.
+    """
+
+    def __init__(
+        self, layouts: Sequence[PromptLayout], paddings: Sequence[int], device: torch.device
+    ) -> None:
+        count = max(len(layout.documents) for layout in layouts)
+        rows = []
+        for layout, padding in zip(layouts, paddings, strict=True):
+            starts = [padding + start for start, _ in layout.documents]
+            ends = [padding + layout.suffix_start] * (count + 1 - len(starts))
+            rows.append([padding, *starts, *ends])
+        self.rows = torch.tensor(rows, dtype=torch.int32).to(device)
+        self.first = min(row[1] for row in rows)
+        self.last = min(row[-1] for row in rows)
+        self.padded = any(paddings)
+        self._numbers = rows
+        self._tiles: dict[int, Tensor] = {}
+
+    def tiles(self, height: int) -> Tensor:
+        """Tiles of at most `height` rows of a prefix or document, `[_, 3]` int32, made once.
+
+        Row of the batch, document (-1 for the prefix), first column.
+        """
+        if height not in self._tiles:
+            listed = [
+                (row, document - 1, first)
+                for row, bounds in enumerate(self._numbers)
+                for document in range(len(bounds) - 1)
+                for first in range(bounds[document], bounds[document + 1], height)
+            ]
+            flat = torch.tensor(listed, dtype=torch.int32).view(-1, 3)
+            self._tiles[height] = flat.to(self.rows.device)
+        return self._tiles[height]
+
+
+def prefill_triton(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    columns: PromptColumns,
+    angles: RotaryAngles | None,
+    rule: ScoreRule,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Attention of whole prompts, whose layouts may differ.
+
+    Args:
+        q: `[b, h, n, d]` un-rotated queries.
+        k: `[b, g, n, d]` un-rotated keys; query head `i` uses head `i // (h/g)`.
+        v: `[b, g, n, dv]`.
+        columns: of the batch.
+        angles: None for a layer without rotary embedding.
+        rule: from dot products to scores.
+
+    Returns:
+        Output `[b, n, h, dv]`, zero in padding; `[b, h, n]` float32 log-sum-exp of the scores; and
+        the keys to cache, `[b, g, n, d]` at base positions: `k` itself without rotary embedding.
+    """
+    tiles = columns.tiles(tile_sizes(max(q.shape[-1], v.shape[-1]), later=False).rows)
+    out, lse, rotated = torch.ops.rag_middle.pine_prefill(
+        q, k, v, columns.rows, tiles, *_angle_arguments(angles), columns.first, columns.last,
+        columns.padded, *_rule_arguments(rule),
+    )  # fmt: skip
+    return out, lse, k if angles is None else rotated
+
+
+def rotate_triton(
+    q: Tensor, k: Tensor, columns: PromptColumns, angles: RotaryAngles | None, start: int
+) -> tuple[Tensor, Tensor]:
+    """Queries and keys of generated tokens, from column `start` on, at their positions."""
+    if angles is None:
+        return q, k
+    placed, rotated = torch.ops.rag_middle.pine_rotate(
+        q, k, columns.rows, *_angle_arguments(angles), start
+    )
+    return placed, rotated
+
+
+def decode_triton(
+    q: Tensor,
+    placed: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    columns: PromptColumns,
+    angles: RotaryAngles | None,
+    rule: ScoreRule,
+) -> tuple[Tensor, Tensor]:
+    """Attention of generated tokens, the last `m` of `n` columns; each ranks the documents anew.
+
+    Args:
+        q: `[b, h, m, d]` un-rotated queries.
+        placed: the same, from `rotate_triton`.
+        keys: `[b, g, n, d]` as cached. What ranks documents is rotated back from them.
+        values: `[b, g, n, dv]`.
+        columns: of the batch.
+        angles: None for a layer without rotary embedding.
+        rule: from dot products to scores.
+
+    Returns:
+        Output `[b, m, h, dv]`, and `[b, h, m]` float32 log-sum-exp of the scores.
+    """
+    out, lse = torch.ops.rag_middle.pine_decode(
+        q, placed, keys, values, columns.rows, *_angle_arguments(angles), *_rule_arguments(rule)
+    )
+    return out, lse
+
+
+def _angle_arguments(
+    angles: RotaryAngles | None,
+) -> tuple[Tensor | None, Tensor | None, int, bool]:
+    if angles is None:
+        return None, None, 0, False
+    return angles.cos, angles.sin, angles.style.pairs, angles.style.pairing == "interleaved"
+
+
+def _rule_arguments(rule: ScoreRule) -> tuple[float, float, int]:
+    """Zero for what does not apply."""
+    return rule.scale, rule.softcap or 0.0, rule.window or 0
+
+
+@torch.library.custom_op("rag_middle::pine_prefill", mutates_args=())
+def _pine_prefill(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rows: Tensor,
+    tiles: Tensor,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    pairs: int,
+    interleaved: bool,
+    first: int,
+    last: int,
+    padded: bool,
+    scale: float,
+    softcap: float,
+    window: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    from rag_middle.methods.pine.kernels import triton_attend
+
+    q, k, v = map(_rows_in_one_piece, (q, k, v))
+    call = _Launch(q, k, v, rows, cos, sin, pairs, interleaved, scale, softcap, window)
+    out, lse, rotated = _empty_prefill(q, k, v, cos is not None, padded)
+    n, tokens = q.shape[2], q.shape[2] - last
+    units = call.count + tokens
+    with torch.cuda.device_of(q):
+        placed, keys = q, k
+        if cos is not None:
+            placed, keys = torch.empty_like(q), rotated
+            call.rotate(k, placed, rotated, 0)
+        shifts = q.new_empty(0, dtype=torch.int32)
+        if call.ranks and call.count and units:
+            shifts = call.shifts(k, 0, n, n - first, units, 0, rotated=False)
+        if tiles.shape[0]:
+            triton_attend.attend_documents[(tiles.shape[0], call.heads)](
+                placed, keys, v, call.cos, call.sin, rows, tiles, shifts, out, lse,
+                *placed.stride()[:3], *keys.stride()[:3], *v.stride()[:3], *out.stride()[:3],
+                *lse.stride()[:2], call.heads, call.count, units, scale, softcap, window,
+                **call.attention, **tile_sizes(call.widest, later=False).arguments,
+            )  # fmt: skip
+        if tokens:
+            call.later(placed, keys, shifts, out, lse, 0, n, tokens, units, call.count)
+    return out, lse, rotated
+
+
+@torch.library.custom_op("rag_middle::pine_rotate", mutates_args=())
+def _pine_rotate(
+    q: Tensor,
+    k: Tensor,
+    rows: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    pairs: int,
+    interleaved: bool,
+    start: int,
+) -> tuple[Tensor, Tensor]:
+    q, k = _rows_in_one_piece(q), _rows_in_one_piece(k)
+    call = _Launch(q, k, k, rows, cos, sin, pairs, interleaved, 1.0, 0.0, 0)
+    placed, rotated = q.new_empty(q.shape), k.new_empty(k.shape)
+    with torch.cuda.device_of(q):
+        call.rotate(k, placed, rotated, start)
+    return placed, rotated
+
+
+@torch.library.custom_op("rag_middle::pine_decode", mutates_args=())
+def _pine_decode(
+    q: Tensor,
+    placed: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    rows: Tensor,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    pairs: int,
+    interleaved: bool,
+    scale: float,
+    softcap: float,
+    window: int,
+) -> tuple[Tensor, Tensor]:
+    q, placed, keys, values = map(_rows_in_one_piece, (q, placed, keys, values))
+    call = _Launch(q, keys, values, rows, cos, sin, pairs, interleaved, scale, softcap, window)
+    out, lse, _ = _empty_prefill(q, keys, values, False, False)
+    tokens, stop = q.shape[2], keys.shape[2]
+    start = stop - tokens
+    with torch.cuda.device_of(q):
+        shifts = q.new_empty(0, dtype=torch.int32)
+        if call.ranks and call.count:
+            rotated = cos is not None
+            shifts = call.shifts(keys, start, stop, tokens, tokens, call.count, rotated=rotated)
+        call.later(placed, keys, shifts, out, lse, start, stop, tokens, tokens, 0)
+    return out, lse
+
+
+class _Launch:
+    """Arguments that the kernels of one call share."""
+
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        rows: Tensor,
+        cos: Tensor | None,
+        sin: Tensor | None,
+        pairs: int,
+        interleaved: bool,
+        scale: float,
+        softcap: float,
+        window: int,
+    ) -> None:
+        from triton import next_power_of_2
+
+        self.q, self.v, self.rows = q, v, rows
+        # A layer without rotary embedding has no tables: any pointer will do.
+        self.cos, self.sin = (q, q) if cos is None or sin is None else (cos, sin)
+        self.numbers = scale, softcap, window
+        self.batch, self.heads, _, d = q.shape
+        self.groups, self.count = k.shape[1], rows.shape[1] - 2
+        dv = v.shape[-1]
+        if cos is None:
+            pairs = d // 2  # dimensions in two halves all the same
+        self.widest = max(d, dv)
+        #: Without positions the order of documents says nothing.
+        self.ranks = cos is not None or window > 0
+        self.head: dict[str, Any] = {
+            "D": d,
+            "R": pairs,
+            "STEP": 2 if interleaved else 1,
+            "SECOND": 1 if interleaved else pairs,
+            "R_PAD": max(16, next_power_of_2(pairs)),
+            "REST_PAD": max(16, next_power_of_2(d - 2 * pairs)),
+        }
+        self.attention: dict[str, Any] = {
+            **self.head,
+            "ROTATES": cos is not None,
+            "RANKS": self.ranks and self.count > 0,
+            "SOFTCAP": softcap > 0,
+            "WINDOW": window > 0,
+            "SHARE": self.heads // self.groups,
+            "DV": dv,
+            "DV_PAD": max(16, next_power_of_2(dv)),
+        }
+
+    def rotate(self, k: Tensor, placed: Tensor, rotated: Tensor, start: int) -> None:
+        """Queries and keys of columns from `start` on to their base positions."""
+        from rag_middle.methods.pine.kernels.triton_attend import rotate_both
+
+        m, q, size = k.shape[2], self.q, 32
+        rotate_both[(-(-m // size), self.heads + self.groups, self.batch)](
+            q, k, placed, rotated, self.cos, self.sin, self.rows, *q.stride()[:3],
+            *k.stride()[:3], *placed.stride()[:3], *rotated.stride()[:3],
+            self.heads, start, start + m, self.count, **self.head, BN=size,
+        )  # fmt: skip
+
+    def shifts(
+        self,
+        keys: Tensor,
+        start: int,
+        stop: int,
+        tokens: int,
+        units: int,
+        first_unit: int,
+        *,
+        rotated: bool,
+    ) -> Tensor:
+        """`[b, h, units, D]` int32: by how much documents move away from who ranks them."""
+        from triton import next_power_of_2
+
+        from rag_middle.methods.pine.kernels.triton_rank import document_lse, rank
+
+        q, share = self.q, self.heads // self.groups
+        lse = q.new_empty(self.batch, self.heads, tokens, self.count, dtype=torch.float32)
+        tiles = tile_sizes(self.widest, later=rotated)
+        row_tiles = -(-tokens * share // tiles.rows)
+        chunks = min(self.count, self._parts(row_tiles))
+        scale, softcap, _ = self.numbers
+        document_lse[(row_tiles * chunks, self.groups, self.batch)](
+            q, keys, self.cos, self.sin, self.rows, lse, *q.stride()[:3], *keys.stride()[:3],
+            self.heads, start, stop, tokens, self.count, chunks, scale, softcap,
+            UNROTATE=rotated, SOFTCAP=softcap > 0, SHARE=share,
+            **self.head, **tiles.arguments,
+        )  # fmt: skip
+        shifts = q.new_empty(self.batch, self.heads, units, self.count, dtype=torch.int32)
+        width = next_power_of_2(self.count)
+        rank[(units, self.heads, self.batch)](
+            lse, self.rows, shifts, self.heads, start, stop, tokens, self.count, units, first_unit,
+            COUNT_PAD=width, ROWS=max(1, 1024 // width), num_warps=1,
+        )  # fmt: skip
+        return shifts
+
+    def later(
+        self,
+        placed: Tensor,
+        keys: Tensor,
+        shifts: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        start: int,
+        stop: int,
+        tokens: int,
+        units: int,
+        first_unit: int,
+    ) -> None:
+        """Fill rows of at most `tokens` tokens behind the documents, columns from `start` on."""
+        from triton import next_power_of_2
+
+        from rag_middle.methods.pine.kernels.triton_attend import attend_later, merge_parts
+
+        q, v = self.q, self.v
+        tiles = tile_sizes(self.widest, later=True)
+        row_tiles = -(-tokens * (self.heads // self.groups) // tiles.rows)
+        splits = min(self._parts(row_tiles), _MOST_SPLITS, -(-stop // _KEYS_PER_SPLIT))
+        parts = q.new_empty(
+            splits, self.batch, self.heads, tokens, v.shape[-1], dtype=torch.float32
+        )
+        sums = parts.new_empty(parts.shape[:-1])
+        attend_later[(row_tiles * splits, self.groups, self.batch)](
+            placed, keys, v, self.cos, self.sin, self.rows, shifts, parts, sums,
+            *placed.stride()[:3], *keys.stride()[:3], *v.stride()[:3],
+            self.heads, start, stop, tokens, self.count, units, first_unit, splits, *self.numbers,
+            **self.attention, **tiles.arguments,
+        )  # fmt: skip
+        merge_parts[(tokens, self.heads, self.batch)](
+            parts, sums, self.rows, out, lse, *out.stride()[:3], *lse.stride()[:2],
+            start, stop, tokens, self.count, splits,
+            DV=v.shape[-1], DV_PAD=self.attention["DV_PAD"], SPLITS_PAD=next_power_of_2(splits),
+            num_warps=1,
+        )  # fmt: skip
+
+    def _parts(self, row_tiles: int) -> int:
+        return -(-_PROGRAMS // (row_tiles * self.groups * self.batch))
+
+
+def _rows_in_one_piece(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _empty_prefill(
+    q: Tensor, k: Tensor, v: Tensor, rotates: bool, padded: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    b, h, n, _ = q.shape
+    make = q.new_zeros if padded else q.new_empty
+    out = make(b, n, h, v.shape[-1])
+    lse = q.new_empty(b, h, n, dtype=torch.float32)
+    return out, lse, k.new_empty(k.shape if rotates else (0,))
+
+
+@_pine_prefill.register_fake
+def _(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rows: Tensor,
+    tiles: Tensor,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    pairs: int,
+    interleaved: bool,
+    first: int,
+    last: int,
+    padded: bool,
+    scale: float,
+    softcap: float,
+    window: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _empty_prefill(q, k, v, cos is not None, padded)
+
+
+@_pine_rotate.register_fake
+def _(
+    q: Tensor,
+    k: Tensor,
+    rows: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    pairs: int,
+    interleaved: bool,
+    start: int,
+) -> tuple[Tensor, Tensor]:
+    return q.new_empty(q.shape), k.new_empty(k.shape)
+
+
+@_pine_decode.register_fake
+def _(
+    q: Tensor,
+    placed: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    rows: Tensor,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    pairs: int,
+    interleaved: bool,
+    scale: float,
+    softcap: float,
+    window: int,
+) -> tuple[Tensor, Tensor]:
+    out, lse, _ = _empty_prefill(q, keys, values, False, False)
+    return out, lse
