@@ -22,6 +22,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from rag_middle.ops.kernels import KERNEL_WORK
+
 __all__ = ["Kind", "Operation", "Work", "counted"]
 
 #: Whose speed decides: matrix products on tensor cores or, in float32, beside them; attention
@@ -185,6 +187,9 @@ def _operation(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Operation:
+    if work := KERNEL_WORK.get(name):
+        flops, moved, launches = work(outputs, *args)
+        return Operation(name, "attention" if flops else "memory", flops, moved, launches)
     moved = sum(map(_touched, outputs))
     if name in _PICKS:
         moved += moved + sum(map(_touched, inputs[1:]))

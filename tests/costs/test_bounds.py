@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
+from rag_middle.attention import choose_kernels
 from rag_middle.costs.methods import MethodWork, count_method, prompt_of, without_numbers
 from rag_middle.methods import (
     APE,
@@ -46,7 +47,7 @@ METHODS: dict[str, tuple[Method, int, int]] = {
     "structured_prompting": (StructuredPrompting(), 45, 14),
     "ape": (APE(), 29, 13),
     "rotor": (RoToR(), 60, 0),
-    "pine": (PINE(), 132, 41),
+    "pine": (PINE(), 8, 4),
 }
 
 
@@ -99,6 +100,14 @@ def test_bases_share_the_keys_of_the_cache(model: PreTrainedModel) -> None:
 
     one, seven = (MoICE(routers="uniform", base_factors=(2.0,) * count) for count in (1, 7))
     assert traffic(seven) < 1.2 * traffic(one)  # tables and scores, beside the keys
+
+
+def test_without_triton_pine_launches_more(model: PreTrainedModel, plain: MethodWork) -> None:
+    choose_kernels(model, "torch")
+    work = count_method(model, PINE(), prompt_of(TOKENS, 20))
+    choose_kernels(model, "auto")
+    assert 100 < (work.prefill.launches - plain.prefill.launches) / LAYERS <= 132
+    assert 20 < (work.decode.launches - plain.decode.launches) / LAYERS <= 41
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rag_middle.layout import PromptLayout
+from rag_middle.ops.kernels import KERNEL_WORK, KernelWork
 from rag_middle.ops.rope import RotaryStyle
 from rag_middle.ops.scores import ScoreRule
 
@@ -501,3 +502,45 @@ def _(
 ) -> tuple[Tensor, Tensor]:
     out, lse, _ = _empty_prefill(q, keys, values, False, False)
     return out, lse
+
+
+def _prefill_work(outputs: Sequence[Tensor], *arguments: Any) -> KernelWork:
+    """Documents are taken to be of one length: tensors of a count hold no numbers."""
+    q, k, v, rows, _, cos, _, _, _, first, last, *_, window = arguments
+    b, h, n, d = q.shape
+    count, dv = rows.shape[1] - 2, v.shape[-1]
+    texts, later = last - first, n - last
+    ranks = count > 0 and (cos is not None or window > 0)
+    own = texts * texts // max(1, 2 * count)
+    pairs = first * first // 2 + texts * (first + texts) - own + later * last + later * later // 2
+    ranked = (texts + later) * texts if ranks else 0
+    # Keys and queries are read un-rotated and rotated; log-sum-exps and shifts written and read.
+    moved = 2 * _bytes(q, k) + _bytes(v, *outputs)
+    moved += 2 * 4 * b * h * count * (texts + 2 * later + count if ranks else 0)
+    moved += 2 * 4 * b * h * later * dv
+    launches = (cos is not None) + 2 * ranks + 1 + 2 * (later > 0)
+    return KernelWork(2 * b * h * (pairs * (d + dv) + ranked * d), moved, launches)
+
+
+def _decode_work(outputs: Sequence[Tensor], *arguments: Any) -> KernelWork:
+    q, placed, keys, values, rows, cos, *_, window = arguments
+    b, h, m, d = q.shape
+    count, n = rows.shape[1] - 2, keys.shape[2]
+    ranks = count > 0 and (cos is not None or window > 0)
+    moved = _bytes(q, placed, keys, values, *outputs) + (_bytes(keys) if ranks else 0)
+    launches = 2 * ranks + 2
+    pairs = 2 * b * h * m * n
+    return KernelWork(pairs * (d + values.shape[-1] + d * ranks), moved, launches)
+
+
+def _rotate_work(outputs: Sequence[Tensor], q: Tensor, k: Tensor, *_: Any) -> KernelWork:
+    return KernelWork(0, _bytes(q, k, *outputs), 1)
+
+
+def _bytes(*tensors: Tensor) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+KERNEL_WORK["rag_middle::pine_prefill"] = _prefill_work
+KERNEL_WORK["rag_middle::pine_decode"] = _decode_work
+KERNEL_WORK["rag_middle::pine_rotate"] = _rotate_work

@@ -1,0 +1,77 @@
+"""Triton kernels compiled for GPUs that are not there: registers, shared memory, tensor cores.
+
+In a process of its own, as Triton's interpreter, which other tests ask for, replaces the compiler.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        find_spec("triton") is None,
+        reason="triton is not installed: pip install 'rag-middle[kernels]'",
+    ),
+]
+
+SCRIPT = """
+import sys, torch
+from rag_middle.methods.pine.kernels import launch
+from tests.kernels.compiling import SHARED, compiled, recorded_launches
+
+size, pairs, capability = map(int, sys.argv[1:])
+
+def empty(*shape, dtype=torch.bfloat16):
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+def heads(count, tokens):  # behind tokens in memory, as a model has them
+    return empty(1, tokens, count, size).transpose(1, 2)
+
+angles = empty(4096, pairs, dtype=torch.float32)
+rows, tiles = empty(1, 22, dtype=torch.int32), empty(60, 3, dtype=torch.int32)
+rotary, rule = (angles, angles, pairs, False), (0.1, 0.0, 0)
+with recorded_launches() as launches:
+    launch._pine_prefill._init_fn(
+        heads(32, 3300), heads(8, 3300), heads(8, 3300), rows, tiles, *rotary, 40, 3260, False,
+        *rule,
+    )
+    launch._pine_rotate._init_fn(heads(32, 1), heads(8, 1), rows, *rotary, 3300)
+    launch._pine_decode._init_fn(
+        heads(32, 1), heads(32, 1), empty(1, 8, 3301, size), empty(1, 8, 3301, size), rows,
+        *rotary, *rule,
+    )
+names = {one.kernel.__name__ for one in launches}
+assert names == {
+    "rotate_both", "document_lse", "rank", "attend_documents", "attend_later", "merge_parts"
+}, names
+assert len(launches) == 11, len(launches)
+for one in launches:
+    kernel = compiled(one, capability)
+    print(kernel)
+    assert kernel.spilled == 0, kernel
+    assert kernel.shared <= SHARED[capability], kernel
+    products = kernel.name in ("document_lse", "attend_documents", "attend_later")
+    assert (kernel.products > 0) == products, kernel
+"""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize(("size", "pairs"), [(64, 32), (80, 40), (96, 16), (128, 64), (256, 128)])
+def test_kernels_spill_nothing_and_use_tensor_cores(size: int, pairs: int, capability: int) -> None:
+    environment = {**os.environ, "TRITON_DEFAULT_FP_FUSION": "1"}
+    environment.pop("TRITON_INTERPRET", None)
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(size), str(pairs), str(capability)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=590,
+    )
+    assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
