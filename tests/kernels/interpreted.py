@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
+import triton.language as tl
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from rag_middle.attention import applied, choose_kernels
 from rag_middle.layout import PromptLayout
@@ -29,7 +34,7 @@ from tests.reference.pine import naive_pine, rotary_place
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that short documents take several."""
-    monkeypatch.setattr(launch, "tile_sizes", lambda *_, later: Tiles(16, 16, 4, 1))
+    monkeypatch.setattr(launch, "tile_sizes", lambda *_, **__: Tiles(16, 16, 4, 1))
     monkeypatch.setattr(launch, "_KEYS_PER_SPLIT", 8)
 
 
@@ -133,3 +138,53 @@ def test_a_model_gives_the_logits_of_pytorchs_operators() -> None:
     torch.testing.assert_close(
         _step_logits(model, "triton"), _step_logits(model, "torch"), atol=1e-4, rtol=1e-4
     )
+
+
+@pytest.fixture
+def bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """bfloat16 as a GPU has it: the interpreter multiplies its bits as integers, and truncates."""
+    multiply, cast = InterpreterBuilder.create_dot, InterpreterBuilder.cast_impl
+
+    def widened(x: TensorHandle) -> TensorHandle:
+        if x.dtype.scalar != tl.bfloat16:
+            return x
+        return TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+    def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> TensorHandle:
+        return multiply(self, widened(a), widened(b), *rest)
+
+    def cast_impl(self: Any, source: TensorHandle, kind: Any) -> TensorHandle:
+        if source.dtype.scalar == tl.float32 and kind.scalar == tl.bfloat16:
+            numbers = torch.from_numpy(np.ascontiguousarray(source.data)).bfloat16()
+            return TensorHandle(numbers.view(torch.int16).numpy().view(np.uint16), tl.bfloat16)
+        return cast(self, source, kind)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_dot", create_dot)
+    monkeypatch.setattr(InterpreterBuilder, "cast_impl", cast_impl)
+
+
+@pytest.mark.usefixtures("bfloat16")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_follows_float32(dtype: torch.dtype) -> None:
+    case = Case((20, 7, 18), heads=2, groups=1, prefix=5, generated=1)
+    half = [x.to(dtype) for x in case.qkv()]
+    out, lse = triton_run(case, *half)
+    expected, expected_lse = run(case, *(x.float() for x in half))
+    assert out.dtype == dtype
+    # Rounded: rotated queries and keys, queries once more for each document, weights, the result.
+    tolerance = 8 * torch.finfo(dtype).eps
+    torch.testing.assert_close(out.float(), expected, atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(lse, expected_lse, atol=4 * tolerance, rtol=tolerance)
+
+
+def test_what_is_around_the_tensors_has_no_say() -> None:
+    """Memory between and behind rows is NaN: a missing mask would show."""
+    case = Case((20, 7, 18), heads=2, groups=1, d=7, pairs=2, prefix=5, generated=1)
+    plain = case.qkv()
+    poisoned = []
+    for x in plain:
+        room = torch.full((x.shape[0], x.shape[1], x.shape[2] + 40, x.shape[3] + 9), torch.nan)
+        inside = room[:, :, : x.shape[2], : x.shape[3]]
+        poisoned.append(inside.copy_(x))
+    for got, want in zip(triton_run(case, *poisoned), triton_run(case, *plain), strict=True):
+        assert torch.equal(got, want)

@@ -41,18 +41,18 @@ class Tiles(NamedTuple):
         return {"BM": rows, "BN": keys, "num_warps": warps, "num_stages": stages}
 
 
-def tile_sizes(head_size: int, *, later: bool) -> Tiles:
+def tile_sizes(head_size: int, *, later: bool, turns_back: bool = False) -> Tiles:
     """What compiles without spilled registers, for compute capability 8.0 and newer.
 
     Args:
         head_size: the larger one of keys and values.
         later: tokens behind the documents, few of which are read at a time: each has angles of its
             own, which take registers.
+        turns_back: keys are rotated back; of heads wider than 128, two registers spill.
     """
-    warps = 4 if head_size <= 128 else 8
-    if later:
-        return Tiles(32, 64 if head_size <= 128 else 32, warps, 2)
-    return Tiles(64, 64 if head_size <= 64 else 32, warps, 2)
+    if head_size > 128:
+        return Tiles(16, 16, 4, 1) if turns_back else Tiles(32 if later else 64, 32, 8, 2)
+    return Tiles(32, 64, 4, 2) if later else Tiles(64, 64 if head_size <= 64 else 32, 4, 2)
 
 
 class RotaryAngles(NamedTuple):
@@ -375,7 +375,7 @@ class _Launch:
 
         q, share = self.q, self.heads // self.groups
         lse = q.new_empty(self.batch, self.heads, tokens, self.count, dtype=torch.float32)
-        tiles = tile_sizes(self.widest, later=rotated)
+        tiles = tile_sizes(self.widest, later=rotated, turns_back=rotated)
         row_tiles = -(-tokens * share // tiles.rows)
         chunks = min(self.count, self._parts(row_tiles))
         scale, softcap, _ = self.numbers
@@ -511,9 +511,14 @@ def _prefill_work(outputs: Sequence[Tensor], *arguments: Any) -> KernelWork:
     count, dv = rows.shape[1] - 2, v.shape[-1]
     texts, later = last - first, n - last
     ranks = count > 0 and (cos is not None or window > 0)
-    own = texts * texts // max(1, 2 * count)
-    pairs = first * first // 2 + texts * (first + texts) - own + later * last + later * later // 2
-    ranked = (texts + later) * texts if ranks else 0
+    # Tiles end with their document: what they compute beyond it is part of the work.
+    tiles, length = tile_sizes(max(d, dv), later=False), texts // max(1, count)
+    rows_read = count * (-(-length // tiles.rows) * tiles.rows)
+    keys_read = count * (-(-length // tiles.keys) * tiles.keys)
+    own = rows_read * keys_read // max(1, 2 * count)
+    pairs = first * first // 2 + rows_read * (first + keys_read) - own
+    pairs += later * (first + keys_read) + later * later // 2
+    ranked = (texts + later) * keys_read if ranks else 0
     # Keys and queries are read un-rotated and rotated; log-sum-exps and shifts written and read.
     moved = 2 * _bytes(q, k) + _bytes(v, *outputs)
     moved += 2 * 4 * b * h * count * (texts + 2 * later + count if ranks else 0)

@@ -1,0 +1,76 @@
+"""Which kernels compute, and what is said where they cannot."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from rag_middle.attention import applied, choose_kernels, kernels_of
+from rag_middle.errors import KernelsUnavailableError, UnsupportedGenerationError
+from rag_middle.layout import PromptLayout
+from rag_middle.methods import PINE, RoToR
+from rag_middle.ops import kernels
+from rag_middle.ops.kernels import uses_triton
+from tests.prompts import laid_out
+
+LAYOUT = PromptLayout(12, ((2, 6), (6, 10)))
+
+
+@pytest.fixture
+def model() -> LlamaForCausalLM:
+    config = LlamaConfig(
+        vocab_size=31, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, pad_token_id=0,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).eval()
+
+
+def test_a_cpu_computes_with_pytorchs_operators(model: LlamaForCausalLM) -> None:
+    assert kernels_of(model) == "auto"
+    with torch.no_grad(), applied(model, PINE(), [laid_out(LAYOUT)]) as request:
+        model(torch.ones(1, 12, dtype=torch.long))
+    assert request.kernels_used == "torch"
+
+
+@pytest.mark.parametrize(
+    ("installed", "reason"), [(True, "on the CPU"), (False, "triton package is not installed")]
+)
+def test_kernels_that_cannot_run_are_refused(
+    model: LlamaForCausalLM, installed: bool, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "_has_triton", lambda: installed)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    choose_kernels(model, "triton")
+    with (
+        torch.no_grad(),
+        pytest.raises(KernelsUnavailableError, match=rf"{reason}.*kernels='auto'"),
+        applied(model, PINE(), [laid_out(LAYOUT)]),
+    ):
+        model(torch.ones(1, 12, dtype=torch.long))
+
+
+def test_a_method_without_kernels_is_refused(model: LlamaForCausalLM) -> None:
+    choose_kernels(model, "triton")
+    with (
+        pytest.raises(KernelsUnavailableError, match=r"RoToR.*no Triton kernels.*kernels='auto'"),
+        applied(model, RoToR(), [laid_out(LAYOUT)]),
+    ):
+        pass
+
+
+def test_an_unknown_choice_is_refused(model: LlamaForCausalLM) -> None:
+    with pytest.raises(UnsupportedGenerationError, match="'auto', 'triton', 'torch'"):
+        choose_kernels(model, "cuda")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "d", "runs"),
+    [(torch.bfloat16, 128, True), (torch.float32, 128, False), (torch.float16, 512, False)],
+)
+def test_automatic_choice_goes_by_number_format_and_head_size(
+    dtype: torch.dtype, d: int, runs: bool
+) -> None:
+    query = torch.empty(1, 2, 3, d, dtype=dtype, device="meta")
+    assert uses_triton("auto", query, query) == runs
+    assert not uses_triton("torch", query, query)
