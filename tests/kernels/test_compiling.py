@@ -54,7 +54,7 @@ assert len(launches) == 11, len(launches)
 for one in launches:
     kernel = compiled(one, capability)
     print(kernel)
-    allowed = 16 if size > 128 and kernel.name == "document_lse" else 0
+    allowed = 160 if size > 128 and kernel.name == "document_lse" else 0
     assert kernel.spilled <= allowed, kernel
     assert kernel.shared <= SHARED[capability], kernel
     products = kernel.name in ("document_lse", "attend_documents", "attend_later")

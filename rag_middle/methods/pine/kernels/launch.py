@@ -48,7 +48,7 @@ def tile_sizes(head_size: int, *, later: bool, turns_back: bool = False) -> Tile
         head_size: the larger one of keys and values.
         later: tokens behind the documents, few of which are read at a time: each has angles of its
             own, which take registers.
-        turns_back: keys are rotated back; of heads wider than 128, two registers spill.
+        turns_back: keys are rotated back; of heads wider than 128, some registers spill.
     """
     if head_size > 128:
         return Tiles(16, 16, 4, 1) if turns_back else Tiles(32 if later else 64, 32, 8, 2)
@@ -429,7 +429,7 @@ class _Launch:
             parts, sums, self.rows, out, lse, *out.stride()[:3], *lse.stride()[:2],
             start, stop, tokens, self.count, splits,
             DV=v.shape[-1], DV_PAD=self.attention["DV_PAD"], SPLITS_PAD=next_power_of_2(splits),
-            num_warps=1,
+            num_warps=4,
         )  # fmt: skip
 
     def _parts(self, row_tiles: int) -> int:
