@@ -10,6 +10,7 @@ from rag_middle.attention.change import (
     Layer,
     LayerChange,
     LayerHandler,
+    Rotation,
 )
 from rag_middle.attention.plan import AttentionPlan
 from rag_middle.attention.traits import (
@@ -69,6 +70,7 @@ __all__ = [
     "PromptStates",
     "Request",
     "RotaryCall",
+    "Rotation",
     "RowGroup",
     "applied",
     "assume_traits",

@@ -28,13 +28,34 @@ if TYPE_CHECKING:  # methods bring changes as values, and are listed without PyT
     from rag_middle.attention.traits import LayerTraits
     from rag_middle.attention.weights import ModelAttention
 
-__all__ = ["ASPECTS", "Aspect", "AttentionContext", "Layer", "LayerChange", "LayerHandler"]
+__all__ = [
+    "ASPECTS",
+    "Aspect",
+    "AttentionContext",
+    "Layer",
+    "LayerChange",
+    "LayerHandler",
+    "Rotation",
+]
 
 #: What can be decided about a layer, in the order in which it happens: at which positions queries
 #: and keys are rotated, which keys a query sees and how far away they seem, what is added to
 #: queries and keys, and what is done to attention weights after the softmax.
 Aspect = Literal["positions", "visibility", "hidden", "weights"]
 ASPECTS: tuple[Aspect, ...] = get_args(Aspect)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rotation:
+    """A layer's rotary tables, where they are the same for all tokens of all prompts and heads.
+
+    Attributes:
+        scale: position ``m`` is rotated as ``m / scale``.
+        base_factor: what the RoPE base is multiplied by.
+    """
+
+    scale: float = 1.0
+    base_factor: float = 1.0
 
 
 class LayerChange(ABC):
@@ -68,6 +89,15 @@ class LayerChange(ABC):
     def of_prompt(self, index: int) -> LayerChange:
         """The change for one prompt of the batch, read alone; asked where `rotates_only`."""
         return self
+
+    @property
+    def rotation(self) -> Rotation | None:
+        """The layer's rotary tables, where they are all that differs and no prompt decides them.
+
+        A layer can then be changed for good, also in an engine that knows nothing of plans.
+        ``None`` where it takes more.
+        """
+        return None
 
     @property
     def last_tokens_changed(self) -> int | None:

@@ -50,3 +50,6 @@ from rag_middle.methods.resolve import (
 from rag_middle.methods.resolve import (
     resolve_method as resolve_method,
 )
+from rag_middle.methods.rotations import (
+    layer_rotations as layer_rotations,
+)

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rag_middle.attention import AttentionPlan, Layer, LayerChange, LayerHandler, ModelTraits
+from rag_middle.attention import (
+    AttentionPlan,
+    Layer,
+    LayerChange,
+    LayerHandler,
+    ModelTraits,
+    Rotation,
+)
 from rag_middle.errors import MethodConfigError
 from rag_middle.methods.base import (
     Method,
@@ -44,6 +51,13 @@ class RotaryBases(LayerChange):
     rotates_only = True
 
     factors: tuple[float, ...]
+
+    @property
+    def rotation(self) -> Rotation | None:
+        """That of all prompts, where all have the same base."""
+        if len(set(self.factors)) > 1:
+            return None
+        return Rotation(base_factor=self.factors[0])
 
     def start(self, layer: Layer) -> LayerHandler:
         return _RebasedTables(layer, self.factors)
@@ -132,6 +146,11 @@ class AttentionBuckets(Method):
         confidence = probabilities.amax(-1, keepdim=True)
         weights = confidence / confidence.sum(-2, keepdim=True)
         return (weights * probabilities).sum(-2).log()
+
+    @property
+    def combines(self) -> bool:
+        """True where there are several bases: one takes one forward pass."""
+        return len(self.base_factors) > 1
 
     @property
     def is_neutral(self) -> bool:

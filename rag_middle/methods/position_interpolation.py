@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rag_middle.attention import AttentionPlan, Layer, LayerChange, LayerHandler, ModelTraits
+from rag_middle.attention import (
+    AttentionPlan,
+    Layer,
+    LayerChange,
+    LayerHandler,
+    ModelTraits,
+    Rotation,
+)
 from rag_middle.errors import MethodConfigError
 from rag_middle.methods.base import (
     Method,
@@ -31,6 +38,10 @@ class PositionScale(LayerChange):
     rotates_only = True
 
     scale: float
+
+    @property
+    def rotation(self) -> Rotation:
+        return Rotation(scale=self.scale)
 
     def start(self, layer: Layer) -> LayerHandler:
         layer.request.tables.expect(self.scale)
