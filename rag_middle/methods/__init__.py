@@ -45,6 +45,9 @@ from rag_middle.methods.requirements import (
     unsupported as unsupported,
 )
 from rag_middle.methods.resolve import (
+    method_from_profile as method_from_profile,
+)
+from rag_middle.methods.resolve import (
     preset as preset,
 )
 from rag_middle.methods.resolve import (

@@ -16,7 +16,14 @@ from rag_middle.methods.registered import METHODS
 from rag_middle.profiles import Profile, read_profile, shipped_profiles
 from rag_middle.registry import suggest
 
-__all__ = ["as_option", "method_from_file", "preset", "resolve_method", "title_of"]
+__all__ = [
+    "as_option",
+    "method_from_file",
+    "method_from_profile",
+    "preset",
+    "resolve_method",
+    "title_of",
+]
 
 _PROFILE = "profile"
 
@@ -86,7 +93,7 @@ def method_from_file(path: str | Path) -> Method:
         UnknownNameError: it is about a method that is not installed.
         MethodConfigError: settings that the method refuses.
     """
-    return _method(read_profile(path), f"profile:{path}")
+    return method_from_profile(read_profile(path), f"profile:{path}")
 
 
 def preset(method: str, name: str) -> Method:
@@ -105,10 +112,20 @@ def preset(method: str, name: str) -> Method:
             f"Unknown {method} preset {name!r}.{suggest(name, presets)} Known: "
             f"{', '.join(presets)}."
         )
-    return _method(presets[name], f"{method}:{name}")
+    return method_from_profile(presets[name], f"{method}:{name}")
 
 
-def _method(profile: Profile, source: str) -> Method:
+def method_from_profile(profile: Profile, source: str) -> Method:
+    """The method of a profile, which it keeps as its provenance.
+
+    Args:
+        profile: settings of one method.
+        source: what the profile is called in messages, ``profile:PATH`` say.
+
+    Raises:
+        UnknownNameError: it is about a method that is not installed.
+        MethodConfigError: settings that the method refuses.
+    """
     if ":" in profile.method or "+" in profile.method:
         raise MethodConfigError(
             f"{source}: a profile is about one method by its name, got {profile.method!r}."

@@ -1,0 +1,104 @@
+"""What the engine is asked to do: the value of ``rag_middle`` among its options.
+
+On the command line, or in `LLM`, it may name a file or a preset. `resolved` puts the content in
+its place before vLLM makes its config: so the file is read once, where the user is, workers on
+other machines need none, and vLLM's compile cache, whose key covers the config, tells one content
+from another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rag_middle.errors import MethodConfigError, ProfileFormatError
+from rag_middle.methods import Method, method_from_profile, resolve_method
+from rag_middle.profiles import Profile
+
+__all__ = ["OPTION", "method_of", "resolved"]
+
+#: The name under which `hf_overrides` and `additional_config` hold the option.
+OPTION = "rag_middle"
+
+_EXAMPLES = (
+    '{"profile": "lpes.json"}, {"method": "lpes", "options": {"factors": [1.0, 1.2]}} or '
+    '{"method": "lpes:reader"}'
+)
+
+
+def resolved(option: object) -> dict[str, Any]:
+    """The option with the content of the profile or preset that it names, as plain data.
+
+    Resolving twice changes nothing.
+
+    Raises:
+        MethodConfigError: another form, or a method's refusal of its options.
+        UnknownNameError: no such method or preset.
+        ProfileFormatError: a profile that cannot be read.
+    """
+    fields = _checked(option)
+    profile = fields.get("profile")
+    if isinstance(profile, Mapping):
+        method_of(fields)
+        return fields
+    name = fields["method"] if profile is None else f"profile:{profile}"
+    method = resolve_method(name, fields.get("options"))
+    if len(method.parts) > 1:
+        raise MethodConfigError(f"{name!r} is a composition: vLLM is given one method.")
+    if method.provenance is None:
+        return fields
+    whole = method.provenance.profile
+    content = Profile(
+        method=whole.method, options=whole.options, model=whole.model, origin=whole.origin
+    )  # without the trace of the search, which is long
+    return {"profile": content.to_dict(), "source": method.provenance.source}
+
+
+def method_of(option: object) -> Method:
+    """The method that a resolved option is about.
+
+    Raises:
+        MethodConfigError: it names a file or a preset, or has another form.
+        UnknownNameError: no such method.
+        ProfileFormatError: its profile is none.
+    """
+    fields = _checked(option)
+    profile, source = fields.get("profile"), fields.get("source", "the profile")
+    if isinstance(profile, Mapping):
+        return method_from_profile(Profile.from_dict(profile), source)
+    if profile is not None or not fields["method"].isidentifier():
+        raise MethodConfigError(
+            f"{OPTION}: {profile or fields['method']!r} was not read before the engine started, "
+            "and workers read no files. Pass it as hf_overrides (a dictionary) or "
+            "additional_config, to LLM, EngineArgs or `vllm serve`; a model's config.json holds a "
+            "profile's content, not its path."
+        )
+    return resolve_method(fields["method"], fields.get("options"))
+
+
+def _checked(option: object) -> dict[str, Any]:
+    if not isinstance(option, Mapping):
+        raise MethodConfigError(
+            f"{OPTION} should be an object such as {_EXAMPLES}; got {option!r}."
+        )
+    fields = dict(option)
+    unknown = sorted(set(fields) - {"profile", "source", "method", "options"})
+    if unknown or ("profile" in fields) == ("method" in fields):
+        raise MethodConfigError(
+            f"{OPTION} has either 'profile', or 'method' with or without 'options': {_EXAMPLES}. "
+            f"Got {sorted(fields)}."
+        )
+    if "profile" in fields:
+        if "options" in fields:
+            raise MethodConfigError(f"{OPTION}: a profile takes no options; leave them out.")
+        if not isinstance(fields["profile"], str | Mapping):
+            raise ProfileFormatError(
+                f"{OPTION}: 'profile' is a path, or what such a file holds; got "
+                f"{fields['profile']!r}."
+            )
+        return fields
+    if not isinstance(fields["method"], str):
+        raise MethodConfigError(f"{OPTION}: 'method' is a name; got {fields['method']!r}.")
+    if not isinstance(fields.get("options", {}), Mapping):
+        raise MethodConfigError(f"{OPTION}: 'options' is an object; got {fields['options']!r}.")
+    return fields

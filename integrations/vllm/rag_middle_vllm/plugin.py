@@ -1,0 +1,202 @@
+"""The plugin: what vLLM runs in each of its processes.
+
+Two of vLLM's functions are wrapped, and behave as ever unless the option ``rag_middle`` is given:
+`EngineArgs.create_engine_config`, to read profiles before the config is made, and `load_model` of
+every model loader, to change the layers of the model that it returns.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import re
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakSet
+
+from rag_middle.errors import MethodConfigError, RagMiddleError
+
+__all__ = ["UnsupportedVLLMError", "check_vllm", "hook"]
+
+#: The oldest version whose modules this package knows, and the newest it was run with.
+OLDEST, NEWEST = (0, 32), (0, 32)
+
+# vLLM shows what is logged below its own name.
+_logger = logging.getLogger("vllm.rag_middle")
+_changed: WeakSet[Any] = WeakSet()
+
+
+class UnsupportedVLLMError(RagMiddleError, ImportError):
+    """The installed vLLM is too old, or lacks what the plugin takes hold of."""
+
+
+def hook() -> None:
+    """Wrap vLLM's functions; more than once does no more.
+
+    Raises:
+        UnsupportedVLLMError: this vLLM has others, so that the option would be ignored.
+    """
+    try:
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.model_executor.model_loader import BaseModelLoader
+
+        hooks = (EngineArgs.create_engine_config, BaseModelLoader.load_model)
+    except (ImportError, AttributeError) as error:
+        raise UnsupportedVLLMError(
+            f"rag-middle-vllm finds no place for itself in {_vllm()} ({error}): it needs "
+            f"{_supported()}. Install one of these, or uninstall rag-middle-vllm to go on without."
+        ) from error
+    if any(getattr(hook, "of_rag_middle", False) for hook in hooks):
+        return
+    EngineArgs.create_engine_config = _reading_profiles(EngineArgs.create_engine_config)
+    loaders = [BaseModelLoader]
+    for loader in loaders:
+        _hook_loader(loader)
+        loaders += loader.__subclasses__()
+    # Loaders that other plugins register later may have a `load_model` of their own.
+    BaseModelLoader.__init_subclass__ = classmethod(_hook_loader)
+
+
+def _hook_loader(loader: type[Any], **_: object) -> None:
+    load_model = vars(loader).get("load_model")
+    if load_model is not None and not getattr(load_model, "of_rag_middle", False):
+        loader.load_model = _changing_layers(load_model)
+
+
+def _reading_profiles(create_engine_config: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(create_engine_config)
+    def create(self: Any, *args: Any, **kwargs: Any) -> Any:
+        from rag_middle_vllm.options import OPTION, resolved
+
+        for name in ("hf_overrides", "additional_config"):
+            values = getattr(self, name, None)
+            if isinstance(values, dict) and OPTION in values:
+                check_vllm()
+                setattr(self, name, values | {OPTION: resolved(values[OPTION])})
+        return create_engine_config(self, *args, **kwargs)
+
+    create.of_rag_middle = True  # type: ignore[attr-defined]
+    return create
+
+
+def _changing_layers(load_model: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(load_model)
+
+    @functools.wraps(load_model)
+    def load(*args: Any, **kwargs: Any) -> Any:
+        configs = signature.bind(*args, **kwargs).arguments
+        vllm_config, model_config = configs["vllm_config"], configs["model_config"]
+        option = _option(vllm_config, model_config)
+        if option is None:
+            return load_model(*args, **kwargs)
+        check_vllm()
+        from rag_middle_vllm.options import method_of
+
+        method = method_of(option)  # before the weights, which take their time
+        model = load_model(*args, **kwargs)
+        if model not in _changed:  # by a loader inside this one
+            _change(model, method, vllm_config, model_config)
+            _changed.add(model)
+        return model
+
+    load.of_rag_middle = True  # type: ignore[attr-defined]
+    return load
+
+
+def _option(vllm_config: Any, model_config: Any) -> Any | None:
+    """What is asked of the model to be loaded; drafts of speculative decoding stay as they are."""
+    from rag_middle_vllm.options import OPTION
+
+    if model_config.runner_type == "draft":
+        return None
+    additional = vllm_config.additional_config
+    options = [
+        option
+        for option in (
+            getattr(model_config.hf_config, OPTION, None),
+            additional.get(OPTION) if isinstance(additional, dict) else None,
+        )
+        if option is not None
+    ]
+    if len(options) > 1 and options[0] != options[1]:
+        raise MethodConfigError(
+            f"{OPTION} is both in the model's config (hf_overrides) and in additional_config, and "
+            "they differ: give one."
+        )
+    return options[0] if options else None
+
+
+def _change(model: Any, method: Any, vllm_config: Any, model_config: Any) -> None:
+    from rag_middle_vllm.layers import rotate_layers
+
+    rotations = rotate_layers(model, method, vllm_config, model_config)
+    source = method.provenance.source if method.provenance else method.name
+    if not rotations:
+        _logger.warning(
+            "rag-middle: %s leaves all layers of this rank as they are: its parameters, or the "
+            "layers that it names, change none of them.",
+            source,
+        )
+        return
+    described = ", ".join(
+        f"{index}: /{rotation.scale:g}"
+        + (f" base x{rotation.base_factor:g}" if rotation.base_factor != 1 else "")
+        for index, rotation in rotations.items()
+    )
+    _logger.info("rag-middle: %s, positions by layer: %s", source, described)
+
+
+def check_vllm() -> None:
+    """Make sure that this vLLM has what `rag_middle_vllm.layers` relies on.
+
+    Raises:
+        UnsupportedVLLMError: it is too old, or something is missing.
+    """
+    import vllm
+
+    numbers = re.match(r"(\d+)\.(\d+)", vllm.__version__)
+    version = tuple(map(int, numbers.groups())) if numbers else NEWEST  # a build without a number
+    if version < OLDEST:
+        raise UnsupportedVLLMError(f"rag-middle-vllm needs {_supported()}, and this is {_vllm()}.")
+    try:
+        from vllm.config import ModelConfig
+        from vllm.model_executor.layers.attention import Attention, MLAAttention  # noqa: F401
+        from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase  # noqa: F401
+        from vllm.model_executor.layers.mamba.abstract import MambaBase  # noqa: F401
+        from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbeddingBase
+        from vllm.model_executor.layers.rotary_embedding.common import ApplyRotaryEmb  # noqa: F401
+        from vllm.model_executor.models.utils import PPMissingLayer  # noqa: F401
+        from vllm.utils.torch_utils import set_default_torch_dtype  # noqa: F401
+
+        for owner, name in (
+            (RotaryEmbeddingBase, "_compute_cos_sin_cache"),
+            (ModelConfig, "get_layers_start_end_indices"),
+            (ModelConfig, "get_total_num_hidden_layers"),
+            (ModelConfig, "use_mla"),
+            (ModelConfig, "using_transformers_backend"),
+        ):
+            getattr(owner, name)
+    except (ImportError, AttributeError) as error:
+        raise UnsupportedVLLMError(
+            f"rag-middle-vllm needs {_supported()}; {_vllm()} lacks what it changes: {error}."
+        ) from error
+    if version > NEWEST:
+        _logger.warning(
+            "rag-middle-vllm was run with vLLM %s, and this is %s: every layer is checked as the "
+            "model loads, but compare answers.",
+            ".".join(map(str, NEWEST)),
+            vllm.__version__,
+        )
+
+
+def _vllm() -> str:
+    try:
+        from vllm import __version__
+    except ImportError:
+        return "an environment without vLLM"
+    return f"vLLM {__version__}"
+
+
+def _supported() -> str:
+    return f"vLLM {'.'.join(map(str, OLDEST))} or newer"

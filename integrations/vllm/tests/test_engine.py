@@ -1,0 +1,118 @@
+"""The engine under a method gives the log-probabilities and answers of rag-middle.
+
+Engines take a minute to start, so there are two, and each test asks several things of one.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from vllm import LLM, SamplingParams
+from vllm.distributed import cleanup_dist_env_and_memory
+
+from rag_middle.methods import resolve_method
+from rag_middle.profiles import write_profile
+from rag_middle.reader import reader_path
+
+#: Float32 in another order of operations: vLLM's own noise against transformers is 3.5e-4.
+TOLERANCE = 1e-3
+NEW_TOKENS = 12
+
+
+@contextmanager
+def engine(**options: Any) -> Iterator[LLM]:
+    llm = LLM(
+        model=str(reader_path()),
+        dtype="float32",
+        max_model_len=1536,
+        max_num_seqs=8,
+        enable_prefix_caching=True,
+        seed=0,
+        disable_log_stats=False,
+        **options,
+    )
+    try:
+        yield llm
+    finally:
+        del llm
+        gc.collect()
+        cleanup_dist_env_and_memory()
+
+
+def prompts_of(goldens: dict[str, Any]) -> list[dict[str, list[int]]]:
+    return [{"prompt_token_ids": list(ids)} for ids in goldens["prompts"]]
+
+
+def largest_difference(llm: LLM, goldens: dict[str, Any], method: str) -> float:
+    """Between the engine's log-probabilities of all prompt tokens and rag-middle's."""
+    params = SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=0)
+    outputs = llm.generate(prompts_of(goldens), params, use_tqdm=False)
+    differences = [0.0]
+    for ids, output, expected in zip(
+        goldens["prompts"], outputs, goldens[method]["log_probabilities"], strict=True
+    ):
+        given = [
+            entry[token].logprob
+            for entry, token in zip(output.prompt_logprobs[1:], ids[1:], strict=True)
+        ]
+        differences += [abs(a - b) for a, b in zip(given, expected, strict=True)]
+    return max(differences)
+
+
+def answers(llm: LLM, goldens: dict[str, Any]) -> tuple[list[str], int]:
+    """Greedy answers, and how many prompt tokens the prefix cache had."""
+    params = SamplingParams(max_tokens=NEW_TOKENS, temperature=0)
+    outputs = llm.generate(prompts_of(goldens), params, use_tqdm=False)
+    cached = sum(output.num_cached_tokens or 0 for output in outputs)
+    return [output.outputs[0].text.strip() for output in outputs], cached
+
+
+@pytest.mark.timeout(900)
+def test_lpes_from_a_profile_compiled_and_with_a_prefix_cache(
+    goldens: dict[str, Any], tmp_path: Path
+) -> None:
+    provenance = resolve_method("lpes:reader").provenance
+    assert provenance is not None
+    path = tmp_path / "lpes.json"
+    write_profile(provenance.profile, path)
+    with engine(hf_overrides={"rag_middle": {"profile": str(path)}}) as llm:
+        path.unlink()  # read before the engine started
+        assert llm.llm_engine.vllm_config.compilation_config.mode
+        assert largest_difference(llm, goldens, "lpes") < TOLERANCE
+        first, _ = answers(llm, goldens)
+        again, cached = answers(llm, goldens)
+        assert cached > 0
+        assert first == again == goldens["lpes"]["answers"]
+
+
+@pytest.mark.timeout(900)
+def test_position_interpolation_from_additional_config(goldens: dict[str, Any]) -> None:
+    option = {"method": "position_interpolation", "options": {"scale": 1.25}}
+    with engine(additional_config={"rag_middle": option}, enforce_eager=True) as llm:
+        assert largest_difference(llm, goldens, "position_interpolation") < TOLERANCE
+        assert answers(llm, goldens)[0] == goldens["position_interpolation"]["answers"]
+
+
+def test_the_goldens_tell_the_methods_apart(goldens: dict[str, Any]) -> None:
+    """Or the unmodified model would pass."""
+    plain, *changed = (
+        json.dumps(goldens[name]["log_probabilities"])
+        for name in ("none", "lpes", "position_interpolation")
+    )
+    assert len({plain, *changed}) == 3
+    for name in ("lpes", "position_interpolation"):
+        pairs = zip(
+            goldens["none"]["log_probabilities"][0],
+            goldens[name]["log_probabilities"][0],
+            strict=True,
+        )
+        assert max(abs(a - b) for a, b in pairs) > 100 * TOLERANCE
