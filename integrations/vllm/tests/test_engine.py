@@ -76,7 +76,7 @@ def answers(llm: LLM, goldens: dict[str, Any]) -> tuple[list[str], int]:
     return [output.outputs[0].text.strip() for output in outputs], cached
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 def test_lpes_from_a_profile_compiled_and_with_a_prefix_cache(
     goldens: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -94,7 +94,7 @@ def test_lpes_from_a_profile_compiled_and_with_a_prefix_cache(
         assert first == again == goldens["lpes"]["answers"]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 def test_position_interpolation_from_additional_config(goldens: dict[str, Any]) -> None:
     option = {"method": "position_interpolation", "options": {"scale": 1.25}}
     with engine(additional_config={"rag_middle": option}, enforce_eager=True) as llm:

@@ -1,0 +1,160 @@
+"""The plugin in vLLM: found by vLLM itself, and silent unless it is asked for something."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+import vllm
+from torch import nn
+from vllm.config.load import LoadConfig
+from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.model_loader import BaseModelLoader, DefaultModelLoader
+
+from rag_middle.errors import MethodConfigError, UnknownNameError
+from rag_middle.reader import reader_path
+from rag_middle_vllm import plugin, register
+
+OPTION = {"method": "position_interpolation", "options": {"scale": 2}}
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> None:
+    register()
+
+
+def engine_config(**options: Any) -> Any:
+    return EngineArgs(model=str(reader_path()), max_model_len=64, **options).create_engine_config()
+
+
+def configs(option: Any = None, *, draft: bool = False, additional: Any = None) -> dict[str, Any]:
+    hf_config = SimpleNamespace() if option is None else SimpleNamespace(rag_middle=option)
+    model_config = SimpleNamespace(
+        hf_config=hf_config, runner_type="draft" if draft else "generate"
+    )
+    vllm_config = SimpleNamespace(additional_config=additional or {})
+    return {"vllm_config": vllm_config, "model_config": model_config}
+
+
+@pytest.fixture
+def changed(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
+    """The models that were changed."""
+    models: list[nn.Module] = []
+    monkeypatch.setattr(plugin, "_change", lambda model, *_: models.append(model))
+    return models
+
+
+class Loader(BaseModelLoader):
+    """Registered after the plugin, with a `load_model` of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(LoadConfig())
+
+    def download_model(self, model_config: Any) -> None: ...
+    def load_weights(self, model: nn.Module, model_config: Any) -> None: ...
+
+    def load_model(self, vllm_config: Any, model_config: Any, prefix: str = "") -> nn.Module:
+        return nn.Linear(1, 1)
+
+
+class Outer(Loader):
+    def load_model(self, vllm_config: Any, model_config: Any, prefix: str = "") -> nn.Module:
+        return super().load_model(vllm_config, model_config, prefix).eval()
+
+
+def test_vllm_finds_the_plugin() -> None:
+    (entry,) = [e for e in entry_points(group="vllm.general_plugins") if e.name == "rag_middle"]
+    assert entry.load() is register
+
+
+def test_registering_again_wraps_nothing_twice() -> None:
+    before = DefaultModelLoader.load_model, EngineArgs.create_engine_config
+    register()
+    assert (DefaultModelLoader.load_model, EngineArgs.create_engine_config) == before
+
+
+def test_loaders_change_models_once(changed: list[nn.Module]) -> None:
+    model = Outer().load_model(**configs(OPTION))
+    assert changed == [model]
+    assert Outer().load_model(**configs()) not in changed
+
+
+def test_options_of_both_kinds_reach_the_loader(changed: list[nn.Module]) -> None:
+    Loader().load_model(**configs(additional={"rag_middle": OPTION}))
+    Loader().load_model(**configs(OPTION, additional={"rag_middle": OPTION}))
+    assert len(changed) == 2
+    other = {"rag_middle": {"method": "none"}}
+    with pytest.raises(MethodConfigError, match="they differ"):
+        Loader().load_model(**configs(OPTION, additional=other))
+
+
+def test_drafts_stay_as_they_are(changed: list[nn.Module]) -> None:
+    Loader().load_model(**configs(OPTION, draft=True, additional={"rag_middle": OPTION}))
+    assert not changed
+
+
+def test_an_unknown_method_stops_the_engine_before_weights_are_loaded() -> None:
+    class Unreached(Loader):
+        def load_model(self, vllm_config: Any, model_config: Any, prefix: str = "") -> nn.Module:
+            raise AssertionError
+
+    with pytest.raises(UnknownNameError, match="'lpess'"):
+        Unreached().load_model(**configs({"method": "lpess"}))
+
+
+def test_contents_and_not_names_enter_the_config_and_its_hash() -> None:
+    plain, preset = (
+        engine_config(hf_overrides=overrides)
+        for overrides in (
+            {},
+            {"rag_middle": {"method": "lpes:reader"}},
+        )
+    )
+    inline = preset.model_config.hf_config.rag_middle
+    assert inline["profile"]["options"]["factors"]
+    changed = {**inline, "profile": {**inline["profile"], "options": {"factors": [1.0, 1, 1, 2]}}}
+    other = engine_config(hf_overrides={"rag_middle": changed})
+    additional = engine_config(additional_config={"rag_middle": {"method": "lpes:reader"}})
+    assert additional.additional_config["rag_middle"] == inline
+    hashes = {config.compute_hash() for config in (plain, preset, other, additional)}
+    assert len(hashes) == 4
+
+
+def test_a_bad_option_is_refused_before_the_config_is_made() -> None:
+    with pytest.raises(MethodConfigError, match="either 'profile', or 'method'"):
+        engine_config(hf_overrides={"rag_middle": {}})
+
+
+@pytest.mark.parametrize("version", ["0.31.1", "0.9.2"])
+def test_an_older_vllm_is_refused(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm, "__version__", version)
+    with pytest.raises(plugin.UnsupportedVLLMError, match=f"needs vLLM 0.32.*{version}"):
+        plugin.check_vllm()
+
+
+def test_a_newer_vllm_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(vllm, "__version__", "0.40.0")
+    monkeypatch.setattr(plugin._logger, "parent", plugin.logging.getLogger())
+    plugin.check_vllm()
+    assert "this is 0.40.0" in caplog.text
+
+
+def test_a_vllm_without_its_loaders_stops_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(EngineArgs, "create_engine_config")
+    with pytest.raises(plugin.UnsupportedVLLMError, match="finds no place for itself"):
+        register()
+
+
+def test_a_vllm_that_lacks_what_is_changed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbeddingBase
+
+    monkeypatch.delattr(RotaryEmbeddingBase, "_compute_cos_sin_cache")
+    with pytest.raises(plugin.UnsupportedVLLMError, match="_compute_cos_sin_cache"):
+        plugin.check_vllm()
