@@ -11,7 +11,12 @@ export OMP_NUM_THREADS ?= 1
 # mkdocs-material's advertisement.
 export NO_MKDOCS_2_WARNING = 1
 
-.PHONY: setup demo test contract check bench docs docs-serve tutorials dist canary
+# vLLM needs other versions of the requirements, so an environment of its own.
+VLLM_VENV ?= .venv-vllm
+VLLM_READY := $(VLLM_VENV)/.ready
+VLLM_GOLDENS := $(abspath build/vllm/goldens.json)
+
+.PHONY: setup demo test setup-vllm test-vllm contract check bench docs docs-serve tutorials dist canary
 
 setup: $(READY)
 
@@ -29,6 +34,19 @@ PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses=8 --dist worksteal
 
 test: setup
 	$(PYTEST) -m "not slow"
+
+setup-vllm: $(VLLM_READY)
+
+$(VLLM_READY): constraints-vllm.txt pyproject.toml integrations/vllm/pyproject.toml
+	test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install --disable-pip-version-check -q --no-deps \
+		-r constraints-vllm.txt -e . -e integrations/vllm
+	@touch $@
+
+# The plugin for vLLM: log-probabilities of its engine against those that rag-middle writes.
+test-vllm: setup setup-vllm
+	$(BIN)/python integrations/vllm/tests/goldens.py $(VLLM_GOLDENS)
+	RAG_MIDDLE_VLLM_GOLDENS=$(VLLM_GOLDENS) $(VLLM_VENV)/bin/python -m pytest integrations/vllm/tests
 
 # Every method on every family of models; `make test` runs a covering choice of these pairs.
 contract: setup

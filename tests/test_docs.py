@@ -53,6 +53,7 @@ def test_all_distributions_have_one_version() -> None:
             "CITATION.cff",
             "integrations/langchain/pyproject.toml",
             "integrations/llama_index/pyproject.toml",
+            "integrations/vllm/pyproject.toml",
         )
     }
     assert {name: match and match[1] for name, match in stated.items()} == dict.fromkeys(

@@ -53,6 +53,9 @@ from rag_middle.methods.resolve import (
 from rag_middle.methods.resolve import (
     resolve_method as resolve_method,
 )
+from rag_middle.methods.rope_parameters import (
+    exported_rope_parameters as exported_rope_parameters,
+)
 from rag_middle.methods.rotations import (
     layer_rotations as layer_rotations,
 )

@@ -13,6 +13,7 @@ pytest.importorskip("vllm")
 
 from torch import nn
 from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.layers.rotary_embedding import get_rope
 from vllm.model_executor.models.utils import PPMissingLayer
@@ -27,15 +28,22 @@ from rag_middle.errors import (
 )
 from rag_middle.methods import LPES, MsPoE, PositionInterpolation, method_from_profile
 from rag_middle.profiles import ModelFacts, Profile
+from rag_middle.reader import reader_path
 from rag_middle_vllm.layers import rotate_layers
 
 SIZE, HEADS, KV_HEADS = 32, 4, 2
 FACTORS = (1.0, 1.5, 2.0)
 
 
+@pytest.fixture(scope="module")
+def reader_config() -> VllmConfig:
+    return EngineArgs(model=str(reader_path()), max_model_len=64).create_engine_config()
+
+
 @pytest.fixture(autouse=True)
-def config() -> Iterator[None]:
-    with set_current_vllm_config(VllmConfig()):  # a new one: names of layers are taken once
+def config(reader_config: VllmConfig) -> Iterator[None]:
+    reader_config.compilation_config.static_forward_context.clear()  # names are taken once
+    with set_current_vllm_config(reader_config):
         yield
 
 
