@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         reading,
     )
     from rag_middle.attention.request import Request, RowGroup, join_rows, restored_columns
-    from rag_middle.attention.rotary import RotaryCall, on_device, pair_tables
+    from rag_middle.attention.rotary import LayerStack, RotaryCall, on_device, pair_tables
     from rag_middle.attention.row_states import can_read_row_by_row, read_row_by_row
     from rag_middle.attention.seam import (
         AttentionCall,
@@ -62,6 +62,7 @@ __all__ = [
     "Layer",
     "LayerChange",
     "LayerHandler",
+    "LayerStack",
     "LayerStates",
     "LayerTraits",
     "ModelAttention",
@@ -131,6 +132,7 @@ __getattr__, __dir__ = names_on_first_use(
             "restored_columns",
         ),
         "rotary": (
+            "LayerStack",
             "RotaryCall",
             "on_device",
             "pair_tables",

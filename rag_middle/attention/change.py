@@ -10,7 +10,7 @@ The handlers of a layer form a chain: each may change the call and let the other
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
@@ -19,11 +19,12 @@ from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
 
 if TYPE_CHECKING:  # methods bring changes as values, and are listed without PyTorch
+    import torch
     from torch import Tensor, nn
 
     from rag_middle.attention.prompt_states import LayerStates
     from rag_middle.attention.request import Request
-    from rag_middle.attention.rotary import RotaryCall
+    from rag_middle.attention.rotary import LayerStack, RotaryCall
     from rag_middle.attention.seam import AttentionCall, CacheTap
     from rag_middle.attention.traits import LayerTraits
     from rag_middle.attention.weights import ModelAttention
@@ -194,6 +195,16 @@ class Layer:
                 f"layer {self.traits.layer} was given rotary tables by no rotary module"
             )
         return call
+
+    def layer_stack(self, name: Hashable, device: torch.device) -> LayerStack:
+        """The request's stack of this name for all layers like this one, on one device."""
+        from rag_middle.attention.rotary import LayerStack
+
+        traits, rotary = self.traits, self.rotary
+        rotation = None if rotary is None else (id(rotary.module), rotary.extra)
+        heads = (traits.heads, traits.kv_heads, traits.head_size)
+        alike = (name, rotation, heads, traits.rotary, traits.table_format, device)
+        return self.request.shared(alike, LayerStack)
 
     def normalised(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Rotated queries and keys as the model's norms behind the rotation make them."""

@@ -27,12 +27,16 @@ class RowGroup:
     padding: int
     layout: PromptLayout
 
+    @property
+    def index(self) -> slice | list[int]:
+        """Of these rows; a slice where they are contiguous: a list is sent to the device."""
+        first, last = self.rows[0], self.rows[-1]
+        contiguous = last - first + 1 == len(self.rows)
+        return slice(first, last + 1) if contiguous else list(self.rows)
+
     def take(self, tensor: Tensor) -> Tensor:
         """These rows of a tensor `[b, ...]`; a view where they are contiguous."""
-        first, last = self.rows[0], self.rows[-1]
-        if last - first + 1 == len(self.rows):
-            return tensor[first : last + 1]
-        return tensor[list(self.rows)]
+        return tensor[self.index]
 
 
 def join_rows(groups: tuple[RowGroup, ...], parts: list[Tensor], *, padded: bool = True) -> Tensor:
@@ -50,7 +54,7 @@ def join_rows(groups: tuple[RowGroup, ...], parts: list[Tensor], *, padded: bool
     columns = parts[0].shape[2] + (groups[0].padding if padded else 0)
     whole = parts[0].new_zeros(rows, parts[0].shape[1], columns, parts[0].shape[3])
     for group, part in zip(groups, parts, strict=True):
-        whole[list(group.rows), :, columns - part.shape[2] :] = part
+        whole[group.index, :, columns - part.shape[2] :] = part
     return whole
 
 

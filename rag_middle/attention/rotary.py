@@ -17,7 +17,14 @@ from torch import Tensor, nn
 from rag_middle.attention.seam import parameters
 from rag_middle.ops.rope import RotaryStyle, WideTables, wide_tables
 
-__all__ = ["RotaryCall", "RotaryTables", "TableFormat", "on_device", "pair_tables"]
+__all__ = [
+    "LayerStack",
+    "RotaryCall",
+    "RotaryTables",
+    "TableFormat",
+    "on_device",
+    "pair_tables",
+]
 
 #: Positions (over all scales) up to which tables are made in one go.
 _TOGETHER = 1024
@@ -68,6 +75,34 @@ class _Rebased:
         pairs = frequencies.shape[-1]
         of_pair = torch.arange(pairs, device=frequencies.device, dtype=torch.float32)
         return frequencies * self._factor ** (-of_pair / pairs)
+
+
+class LayerStack:
+    """A tensor of each of several layers, alike in shape, for operations on all of them at once.
+
+    A generated token is as fast as its operations are launched: one for all layers, not one each.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[int, Tensor] = {}
+        self._stacked: Tensor | None = None
+
+    def put(self, layer: int, part: Tensor) -> None:
+        """Add a layer's tensor, or replace it."""
+        self._parts[layer] = part
+        self._stacked = None
+
+    @property
+    def layers(self) -> list[int]:
+        """In the order of `stacked`."""
+        return list(self._parts)
+
+    @property
+    def stacked(self) -> Tensor:
+        """All tensors, `[layers, ...]`."""
+        if self._stacked is None:
+            self._stacked = torch.stack(list(self._parts.values()))
+        return self._stacked
 
 
 @dataclass(slots=True)
@@ -193,6 +228,30 @@ class RotaryCall:
         cos, sin = kept[key]
         return cos[-columns:], sin[-columns:]
 
+    def of_layer(
+        self,
+        layer: int,
+        stack: LayerStack,
+        make: Callable[[Tensor], tuple[Tensor, ...]],
+        tables: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:
+        """A layer's parts of ``make(stack.stacked)``, made once per forward pass.
+
+        Args:
+            layer: its index.
+            stack: to which every layer adds its tensor as it first runs.
+            make: returns tensors `[layers, ...]`.
+            tables: of the layer, where they decide what is made: another method may have put others
+                in the place of the model's. They live as long as the pass.
+        """
+        key = (stack, id(tables))
+        parts: dict[int, tuple[Tensor, ...]] = self._scaled.get(key, {})
+        if layer not in parts:
+            made = zip(*(tensor.unbind() for tensor in make(stack.stacked)), strict=True)
+            parts = dict(zip(stack.layers, made, strict=True))
+            self._scaled[key] = parts
+        return parts[layer]
+
     def scaled(self, scale: float) -> Any:
         """Tables at ``position_ids / scale``, made once per forward pass."""
         if scale not in self._scaled:
@@ -239,16 +298,6 @@ class RotaryCall:
         return self.wide_at(
             scales, len(scales), lambda: self._positions_at(scales), table_format, style
         )
-
-    def wide_stacked(
-        self, scales: tuple[float, ...], table_format: TableFormat, style: RotaryStyle
-    ) -> Tensor:
-        """Cosine and sine of `wide` in one tensor `[2, scales, b or 1, n, 2r]`."""
-        key = ("stacked", scales, table_format, style)
-        if key not in self._scaled:
-            self._scaled[key] = torch.stack(self.wide(scales, table_format, style))
-        stacked: Tensor = self._scaled[key]
-        return stacked
 
     def wide_of(self, tables: Any, table_format: TableFormat, style: RotaryStyle) -> WideTables:
         """The model's own cosine and sine as tables for `rotate_wide`, made once per forward pass.

@@ -145,18 +145,20 @@ def base_attention(
         The output ``[b, n, h, dv]`` and the attention weights where the backend gives them.
     """
     module = call.module
-    name = backend or backend_name(module)
+    file = sys.modules[type(module).__module__]
     # Model files keep their own eager function: it knows about soft-capping and sinks.
-    eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
-    interface: Mapping[str, Any] = getattr(
-        sys.modules[type(module).__module__], "ALL_ATTENTION_FUNCTIONS", ALL_ATTENTION_FUNCTIONS
-    )
-    function = interface.get_interface(name, eager)  # type: ignore[attr-defined]
-    # Backends ask the module's config for the implementation's name: show them the real one.
-    with handle_attention(None):
+    eager = getattr(file, "eager_attention_forward", None)
+    interface: Any = getattr(file, "ALL_ATTENTION_FUNCTIONS", ALL_ATTENTION_FUNCTIONS)
+    function = interface.get_interface(backend or backend_name(module), eager)
+    # Backends ask the module's config for the implementation's name: show them the real one. Not
+    # `handle_attention`: a generator would cost a tenth of what a method may add to a token here.
+    token = _handlers.set(None)
+    try:
         output, weights = function(
             module, call.query, call.key, call.value, call.mask, **call.options
         )
+    finally:
+        _handlers.reset(token)
     return output, weights
 
 
@@ -237,7 +239,12 @@ def keyword_arguments(
 
 def cache_argument(module: nn.Module) -> str | None:
     """The name under which this module takes its cache, ``None`` if it takes none."""
-    declared = parameters(type(module).forward)
+    return _cache_argument(type(module).forward)
+
+
+@cache
+def _cache_argument(forward: Callable[..., Any]) -> str | None:
+    declared = parameters(forward)
     return next((name for name in _CACHE_ARGUMENTS if name in declared), None)
 
 

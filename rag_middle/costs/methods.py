@@ -16,7 +16,7 @@ from rag_middle.generation.prompts import arranged, branched
 from rag_middle.methods import Method
 from rag_middle.tokens import TokenizedPrompt
 
-__all__ = ["MethodWork", "count_method", "prompt_of", "without_numbers"]
+__all__ = ["MethodWork", "Passes", "count_method", "prompt_of", "without_numbers"]
 
 #: Decode steps before the one that is counted: the first ones make tables that later ones share.
 _SETTLED = 2
@@ -84,7 +84,7 @@ def count_method(model: PreTrainedModel, method: Method, prompt: TokenizedPrompt
         method: as it would run.
         prompt: of which only the layout matters.
     """
-    runner = _Passes(model_traits(model), prompt)
+    runner = Passes(model_traits(model), prompt)
     branches = branched(arranged(prompt, method, runner), method, runner)
     rows, columns = len(branches), max(len(branch.input_ids) for branch in branches)
     ids = torch.zeros(rows, columns, dtype=torch.long, device="meta")
@@ -101,7 +101,7 @@ def count_method(model: PreTrainedModel, method: Method, prompt: TokenizedPrompt
     return MethodWork(prefill, decode, runner.prompts, cache_bytes, depth)
 
 
-class _Passes:
+class Passes:
     """What a method may ask of the model before it reads the prompt: counted, and answered."""
 
     def __init__(self, traits: ModelTraits, prompt: TokenizedPrompt) -> None:

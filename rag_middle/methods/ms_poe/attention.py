@@ -14,6 +14,7 @@ from rag_middle.attention import (
     Layer,
     LayerChange,
     LayerHandler,
+    LayerStack,
     RotaryCall,
 )
 from rag_middle.methods.ms_poe.kernels import assigned_ratios, position_awareness
@@ -63,19 +64,25 @@ class _HeadRotation(LayerHandler):
         self._scale = scale
         #: Index of each head's ratio, `[b, h]` or `[b, g]`.
         self._choice: Tensor | None = None
-        #: The same for query heads and then key heads, made for the first generated token.
-        self._of_both: Tensor | None = None
+        #: The same of query heads and then key heads, `[b, h + g]`, with those of other layers.
+        self._stack = LayerStack()
 
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         """Replace the call's un-rotated query and key by rotated ones."""
         call, rotary = context.call, self._layer.rotary
         assert rotary is not None
+        groups = self._traits.heads // self._traits.kv_heads
         if context.start == 0:
-            self._choice, self._of_both = self._choose(context), None
+            self._choice = self._choose(context)
+            if self._scale.per_query_head:
+                both = (self._choice, self._choice[:, ::groups])
+            else:
+                both = (self._choice.repeat_interleave(groups, dim=1), self._choice)
+            self._stack = self._layer.layer_stack(("ratios", self._scale.ratios), call.query.device)
+            self._stack.put(self._traits.layer, torch.cat(both, dim=1))
         choice, style = self._choice, self._traits.rotary
         assert choice is not None
         assert style is not None
-        groups = self._traits.heads // self._traits.kv_heads
         if call.query.shape[2] == 1 and not self._traits.norms_after_rope:
             self._rotate_token(call, rotary, style)
             return context.proceed()
@@ -96,26 +103,20 @@ class _HeadRotation(LayerHandler):
 
     def _rotate_token(self, call: AttentionCall, rotary: RotaryCall, style: RotaryStyle) -> None:
         """Rotate one token's query and key together: launches are all that a token costs here."""
-        assert self._choice is not None
-        heads = self._traits.heads
-        if self._of_both is None:
-            groups = heads // self._traits.kv_heads
-            if self._scale.per_query_head:
-                of_queries, of_keys = self._choice, self._choice[:, ::groups]
-            else:
-                of_queries = self._choice.repeat_interleave(groups, dim=1)
-                of_keys = self._choice
-            self._of_both = torch.cat((of_queries, of_keys), dim=1)
-        stacked = rotary.wide_stacked(self._scale.ratios, self._traits.table_format, style)
-        stacked = stacked.to(call.query.device)
-        if stacked.shape[2] == 1:
-            picked = stacked[:, :, 0][:, self._of_both]
-        else:
-            rows = torch.arange(stacked.shape[2], device=stacked.device)[:, None]
-            picked = stacked[:, self._of_both, rows]
+
+        def pick(choices: Tensor) -> tuple[Tensor, ...]:
+            """Cosine and sine of every layer, row and head, `[layers, b, h + g, 1, 2r]`."""
+            wide = rotary.wide(self._scale.ratios, self._traits.table_format, style)
+            tables = torch.stack(wide, dim=2).to(choices.device)  # [ratios, b or 1, 2, 1, 2r]
+            if tables.shape[1] == 1:
+                return tables[:, 0][choices].unbind(3)
+            rows = torch.arange(tables.shape[1], device=tables.device)[:, None]
+            return tables[choices, rows].unbind(3)
+
+        cos, sin = rotary.of_layer(self._traits.layer, self._stack, pick)
         both = torch.cat((call.query, call.key), dim=1)
-        rotated = rotate_wide(both, WideTables(*picked.unbind()), style)
-        call.query, call.key = rotated[:, :heads], rotated[:, heads:]
+        rotated = rotate_wide(both, WideTables(cos, sin), style)
+        call.query, call.key = rotated.tensor_split((self._traits.heads,), dim=1)
 
     def _choose(self, context: AttentionContext) -> Tensor:
         call, request = context.call, self._layer.request

@@ -15,6 +15,7 @@ from rag_middle.attention import (
     Layer,
     LayerChange,
     LayerHandler,
+    LayerStack,
     LayerStates,
     LayerTraits,
     RotaryCall,
@@ -79,6 +80,8 @@ class _ScaledRows(LayerHandler):
         self._layer = layer
         self._scaling = scaling
         self._scaler = _Scaler(layer.module, layer.traits, scaling)
+        #: Its columns, with those of other layers.
+        self._stack: LayerStack | None = None
 
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         """Attention with scaled channels: cache, last prompt rows and generated rows."""
@@ -91,8 +94,10 @@ class _ScaledRows(LayerHandler):
             rows = min(columns, context.stop - max(context.start, width - scaling.last_tokens))
         keep = self._unscaled_tokens(context)
         plain = Projected(call.query, call.key, call.value)
-        tables = self._scaler.tables(context.arguments, self._layer.rotary)
-        scaled = self._scaler.apply(context.arguments, plain, rows, keep, tables)
+        placed = self._placed(context)
+        scaled = self._scaler.apply(
+            context.arguments, plain, rows, keep, self._layer.rotary, placed=placed
+        )
         stored_key, stored_value = context.cache.store(scaled.key, scaled.value)
         mask = last_rows_mask(call, rows, stored_key.shape[2])
         tail = AttentionCall(
@@ -106,6 +111,33 @@ class _ScaledRows(LayerHandler):
         call.value = _in_place_of(call.value, stored_value)
         output, _ = context.proceed()
         return torch.cat((output[:, : columns - rows], tail_output), dim=1), None
+
+    def _placed(self, context: AttentionContext) -> Sequence[Placed] | None:
+        """Each channel's columns at the position of a single token, made for all layers at once."""
+        scaler, rotary = self._scaler, self._layer.rotary
+        if rotary is None or not scaler.ranks_one:
+            return None
+        own = context.arguments["position_embeddings"][0]
+        if self._stack is None:
+            columns, _ = scaler.columns(context.arguments)
+            # Layers that are rotated alike: LPES gives each its own tables.
+            self._stack = self._layer.layer_stack((self._scaling, id(own)), columns.device)
+            self._stack.put(self._layer.traits.layer, columns)
+        if context.call.query.shape[2] > 1:
+            return None
+
+        def place(columns: Tensor) -> tuple[Tensor, ...]:
+            """Of queries `[layers, C, b or 1, h, 1, d]` and keys, from `[layers, h + g, C, d]`."""
+            tables = scaler.tables(context.arguments, rotary)
+            assert tables is not None
+            assert scaler.traits.rotary is not None
+            at = WideTables(*(table[:, None] for table in tables))
+            column = columns.transpose(1, 2)[:, :, None, :, None]
+            turned = rotate_wide(column, at, scaler.traits.rotary)
+            return turned.tensor_split((scaler.traits.heads,), dim=3)
+
+        of_layer = rotary.of_layer(self._layer.traits.layer, self._stack, place, own)
+        return [Placed(*pair) for pair in zip(*(x.unbind() for x in of_layer), strict=True)]
 
     def _unscaled_tokens(self, context: AttentionContext) -> Tensor | None:
         """Tokens of this call that keep their keys, boolean `[b, n]`."""
@@ -143,6 +175,13 @@ class Projected(NamedTuple):
     value: Tensor
 
 
+class Placed(NamedTuple):
+    """A channel's columns, rotated to tokens: `[b or 1, heads, rows or 1, d]`."""
+
+    query: Tensor
+    key: Tensor
+
+
 def scaled_hidden(hidden: Tensor, scaling: ChannelScaling) -> Tensor:
     """``h + (s - 1) h_t e_t`` for each chosen channel; `hidden` is `[b, n, hidden]`."""
     changed = hidden.clone()
@@ -164,8 +203,8 @@ class _Scaler:
     module: nn.Module
     traits: LayerTraits
     scaling: ChannelScaling
-    #: Un-rotated projections of the unit vectors: queries' and keys' `[h + g, C, d]`, values'
-    #: `[g, C, dv]`.
+    #: Un-rotated projections of the unit vectors, times ``s - 1``: queries' and keys'
+    #: `[h + g, C, d]`, values' `[g, C, dv]`.
     _columns: tuple[Tensor, Tensor] | None = None
 
     def tables(self, arguments: dict[str, Any], rotary: RotaryCall | None) -> WideTables | None:
@@ -183,7 +222,9 @@ class _Scaler:
         plain: Projected,
         rows: int,
         keep: Tensor | None,
-        tables: WideTables | None,
+        rotary: RotaryCall | None,
+        *,
+        placed: Sequence[Placed] | None = None,
     ) -> Projected:
         """Scaled counterparts of the module's own tensors.
 
@@ -193,11 +234,15 @@ class _Scaler:
             plain: what the module computed, queries of all tokens.
             rows: queries wanted, counted from the end.
             keep: tokens whose keys and values stay as they are, boolean `[b, n]`, or ``None``.
-            tables: of the layer's rotation `[b or 1, n, 2r]`; ``None`` where it has none, or where
-                `ranks_one` is false.
+            rotary: the layer's rotary call, if it has one.
+            placed: the columns of every channel, where they are at hand.
         """
         if self.ranks_one:
-            return self._rank_one(arguments, plain, rows, keep, tables)
+            if placed is None:
+                placed = self._placed_anew(arguments, rows, self.tables(arguments, rotary))
+            return self._rank_one(
+                arguments, plain._replace(query=plain.query[:, :, -rows:]), keep, placed
+            )
         projected = self._projected_again(arguments, plain.key, plain.value, keep)
         return projected._replace(query=projected.query[:, :, -rows:])
 
@@ -212,17 +257,16 @@ class _Scaler:
         """What the cache holds of tokens whose own attention is the model's: keys and values.
 
         Args:
-            arguments: as for `apply`, like `keep` and `tables`.
+            arguments: as for `apply`, like `keep`.
             key: the model's own, `[b, g, n, d]`.
             value: the model's own, `[b, g, n, dv]`.
             keep: see there.
-            tables: see there.
+            tables: of the layer's rotation `[b or 1, n, 2r]`; ``None`` where it has none, or where
+                `ranks_one` is false.
         """
         if not self.ranks_one:
             return self._projected_again(arguments, key, value, keep)[1:]
-        if self._columns is None:
-            self._columns = self._unit_columns(arguments)
-        columns, value_columns = self._columns
+        columns, value_columns = self.columns(arguments)
         for index, channel in enumerate(self.scaling.channels):
             _, kept = self._steps(arguments, channel, keep)
             column = columns[self.traits.heads :, index, None]  # [g, 1, d]
@@ -253,40 +297,42 @@ class _Scaler:
         rotation_known = not self.traits.uses_rope or self.traits.rotary is not None
         return self.traits.affine_projections and rotation_known
 
+    def _placed_anew(
+        self, arguments: dict[str, Any], rows: int, tables: WideTables | None
+    ) -> list[Placed]:
+        """Columns of queries at the last `rows` tokens, and of keys at all of them."""
+        columns, heads = self.columns(arguments)[0], self.traits.heads
+        n = arguments["hidden_states"].shape[1]
+        return [
+            Placed(
+                self._placed(column[:heads], tables, rows), self._placed(column[heads:], tables, n)
+            )
+            for column in columns.unsqueeze(2).unbind(1)  # [h + g, 1, d]
+        ]
+
     def _rank_one(
         self,
         arguments: dict[str, Any],
         plain: Projected,
-        rows: int,
         keep: Tensor | None,
-        tables: WideTables | None,
+        placed: Sequence[Placed],
     ) -> Projected:
-        if self._columns is None:
-            self._columns = self._unit_columns(arguments)
-        columns, value_columns = self._columns
-        heads, n = self.traits.heads, plain.key.shape[2]
-        query, key, value = plain.query[:, :, -rows:], plain.key, plain.value
-        for index, channel in enumerate(self.scaling.channels):
+        query, key, value = plain
+        for index, (channel, at) in enumerate(zip(self.scaling.channels, placed, strict=True)):
             step, kept = self._steps(arguments, channel, keep)
-            column = columns[:, index, None]  # [h + g, 1, d]
-            if rows == n:  # every generated token: one rotation for queries and keys
-                both = self._placed(column, tables, n)
-                of_query, of_key = both[:, :heads], both[:, heads:]
-            else:
-                of_query = self._placed(column[:heads], tables, rows)
-                of_key = self._placed(column[heads:], tables, n)
-            query = torch.addcmul(query, step[:, :, -rows:], of_query)
-            key = torch.addcmul(key, kept, of_key)
+            query = torch.addcmul(query, step[:, :, -query.shape[2] :], at.query)
+            key = torch.addcmul(key, kept, at.key)
             if self.scaling.scale_values:
-                value = torch.addcmul(value, kept, value_columns[:, index, None])
+                column = self.columns(arguments)[1][:, index, None]
+                value = torch.addcmul(value, kept, column)
         return Projected(query, key, value)
 
     def _steps(
         self, arguments: dict[str, Any], channel: int, keep: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """``(s - 1) h_t`` of every token, `[b, 1, n, 1]`, and with zeros for those to keep."""
+        """``h_t`` of every token, `[b, 1, n, 1]`, and with zeros for those to keep."""
         hidden: Tensor = arguments["hidden_states"]
-        step = hidden[:, None, :, channel : channel + 1] * (self.scaling.factor - 1)
+        step = hidden[:, None, :, channel : channel + 1]
         return step, step if keep is None else step.masked_fill(keep[:, None, :, None], 0)
 
     def _placed(self, column: Tensor, tables: WideTables | None, rows: int) -> Tensor:
@@ -295,6 +341,12 @@ class _Scaler:
             return column[None]
         at = WideTables(*(table[:, None, -rows:] for table in tables))
         return rotate_wide(column[None], at, self.traits.rotary)
+
+    def columns(self, arguments: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """`_columns`, made when first asked for."""
+        if self._columns is None:
+            self._columns = self._unit_columns(arguments)
+        return self._columns
 
     def _unit_columns(self, arguments: dict[str, Any]) -> tuple[Tensor, Tensor]:
         channels = self.scaling.channels
@@ -309,6 +361,7 @@ class _Scaler:
             replaced["position_embeddings"] = (cos.new_ones(shape), sin.new_zeros(shape))
         call = capture(self.module, arguments, **replaced)
         query, key, value = (
-            (t[0, :, 1:] - t[0, :, :1]) / _UNIT for t in (call.query, call.key, call.value)
+            (t[0, :, 1:] - t[0, :, :1]) * ((self.scaling.factor - 1) / _UNIT)
+            for t in (call.query, call.key, call.value)
         )
         return torch.cat((query, key)), value
