@@ -217,3 +217,30 @@ def test_every_deliberate_fault_changes_one_place_that_exists() -> None:
         assert fault.old != fault.new
         compile(text.replace(fault.old, fault.new), fault.path, "exec")
         assert all((root / path).exists() for path in fault.tests)
+
+
+def test_the_gpu_benchmark_runs_and_predicts_beside_what_it_measures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    names = "ms_poe positional_hidden_states lpes siw pine moice".split()
+    command = ["gpu.py", "--device", "cpu", "--tiny", "--output", str(tmp_path / "gpu")]
+    monkeypatch.setattr("sys.argv", [*command, "--methods", *names])
+    runpy.run_path(str(FOLDER / "gpu.py"), run_name="__main__")
+    record = json.loads((tmp_path / "gpu.json").read_text())
+    assert [row["method"] for row in record["rows"]] == ["none", *names]
+    for row in record["rows"]:
+        assert row["prefill_ratio"] > 0
+        assert row["decode_ratio"] > 0
+        assert row["peak_predicted"] > 0.9
+    assert record["provenance"]["device"] == "cpu"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to measure")
+def test_the_gpu_benchmark_says_that_there_is_no_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    monkeypatch.setattr("sys.argv", ["gpu.py"])
+    runpy.run_path(str(FOLDER / "gpu.py"), run_name="__main__")
+    assert "Skipped: PyTorch finds no CUDA device" in capsys.readouterr().out
