@@ -191,21 +191,30 @@ def test_memory_grows_with_the_prompt_as_the_models_does(name: str, model: PreTr
     assert peaks[1] < 4.3 * peaks[0]
 
 
-def test_what_is_counted_is_what_a_run_allocates() -> None:
+#: PINE and RoToR run other code on a CPU than on a GPU.
+@pytest.mark.parametrize("name", ["none", *sorted(METHODS.keys() - {"pine", "rotor"})])
+@pytest.mark.one_in(4)
+def test_what_is_counted_is_what_a_run_allocates(name: str) -> None:
     """Predicted peaks against the CPU's allocator, in the same number format."""
+    method = METHODS[name][0] if name in METHODS else NoMethod()
     config = LlamaConfig(
-        hidden_size=256, intermediate_size=512, num_hidden_layers=3, num_attention_heads=4,
+        hidden_size=256, intermediate_size=512, num_hidden_layers=LAYERS, num_attention_heads=4,
         vocab_size=300,
     )  # fmt: skip
     prompt = prompt_of(600, 4)
     real = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    model_traits(real)  # the probe's own pass is not counted
     ids = torch.tensor([prompt.input_ids])
-    with torch.no_grad(), torch.profiler.profile(profile_memory=True) as profile:
+    with (
+        torch.no_grad(),
+        applied(real, method, [prompt]),
+        torch.profiler.profile(profile_memory=True) as profile,
+    ):
         real(ids, logits_to_keep=1)
     events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
     alive = peak = 0
     for event in sorted(events, key=lambda e: e.start_ns()):
         alive += event.nbytes()
         peak = max(peak, alive)
-    expected = count_method(without_numbers(config), NoMethod(), prompt).prefill.peak_bytes
-    assert expected == pytest.approx(peak, rel=0.15)
+    expected = count_method(without_numbers(config), method, prompt).prefill.peak_bytes
+    assert expected == pytest.approx(peak, rel=0.05)
