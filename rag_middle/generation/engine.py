@@ -8,11 +8,18 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, Literal
 
-from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
+from transformers import (
+    DynamicCache,
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedModel,
+    StoppingCriteriaList,
+)
 
 from rag_middle.attention import applied, in_eval_mode, input_device, turn
 from rag_middle.generation.effect import acts_on, method_name
 from rag_middle.generation.forward import cached_length, prefilled_cache
+from rag_middle.generation.growing_cache import with_room
 from rag_middle.generation.own_config import (
     end_tokens,
     explained,
@@ -37,6 +44,9 @@ from rag_middle.options import GenerationOptions
 from rag_middle.tokens import TokenizedBatch
 
 __all__ = ["GenerationRequest", "generate"]
+
+#: Generated tokens that the cache has room for from the start; it grows by half for more.
+_ROOM = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,12 +181,16 @@ def _generated_tokens(
 
     generate_tokens: Any = model.generate  # typed as a tensor: a module's attribute
     with in_eval_mode(model):
-        cache = None
+        cache, prefilled = None, 0
         if model.generation_config.cache_implementation is None:  # else transformers makes its own
             cache = prefilled_cache(
                 model, method, batch, documents=request.documents, beams=options.num_beams
             )
-        prefilled = cached_length(cache)
+            prefilled = cached_length(cache)
+            if options.num_beams == 1 and model._supports_default_dynamic_cache():
+                # Beams are reordered at every token, which copies the cache anyway.
+                cache = cache or DynamicCache(config=model.config.get_text_config(decoder=True))
+                cache = with_room(cache, width + min(options.max_new_tokens, _ROOM))
         with applied(model, method, batch.prompts, prefilled=prefilled) as running:
             try:
                 output = generate_tokens(

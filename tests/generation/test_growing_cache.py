@@ -1,0 +1,106 @@
+"""A cache with room holds what a growing one holds, and copies nothing at a generated token."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import DynamicCache, Gemma3TextConfig, LlamaConfig
+from transformers.cache_utils import DynamicLayer
+
+from rag_middle import ContextPrompt, RagMiddleModel
+from rag_middle.costs.counting import counted
+from rag_middle.generation import engine
+from rag_middle.generation.growing_cache import RoomyLayer, with_room
+from tests.tiny_models import build, tiny
+from tests.tokenizers import byte_level_bpe
+
+PROMPT = ContextPrompt("Read.", ["Paris is a town.", "A river."], "Where?")
+
+
+def _states(columns: int, seed: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    key, value = (torch.randn(2, 3, columns, size, generator=generator) for size in (4, 5))
+    return key, value
+
+
+def _caches(columns: int) -> tuple[DynamicCache, DynamicCache]:
+    grown, roomy = DynamicCache(), DynamicCache()
+    for cache in (grown, roomy):
+        cache.update(*_states(3, 0), 0)
+    return grown, with_room(roomy, columns)
+
+
+@pytest.mark.parametrize("columns", [4, 7, 100])
+def test_it_holds_what_a_growing_cache_holds(columns: int) -> None:
+    caches = _caches(columns)
+    changes = {
+        2: lambda cache: cache.crop(-2),
+        4: lambda cache: cache.reorder_cache(torch.tensor([1, 0])),
+        6: lambda cache: cache.batch_select_indices(torch.tensor([0])),
+        8: lambda cache: cache.batch_repeat_interleave(2),
+    }
+    for step in range(1, 11):
+        results = []
+        for cache in caches:
+            if step in changes:
+                changes[step](cache)
+            rows = cache.layers[0].keys.shape[0]
+            states = (x[:rows] for x in _states(1 + step % 2, step))
+            results.append(cache.update(*states, 0))
+        for grown, roomy in zip(*results, strict=True):
+            assert torch.equal(grown, roomy)
+        assert caches[0].get_seq_length() == caches[1].get_seq_length()
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    _, cache = _caches(100)
+    cache.update(*_states(1, 1), 0)
+    other = copy.deepcopy(cache)
+    before = cache.layers[0].keys.clone()
+    other.crop(-1)
+    keys, _ = other.update(*_states(1, 2), 0)
+    assert torch.equal(cache.layers[0].keys, before)
+    assert torch.equal(keys[:, :, -1:], _states(1, 2)[0])
+
+
+def test_a_token_moves_only_itself() -> None:
+    cache = with_room(DynamicCache(config=tiny(LlamaConfig, num_hidden_layers=1)), 600)
+    prompt, token = (torch.empty(1, 2, n, 16, device="meta") for n in (500, 1))
+    cache.update(prompt, prompt, 0)
+    with counted() as work:
+        cache.update(token, token, 0)
+    assert work.bytes == 2 * 2 * token.nbytes  # keys and values, read and written
+
+
+def test_after_reset_it_begins_anew() -> None:
+    _, cache = _caches(10)
+    cache.reset()
+    keys, _ = cache.update(*_states(2, 5), 0)
+    assert torch.equal(keys, _states(2, 5)[0])
+
+
+@pytest.mark.parametrize("kind", [LlamaConfig, Gemma3TextConfig])
+def test_generation_makes_room_where_layers_grow(
+    kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caches: list[DynamicCache] = []
+
+    def noted(cache: DynamicCache, columns: int) -> DynamicCache:
+        caches.append(with_room(cache, columns))
+        return cache
+
+    tokenizer = byte_level_bpe()
+    config = tiny(kind, vocab_size=len(tokenizer))
+    model = RagMiddleModel(build("room", config, "sdpa"), tokenizer, method="ms_poe")
+    roomy = model.generate(PROMPT, max_new_tokens=4).token_ids
+    monkeypatch.setattr(engine, "with_room", lambda cache, columns: cache)
+    assert model.generate(PROMPT, max_new_tokens=4).token_ids == roomy
+    monkeypatch.setattr(engine, "with_room", noted)
+    model.generate(PROMPT, max_new_tokens=4)
+    [cache] = caches
+    assert all(type(layer) is not DynamicLayer for layer in cache.layers)
+    assert kind is Gemma3TextConfig or isinstance(cache.layers[0], RoomyLayer)
+    assert cache.get_seq_length() > 4
