@@ -78,7 +78,7 @@ def open_journal(path: Path | None, identity: Mapping[str, Any]) -> Iterator[Jou
     if path is None:
         yield Journal()
         return
-    lock = FileLock(path.with_suffix(".lock"))
+    lock = FileLock(f"{path}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)

@@ -53,6 +53,18 @@ def test_a_search_killed_in_its_first_line_begins_anew(tmp_path: Path) -> None:
     assert len(path.read_bytes()) > 20
 
 
+def test_searches_side_by_side_do_not_share_a_lock(tmp_path: Path) -> None:
+    (tmp_path / "poetry.lock").write_text("locked")
+    with (
+        open_journal(tmp_path / "run.a", IDENTITY),
+        open_journal(tmp_path / "run.b", IDENTITY),
+        open_journal(tmp_path / "poetry.state", IDENTITY),
+    ):
+        assert (tmp_path / "poetry.lock").read_text() == "locked"
+    with open_journal(written(tmp_path / "own.lock"), IDENTITY) as journal:
+        assert len(journal) == 2
+
+
 def test_every_outcome_is_on_disk_at_once(tmp_path: Path) -> None:
     path = tmp_path / "s.state"
     with open_journal(path, IDENTITY) as journal:
