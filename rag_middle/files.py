@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rag_middle.errors import OutputWriteError
 
-__all__ = ["append", "reason", "remove_leftovers", "write_files"]
+__all__ = ["append", "expanded", "reason", "remove_leftovers", "write_files"]
 
 _LEFT_SECONDS = 3600  # a file that nobody finished writing in that time is left over
 
@@ -20,6 +20,14 @@ _LEFT_SECONDS = 3600  # a file that nobody finished writing in that time is left
 def reason(error: Exception) -> str:
     """Why a file cannot be had, in a few words; a ValueError where no file has such a name."""
     return getattr(error, "strerror", None) or str(error)
+
+
+def expanded(path: str | Path) -> Path:
+    """The path with the home directory for a leading ``~``, as the package takes paths to write."""
+    try:
+        return Path(os.path.expanduser(path))
+    except ValueError:  # a null byte after it: what opens the file says so
+        return Path(path)
 
 
 def write_files(folder: str | Path, contents: Mapping[str, bytes]) -> None:
@@ -30,7 +38,7 @@ def write_files(folder: str | Path, contents: Mapping[str, bytes]) -> None:
     Raises:
         OutputWriteError: the folder cannot be written to; files that are there are whole.
     """
-    path = Path(folder)
+    path = expanded(folder)
     unfinished = {path / f".{name}.{os.getpid()}": path / name for name in contents}
     try:
         path.mkdir(parents=True, exist_ok=True)

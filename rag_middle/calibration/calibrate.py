@@ -26,6 +26,7 @@ from rag_middle.calibration.workers import InProcess, Workers, torch_threads
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.evaluation.lengths import CheckedPrompt, check_lengths
 from rag_middle.evaluation.wrong_answers import AskedQuestion
+from rag_middle.files import expanded
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.methods import NoMethod
 from rag_middle.profiles import Profile, write_profile
@@ -158,7 +159,7 @@ def calibrate(
             "batch": max_batch_size,
             "template": template,
         }
-        with open_journal(None if state is None else Path(state), identity) as journal:
+        with open_journal(None if state is None else expanded(state), identity) as journal:
             how: dict[str, Any] = {"max_batch_size": max_batch_size, "template": template}
             if objective is not None:
                 team: Workers = InProcess(objective)

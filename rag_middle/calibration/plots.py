@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from rag_middle.errors import CalibrationConfigError, MissingExtraError
-from rag_middle.files import write_files
+from rag_middle.files import expanded, write_files
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,7 +66,7 @@ def plot_channels(
     for axis in axes[len(drawn) :]:
         axis.set_visible(False)
     if path is not None:
-        target, picture = Path(path), BytesIO()
+        target, picture = expanded(path), BytesIO()
         figure.savefig(picture, format=target.suffix.removeprefix(".") or None, dpi=150)
         write_files(target.parent, {target.name: picture.getvalue()})
     return figure

@@ -19,7 +19,7 @@ from rag_middle.evaluation.wrong_answers import (
     most_wrong,
     shown_documents,
 )
-from rag_middle.files import write_files
+from rag_middle.files import expanded, write_files
 from rag_middle.profiles import Profile
 
 __all__ = ["calibration_page", "held_out_questions", "write_calibration"]
@@ -45,7 +45,7 @@ def write_calibration(
         MissingExtraError: vl-convert is not installed.
         OutputWriteError: the file cannot be written.
     """
-    path = Path(path)
+    path = expanded(path)
     page = calibration_page(profile, wrong, command=command)
     write_files(path.parent, {path.name: page.encode()})
     return path

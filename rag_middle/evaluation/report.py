@@ -18,7 +18,7 @@ from rag_middle.evaluation.plots import image, plot_overview
 from rag_middle.evaluation.results import PositionCurves, Results, Summary
 from rag_middle.evaluation.shapes import SHAPES
 from rag_middle.evaluation.wrong_answers import wrong_answers
-from rag_middle.files import write_files
+from rag_middle.files import expanded, write_files
 
 __all__ = ["ReportFiles", "evaluation_page", "html_report", "write_evaluation", "write_report"]
 
@@ -51,7 +51,7 @@ def write_report(diagnosis: Diagnosis, folder: str | Path, *, command: str = "")
         OutputWriteError: the folder cannot be written to; an earlier report is as it was.
     """
     return _write(
-        Path(folder),
+        expanded(folder),
         "report",
         html_report(diagnosis, command=command),
         {**diagnosis.to_dict(), "repeat": command},
@@ -83,7 +83,7 @@ def write_evaluation(results: Results, folder: str | Path, *, command: str = "")
         "repeat": command,
     }
     page = evaluation_page(results, command=command)
-    return _write(Path(folder), "evaluation", page, data, curves, {})
+    return _write(expanded(folder), "evaluation", page, data, curves, {})
 
 
 def html_report(diagnosis: Diagnosis, *, command: str = "") -> str:

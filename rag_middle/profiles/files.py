@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from rag_middle.errors import ProfileFormatError, RegistrationError
-from rag_middle.files import write_files
+from rag_middle.files import expanded, write_files
 from rag_middle.plain_data import parse_json
 from rag_middle.profiles.profile import Profile
 
@@ -30,7 +30,7 @@ def read_profile(path: str | Path) -> Profile:
     Raises:
         ProfileFormatError: no such file, not JSON, or not a profile of this version.
     """
-    path = Path(os.path.expanduser(path))
+    path = expanded(path)
     if os.path.isdir(path):
         there = ", ".join(sorted(entry.name for entry in path.glob("*.json"))[:8])
         raise ProfileFormatError(
@@ -76,7 +76,7 @@ def write_profile(profile: Profile, path: str | Path) -> None:
     Raises:
         OutputWriteError: the folder cannot be written to; an existing profile is unchanged.
     """
-    path = Path(os.path.expanduser(path))
+    path = expanded(path)
     text = json.dumps(profile.to_dict(), indent=1, allow_nan=False) + "\n"
     write_files(path.parent, {path.name: text.encode()})
 

@@ -15,7 +15,7 @@ from safetensors.torch import save as serialised
 
 from rag_middle.attention.traits import ModelTraits
 from rag_middle.errors import MethodConfigError
-from rag_middle.files import write_files
+from rag_middle.files import expanded, write_files
 from rag_middle.methods.moice.kernels import ExpertGate
 from rag_middle.plain_data import parse_json
 
@@ -99,7 +99,7 @@ class ExpertRouters:
         Raises:
             MethodConfigError: the files are missing, damaged, or of another format version.
         """
-        path = Path(directory)
+        path = expanded(directory)
         try:
             content = parse_json((path / _CONFIG).read_text(encoding="utf-8"))
             if content["format_version"] != FORMAT_VERSION:

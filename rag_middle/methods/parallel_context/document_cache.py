@@ -24,7 +24,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from rag_middle.attention import in_eval_mode, input_device, turn
 from rag_middle.errors import UnsupportedGenerationError
-from rag_middle.files import reason, remove_leftovers
+from rag_middle.files import expanded, reason, remove_leftovers
 from rag_middle.fingerprint import fingerprint
 from rag_middle.methods.base import Method
 from rag_middle.methods.parallel_context.ape import APE
@@ -62,7 +62,7 @@ class DocumentCache:
     def __init__(self, *, max_bytes: int = 2**30, directory: str | Path | None = None) -> None:
         check_whole("max_bytes", max_bytes, least=0)
         self.max_bytes = max_bytes
-        self.directory = None if directory is None else Path(os.path.expanduser(directory))
+        self.directory = None if directory is None else expanded(directory)
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, DocumentStates] = OrderedDict()
         self._bytes = 0
