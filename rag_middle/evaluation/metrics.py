@@ -43,6 +43,11 @@ class Metric:
     tolerance: float = 0.01
     share: bool = True
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Least and largest value; log-likelihoods may exceed 0 by rounding."""
+        return (0.0, 1.0) if self.share else (-1e9, 1e-3)
+
     def shown(self, value: float) -> str:
         """A value with its unit: ``79.0 %``, ``−0.35 nats``."""
         text = f"{100 * value:.1f} %" if self.share else f"{value:.2f} nats"

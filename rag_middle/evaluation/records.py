@@ -7,7 +7,7 @@ and a line per answer. Only whole lines count: what a killed run left of its las
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from io import FileIO
@@ -17,7 +17,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from rag_middle.errors import EvaluationRecordsError
-from rag_middle.files import append, reason
+from rag_middle.evaluation.metrics import METRICS
+from rag_middle.files import append, expanded, reason
 from rag_middle.plain_data import parse_json
 
 __all__ = ["FORMAT", "Key", "Record", "Records", "open_records"]
@@ -126,7 +127,13 @@ class Records:
         except OSError as error:
             raise _cannot_write(str(self._file.name), error) from error
 
-    def _load(self, file: FileIO, header: Mapping[str, Any]) -> None:
+    def _load(
+        self,
+        file: FileIO,
+        header: Mapping[str, Any],
+        metrics: Sequence[str],
+        generated: bool | None,
+    ) -> None:
         """Take over what the file holds, or begin it with its header."""
         file.seek(0)
         content = file.read()
@@ -152,6 +159,7 @@ class Records:
                     self._methods[label] = method
                 else:
                     record = Record(**fields)
+                    _check_values(record, metrics, generated)
                     self._records[record.key] = record
             except EvaluationRecordsError:
                 raise
@@ -166,12 +174,20 @@ class Records:
 
 
 @contextmanager
-def open_records(path: str | Path | None, identity: Mapping[str, Any]) -> Iterator[Records]:
+def open_records(
+    path: str | Path | None,
+    identity: Mapping[str, Any],
+    *,
+    metrics: Sequence[str] = (),
+    generated: bool | None = None,
+) -> Iterator[Records]:
     """Records of a measurement, those of an earlier run included.
 
     Args:
         path: a file to continue or to make; None keeps records in memory.
         identity: what is measured, JSON-ready; the file's header must say the same.
+        metrics: names of the scores that every record of the file must have.
+        generated: whether records must hold answers (True) or none (False); None takes both.
 
     Raises:
         EvaluationRecordsError: the file is damaged before its last line, belongs to another
@@ -180,7 +196,7 @@ def open_records(path: str | Path | None, identity: Mapping[str, Any]) -> Iterat
     if path is None:
         yield Records()
         return
-    path = Path(path)
+    path = expanded(path)
     lock = FileLock(f"{path}.lock", timeout=0)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -199,7 +215,7 @@ def open_records(path: str | Path | None, identity: Mapping[str, Any]) -> Iterat
         with file:
             records = Records(file)
             header = {"kind": "header", "format": FORMAT, **json.loads(json.dumps(identity))}
-            records._load(file, header)
+            records._load(file, header, metrics, generated)
             yield records
     finally:
         lock.release()
@@ -214,6 +230,21 @@ def _cannot_write(path: str, error: Exception) -> EvaluationRecordsError:
         f"Records cannot be written to {path!r} ({reason(error)}). Free space, correct "
         "the permissions, or write to another file; then run it again to go on."
     )
+
+
+def _check_values(record: Record, metrics: Sequence[str], generated: bool | None) -> None:
+    """Raise `ValueError` unless a run could have made the record."""
+    for name in metrics:
+        if name not in record.scores:
+            raise ValueError(f"it has no score {name!r}")
+    for name, score in record.scores.items():
+        low, high = METRICS[name].bounds if name in METRICS else (-1e9, 1e9)
+        if not low <= score <= high:  # NaN is in no range
+            raise ValueError(f"{name} is {score!r:.24}, which is not from {low:g} to {high:g}")
+    if generated is not None and generated is (record.answer is None):
+        raise ValueError(f"it has {'no' if generated else 'an'} answer")
+    if not 0 <= record.prompt_tokens < 2**63:
+        raise ValueError(f"its prompt has {record.prompt_tokens!r:.24} tokens")
 
 
 def _check_header(header: dict[str, Any], expected: Mapping[str, Any], path: Any) -> None:

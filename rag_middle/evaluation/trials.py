@@ -110,7 +110,13 @@ def run(
         "measurement": measurement.identity(),
         "model": model_identity(model),
     }
-    with open_records(records, identity) as answers:
+    kept = open_records(
+        records,
+        identity,
+        metrics=measurement.metric_names(task),
+        generated=measurement.scoring == "generation",
+    )
+    with kept as answers:
         for entry in labelled:
             answers.declare(entry.label, repr(entry.method))
         missing = [trial for trial in trials if trial.key not in answers]

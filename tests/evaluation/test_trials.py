@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from rag_middle.errors import (
     UnknownNameError,
 )
 from rag_middle.evaluation import InventedDocuments, Measurement, position, run, task_for_file
+from rag_middle.files import expanded, write_files
 from rag_middle.generation import RagMiddleModel
 from tests.evaluation.fake_models import fake_reader
 
@@ -276,3 +279,45 @@ def test_the_time_of_the_rest_is_told_once_after_a_batch_of_each_method(
 def test_a_position_outside_the_prompt_is_refused(model: RagMiddleModel) -> None:
     with pytest.raises(EvaluationConfigError, match="positions 0 to 3"):
         run(model, TASK, [], Measurement(limit=1, positions=(0, 4)))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"scores": {}}, "it has no score"),
+        ({"scores": {"best_subspan_em": 1.0}}, "it has no score"),
+        ({"score": 1e308}, "is 1e+308, which is not from 0 to 1"),
+        ({"score": 10**400}, "which is not from 0 to 1"),
+        ({"score": float("nan")}, "is nan, which is not from 0 to 1"),
+        ({"score": -5}, "is -5, which is not from 0 to 1"),
+        ({"answer": None}, "it has no answer"),
+        ({"prompt_tokens": -(10**30)}, "its prompt has -1"),
+    ],
+)
+def test_records_that_no_run_could_have_made_are_refused(
+    model: RagMiddleModel, tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    path = tmp_path / "records.jsonl"
+    fake = fake_reader(model, TASK, u_shape)
+    run(fake, TASK, [], Measurement(limit=2, positions=2), records=path)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    record = json.loads(lines[-1])
+    if "score" in change:
+        change = {"scores": dict.fromkeys(record["scores"], change["score"])}
+    lines[-1] = json.dumps({**record, **change})
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with pytest.raises(EvaluationRecordsError, match=rf"Line {len(lines)} of .*{re.escape(words)}"):
+        run(fake, TASK, [], Measurement(limit=2, positions=2), records=path)
+
+
+def test_files_may_be_in_the_home_directory(
+    model: RagMiddleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    fake = fake_reader(model, TASK, u_shape)
+    how = Measurement(limit=2, positions=2)
+    run(fake, TASK, [], how, records="~/records.jsonl")
+    assert (tmp_path / "records.jsonl").is_file()
+    write_files("~/report", {"a.txt": b"a"})
+    assert (tmp_path / "report" / "a.txt").is_file()
+    assert expanded("~\x00") == Path("~\x00")  # no file has such a name, as whoever opens it says
