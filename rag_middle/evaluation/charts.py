@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from rag_middle.errors import MissingExtraError
-from rag_middle.evaluation.plots import COLOURS
+from rag_middle.evaluation.plots import COLOURS, printable
 from rag_middle.evaluation.results import PositionCurves
 from rag_middle.evaluation.statistics import Estimate
 
@@ -111,7 +111,7 @@ def position_chart(curves: PositionCurves) -> Chart:
     """A line per method over the gold document's position, with intervals."""
     return line_chart(
         f"{curves.metric.title} by the position of the gold document",
-        {curve.label: curve.estimates for curve in curves.curves},
+        {_value(curve.label): curve.estimates for curve in curves.curves},
         curves.positions,
         share=curves.metric.share,
         unit=curves.metric.title,
@@ -191,9 +191,10 @@ def line_chart(
 
 def gap_chart(curves: PositionCurves) -> Chart:
     """A bar per method for the gap between best and worst position, with its interval."""
-    share = curves.metric.share
+    share, labels = curves.metric.share, [_value(label) for label in curves.labels]
     rows = [
-        {"method": curve.label, **_values(curve.gap, share, signed=True)} for curve in curves.curves
+        {"method": _value(curve.label), **_values(curve.gap, share, signed=True)}
+        for curve in curves.curves
     ]
     unit = "points" if share else "nats"
     x = {
@@ -204,7 +205,7 @@ def gap_chart(curves: PositionCurves) -> Chart:
     y = {
         "field": "method",
         "type": "nominal",
-        "sort": list(curves.labels),
+        "sort": labels,
         "title": None,
         "axis": {"labelLimit": 150},
     }
@@ -218,7 +219,7 @@ def gap_chart(curves: PositionCurves) -> Chart:
                 "mark": {"type": "bar", "height": 16, "opacity": 0.5},
                 "encoding": {
                     "x": {"field": "value", **x},
-                    "color": {**_colours(list(curves.labels)), "legend": None},
+                    "color": {**_colours(labels), "legend": None},
                     "tooltip": tooltip,
                 },
             },
@@ -242,7 +243,7 @@ def cost_chart(curves: PositionCurves, answer_time_ratios: Mapping[str, float]) 
     share = curves.metric.share
     rows = [
         {
-            "method": curve.label,
+            "method": _value(curve.label),
             "time": answer_time_ratios[curve.label],
             "took": f"×{answer_time_ratios[curve.label]:.2f}",
             **_values(curve.worst, share),
@@ -352,6 +353,15 @@ def _colours(labels: Sequence[str]) -> dict[str, Any]:
         "scale": {"domain": list(labels), "range": colours},
         "legend": {"columns": 1 if long else 3},
     }
+
+
+def _value(label: str) -> str:
+    """A label as a value that Vega takes, and shows alike.
+
+    Values become keys of JavaScript objects, which have some: ``constructor``. None ends in a
+    space. Control characters and Unicode's line ends make vl-convert fail, or end the process.
+    """
+    return printable(label) + " "
 
 
 def _vertical(share: bool, unit: str) -> dict[str, Any]:

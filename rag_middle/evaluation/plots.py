@@ -27,6 +27,7 @@ __all__ = [
     "plot_gaps",
     "plot_overview",
     "plot_position_curves",
+    "printable",
 ]
 
 # Okabe and Ito's colours, which the colour-blind can tell apart; the unmodified model is black.
@@ -106,7 +107,7 @@ def draw_curves(
             [position + (index - middle) * offset for position in curves.positions],
             [scale * estimate.value for estimate in curve.estimates],
             yerr=_errors(curve.estimates, scale),
-            label=labels[index] if labels else curve.label,
+            label=_literal(labels[index] if labels else curve.label),
             markersize=4.5,
             linewidth=1.6,
             elinewidth=0.9,
@@ -134,7 +135,10 @@ def plot_gaps(curves: PositionCurves, *, axes: Any = None) -> Figure:
         axes.errorbar(gap, index, xerr=errors, color=_GREY, linewidth=1.1, capsize=3)
     axes.axvline(0, color=_GREY, linewidth=0.9)
     axes.grid(axis="x", color=_GRID, linewidth=0.6)
-    names = [label.replace("_", "_\n", 1) if len(label) > 14 else label for label in curves.labels]
+    names = [
+        label.replace("_", "_\n", 1) if len(label) > 14 else label
+        for label in map(_literal, curves.labels)
+    ]
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.set_xlabel(f"Best position minus worst, {'points' if curves.metric.share else 'nats'}")
@@ -166,7 +170,7 @@ def plot_cost(
                 markersize=6,
                 linewidth=1,
                 linestyle="none",
-                label=curve.label,
+                label=_literal(curve.label),
                 **_style(index),
             )
     axes.grid(color=_GRID, linewidth=0.6)
@@ -232,6 +236,11 @@ def legend_columns(labels: Sequence[str], most: int) -> int:
     return 1
 
 
+def printable(label: str) -> str:
+    """A label with spaces for characters that nothing shows and no drawing library takes."""
+    return "".join(character if character.isprintable() else " " for character in label)
+
+
 def image(figure: Figure, kind: str, dpi: int = 150) -> bytes:
     """The figure as ``png`` or ``svg``; the same results give the same bytes."""
     target = io.BytesIO()
@@ -243,6 +252,11 @@ def image(figure: Figure, kind: str, dpi: int = 150) -> bytes:
 def data_uri(figure: Figure) -> str:
     """An SVG image of its own for a page, so that the ids inside it meet no others."""
     return "data:image/svg+xml;base64," + base64.b64encode(image(figure, "svg")).decode("ascii")
+
+
+def _literal(label: str) -> str:
+    """A label as it is: between two ``$`` is mathematics, and ``_`` first leaves the legend out."""
+    return (" " if label.startswith("_") else "") + printable(label).replace("$", r"\$")
 
 
 def _style(index: int) -> dict[str, str]:

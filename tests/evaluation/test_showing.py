@@ -22,7 +22,7 @@ from rag_middle.evaluation import (
     run,
     write_evaluation,
 )
-from rag_middle.evaluation.plots import legend_columns
+from rag_middle.evaluation.plots import image, legend_columns, plot_overview
 from rag_middle.evaluation.report import html_report
 from rag_middle.evaluation.terminal import show_diagnosis
 from rag_middle.evaluation.trials import model_identity
@@ -103,8 +103,8 @@ def test_a_report_is_one_file_with_charts_that_answer_to_the_pointer(diagnosis: 
     _library, drawing = source.scripts
     specs = json.loads(drawing.partition("const specs = ")[2].partition(";\n")[0])
     curves = specs[0]["data"]["values"]
-    assert {row["method"] for row in curves} == {"none", *METHODS}
-    by_position = [row["value"] for row in curves if row["method"] == "none"]
+    assert {row["method"].strip() for row in curves} == {"none", *METHODS}
+    by_position = [row["value"] for row in curves if row["method"].strip() == "none"]
     assert by_position == [100 * e.value for e in diagnosis.curves["none"].estimates]
     assert curves[0]["shown"] == diagnosis.curves["none"].estimates[0].text(share=True)
     # Where no script runs, the same charts are there as pictures.
@@ -148,6 +148,24 @@ def test_a_run_becomes_a_report_too(model: RagMiddleModel, tmp_path: Path) -> No
     assert "Wrong answers" in text
     assert "hold for all 2 methods together" in text
     assert json.loads(files.json.read_text(encoding="utf-8"))["repeat"] == "again"
+
+
+LABELS = ("a $x_1$ b", "$\\frac", "_hidden", "constructor", "__proto__", "a\u2028b", "a\x00b", " ")
+
+
+def test_labels_are_shown_as_they_are(diagnosis: Diagnosis) -> None:
+    like = diagnosis.curves["pine"]
+    more = [replace(like, label=label) for label in LABELS]
+    curves = replace(diagnosis.curves, curves=(*diagnosis.curves.curves, *more))
+    page = html_report(replace(diagnosis, curves=curves))
+    pictures = page.partition("<script>")[0]
+    assert all(label in pictures for label in ("a $x_1$ b", "_hidden", "constructor", "__proto__"))
+    figure = plot_overview(curves, dict.fromkeys(curves.labels, 1.0))
+    assert image(figure, "png")
+    shown = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert len(shown) == len(curves.labels)
+    drawn = image(figure, "svg").decode()
+    assert "<!-- a $x_1$ b -->" in drawn
 
 
 def test_without_the_library_of_charts_there_is_a_typed_error(
