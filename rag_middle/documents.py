@@ -236,6 +236,10 @@ class MarkedText:
         """Whether the text holds marked documents."""
         return bool(self._documents)
 
+    def documents(self) -> list[str]:
+        """The texts of the marked documents, in order."""
+        return [self._inside(part) for part in self._documents]
+
     def plain(self, start: int = 0, end: int | None = None) -> str:
         """The text from `start` to `end`, in characters, with its documents as plain text."""
         end = len(self.text) if end is None else end

@@ -47,7 +47,9 @@ class Conversation:
         A turn ends where the model speaks. Documents of several messages are put together where the
         first one stands: each is there once for every message that holds it, so a document that a
         user sends again is one more and takes no other's place. Documents of earlier turns become
-        plain text, and so do those in a string of the model: nobody retrieved what it said.
+        plain text, and so do those in a string of the model: nobody retrieved what it said. An
+        answered message that holds only documents of the system messages is such an earlier one,
+        whatever other documents there are: frameworks fill in history as if it were a template.
 
         A content is a string or `MarkedText`, with marked documents or without, or a
         `ContextPrompt`.
@@ -107,9 +109,24 @@ def _with_documents(roles: Sequence[str], contents: Sequence[Content]) -> list[i
         if (isinstance(content, ContextPrompt) and content.documents)
         or (isinstance(content, MarkedText) and role not in MODEL_ROLES and content.has_documents())
     ]
-    turns = {index: bisect(ends, index) for index in holding if index >= start}
+    in_system = {text for index in holding if index < start for text in _texts(contents[index])}
+    turns = {
+        index: bisect(ends, index)
+        for index in holding
+        if index >= start
+        and not (ends and index < ends[-1] and in_system.issuperset(_texts(contents[index])))
+    }
     last = max(turns.values(), default=None)
-    return [index for index in holding if index < start or turns[index] == last]
+    return [
+        index for index in holding if index < start or (index in turns and turns[index] == last)
+    ]
+
+
+def _texts(content: Content) -> list[str]:
+    """The documents of a content, as a model reads them."""
+    if isinstance(content, ContextPrompt):
+        return [document.render() for document in content.documents]
+    return [] if content is None else content.documents()
 
 
 def _prompt_at(roles: Sequence[str], contents: Sequence[Content], at: int) -> ContextPrompt:

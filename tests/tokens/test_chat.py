@@ -154,6 +154,23 @@ class TestWhichDocuments:
         tokenized = encode(tokenizer, [system("Rules."), *history, again, user(MARKED), *later])
         assert documents_shown(tokenizer, tokenized) == [together[2], *together[:2]]
 
+    def test_history_that_repeats_the_documents_of_the_system_message_adds_none(self) -> None:
+        """LlamaIndex's chat engines fill in history as they do their template."""
+        tokenizer = byte_level_bpe(chat_template=CHATML)
+        rules = system(f"Rules. {MARKED}")
+        repeated = [user(f"{MARKED} and {MARKED}"), assistant("So.")]
+        tokenized = encode(tokenizer, [rules, *repeated, user("And?")])
+        assert documents_shown(tokenizer, tokenized) == ["one\n", "two\n"]
+        assert "user\nRead:\none\ntwo\n" in tokenizer.decode(tokenized.suffix_ids)
+        # In the turn that is asked now, it is a document that a user sends again.
+        tokenized = encode(tokenizer, [rules, *repeated, user(mark("one"))])
+        again = ["one\n\n", "two\n\n", "one\n\n"]
+        assert documents_shown(tokenizer, tokenized) == again
+        # One that the system message does not hold is no repetition.
+        other = [user(f"{mark('one')}{mark('three')}"), assistant("So."), *repeated]
+        tokenized = encode(tokenizer, [rules, *other, user("And?")])
+        assert len(documents_shown(tokenizer, tokenized)) == 4
+
     def test_scores_outlive_a_document_without_one(self) -> None:
         tokenizer = byte_level_bpe(chat_template=CHATML)
         scored = [Document(text, metadata={"score": n}) for n, text in enumerate("ab", start=2)]
