@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from rag_middle.errors import MissingExtraError
+from rag_middle.errors import EvaluationConfigError, MissingExtraError
 from rag_middle.evaluation.plots import COLOURS, printable
 from rag_middle.evaluation.results import PositionCurves
 from rag_middle.evaluation.statistics import Estimate
@@ -76,7 +76,13 @@ class Chart:
         """Without interaction, for where no script runs."""
         spec = copy.deepcopy(dict(self.spec))
         spec["width"] = _STATIC_WIDTH
-        return str(require_library().vegalite_to_svg(spec, vl_version=_VEGA_LITE))
+        try:
+            return str(require_library().vegalite_to_svg(spec, vl_version=_VEGA_LITE))
+        except ValueError as error:
+            raise EvaluationConfigError(
+                f"The chart {self.title!r} cannot be drawn ({str(error).strip()[:200]}). Give the "
+                "methods labels of plain letters; records and earlier reports are as they were."
+            ) from error
 
 
 @cache

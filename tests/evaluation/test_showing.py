@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from rag_middle.errors import MissingExtraError
+from rag_middle.errors import EvaluationConfigError, MissingExtraError
 from rag_middle.evaluation import (
     Diagnosis,
     InventedDocuments,
@@ -22,6 +22,7 @@ from rag_middle.evaluation import (
     run,
     write_evaluation,
 )
+from rag_middle.evaluation.charts import Chart
 from rag_middle.evaluation.plots import image, legend_columns, plot_overview
 from rag_middle.evaluation.report import html_report
 from rag_middle.evaluation.terminal import show_diagnosis
@@ -166,6 +167,11 @@ def test_labels_are_shown_as_they_are(diagnosis: Diagnosis) -> None:
     assert len(shown) == len(curves.labels)
     drawn = image(figure, "svg").decode()
     assert "<!-- a $x_1$ b -->" in drawn
+
+
+def test_a_chart_that_cannot_be_drawn_is_named() -> None:
+    with pytest.raises(EvaluationConfigError, match="The chart 'Gap' cannot be drawn"):
+        _ = Chart("Gap", {"mark": "none of them"}).svg
 
 
 def test_without_the_library_of_charts_there_is_a_typed_error(
