@@ -153,7 +153,8 @@ class _PineAttention(LayerHandler):
         def make() -> RotaryAngles:
             cos, sin = rotary.at(torch.arange(reach, device=rotary.x.device)[None])
             cos, sin = pair_tables(cos, sin, self._traits.table_format)
-            return RotaryAngles(*(x[0].float().contiguous() for x in (cos, sin)), style)
+            cos, sin = (x[0].float().contiguous() for x in (cos, sin))
+            return RotaryAngles(cos, sin, style)
 
         key = ("pine angles", id(rotary.module), rotary.extra, style, reach)
         return self._layer.request.shared(key, make)
