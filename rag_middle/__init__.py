@@ -50,7 +50,7 @@ from rag_middle.lazy import names_on_first_use
 if TYPE_CHECKING:
     from rag_middle.attention import applied
     from rag_middle.documents import ContextPrompt, Document, escape, mark, parse
-    from rag_middle.generation import DocumentCache, Generation, RagMiddleModel
+    from rag_middle.generation import DocumentCache, Generation, RagMiddleModel, install
     from rag_middle.methods import Method
 
 __version__ = "0.1.0.dev0"
@@ -99,6 +99,7 @@ __all__ = [
     "WorkerError",
     "applied",
     "escape",
+    "install",
     "mark",
     "parse",
 ]
@@ -108,7 +109,7 @@ __getattr__, __dir__ = names_on_first_use(
     {
         "attention": ("applied",),
         "documents": ("ContextPrompt", "Document", "escape", "mark", "parse"),
-        "generation": ("DocumentCache", "Generation", "RagMiddleModel"),
+        "generation": ("DocumentCache", "Generation", "RagMiddleModel", "install"),
         "methods": ("Method",),
     },
 )

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from rag_middle.attention.change import Layer
 from rag_middle.attention.core import LayerCore
+from rag_middle.attention.installed import is_installed
 from rag_middle.attention.plan import AttentionPlan
 from rag_middle.attention.probe import attention_modules, config_views, probe, rotary_modules
 from rag_middle.attention.request import Request
@@ -182,6 +183,11 @@ def _install(
     stack: ExitStack,
 ) -> None:
     modules = modules_by_layer(model, traits)
+    if any(map(is_installed, modules.values())):
+        raise MethodConfigError(
+            "This model has a method installed (rag_middle.install), and no other acts on it: undo "
+            "that, or pass method='none'."
+        )
     if any(handler_of(module) is not None for module in modules.values()):
         raise MethodConfigError(
             "This model already runs under a method in this thread. Compose methods with "

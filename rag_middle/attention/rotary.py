@@ -264,6 +264,16 @@ class RotaryCall:
                 self._make_together(wanted)
         return self._scaled[scale]
 
+    def rotated(self, scale: float, base_factor: float) -> Any:
+        """Tables at ``position_ids / scale`` with another base, made once per forward pass."""
+        if base_factor == 1:
+            return self.scaled(scale)
+        key = ("rotated", scale, base_factor)
+        if key not in self._rebased:
+            positions = self.position_ids.float() / scale
+            self._rebased[key] = self.at(positions, base_factor=base_factor)
+        return self._rebased[key]
+
     def named(self, name: Hashable, positions: Callable[[], Tensor]) -> Any:
         """Tables at ``positions()`` `[b, n]`, made once per forward pass for all who say `name`."""
         if name not in self._scaled:

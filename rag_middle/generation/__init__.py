@@ -8,6 +8,7 @@
 
 from rag_middle.generation.effect import method_name
 from rag_middle.generation.identity import model_facts
+from rag_middle.generation.installation import Installation, install
 from rag_middle.generation.model import RagMiddleModel
 from rag_middle.generation.prompts import MethodLike, Prompt
 from rag_middle.generation.results import (
@@ -45,6 +46,7 @@ __all__ = [
     "GenerationKwargs",
     "GenerationOptions",
     "GenerationStream",
+    "Installation",
     "MethodLike",
     "MissingDocumentsWarning",
     "ProfileWarning",
@@ -55,6 +57,7 @@ __all__ = [
     "Timings",
     "UnreadMarkersWarning",
     "Usage",
+    "install",
     "method_name",
     "model_facts",
 ]

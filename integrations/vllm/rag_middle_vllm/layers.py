@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from rag_middle.attention import LayerTraits, ModelTraits, Rotation
 from rag_middle.errors import MethodConfigError, PatchIneffectiveError, UnsupportedArchitectureError
 from rag_middle.methods import Method, layer_rotations
+from rag_middle.ops.rope import RotaryStyle
 from rag_middle_vllm.tables import NotRotatableError, prove_rotated, rotated_copy
 
 __all__ = ["rotate_layers"]
@@ -165,7 +166,7 @@ class _Model:
         return any("rotary" in name and value is None for name, value in attributes.items())
 
     def traits(self) -> ModelTraits:
-        """The model, as far as methods that only rotate need to know it.
+        """The model, as far as methods that only rotate need to know it; the rest is made up.
 
         Layers of other pipeline stages are taken to rotate: their own ranks see to them.
         """
@@ -187,7 +188,7 @@ class _Model:
                     head_size=self.config.get_head_size(),
                     layer_type=None,
                     uses_rope=rotates,
-                    rotary=None,
+                    rotary=RotaryStyle(pairing="half", pairs=self.config.get_head_size() // 2),
                     table_format="halves",
                     norms_after_rope=(),
                     affine_projections=False,

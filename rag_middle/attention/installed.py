@@ -1,0 +1,107 @@
+"""Rotations that stay on a model: for whatever runs it, in any thread, until they are taken back.
+
+A request's plan belongs to its block and thread (`rag_middle.attention.patch`). Rotary tables that
+no prompt decides need neither: hooks give every call of a layer its tables.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from rag_middle.attention.change import Rotation
+from rag_middle.attention.probe import rotary_modules
+from rag_middle.attention.rotary import RotaryTables, on_device
+from rag_middle.attention.seam import handler_of, keyword_arguments
+from rag_middle.attention.traits import LayerTraits, ModelTraits
+from rag_middle.errors import MethodConfigError
+
+__all__ = ["InstalledRotations", "is_installed"]
+
+
+class InstalledRotations:
+    """Rotations of layers, in force from now on.
+
+    Args:
+        model: that the modules belong to; nobody else may run or change it meanwhile.
+        traits: of it.
+        modules: its attention modules, by layer.
+        rotations: by layer.
+
+    Raises:
+        MethodConfigError: the model has such rotations already.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        traits: ModelTraits,
+        modules: Mapping[int, nn.Module],
+        rotations: Mapping[int, Rotation],
+    ) -> None:
+        self._tables = _TablesOfThread()
+        self._handles: list[RemovableHandle] = []
+        self._modules: list[nn.Module] = []
+        if any(map(is_installed, modules.values())):
+            raise MethodConfigError(
+                "This model has a method installed. Undo that first: a layer rotates in one way."
+            )
+        for rotary in rotary_modules(model):
+            hook = rotary.register_forward_hook(self._record, with_kwargs=True)
+            self._handles.append(hook)
+        for index, rotation in rotations.items():
+            module = modules[index]
+            before = _Before(self._tables, traits.layers[index], rotation)
+            self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+            self._modules.append(module)
+            _installed[module] = self
+
+    def _record(self, *call: Any) -> None:
+        self._tables.calls.record(*call)
+
+    def remove(self) -> None:
+        """Take everything back; again does nothing."""
+        while self._handles:
+            self._handles.pop().remove()
+        while self._modules:
+            _installed.pop(self._modules.pop(), None)
+
+
+class _TablesOfThread(threading.local):
+    """The rotary calls of the forward pass under way: another thread may run another pass."""
+
+    def __init__(self) -> None:
+        self.calls = RotaryTables()
+
+
+class _Before:
+    """Forward pre-hook of an attention module: other rotary tables."""
+
+    def __init__(self, tables: _TablesOfThread, layer: LayerTraits, rotation: Rotation) -> None:
+        self._tables = tables
+        self._layer_type = layer.layer_type
+        self._rotation = rotation
+
+    def __call__(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        call = self._tables.calls.of(self._layer_type)
+        if call is None or handler_of(module) is not None:  # the probe sets tables of its own
+            return None
+        arguments = keyword_arguments(module, args, kwargs)
+        tables = call.rotated(self._rotation.scale, self._rotation.base_factor)
+        arguments["position_embeddings"] = on_device(tables, arguments["hidden_states"].device)
+        return (), arguments
+
+
+_installed: WeakKeyDictionary[nn.Module, InstalledRotations] = WeakKeyDictionary()
+
+
+def is_installed(module: nn.Module) -> bool:
+    """Whether an attention module has a rotation that stays."""
+    return module in _installed

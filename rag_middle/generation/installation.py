@@ -1,0 +1,105 @@
+"""A method installed for good, for whatever runs the model without this package."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rag_middle.attention import (
+    Rotation,
+    in_eval_mode,
+    input_device,
+    model_lock,
+    model_traits,
+    modules_by_layer,
+    vocabulary_size,
+)
+from rag_middle.attention.installed import InstalledRotations
+from rag_middle.errors import PatchIneffectiveError
+from rag_middle.generation.prompts import MethodLike
+from rag_middle.methods import layer_rotations, resolve_method
+
+__all__ = ["Installation", "install"]
+
+_PROBE_TOKENS = 64
+
+
+class Installation:
+    """A method on a model, until `undo`; as a context manager, until the end of its block."""
+
+    def __init__(self, rotations: InstalledRotations) -> None:
+        self._rotations = rotations
+
+    def undo(self) -> None:
+        """Make the model what it was; again does nothing."""
+        self._rotations.remove()
+
+    def __enter__(self) -> Installation:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.undo()
+
+
+def install(model: PreTrainedModel, method: MethodLike) -> Installation:
+    """Make a model run under a method wherever it is used: `pipeline`, `transformers serve`,
+    `generate_batch`, assisted decoding, in any thread.
+
+    For methods that are nothing but rotary tables, the same for every prompt: LPES, position
+    interpolation, Attention Buckets with a single base. The others look at each prompt and need
+    `RagMiddleModel`. While a method is installed, `RagMiddleModel` on the same model refuses others
+    that change attention.
+
+    Args:
+        model: a Hugging Face causal language model, not compiled.
+        method: a name with a profile or preset (``"lpes:reader"``, ``"profile:PATH"``), or a method
+            object.
+
+    Returns:
+        Undoes it.
+
+    Raises:
+        MethodConfigError: the method is more than rotary tables, does not fit the model, or another
+            one is installed.
+        ProfileMismatchError: its parameters were calibrated for a model of another shape.
+        UnsupportedArchitectureError: the model cannot take it.
+        PatchIneffectiveError: the model's logits are what they were.
+    """
+    chosen = resolve_method(method)
+    traits = model_traits(model)
+    rotations = {
+        index: rotation
+        for index, rotation in layer_rotations(chosen, traits).items()
+        if rotation != Rotation()
+    }
+    with model_lock(model):
+        modules = modules_by_layer(model, traits)
+        before = _logits(model)
+        installation = Installation(InstalledRotations(model, traits, modules, rotations))
+        try:
+            if rotations and torch.equal(before, _logits(model)):
+                raise PatchIneffectiveError(
+                    f"{chosen!r} leaves the logits of this {traits.model_type} model exactly as "
+                    "they are: this version of transformers goes around its hooks. Run "
+                    "`rag-middle verify` to check the installation."
+                )
+        except BaseException:
+            installation.undo()
+            raise
+    return installation
+
+
+@torch.no_grad()
+def _logits(model: PreTrainedModel) -> Tensor:
+    tokens = torch.arange(_PROBE_TOKENS, device=input_device(model)) % vocabulary_size(model)
+    with in_eval_mode(model):
+        logits: Tensor = model(input_ids=tokens[None], use_cache=False).logits
+    return logits
