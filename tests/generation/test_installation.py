@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GenerationConfig, PreTrainedModel, pipeline
+from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel, pipeline
 
 import rag_middle
 from rag_middle import RagMiddleModel, applied
@@ -97,16 +97,18 @@ def test_generation_with_a_cache_equals_that_of_a_request() -> None:
     assert torch.equal(assisted, expected)
 
 
+@pytest.mark.filterwarnings("ignore")  # of transformers' own thread
 def test_continuous_batching_equals_generation() -> None:
     """The real `generate_batch`, which runs the model in a thread of its own."""
     model = FAMILIES["llama"].build("sdpa")
     prompts = [IDS[0, :length].tolist() for length in (40, 25, 33)]
-    config = GenerationConfig(
-        max_new_tokens=8, do_sample=False, pad_token_id=0, eos_token_id=-1, use_cuda_graph=False
-    )
+    config = GenerationConfig(max_new_tokens=8, do_sample=False, pad_token_id=0, eos_token_id=-1)
+    small = ContinuousBatchingConfig(page_size=16, num_blocks=64, max_batch_tokens=64)
 
     def answers() -> list[list[int]]:
-        outputs = model.generate_batch(prompts, generation_config=config, warmup=False)
+        outputs = model.generate_batch(
+            prompts, generation_config=config, continuous_batching_config=small, warmup=False
+        )
         by_prompt = {tuple(out.prompt_ids): out.generated_tokens for out in outputs.values()}
         return [by_prompt[tuple(prompt)] for prompt in prompts]
 
@@ -192,7 +194,7 @@ def test_models_without_rotary_positions_are_refused() -> None:
 
 def test_a_compiled_model_is_refused() -> None:
     model = FAMILIES["llama"].build("sdpa")
-    model.compile()
+    model.compile(backend="eager")
     with pytest.raises(UnsupportedArchitectureError, match="compiled"):
         rag_middle.install(model, PositionInterpolation(scale=2))
 
