@@ -179,7 +179,7 @@ def _generated_tokens(
     if method.combines:
         processors = [Combined(method, branches, options.num_beams, processors)]
 
-    generate_tokens: Any = model.generate  # typed as a tensor: a module's attribute
+    untyped: Any = model  # its methods are typed as tensors: a module's attributes
     with in_eval_mode(model):
         cache, prefilled = None, 0
         if model.generation_config.cache_implementation is None:  # else transformers makes its own
@@ -187,13 +187,13 @@ def _generated_tokens(
                 model, method, batch, documents=request.documents, beams=options.num_beams
             )
             prefilled = cached_length(cache)
-            if options.num_beams == 1 and model._supports_default_dynamic_cache():
+            if options.num_beams == 1 and untyped._supports_default_dynamic_cache():
                 # Beams are reordered at every token, which copies the cache anyway.
                 cache = cache or DynamicCache(config=model.config.get_text_config(decoder=True))
                 cache = with_room(cache, width + min(options.max_new_tokens, _ROOM))
         with applied(model, method, batch.prompts, prefilled=prefilled) as running:
             try:
-                output = generate_tokens(
+                output = untyped.generate(
                     input_ids=ids,
                     attention_mask=mask,
                     generation_config=request_config(model, options, width, pad, ends),

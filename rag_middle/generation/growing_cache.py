@@ -28,15 +28,15 @@ class RoomyLayer(DynamicLayer):
     """
 
     def __init__(self, columns: int, layer: DynamicLayer | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._columns = columns
         self._rooms: dict[str, tuple[Tensor, Tensor]] = {}  # each with the view of what is held
-        if layer is not None and layer.is_initialized:
+        if layer is not None and layer.keys is not None and layer.values is not None:
             self.lazy_initialization(layer.keys, layer.values)
             self.keys, self.values = layer.keys, layer.values
 
     def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+        self, key_states: Tensor, value_states: Any, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Add keys `[b, g, n, d]` and values `[b, g, n, dv]`; returns all there are."""
         if not self.is_initialized:
@@ -45,14 +45,14 @@ class RoomyLayer(DynamicLayer):
         self.values = self._extended("values", self.values, value_states)
         return self.keys, self.values
 
-    def _extended(self, name: str, present: Tensor, new: Tensor) -> Tensor:
-        start = present.shape[-2] if present.numel() else 0
+    def _extended(self, name: str, present: Tensor | None, new: Tensor) -> Tensor:
+        start = present.shape[-2] if present is not None and present.numel() else 0
         stop = start + new.shape[-2]
         room, view = self._rooms.get(name, (None, None))
         if room is None or view is not present or room.shape[-2] < stop:
             columns = self._columns if self._columns >= stop else stop + stop // 2
             room = new.new_empty(*new.shape[:-2], columns, new.shape[-1])
-            if start:
+            if present is not None and start:
                 room[..., :start, :] = present
         room[..., start:stop, :] = new
         view = room[..., :stop, :]
