@@ -255,7 +255,7 @@ def _check_outside(loaded: _Model, replaced: set[int]) -> None:
 
 def _check_shared_keys(loaded: _Model, rotations: Mapping[int, Rotation]) -> None:
     """Refuse queries that would meet keys of another layer, rotated on another scale."""
-    names = {
+    names: dict[Any, int] = {
         attention.layer_name: layer.index
         for layer in loaded.layers.values()
         for attention in layer.attentions

@@ -58,7 +58,7 @@ def hook() -> None:
     BaseModelLoader.__init_subclass__ = classmethod(_hook_loader)
 
 
-def _hook_loader(loader: type[Any], **_: object) -> None:
+def _hook_loader(loader: type[Any], /, **_: object) -> None:
     load_model = vars(loader).get("load_model")
     if load_model is not None and not getattr(load_model, "of_rag_middle", False):
         loader.load_model = _changing_layers(load_model)

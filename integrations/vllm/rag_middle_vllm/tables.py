@@ -135,7 +135,8 @@ def prove_rotated(module: nn.Module, changed: nn.Module) -> None:
     last = min(len(table), len(theirs)) - 1
     size: int = module.head_size  # type: ignore[assignment]
     generator = torch.Generator().manual_seed(0)
-    states = torch.randn(2, size, generator=generator).to(table.device, module.dtype)
+    dtype: torch.dtype = module.dtype  # type: ignore[assignment]
+    states = torch.randn(2, size, generator=generator).to(table.device, dtype)
     positions = torch.tensor([0, last], device=table.device)
     before, after = (
         torch.stack([*rotary(positions, states.clone(), states.clone())])
