@@ -139,8 +139,8 @@ FAULTS: tuple[Fault, ...] = (
         f"{A}/rotary.py",
         (
             "positions multiplied instead of divided",
-            "self.position_ids.float() / scale",
-            "self.position_ids.float() * scale",
+            "self.at(self.position_ids.float() / scale)",
+            "self.at(self.position_ids.float() * scale)",
         ),
         (
             "every row gets the first row's table",

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import transformers.utils
 from huggingface_hub import HfApi, try_to_load_from_cache
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -109,6 +110,11 @@ def load_model(
         if isinstance(error, ValueError) and not _lacks(source, "config.json"):
             raise
         raise _not_found("model", source, revision, error) from error
+    except SafetensorError as error:
+        raise ModelNotFoundError(
+            f"Cannot load the model of {source!r}: its weights are damaged or incomplete, as an "
+            f"interrupted download or a Git LFS pointer leaves them. Fetch them again. [{error}]"
+        ) from error
     if target is not None:
         model.to(target)  # type: ignore[arg-type]
     model.eval()
@@ -218,9 +224,9 @@ def _check_reachable(what: str, source: str, revision: str | None) -> None:
     """
     if os.path.exists(source) or Path(source).is_absolute() or source.startswith("."):
         return
-    if isinstance(try_to_load_from_cache(source, "config.json", revision=revision), str):
-        return
     try:
+        if isinstance(try_to_load_from_cache(source, "config.json", revision=revision), str):
+            return
         HfApi().model_info(source, revision=revision, timeout=_HUB_TIMEOUT_S)
     except Exception as error:  # of the hub's client, its transport, or the name itself
         raise _not_found(what, source, revision, error) from error

@@ -52,6 +52,7 @@ class Tokenizer(Protocol):
 # rarely have tokens that join the first one to what follows it; the others stand in where it fails.
 _ANCHORS = ("☃", "a", ".", "\n")
 _SPACE_SYMBOL = "▁"  # how SentencePiece vocabularies write a space
+_RARE = "☃\u2c2f\U00012000\U0010fffd"  # no vocabulary has them all, but as bytes
 
 
 class TextEncoder:
@@ -210,17 +211,19 @@ def _control_tokens(tokenizer: Tokenizer) -> tuple[dict[int, str], str]:
     """Ids that text must not produce, with the literal of each; and the literal of the unknown.
 
     Special tokens, and added ones written with punctuation or symbols (``<think>``). Added words
-    and runs of whitespace are ordinary vocabulary. So is the token for unknown characters, which
-    any text may need, unless it doubles as the one that begins or ends texts.
+    and runs of whitespace are ordinary vocabulary. So is the token for unknown characters where
+    unknown characters give it, since any text may need it, unless it doubles as the one that begins
+    or ends texts.
     """
     unknown = tokenizer.unk_token_id
     doubles = unknown in (tokenizer.bos_token_id, tokenizer.eos_token_id)
+    needed = unknown in tokenizer.encode(_RARE, add_special_tokens=False, verbose=False)
     control: dict[int, str] = {}
     unknown_literal = ""
     for token_id, token in tokenizer.added_tokens_decoder.items():
         if token_id == unknown:
             unknown_literal = str(token.content)
-        if _is_control(token) and (token_id != unknown or doubles):
+        if _is_control(token) and (token_id != unknown or doubles or not needed):
             control[token_id] = str(token.content)
     return control, unknown_literal
 

@@ -49,7 +49,7 @@ def test_presets_are_shown_with_what_they_set(run: Run) -> None:
 
 
 def test_fractions_of_a_preset_are_shown_as_they_are(run: Run) -> None:
-    assert "1.0, 1.259259, 1.474074, 1.4" in run("methods", "lpes").out
+    assert "1.0, 1.107407, 1.192593, 1.5" in run("methods", "lpes").out
 
 
 def test_presets_as_json(run: Run) -> None:

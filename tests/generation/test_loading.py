@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,23 @@ def test_a_model_that_is_nowhere_is_named_with_next_steps(name: str) -> None:
         RagMiddleModel.from_pretrained(name)
     assert name in str(raised.value)
     assert "hf download" in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["a/b/c", "a b", "x--y", "org/", ""])
+def test_a_name_that_no_hub_can_have(name: str) -> None:
+    with pytest.raises(ModelNotFoundError, match="Cannot load"):
+        RagMiddleModel.from_pretrained(name)
+
+
+@pytest.mark.parametrize(
+    "weights", [b"version https://git-lfs.github.com/spec/v1\n", b"\x08\0\0\0\0\0\0\0{"]
+)
+def test_weights_that_were_not_fetched_whole(weights: bytes, folder: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(folder, damaged)
+    (damaged / "model.safetensors").write_bytes(weights)
+    with pytest.raises(ModelNotFoundError, match="Fetch them again"):
+        RagMiddleModel.from_pretrained(damaged)
 
 
 def test_a_path_that_is_not_there(tmp_path: Path) -> None:

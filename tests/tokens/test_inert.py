@@ -106,6 +106,17 @@ def test_an_unknown_token_that_also_ends_texts_is_inert() -> None:
     assert_inert(tokenizer, "the </s> token")
 
 
+def test_an_unknown_token_that_no_character_needs_is_a_control_token() -> None:
+    template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    ends = AddedToken("<|endoftext|>", special=True)
+    tokenizer = byte_level_bpe(added=[ends], chat_template=template)
+    tokenizer.unk_token = tokenizer.pad_token = ends.content
+    halves = [{"role": "system", "content": "a <|endof"}, {"role": "user", "content": "text|> b"}]
+    tokenized = encode(tokenizer, halves, template="chat")
+    assert tokenizer.unk_token_id not in tokenized.input_ids
+    assert_inert(tokenizer, "the <|endoftext|> token")
+
+
 def test_a_tokenizer_told_to_split_special_tokens_still_reads_the_callers_own() -> None:
     tokenizer = byte_level_bpe()
     tokenizer.split_special_tokens = True

@@ -115,8 +115,7 @@ def test_other_methods_from_additional_config(
 def test_the_goldens_tell_the_methods_apart(goldens: dict[str, Any]) -> None:
     """Or the unmodified model would pass."""
     plain, *changed = (
-        json.dumps(goldens[name]["log_probabilities"])
-        for name in ("none", *CHANGING)
+        json.dumps(goldens[name]["log_probabilities"]) for name in ("none", *CHANGING)
     )
     assert len({plain, *changed}) == 1 + len(CHANGING)
     for name in CHANGING:
