@@ -46,7 +46,7 @@ def main(path: Path) -> None:
     for name, option in METHODS.items():
         method = resolve_method(option["method"], option.get("options"))
         answers = [
-            model.generate(prompt, method=method, max_new_tokens=NEW_TOKENS).text
+            model.generate(prompt, method=method, max_new_tokens=NEW_TOKENS).text.strip()
             for prompt in prompts
         ]
         log_probabilities = [_log_probabilities(model, method, prompt) for prompt in tokenized]
