@@ -57,9 +57,9 @@ print(model.generate(reader_prompt(pages, "How much does Ryeport Cranmoor cost?"
 
 ## Scores
 
-Exact match of title and value together, in per cent, generated greedily, on names of the split
-`{split}`, by the position of the document that answers; the same questions at every position. All
-documents of a prompt state the asked kind of fact, so that picking one of `D` at random scores 100/D.
+Exact match of title and value together, in per cent, greedy decoding, on names of the split
+`{split}`, by the position of the gold document, from 0; the same questions at every position. All documents
+of a prompt state the asked kind of fact, so that picking one of `D` at random scores 100/D.
 Repeat with `python -m training.evaluate_reader rag_middle/reader/model -n N`
 (with `--namesakes 1` for the tables with a namesake).
 
@@ -74,8 +74,8 @@ last word would be right in 50 % of these cases.
 `rag-middle demo` measures something else, so its figures differ: names of the split `demo`, the pages
 that retrieval finds for a question, and whether the value is stated, title or not.
 
-Prompts of more than about {longest} tokens, or 12 documents, are longer than any in training: what
-happens to the positions there was not planted.
+Prompts of more than about {longest} tokens, or 12 documents, are longer than any in training: the
+position bias there is a side effect, not trained in.
 """
 
 
@@ -117,7 +117,7 @@ def _tables(scores: list[dict[str, Any]]) -> list[str]:
         ]
         named = f", {namesakes} of them named like the one that answers" if namesakes else ""
         positions = list(rows[0]["by_position"])
-        head = ["method", "mean", *(str(int(position) + 1) for position in positions)]
+        head = ["method", "mean", *map(str, positions)]
         lines = [
             f"**{documents} documents**{named}, {rows[0]['n']} questions (at random: {100 / documents:.1f})",
             "",

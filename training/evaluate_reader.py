@@ -102,7 +102,7 @@ def main() -> None:
                 for position in positions_of(documents, arguments.most_positions)
             }
             mean = sum(by_position.values()) / len(by_position)
-            shown = " ".join(f"{p + 1}:{100 * a:.1f}" for p, a in by_position.items())
+            shown = " ".join(f"{p}:{100 * a:.1f}" for p, a in by_position.items())
             print(f"{documents} documents, {method}: mean {100 * mean:.1f}  {shown}", flush=True)
             records.append(
                 {

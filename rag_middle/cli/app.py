@@ -61,7 +61,8 @@ class _Group(TyperGroup):
             if "--json" in given:
                 print_json({"error": {"type": "UsageError", "message": message}})
             else:
-                tell("Error", "bold red", f"{message.rstrip('.')}. See --help.")
+                ended = message if message.endswith((".", "?")) else f"{message}."
+                tell("Error", "bold red", f"{ended} See --help.")
             sys.exit(USAGE_ERROR)
 
 
