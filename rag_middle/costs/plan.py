@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from transformers import PretrainedConfig
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
 
 from rag_middle.costs.counting import Work
 from rag_middle.costs.gpus import Gpu
@@ -99,7 +100,7 @@ def plan_costs(
         raise
     except Exception as error:  # whatever a model's own code does on the way
         raise _unplanned(model_type, error) from error
-    matrices = sum(p.numel() for n, p in model.named_parameters() if ".layers." in n and p.ndim > 1)
+    matrices = _quantized_parameters(model)
     parameters = sum(p.numel() for p in model.parameters())
     weights = {
         name: int(matrices * size + (parameters - matrices) * 2)
@@ -132,6 +133,14 @@ def plan_costs(
         documents=documents,
         costs=tuple(costs),
     )
+
+
+def _quantized_parameters(model: PreTrainedModel) -> int:
+    """How many numbers quantisation stores in fewer bits: matrices but embeddings and the head."""
+    head = model.get_output_embeddings()
+    kept = (head, *(module for module in model.modules() if isinstance(module, nn.Embedding)))
+    whole = {id(weight) for module in kept if module for weight in module.parameters()}
+    return sum(w.numel() for w in model.parameters() if w.ndim > 1 and id(w) not in whole)
 
 
 def _unplanned(model_type: str, error: Exception) -> UnsupportedArchitectureError:

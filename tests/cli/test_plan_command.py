@@ -46,6 +46,18 @@ def test_a_model_of_seven_billion_fits_24_gigabytes(run: Run, tmp_path: Path) ->
     assert none["token_seconds"] > 15e9 / 1008e9
 
 
+def test_models_that_name_their_layers_otherwise_are_quantised_too(
+    run: Run, tmp_path: Path
+) -> None:
+    gpt2 = {"model_type": "gpt2", "n_embd": 1600, "n_layer": 48, "n_head": 25, "n_positions": 2048}
+    (tmp_path / "config.json").write_text(json.dumps(gpt2))
+    planned = run("plan", "--model", tmp_path, "--method", "none", "--tokens", 1000, "--json").json
+    weights = planned["weight_bytes"]
+    assert (
+        weights["4-bit"] < 0.4 * weights["bfloat16"] < weights["int8"] < 0.6 * weights["bfloat16"]
+    )
+
+
 def test_code_of_a_model_does_not_run(run: Run, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     code = {"AutoConfig": "configuration_own.OwnConfig"}
