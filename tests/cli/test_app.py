@@ -65,6 +65,10 @@ def test_wrong_usage_is_told_on_standard_error(run: Run) -> None:
     assert "--jsn" in shown.err
 
 
+def test_a_suggestion_ends_with_its_own_mark(run: Run) -> None:
+    assert "Did you mean 'ask'? See --help." in " ".join(run("askk").err.split())
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
