@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -23,75 +25,82 @@ COMMANDS = (
     "verify",
 )
 SCRIPT = """
-import json, sys
+import contextlib, io, json, sys
 from rag_middle.cli import main
-sys.argv = ["rag-middle", *sys.argv[2:]]
-try:
-    main()
-except SystemExit as ended:
-    heavy = json.loads(sys.orig_argv[-len(sys.argv)])
+heavy, calls = json.loads(sys.argv[1]), json.loads(sys.argv[2])
+for call in calls:
+    sys.argv = ["rag-middle", *call]
+    status, shown = None, io.StringIO()
+    with contextlib.redirect_stderr(shown), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            main()
+        except SystemExit as ended:
+            status = ended.code or 0
     imported = [name for name in heavy if name in sys.modules]
-    print(json.dumps({"status": ended.code or 0, "imported": imported}), file=sys.stderr)
+    print(json.dumps([status, imported, shown.getvalue()]))
 """
 
 
-def _run(*arguments: object) -> tuple[int, list[str], str]:
-    """Exit status, heavy modules imported on the way, and standard error."""
-    command = [sys.executable, "-c", SCRIPT, json.dumps(HEAVY), *map(str, arguments)]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    *messages, last = shown.stderr.splitlines()
-    facts = json.loads(last)
-    return facts["status"], facts["imported"], "\n".join(messages)
+class Outcome(NamedTuple):
+    """What one call of the command line came to."""
+
+    status: int
+    imported: list[str]
+    messages: str
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def _run(*calls: Sequence[object]) -> list[Outcome]:
+    """Outcomes of calls, one after the other in one process; what one imports stays imported."""
+    words = [[str(word) for word in call] for call in calls]
+    command = [sys.executable, "-c", SCRIPT, json.dumps(HEAVY), json.dumps(words)]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    return [Outcome(*json.loads(line)) for line in shown.stdout.splitlines()]
+
+
+def test_what_only_prints_imports_no_deep_learning_library() -> None:
+    calls = [
         ("--help",),
         ("--version",),
         *((command, "--help") for command in COMMANDS),
         ("methods",),
         ("methods", "--json"),
         ("methods", "positional_hidden_states"),
-    ],
-    ids=" ".join,
-)
-def test_what_only_prints_imports_no_deep_learning_library(arguments: tuple[str, ...]) -> None:
-    assert _run(*arguments)[:2] == (0, [])
+    ]
+    outcomes = {
+        " ".join(call): outcome[:2] for call, outcome in zip(calls, _run(*calls), strict=True)
+    }
+    assert outcomes == dict.fromkeys(outcomes, (0, []))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("genrate",), "Did you mean 'generate'?"),
-        (("methods", "mspoe"), "Did you mean 'ms_poe'?"),
-        (("generate", "-m", "x", "-p", "FILE", "--method", "pinee"), "Did you mean 'pine'?"),
-        (("generate", "-m", "x", "-p", "FILE", "--method", "lpes"), "needs factors"),
-        (("generate", "-m", "x", "-p", "FILE", "--method", "siw", "-o", "a=1"), "no option 'a'"),
-        (("generate", "-m", "x", "-p", "MISSING"), "MISSING"),
-        (("ask", "Why?", "--docs", "FOLDER", "--method", "pinee"), "Did you mean 'pine'?"),
-        (("ask", "Why?", "--docs", "MISSING"), "MISSING"),
-        (("ask", "Why?"), "--docs PATH"),
-        (("chat", "--docs", "FOLDER", "--method", "lpes"), "needs factors"),
-        (("index", "MISSING"), "MISSING"),
-        (("diagnose", "--methods", "pine,mspoe", "--out", "OUT"), "Did you mean 'ms_poe'?"),
-        (("diagnose", "--data", "MISSING", "--out", "OUT"), "MISSING"),
-        (("calibrate", "--method", "lpez", "--out", "OUT"), "lpez"),
-        (("verify", "--method", "pinee"), "Did you mean 'pine'?"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_what_is_refused_before_a_model_is_needed_is_refused_at_once(
-    arguments: tuple[str, ...], message: str, tmp_path: Path
-) -> None:
+#: Calls that are refused before a model is needed, and a part of what is said.
+REFUSED = [
+    (("genrate",), "Did you mean 'generate'?"),
+    (("methods", "mspoe"), "Did you mean 'ms_poe'?"),
+    (("generate", "-m", "x", "-p", "FILE", "--method", "pinee"), "Did you mean 'pine'?"),
+    (("generate", "-m", "x", "-p", "FILE", "--method", "lpes"), "needs factors"),
+    (("generate", "-m", "x", "-p", "FILE", "--method", "siw", "-o", "a=1"), "no option 'a'"),
+    (("generate", "-m", "x", "-p", "MISSING"), "MISSING"),
+    (("ask", "Why?", "--docs", "FOLDER", "--method", "pinee"), "Did you mean 'pine'?"),
+    (("ask", "Why?", "--docs", "MISSING"), "MISSING"),
+    (("ask", "Why?"), "--docs PATH"),
+    (("chat", "--docs", "FOLDER", "--method", "lpes"), "needs factors"),
+    (("index", "MISSING"), "MISSING"),
+    (("diagnose", "--methods", "pine,mspoe", "--out", "OUT"), "Did you mean 'ms_poe'?"),
+    (("diagnose", "--data", "MISSING", "--out", "OUT"), "MISSING"),
+    (("calibrate", "--method", "lpez", "--out", "OUT"), "lpez"),
+    (("verify", "--method", "pinee"), "Did you mean 'pine'?"),
+]
+
+
+def test_what_is_refused_before_a_model_is_needed_is_refused_at_once(tmp_path: Path) -> None:
     paths = {name: tmp_path / name for name in ("FILE", "FOLDER", "MISSING", "OUT")}
     paths["FILE"].write_text("Read [[rm:doc]]this[[/rm:doc]].", encoding="utf-8")
     paths["FOLDER"].mkdir()
     (paths["FOLDER"] / "note.txt").write_text("Ice floats.", encoding="utf-8")
-    status, imported, shown = _run(*(paths.get(word, word) for word in arguments))
-    assert status == 2
-    assert message in shown
-    assert imported == []
+    outcomes = _run(*([paths.get(word, word) for word in call] for call, _ in REFUSED))
+    for (call, message), outcome in zip(REFUSED, outcomes, strict=True):
+        assert outcome[:2] == (2, []), (call, outcome)
+        assert message in outcome.messages
 
 
 @pytest.mark.slow  # indexes with the real embedder first
@@ -101,14 +110,14 @@ def test_an_unchanged_folder_is_found_to_be_so_without_its_embedder(tmp_path: Pa
     docs, index = tmp_path / "docs", tmp_path / "index"
     docs.mkdir()
     (docs / "note.txt").write_text("Ice floats on water.", encoding="utf-8")
-    _run("index", docs, "--out", index)
-    status, imported, _ = _run("index", docs, "--out", index)
+    _run(("index", docs, "--out", index))
+    [(status, imported, _)] = _run(("index", docs, "--out", index))
     assert status == 0
     assert not {"torch", "transformers", "sentence_transformers"} & set(imported)
-    _run("index", docs, "--out", index, "--chunk-size", "50")
+    _run(("index", docs, "--out", index, "--chunk-size", "50"))
     for chunk_size, embedded in ((50, False), (60, True), (None, True), (None, False)):
         chosen = () if chunk_size is None else ("--chunk-size", chunk_size)
-        status, imported, shown = _run("index", docs, "--out", index, *chosen)
+        [(status, imported, shown)] = _run(("index", docs, "--out", index, *chosen))
         assert status == 0, shown
         assert ("sentence_transformers" in imported) == embedded
 
