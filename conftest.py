@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +19,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if cases[test] % marker.args[0]:
                 item.add_marker(pytest.mark.slow)
             cases[test] += 1
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_event_loop_of_the_main_thread() -> None:
+    """Synchronous calls of LlamaIndex run their coroutines with `asyncio.run`, which cleans up.
+
+    Otherwise its `asyncio_run` calls `asyncio.get_event_loop`, and the first such call of a process
+    makes a loop that nobody closes: a ResourceWarning in whatever test collects it. Code blocks and
+    examples call it too, so this stands here and not with LlamaIndex's own tests.
+    """
+    asyncio.set_event_loop(None)
 
 
 @pytest.fixture(autouse=True)

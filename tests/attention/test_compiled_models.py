@@ -82,12 +82,13 @@ def test_a_model_compiled_after_it_was_checked_is_refused() -> None:
         model.generate(PROMPT, max_new_tokens=1)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
 @pytest.mark.parametrize(
     "method",
     [
-        PositionInterpolation(scale=1.5),
         LPES(factors=(1.2, 1.6)),
+        PositionInterpolation(scale=1.5),
         PositionalHiddenStates(channels=(3,), factor=-1.0),
     ],
     ids=lambda method: method.name,

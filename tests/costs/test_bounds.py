@@ -93,6 +93,7 @@ def plain(model: PreTrainedModel) -> MethodWork:
     return count_method(model, NoMethod(), prompt_of(TOKENS, 20))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", METHODS)
 def test_half_precision_stays_half_and_nothing_waits(
     name: str, model: PreTrainedModel, plain: MethodWork
@@ -133,6 +134,7 @@ def test_a_further_layer_costs_a_token_few_operations(
     assert added[1] - added[0] == operations
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", {**ACTIVE, **AROUND})
 def test_no_layer_and_no_token_waits_for_the_device(name: str) -> None:
     """Of a padded batch: nothing is read back, and no copy from the host is made per layer."""
@@ -181,6 +183,7 @@ def test_without_triton_pine_launches_more(model: PreTrainedModel, plain: Method
     assert 20 < (work.decode.launches - plain.decode.launches) / LAYERS <= 41
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", METHODS)
 def test_memory_grows_with_the_prompt_as_the_models_does(name: str, model: PreTrainedModel) -> None:
     method, _, _ = METHODS[name]

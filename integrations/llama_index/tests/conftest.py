@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -67,16 +66,6 @@ def _offline() -> Iterator[None]:
     yield
     torch.set_num_threads(threads)
     patch.undo()
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _no_event_loop_of_the_main_thread() -> None:
-    """Synchronous calls of LlamaIndex run their coroutines with `asyncio.run`, which cleans up.
-
-    Otherwise its `asyncio_run` calls `asyncio.get_event_loop`, and the first such call of a process
-    makes a loop that nobody closes: a ResourceWarning in whatever test collects it.
-    """
-    asyncio.set_event_loop(None)
 
 
 @pytest.fixture(autouse=True)
