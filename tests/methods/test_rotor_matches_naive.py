@@ -6,14 +6,17 @@ from itertools import permutations
 
 import pytest
 import torch
+from transformers import MistralConfig, MistralForCausalLM
 
 from rag_middle.errors import IncompatibleMethodsError, MethodConfigError, PromptError
 from rag_middle.generation import RagMiddleModel
+from rag_middle.generation.forward import next_token_logits
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import SIW, Compose, RoToR
+from rag_middle.methods.rotor.kernels import circle_distances
 from rag_middle.tokens import TokenizedPrompt
 from tests.conftest import FamilyModel
-from tests.contract.cases import Prompt
+from tests.contract.cases import VOCABULARY, Prompt
 from tests.contract.running import distance
 from tests.methods.against_naive import WAYS, assert_equal_to_naive
 from tests.reference.rotor import NaiveRotor
@@ -37,6 +40,33 @@ def test_equals_the_naive_twin(model: str, implementation: str, family_model: Fa
         PROMPTS,
         documents=lambda prompt: prompt.layout.documents,
     )
+
+
+def test_keys_stand_behind_a_query_as_on_the_circle_that_ends_with_its_document() -> None:
+    prefix, documents = 3, [(0, 2), (2, 7), (7, 8), (8, 12)]
+    total = documents[-1][1]
+    for index, (start, end) in enumerate(documents):
+        turned = [*documents[index + 1 :], *documents[: index + 1]]
+        circle = [*range(-prefix, 0), *(token for span in turned for token in range(*span))]
+        place = {key: number for number, key in enumerate(circle)}
+        distances = circle_distances(prefix, total, start, end, torch.device("cpu"))
+        assert distances.tolist() == [
+            [place[query] - place[key] for key in range(-prefix, total)]
+            for query in range(start, end)
+        ]
+
+
+def test_a_window_wider_than_the_prompt_changes_nothing() -> None:
+    settings = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    settings |= {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": VOCABULARY}
+    outputs = []
+    for window in (None, 1000):  # with a window documents are read one by one
+        torch.manual_seed(0)
+        model = MistralForCausalLM(MistralConfig(**settings, sliding_window=window)).eval()
+        prompts = [prompt.tokens for prompt in PROMPTS]
+        outputs.append([next_token_logits(model, p, RoToR(order="given")) for p in prompts])
+    for whole, windowed in zip(*outputs, strict=True):
+        torch.testing.assert_close(windowed, whole, atol=1e-5, rtol=0)
 
 
 def tokens(*documents: tuple[int, ...], scores: tuple[float, ...] | None = None) -> TokenizedPrompt:

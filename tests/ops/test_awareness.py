@@ -77,3 +77,17 @@ def test_heads_take_ratios(assign: str, expected: list[int]) -> None:
 def test_equally_aware_heads_keep_their_order() -> None:
     awareness = torch.tensor([[0.5, 0.7, 0.5, 0.7]])
     assert assigned_ratios(awareness, 4, "rank").tolist() == [[2, 0, 3, 1]]
+
+
+def test_a_query_in_float32_is_not_rounded() -> None:
+    generator = torch.Generator().manual_seed(3)
+    query = torch.randn(1, 8, 64, generator=generator)
+    key = torch.randn(1, 1, 4096, 64, generator=generator)
+
+    def awareness(query: Tensor) -> Tensor:
+        attention = (query.double()[:, :, None] @ key.double().mT / 8).softmax(-1)[:, :, 0]
+        return (attention >= 1 / 4096).double().mean(-1).float()
+
+    assert not torch.equal(awareness(query), awareness(query.bfloat16()))  # it would show
+    measured = position_awareness(query, key, scale=1 / 8, threshold=1.0)
+    assert torch.equal(measured, awareness(query))
