@@ -542,7 +542,7 @@ def first_failure(copy: Path, tests: Iterable[str], *, long: bool) -> str | None
     """The test that fails first in a copy; None where all pass."""
     chosen = ("--all-pairs",) if long else ("-m", "not slow")
     # What is loaded already brings plugins of pytest along.
-    quiet = ("-x", "-q", "--tb=no", "-W", "ignore::pytest.PytestAssertRewriteWarning")
+    quiet = ("-x", "-v", "--tb=no", "-W", "ignore::pytest.PytestAssertRewriteWarning")
     arguments = (*quiet, "-p", "no:cacheprovider", "-p", "no:xdist", *chosen, *tests)
     shown = copy / "shown.txt"
     run = _FORKS.Process(target=_run_tests, args=(copy, arguments, shown))
@@ -551,10 +551,12 @@ def first_failure(copy: Path, tests: Iterable[str], *, long: bool) -> str | None
     if run.exitcode == 0:
         return None
     lines = shown.read_text(encoding="utf-8", errors="replace").splitlines()
-    failed = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
-    if not failed:
-        raise RuntimeError("pytest did not run:\n" + "\n".join(lines[-20:]))
-    return failed[0].split(" ", 1)[1].split(" - ")[0]
+    if failed := [line for line in lines if line.startswith(("FAILED ", "ERROR "))]:
+        return failed[0].split(" ", 1)[1].split(" - ")[0]
+    # A crash, or a time limit that had to end the process: the test that ran says nothing more.
+    if running := [line for line in lines if line.startswith("tests/") and "::" in line]:
+        return running[-1].split(" ", 1)[0]
+    raise RuntimeError("pytest did not run:\n" + "\n".join(lines[-20:]))
 
 
 #: Processes that have the large libraries loaded already, and nothing of this repository.
