@@ -7,11 +7,11 @@ the package because errors and warnings are such messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["Argument", "WordedException", "counted"]
+__all__ = ["Argument", "WordedException", "counted", "percent", "points"]
 
 _NO_VALUE: Final = object
 
@@ -66,3 +66,16 @@ class WordedException(Exception):  # noqa: N818 - of warnings too
 def counted(number: int, noun: str) -> str:
     """``1 document``, ``2 documents``: for nouns that take an s."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """A share in per cent: ``79 %``."""
+    return f"{100 * share:.{digits}f} %".replace("-", "−")
+
+
+def points(difference: Mapping[str, float]) -> str:
+    """A difference of shares with its 95 % interval, from ``value``, ``low`` and ``high``."""
+    value, low, high = (
+        f"{100 * difference[name]:+.1f}".replace("-", "−") for name in ("value", "low", "high")
+    )
+    return f"{value} points (95 % interval {low} to {high})"

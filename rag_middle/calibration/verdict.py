@@ -14,6 +14,7 @@ from rag_middle.calibration.objective import Outcome
 from rag_middle.calibration.searches import SearchResult
 from rag_middle.methods import Method, NoMethod
 from rag_middle.profiles import ModelFacts, Profile
+from rag_middle.wording import points
 
 __all__ = ["HeldOutCheck", "check_held_out", "make_profile"]
 
@@ -38,7 +39,7 @@ class HeldOutCheck:
     def verdict(self) -> str:
         """One sentence."""
         gain = self.scores["gain_of_worst_place"]
-        numbers = f"{gain['value']:+.1%} (95 % interval {gain['low']:+.1%} to {gain['high']:+.1%})"
+        numbers = points(gain)
         if self.improves:
             return f"Held-out accuracy at the worst position improves: {numbers}."
         if gain["high"] < 0:

@@ -241,13 +241,13 @@ def show_answer(answer: Answer) -> None:
 def show_sources(sources: Iterable[Source]) -> None:
     """Each source on standard output, under a line that names what stands there.
 
-    A line says where the source is: its position in the prompt, where the method put it, from 1;
+    A line says where the source is: its 0-based position in the prompt, where the method put it;
     score, file and lines or page, title and heading. A second one shows how its text begins.
     """
     for at, source in enumerate(sources):
         if at == 0:
             print_text(f"{'position':>8}  {'score':>6}  source\n")
-        position = "-" if source.position is None else str(source.position + 1)
+        position = "-" if source.position is None else str(source.position)
         score = "" if source.score is None else f"{source.score:.3f}"
         headings = dict.fromkeys(filter(None, (source.title, source.heading)))
         # One line each: a line end in a title would write the row of a source that is none.

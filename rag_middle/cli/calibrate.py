@@ -38,7 +38,7 @@ from rag_middle.cli.options import (
     with_flags,
 )
 from rag_middle.errors import EvaluationDataError, MissingExtraError
-from rag_middle.wording import Argument, counted
+from rag_middle.wording import Argument, counted, percent, points
 
 if TYPE_CHECKING:
     from rag_middle.calibration import Calibration, Estimate, Example, Workers
@@ -395,12 +395,11 @@ def _show(found: Calibration, profile: Path, files: Sequence[Path]) -> None:
     if scores["held_out"]:
         table = Table("gold position", "before", "after", "gain", title="held-out accuracy")
         for row in scores["held_out"]["places"]:
-            gain = row["gain"]
             table.add_row(
                 str(row["place"]),
-                f"{row['before']['value']:.1%}",
-                f"{row['after']['value']:.1%}",
-                f"{gain['value']:+.1%} ({gain['low']:+.1%} to {gain['high']:+.1%})",
+                percent(row["before"]["value"], 1),
+                percent(row["after"]["value"], 1),
+                points(row["gain"]),
             )
         out.print(table)
     settings = ", ".join(f"{name}={value}" for name, value in found.profile.options.items())

@@ -6,6 +6,7 @@ from rag_middle.demo.demonstration import Demonstration
 from rag_middle.evaluation import Estimate, PositionCurve, Verdict
 from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.methods.resolve import title_of
+from rag_middle.wording import percent
 
 __all__ = ["findings", "how_measured", "in_percent", "in_print"]
 
@@ -62,7 +63,7 @@ def in_print(label: str) -> str:
 
 def in_percent(share: float) -> str:
     """A share in per cent: ``81 %``; with a decimal below ten."""
-    return f"{100 * share:.1f} %" if 0 < share < 0.0995 else f"{100 * share:.0f} %"
+    return percent(share, 1 if 0 < share < 0.0995 else 0)
 
 
 def _unmodified(demonstration: Demonstration) -> str:

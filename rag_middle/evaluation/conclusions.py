@@ -24,6 +24,7 @@ from rag_middle.evaluation.statistics import (
     Estimate,
     comparison_confidence,
 )
+from rag_middle.wording import percent
 
 __all__ = [
     "MIN_QUESTIONS",
@@ -170,7 +171,7 @@ def comparisons(methods: int) -> str:
     return (
         "Differences from the unmodified model are paired over questions, and their intervals hold "
         f"for all {methods} methods together with 95 % confidence (Bonferroni: each has "
-        f"{comparison_confidence(methods):.2%})."
+        f"{percent(comparison_confidence(methods), 2)})."
     )
 
 
@@ -457,7 +458,7 @@ def notes(summary: Summary, shape: Shape, curves: PositionCurves) -> tuple[str, 
         )
     if shape.confidence < 0.8:
         texts.append(
-            f"The shape is uncertain: {shape.confidence:.0%} of the resampled curves have it. "
+            f"The shape is uncertain: {percent(shape.confidence)} of the resampled curves have it. "
             "More questions make it clearer."
         )
     level = [curve.label for curve in curves.curves if curve.gap.exact]

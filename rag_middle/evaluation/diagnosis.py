@@ -242,9 +242,9 @@ def _attempts(
     }
     failed = {verdict.label for verdict in recommendation.verdicts if not verdict.helps}
     done = {*tried, *failed, *fitted, *(profile.method for profile in own.values())}
-    limit = results.measurement.limit
+    limit, asked = results.measurement.limit, len(results.items)
     return Attempts(
-        all_asked=limit is None or len(results.items) < limit,
+        all_asked=limit is None or asked < limit or asked == task.num_questions,
         scoring=results.measurement.scoring,
         # The searches compare log-likelihoods.
         calibratable=worth_calibrating(model, done) if task.by_likelihood else (),

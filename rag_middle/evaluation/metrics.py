@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from rag_middle.errors import UnknownNameError
 from rag_middle.registry import suggest
+from rag_middle.wording import percent
 
 __all__ = [
     "ANSWER_METRICS",
@@ -50,8 +51,7 @@ class Metric:
 
     def shown(self, value: float) -> str:
         """A value with its unit: ``79.0 %``, ``−0.35 nats``."""
-        text = f"{100 * value:.1f} %" if self.share else f"{value:.2f} nats"
-        return text.replace("-", "−")
+        return percent(value, 1) if self.share else f"{value:.2f} nats".replace("-", "−")
 
     def amount(self, value: float) -> str:
         """A difference of two values with its unit: ``12.0 points``, ``0.35 nats``."""

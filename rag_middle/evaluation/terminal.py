@@ -10,6 +10,7 @@ from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.evaluation.results import PositionCurves
 from rag_middle.evaluation.shapes import SHAPES
 from rag_middle.evaluation.statistics import Estimate
+from rag_middle.wording import percent
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,10 +62,11 @@ def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
     out.print(Text(f"\nDoes {name} lose the middle? {diagnosis.answer.text}"), soft_wrap=True)
     shape = SHAPES[diagnosis.shape.name]
     out.print(
-        f"{shape[0].upper()}{shape[1:]} ({diagnosis.shape.confidence:.0%} of resamples).",
+        f"{shape[0].upper()}{shape[1:]} ({percent(diagnosis.shape.confidence)} of resamples).",
         soft_wrap=True,
     )
-    out.print(Text(diagnosis.recommendation.text, "bold"), soft_wrap=True)
+    if diagnosis.answer.label != "unknown":  # else the answer has said it
+        out.print(Text(diagnosis.recommendation.text, "bold"), soft_wrap=True)
     left_out = [f"{label}: {reason}" for label, reason in diagnosis.left_out.items()]
     for heading, style, lines in (
         ("Note", "yellow", diagnosis.notes),
@@ -76,9 +78,7 @@ def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
 
 
 def _flips(rate: Estimate | None) -> str:
-    if rate is None:
-        return "–"
-    return "none" if rate.exact else f"{100 * rate.value:.0f} %"
+    return "–" if rate is None else percent(rate.value)
 
 
 def character_plot(curves: PositionCurves, labels: Sequence[str]) -> str:

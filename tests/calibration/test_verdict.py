@@ -46,7 +46,9 @@ def test_a_gain_that_is_not_significant_is_no_improvement() -> None:
 def test_a_significant_loss_is_reported_as_one() -> None:
     result = check(["1"] * 100, ["0"] * 30 + ["1"] * 70)
     assert not result.improves
-    assert "is worse than that of the unmodified model: worst position -30.0%" in result.verdict
+    assert (
+        "is worse than that of the unmodified model: worst position −30.0 points" in result.verdict
+    )
 
 
 def test_a_gain_elsewhere_does_not_count() -> None:

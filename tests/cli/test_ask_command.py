@@ -56,7 +56,7 @@ def test_the_answer_and_its_sources_go_to_standard_output(ask: Run) -> None:
     rows, snippets = lines[::2], lines[1::2]
     for row, snippet, source in zip(rows, snippets, described["sources"], strict=True):
         position, score, file, *title = row.split()
-        assert (position, score) == (str(source["position"] + 1), f"{source['score']:.3f}")
+        assert (position, score) == (str(source["position"]), f"{source['score']:.3f}")
         assert file == source["path"] + ","
         assert title[0].startswith("line")
         assert title[-1] == source["title"]

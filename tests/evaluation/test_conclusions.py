@@ -202,7 +202,7 @@ def test_the_log_likelihood_is_not_advised_where_it_was_measured() -> None:
 def test_one_correction_is_named_with_its_confidence() -> None:
     assert "Bonferroni" not in comparisons(1)
     assert "4 methods" in comparisons(4)
-    assert f"{comparison_confidence(4):.2%}" in comparisons(4)
+    assert f"{100 * comparison_confidence(4):.2f} %" in comparisons(4)
 
 
 def test_harm_to_the_mean_is_said() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import astuple, replace
+from pathlib import Path
 
 import pytest
 
 from rag_middle.calibration import SEARCHES
 from rag_middle.cli.calibrate import Fitted
 from rag_middle.errors import EvaluationConfigError
-from rag_middle.evaluation import Diagnosis, InventedDocuments, Measurement, diagnose
+from rag_middle.evaluation import Diagnosis, InventedDocuments, Measurement, OwnQuestions, diagnose
 from rag_middle.evaluation.diagnosis import CALIBRATED, methods_to_try, worth_calibrating
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.profiles import Profile
@@ -105,6 +106,20 @@ def test_a_real_model_can_be_diagnosed(model: RagMiddleModel) -> None:
     assert cost.first_token_ratio > 0
     assert diagnosis.summary["none"].cost is not None
     assert diagnosis.summary["none"].cost.first_token_ratio == 1.0
+
+
+@pytest.mark.parametrize(("limit", "step"), [(3, "Add questions"), (2, "larger --limit")])
+def test_a_larger_limit_is_advised_only_where_the_data_has_more(
+    model: RagMiddleModel, tmp_path: Path, limit: int, step: str
+) -> None:
+    data = tmp_path / "questions.jsonl"
+    line = {"question": "q", "answers": ["Lyon"], "gold": "It is Lyon.", "distractors": ["No."]}
+    data.write_text(3 * (json.dumps(line) + "\n"), encoding="utf-8")
+    task = OwnQuestions(data=data)
+    diagnosis = diagnose(
+        fake_reader(model, task, u_without_pine), task, [], replace(HOW, limit=limit)
+    )
+    assert step in diagnosis.next_steps[0]
 
 
 def test_methods_the_model_cannot_take_are_left_out_with_the_reason(

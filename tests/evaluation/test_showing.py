@@ -57,6 +57,17 @@ def test_the_table_fits_a_terminal_and_cuts_no_name(diagnosis: Diagnosis) -> Non
     assert all("×" in rows[label] for label in ("none", *METHODS))
     assert all(" [" in rows[label] for label in ("none", "siw"))
     assert "exactly 0" in rows["pine"]
+    assert " 0 % " in rows["pine"]  # answers that never flip
+    assert "%)" not in shown.getvalue().replace(" %)", "")
+
+
+def test_too_few_questions_are_said_once(model: RagMiddleModel) -> None:
+    fake = fake_reader(model, TASK, lambda m, at, d: 1.0)
+    few = diagnose(fake, TASK, (), Measurement(limit=3, orders=2))
+    shown = StringIO()
+    show_diagnosis(Console(file=shown, width=100), few)
+    for text in (shown.getvalue(), html_report(few).partition("<script>")[0]):
+        assert text.count("3 questions are too few") == 1
 
 
 def test_commands_are_code_on_the_page_and_nothing_escapes(diagnosis: Diagnosis) -> None:

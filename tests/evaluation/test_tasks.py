@@ -90,6 +90,15 @@ def test_another_seed_draws_other_questions() -> None:
 def test_generated_tasks_have_no_end(name: str) -> None:
     with pytest.raises(EvaluationConfigError, match="limit"):
         make_task(name).items(None, 0)
+    assert make_task(name).num_questions is None
+
+
+def test_a_file_has_an_end(tmp_path: Path) -> None:
+    own = {"data": written(tmp_path / "own.jsonl", OWN, OWN)}
+    assert make_task("own_questions", own).num_questions == 2
+    assert make_task("retrieved_qa", {**own, "index": tmp_path}).num_questions == 2
+    kv = make_task("key_value_retrieval", {"data": DATA / "kv_75_keys.jsonl"})
+    assert kv.num_questions == len(kv.items(None, 0))
 
 
 # -- conditions -----------------------------------------------------------------------------------
@@ -265,6 +274,9 @@ def test_what_was_recognised_is_described(tmp_path: Path) -> None:
         "Questions of a file in own.jsonl (question, answers, title, text): 3 questions, "
         "3 documents each (2 of them drawn from the other lines)"
     )
+    lines[1]["id"] = "second"
+    later = task_for_file(written(tmp_path / "later.jsonl", *lines), documents=3).description
+    assert "(question, answers, title, text; in some lines id)" in later
     generated = make_task("invented_documents", {"documents": 5}).description
     assert generated.startswith("Questions about invented documents (generated")
     assert generated.endswith("5 documents each")

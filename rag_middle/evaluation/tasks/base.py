@@ -71,6 +71,11 @@ class Task(ABC):
         """Positions of the gold document: documents in a prompt; 0 without gold documents."""
 
     @property
+    def num_questions(self) -> int | None:
+        """Questions there are in all; None where they are drawn without end, or not counted."""
+        return None
+
+    @property
     def description(self) -> str:
         """What was recognised, for people: kind of questions, their number, documents each."""
         documents = f", {self.num_positions} documents each" if self.num_positions else ""

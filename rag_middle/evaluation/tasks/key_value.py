@@ -80,6 +80,10 @@ class KeyValueRetrieval(Task):
     def num_positions(self) -> int:
         return self.keys
 
+    @property
+    def num_questions(self) -> int | None:
+        return None if self.data is None else sum(1 for _ in read_lines(self.data))
+
     def items(self, limit: int | None, seed: int) -> list[Item]:
         if self.data is not None:
             lines = list(read_lines(self.data))[:limit]

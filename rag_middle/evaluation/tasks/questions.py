@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from rag_middle.evaluation.tasks.json_lines import (
     get_field,
     read_lines,
 )
-from rag_middle.wording import Argument
+from rag_middle.wording import Argument, counted
 
 if TYPE_CHECKING:
     from rag_middle.retrieval import Embedder
@@ -97,15 +98,23 @@ class OwnQuestions(Task):
         return self.documents
 
     @property
+    def num_questions(self) -> int:
+        return sum(1 for _ in read_lines(self.data))
+
+    @property
     def description(self) -> str:
         line, content = first_line(self.data)
         drawn = self.num_positions - len(self._documents(line, content)[0])
         source = "the other lines" if self.corpus is None else Path(self.corpus).name
         note = f" ({drawn} of them drawn from {source})" if drawn > 0 else ""
-        count = sum(1 for _ in read_lines(self.data))
+        lines = Counter(name for _, other in read_lines(self.data) for name in other)
+        count = self.num_questions
+        fields = ", ".join(name for name in lines if lines[name] == count)
+        if some := ", ".join(name for name in lines if lines[name] < count):
+            fields += f"; in some lines {some}"
         return (
-            f"{self.title} in {Path(self.data).name} ({', '.join(content)}): {count} "
-            f"question{'' if count == 1 else 's'}, {self.num_positions} documents each{note}"
+            f"{self.title} in {Path(self.data).name} ({fields}): {counted(count, 'question')}, "
+            f"{self.num_positions} documents each{note}"
         )
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
