@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO, StringIO
 from math import isfinite
-from pathlib import PurePosixPath
 from time import thread_time
 from typing import Any, TypeVar
 from zipfile import ZipFile
@@ -34,6 +33,7 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _RST_HEADING = re.compile(
     r"^(?P<words>\S[^\n]*)\n(?P<line>(?P<sign>[=\-`:'\"~^_*+#<>.])(?P=sign)+)[ \t]*$", re.MULTILINE
 )
+_RST_SIGNS = "=-`:'\"~^_*+#<>. \n"
 _DOCX_BYTES = 256 * 2**20  # unpacked
 _DOCX_MARKS = 2**22  # "<" and "=": tags and attributes, which need a hundred bytes of memory each
 _DEEPEST = 100  # objects and lists inside each other; more cannot always be written as JSON again
@@ -46,50 +46,54 @@ Reader = Callable[[bytes, str], Iterator[Record | Skipped]]
 
 
 def read_text(content: bytes, source: str) -> Iterator[Record | Skipped]:
-    """The whole file, under its name as the title."""
-    yield _titled_by_name(_decoded(content), source)
+    """The whole file."""
+    yield Record(text=_decoded(content), source=source, first_line=1)
 
 
 def read_markdown(content: bytes, source: str) -> Iterator[Record | Skipped]:
     """The file as it is written, without front matter. Its first heading is the title.
 
-    A heading that opens the text is left out of it: a prompt shows the title before the text. Where
-    there is no heading, a ``title:`` line of the front matter is the title.
+    Where there is no heading, a ``title:`` line of the front matter is the title.
     """
     whole = _decoded(content)
     opened = _FRONT_MATTER.match(whole)
     closed = _FRONT_MATTER_END.search(whole, opened.end()) if opened else None
     start = closed.end() if closed else 0
-    text = whole[start:]
-    title, heading_end = _first_heading(text)
+    title, heading_end = _first_heading(whole[start:])
     if title is None and (named := _FRONT_TITLE.search(whole, 0, start)):
         title = named.group(1).strip().strip("\"'") or None
-    if text[heading_end:].strip():
-        rest = text[heading_end:].lstrip()
-        text, start = rest, len(whole) - len(rest)
+    start = _text_start(whole, start + heading_end) or start
     yield Record(
-        text=text,
+        text=whole[start:],
         source=source,
         title=title,
         start=start,
         first_line=whole.count("\n", 0, start) + 1,
-        headings=tuple(_markdown_headings(text)),
+        headings=tuple(_markdown_headings(whole[start:])),
     )
 
 
 def read_rst(content: bytes, source: str) -> Iterator[Record | Skipped]:
     """reStructuredText as it is written. Its first section title is the title."""
     text = _decoded(content)
-    headings = tuple(
-        (found.start("words"), found["words"].strip())
-        for found in _RST_HEADING.finditer(text)
-        if len(found["line"]) >= len(found["words"].rstrip())
+    headings = [
+        heading
+        for heading in _RST_HEADING.finditer(text)
+        if len(heading["line"]) >= len(heading["words"].rstrip())
+    ]
+    title, start = None, 0
+    if headings:
+        title = headings[0]["words"].strip()
+        if not text[: headings[0].start()].strip(_RST_SIGNS):  # at most a line above the title
+            start = _text_start(text, headings[0].end())
+    yield Record(
+        text=text[start:],
+        source=source,
+        title=title,
+        start=start,
+        first_line=text.count("\n", 0, start) + 1,
+        headings=_from(start, ((match.start(), match["words"].strip()) for match in headings)),
     )
-    if not headings:
-        yield _titled_by_name(text, source)
-        return
-    title = headings[0][1]
-    yield Record(text=text, source=source, title=title, first_line=1, headings=headings)
 
 
 def read_docx(content: bytes, source: str) -> Iterator[Record | Skipped]:
@@ -116,16 +120,22 @@ def read_docx(content: bytes, source: str) -> Iterator[Record | Skipped]:
             headings.append((at, " ".join(block.split())))
         at += len(block) + 2
     text = "\n\n".join(block for block, _ in blocks)
-    if not headings:
-        yield _titled_by_name(text, source, lines=False)
-        return
-    yield Record(text=text, source=source, title=headings[0][1], headings=tuple(headings))
+    start = _text_start(text, len(blocks[0][0])) if blocks and blocks[0][1] else 0
+    yield Record(
+        text=text[start:],
+        source=source,
+        title=headings[0][1] if headings else None,
+        start=start,
+        headings=_from(start, headings),
+    )
 
 
 def read_html(content: bytes, source: str) -> Iterator[Record | Skipped]:
     """The visible text. Offsets count characters of that text."""
     title, text = html_text(_decoded(content))
-    yield Record(text=text, source=source, title=title)
+    first_line, _, _ = text.partition("\n")
+    start = _text_start(text, len(first_line)) if first_line == title else 0
+    yield Record(text=text[start:], source=source, title=title, start=start)
 
 
 def read_jsonl(content: bytes, source: str) -> Iterator[Record | Skipped]:
@@ -337,11 +347,18 @@ def _in_time(texts: Iterable[_Text], content: bytes, what: str) -> Iterator[_Tex
         late = thread_time() - started > seconds
 
 
-def _titled_by_name(text: str, source: str, *, lines: bool = True) -> Record:
-    stem = PurePosixPath(source).stem
-    title = " ".join(stem.replace("_", " ").replace("-", " ").split()) or stem
-    first_line = 1 if lines else None
-    return Record(text=text, source=source, title=title, titled_by_name=True, first_line=first_line)
+def _text_start(whole: str, heading_end: int) -> int:
+    """Where the text begins behind a heading that opens it; 0 where nothing follows.
+
+    A prompt shows the title before the text, which need not begin with it once more.
+    """
+    rest = whole[heading_end:].lstrip()
+    return len(whole) - len(rest) if rest else 0
+
+
+def _from(start: int, headings: Iterable[tuple[int, str]]) -> tuple[tuple[int, str], ...]:
+    """Headings by their offset in the text that begins at `start`."""
+    return tuple((at - start, words) for at, words in headings if at >= start)
 
 
 def _first_heading(text: str) -> tuple[str | None, int]:

@@ -6,8 +6,8 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 
 from rag_middle.errors import DocumentLoadError, RetrievalConfigError
 from rag_middle.retrieval.formats import READERS
@@ -177,11 +177,22 @@ def _parse(file: _File) -> Iterator[Record | Skipped]:
         for item in READERS[file.suffix](file.content, file.source):
             if isinstance(item, Record) and not item.text.strip():
                 raise DocumentLoadError("it holds no text. Fill it or remove it.")
-            yield item
+            yield _titled(item) if isinstance(item, Record) else item
         if item is None:  # a .jsonl file of blank lines
             raise DocumentLoadError("it holds no records. Fill it or remove it.")
     except DocumentLoadError as error:
         yield Skipped(source=file.source, reason=str(error))
+
+
+def _titled(record: Record) -> Record:
+    """The record under the name of its file where it has no title, so that it can be cited."""
+    if record.title:
+        return record
+    stem = PurePosixPath(record.source).stem
+    title = " ".join(stem.replace("_", " ").replace("-", " ").split()) or stem
+    if "line" in record.metadata:  # of a .jsonl file, whose lines are documents of their own
+        title += f", line {record.metadata['line']}"
+    return replace(record, title=title, titled_by_name=True)
 
 
 def _update_digest(digest: hashlib._Hash, entry: _File | Skipped) -> None:

@@ -22,13 +22,13 @@ class Record:
     Attributes:
         text: the text, without markup where the format has any.
         source: the file it comes from, relative to the folder that was loaded, with ``/``.
-        title: its title, if the file names one; for plain text the name of the file, by which an
-            answer can cite it.
+        title: its title, if the file names one; else the name of the file, by which an answer can
+            cite it.
         start: characters of the source before the text (a Markdown title line). For ``.txt`` and
             ``.md``, ``Path(source).read_text()[start : start + len(text)] == text``.
         metadata: what else the file says: the page of a PDF (from 1), the line of a ``.jsonl``
             file (from 1) and its other fields.
-        titled_by_name: the title is the name of the file.
+        titled_by_name: the title is the name of the file, in a ``.jsonl`` file with the line.
         first_line: line of the file, from 1, that the text begins on; None where the file has no
             lines that a reader could go to.
         headings: offset in the text and words of each heading, in order.

@@ -50,7 +50,7 @@ def test_text_is_read_as_it_is(tmp_path: Path) -> None:
         ("---\ntitle: 'Lyon'\n---\nText", "Lyon", "Text"),
         ("---\ntitle: Other\n---\n\n# Lyon\nText", "Lyon", "Text"),
         ("# Lyon\n", "Lyon", "# Lyon\n"),
-        ("No heading.", None, "No heading."),
+        ("No heading.", "a", "No heading."),
     ],
 )
 def test_the_first_heading_of_markdown_is_its_title(
@@ -79,7 +79,8 @@ def test_html_is_read_without_what_is_not_seen(tmp_path: Path) -> None:
 
 def test_html_without_a_title_takes_its_first_heading(tmp_path: Path) -> None:
     page = "<head><meta charset=utf-8><body><h1>Lyon <i>city</i></h1><h1>Nantes</h1>Text"
-    assert _only(_write(tmp_path / "a.htm", page)).title == "Lyon city"
+    record = _only(_write(tmp_path / "a.htm", page))
+    assert (record.title, record.text, record.start) == ("Lyon city", "Nantes\nText", 11)
 
 
 def test_every_line_of_jsonl_is_a_record(tmp_path: Path) -> None:
@@ -87,7 +88,7 @@ def test_every_line_of_jsonl_is_a_record(tmp_path: Path) -> None:
     first, second = load(_write(tmp_path / "a.jsonl", lines)).records
     assert (first.text, first.title) == ("A", "T")
     assert first.metadata == {"id": 7, "year": 2001, "line": 1}
-    assert (second.text, second.title, second.metadata) == ("B", None, {"line": 3})
+    assert (second.text, second.title, second.metadata) == ("B", "a, line 3", {"line": 3})
 
 
 def test_every_page_of_a_pdf_is_a_record(tmp_path: Path) -> None:
@@ -320,9 +321,19 @@ def test_a_pdf_says_nothing_on_the_terminal(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_text_file_has_its_name_as_title(tmp_path: Path) -> None:
-    record = _only(_write(tmp_path / "harbour_tax-1204.txt", "Ships pay three marks."))
-    assert record.title == "harbour tax 1204"
+@pytest.mark.parametrize("suffix", [".txt", ".md", ".rst", ".html", ".pdf", ".docx"])
+def test_what_has_no_title_can_be_cited_by_the_name_of_its_file(
+    tmp_path: Path, suffix: str
+) -> None:
+    text = "Ships pay three marks."
+    path = _write(tmp_path / f"harbour_tax-1204{suffix}", pdf(text) if suffix == ".pdf" else text)
+    if suffix == ".docx":
+        document = pytest.importorskip("docx").Document()
+        document.add_paragraph(text)
+        document.save(str(path))
+    record = _only(path)
+    assert (record.title, record.text) == ("harbour tax 1204", text)
+    assert record.titled_by_name
 
 
 def test_the_same_text_under_two_names_is_read_once(tmp_path: Path) -> None:
@@ -349,8 +360,26 @@ def test_restructured_text_has_titles_and_headings(tmp_path: Path) -> None:
     text = "Harbour\n=======\n\nShips pay.\n\nTax\n---\n\nThree marks.\n\nNo heading\n--\n"
     record = _only(_write(tmp_path / "a.rst", text))
     assert record.title == "Harbour"
-    assert record.headings == ((0, "Harbour"), (text.index("Tax"), "Tax"))
-    assert record.text == text
+    assert record.text == text[record.start :]
+    assert record.text.startswith("Ships pay.")
+    assert record.headings == ((record.text.index("Tax"), "Tax"),)
+    assert record.location(0, 5) == {"first_line": 4, "last_line": 4}
+
+
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ("=======\nHarbour\n=======\nShips pay.", "Ships"),
+        (".. a comment\n\nHarbour\n=======\nShips pay.", ".. a"),
+        ("Harbour\n=======\n", "Harbour"),
+    ],
+)
+def test_a_title_that_opens_restructured_text_is_not_repeated(
+    tmp_path: Path, text: str, start: str
+) -> None:
+    record = _only(_write(tmp_path / "a.rst", text))
+    assert record.title == "Harbour"
+    assert record.text.startswith(start)
 
 
 def test_parts_of_a_text_know_their_lines_and_heading(tmp_path: Path) -> None:
@@ -375,7 +404,8 @@ def test_a_word_document_is_read_with_its_headings_and_tables(tmp_path: Path) ->
     document.save(str(tmp_path / "a.docx"))
     record = _only(tmp_path / "a.docx")
     assert record.title == "Harbour"
-    assert record.text == "Harbour\n\nShips pay.\n\nTax\n\nbarge | three marks"
+    assert record.text == "Ships pay.\n\nTax\n\nbarge | three marks"
+    assert record.start == len("Harbour\n\n")
     assert record.location(record.text.index("barge"), len(record.text)) == {"heading": "Tax"}
 
 
@@ -417,7 +447,8 @@ def test_styles_of_a_word_document_are_not_searched_for_every_paragraph(
     document.add_paragraph("Three marks.")
     document.save(str(tmp_path / "a.docx"))
     monkeypatch.delattr("docx.styles.styles.Styles.get_by_id")
-    assert _only(tmp_path / "a.docx").headings == ((0, "Harbour"),)
+    record = _only(tmp_path / "a.docx")
+    assert (record.title, record.text) == ("Harbour", "Ships pay.\n\nThree marks.")
 
 
 @pytest.mark.parametrize("element", ["<w:p/>", '<w:p w:a="" w:b="" w:c=""/>'])
