@@ -154,10 +154,15 @@ def diagnose(
             check_method(name)
         if data is not None:
             check_readable(data, "data file", "a file of JSON lines", EvaluationDataError)
+        from rag_middle.evaluation.tasks.base import require_gold_documents
+
+        # Before PyTorch is imported: the data is where mistakes are.
+        questions = chosen_task(task, data, documents, bundled=model is None)
+        require_gold_documents(questions)
+        questions.items(limit, seed)  # refuses what there is too little of
         from rag_middle.evaluation import Measurement, check_measurement, write_report
         from rag_middle.evaluation import diagnose as run_diagnosis
         from rag_middle.evaluation.charts import require_library
-        from rag_middle.evaluation.diagnosis import require_gold_documents
         from rag_middle.evaluation.plots import new_figure
         from rag_middle.evaluation.terminal import show_diagnosis
 
@@ -176,10 +181,7 @@ def diagnose(
             max_batch_size=batch_size,
             **shape,
         )
-        questions = chosen_task(task, data, documents, bundled=model is None)
-        require_gold_documents(questions)
         check_measurement(questions, names or (), measurement)
-        questions.items(limit, seed)  # refuses what there is too little of
         tell("Data", "dim", f"{questions.description}.")
         with (
             cpu_threads(threads),

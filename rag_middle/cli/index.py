@@ -108,6 +108,7 @@ def index(
             DEFAULT_EMBEDDER,
             build_index,
             default_index_folder,
+            load,
             unchanged_index,
         )
 
@@ -125,12 +126,14 @@ def index(
         if built is None:
             device = placed(loading).get("device")  # an embedder is not spread
             try:
+                # What cannot be read is refused before the embedder is loaded.
+                loaded = load(path, max_file_bytes=wanted["max_file_bytes"])
                 with embedding_bar(hidden=as_json) as progress:
                     model = _embedder(embedder, device, progress)
                     if chunk_size is not None:
                         splitter = _splitter(model.count_tokens, chunk_size)
                     built = build_index(
-                        path, folder, embedder=model, splitter=splitter, rebuild=rebuild, **wanted
+                        loaded, folder, embedder=model, splitter=splitter, rebuild=rebuild, **wanted
                     )
             except KeyboardInterrupt:
                 _tell_stopped(folder)

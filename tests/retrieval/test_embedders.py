@@ -59,6 +59,20 @@ def test_the_default_embedder_finds_by_meaning(minilm: SentenceTransformerEmbedd
 
 
 @packaged
+def test_the_default_embedder_computes_what_sentence_transformers_does(
+    minilm: SentenceTransformerEmbedder,
+) -> None:
+    library = sentence_transformers.SentenceTransformer(
+        str(embedders._packaged_folder()), device="cpu", local_files_only=True
+    )
+    texts = ["A kitten naps.", " Lyon\nlies on the Rhône. ", "word " * 300, "", "Ça va?"] * 2
+    expected = library.encode(texts, batch_size=3, normalize_embeddings=True)
+    assert (minilm.dimension, minilm.max_tokens) == (expected.shape[1], library.max_seq_length)
+    with pytest.warns(TruncatedTextWarning):
+        np.testing.assert_allclose(minilm.embed(texts), expected, atol=1e-6)  # float32
+
+
+@packaged
 def test_half_a_character_reads_as_a_replacement(minilm: SentenceTransformerEmbedder) -> None:
     halves, replaced = minilm.embed(["x \ud83d y", "x \ufffd y"])
     np.testing.assert_allclose(halves, replaced, atol=1e-6)  # float32

@@ -19,7 +19,7 @@ from rag_middle.evaluation.conditions import (
 )
 from rag_middle.evaluation.metrics import ANSWER_METRICS
 
-__all__ = ["Task", "require_whole"]
+__all__ = ["Task", "require_gold_documents", "require_whole"]
 
 #: Questions, positions, orders ...: more is a slip of the pen that would run for years.
 _MOST = 1_000_000
@@ -121,6 +121,16 @@ class Task(ABC):
             for name, value in values.items()
         }
         return {"task": self.name, "version": self.version, **parameters}
+
+
+def require_gold_documents(task: Task) -> None:
+    """Raise EvaluationConfigError where a task does not know which document holds the answer."""
+    if not task.num_positions:
+        raise EvaluationConfigError(
+            f"{task.name} does not say which document holds the answer, so positions cannot be "
+            "compared. Give data with gold documents, or compare methods as a whole in Python with "
+            "rag_middle.evaluation.run."
+        )
 
 
 def require_whole(owner: str, least: int, *, most: int = _MOST, **values: object) -> None:
