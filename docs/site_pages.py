@@ -20,6 +20,7 @@ PUBLISHED = (
     "LICENSE",
     "docs/**/*.md",
     "docs/**/*.png",
+    "docs/site.css",
     "integrations/*/README.md",
     "integrations/*/LICENSE",
     "examples/*.ipynb",

@@ -47,6 +47,7 @@ __all__ = [
     "show_answer",
     "show_sources",
     "stream_text",
+    "tell_of_reader",
 ]
 
 RETRIEVAL_PANEL = "Retrieval"
@@ -217,8 +218,13 @@ def open_answerer(
             **placed(how),
         )
     if model is None and not quiet:
-        tell("Note", "dim", f"answers come from the bundled reader, {_READS}; see --model.")
+        tell_of_reader()
     return answerer, done[0] if done else None
+
+
+def tell_of_reader() -> None:
+    """Say on standard error which model answers where none was named."""
+    tell("Note", "dim", f"answers come from the bundled reader, {_READS}; see --model.")
 
 
 def stream_text(pieces: AnswerStream) -> Answer:

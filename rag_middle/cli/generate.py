@@ -9,19 +9,19 @@ import typer
 
 from rag_middle.cli.answers import (
     answer_all,
-    load_model,
     print_answers,
     show_facts,
     show_prompt,
     stream_answer,
 )
+from rag_middle.cli.asking import ModelOption, tell_of_reader
 from rag_middle.cli.checks import check_generation, check_method
 from rag_middle.cli.console import DebugOption, JsonOption, print_text, reporting
 from rag_middle.cli.flags import flags_of
+from rag_middle.cli.measuring import load
 from rag_middle.cli.method_options import parse_method_options
 from rag_middle.cli.options import (
     LOADING,
-    MODEL_PANEL,
     OUTPUT_PANEL,
     PROMPT_PANEL,
     MethodOption,
@@ -41,10 +41,7 @@ _MARKING = "Put documents between [[rm:doc]] and [[/rm:doc]], or write the promp
 @with_flags(options=generation_flags(), loading=LOADING)
 def generate(
     *,
-    model: Annotated[
-        str,
-        typer.Option("--model", "-m", help="Directory or hub name.", rich_help_panel=MODEL_PANEL),
-    ],
+    model: ModelOption = None,
     prompt: Annotated[
         list[str],
         typer.Option(
@@ -101,7 +98,9 @@ def generate(
         check_method(method, method_options)
         options["missing_documents_hint"] = _MARKING
         check_generation(options)
-        loaded = load_model(model, method=method, method_options=method_options, **loading)
+        loaded = load(model, method=method, method_options=method_options, **loading)
+        if model is None and not as_json:
+            tell_of_reader()
         shown = contexts if show_tokens else []
         tokens = [loaded.encode(context, **shape_of(options)) for context in shown]
         if as_json:

@@ -98,11 +98,11 @@ def _show(planned: CostPlan) -> None:
     from rich.text import Text
 
     out = console()
-    weights = ", ".join(
-        f"{size / 1e9:.1f} GB in {name}" for name, size in planned.weight_bytes.items()
-    )
+    weights = ", ".join(f"{_size(size)} in {name}" for name, size in planned.weight_bytes.items())
+    millions = planned.parameters / 1e6
+    numbers = f"{millions / 1e3:.2f} billion" if millions >= 100 else f"{millions:.2f} million"
     out.print(Text(f"{planned.gpu.name}, {planned.gpu.gigabytes:g} GB. All figures are predicted."))
-    out.print(Text(f"Weights: {planned.parameters / 1e9:.2f} billion numbers, {weights}."))
+    out.print(Text(f"Weights: {numbers} numbers, {weights}."))
     for tokens in dict.fromkeys(cost.tokens for cost in planned.costs):
         table = Table("method", title=f"{tokens} tokens, {planned.documents} documents")
         table.columns[0].no_wrap = True
@@ -119,8 +119,8 @@ def _show(planned: CostPlan) -> None:
                 f"{cost.first_token_ratio:.2f}",
                 f"{1e3 * cost.token_seconds:.0f} ms",
                 f"{cost.token_ratio:.2f}",
-                f"{cost.cache_bytes / 1e9:.1f} GB",
-                f"{cost.working_bytes / 1e9:.1f} GB",
+                _size(cost.cache_bytes),
+                _size(cost.working_bytes),
                 Text(fitting[0] if fitting else "nothing"),
             )
         out.print(table)
@@ -134,3 +134,8 @@ def _show(planned: CostPlan) -> None:
         ),
         soft_wrap=True,
     )
+
+
+def _size(size: float) -> str:
+    """Bytes in GB, or in MB where that would be 0.0 GB."""
+    return f"{size / 1e9:.1f} GB" if size >= 5e7 else f"{size / 1e6:.1f} MB"

@@ -112,7 +112,7 @@ def plot_demonstration(demonstration: Demonstration) -> Figure:
         color="#666666",
         linewidth=0.9,
         linestyle=":",
-        label=f"a page at random: {in_percent(chance)}",
+        label=f"chance level: {in_percent(chance)}",
     )
     axes.set_ylim(0, 102)
     axes.set_ylabel("Accuracy, %")

@@ -242,15 +242,17 @@ def _not_found(
     what: str, source: str, revision: str | None, error: Exception
 ) -> ModelNotFoundError:
     path = Path(source)
-    reason = str(error).strip().split("\n")[0]
+    reason = f" [{str(error).strip().splitlines()[0]}]" if str(error).strip() else ""
     if os.path.isdir(path):
+        if "huggingface.co" in reason:  # transformers takes it for a name on the hub
+            reason = ""
         entries = ", ".join(sorted(entry.name for entry in path.iterdir())[:8]) or "nothing"
         step = (
             f"The directory holds {entries}. It needs what save_pretrained() writes: config.json "
             "and weights of the model, and the files of its tokenizer."
         )
     elif path.is_absolute() or source.startswith("."):
-        step = "There is no such directory. Check the path."
+        step, reason = "There is no such directory. Check the path.", ""
     else:
         step = (
             f"There is no directory {source!r} here. If it is the name of a model on "
@@ -259,7 +261,7 @@ def _not_found(
             "`hf auth login`."
         )
     at = f" (revision {revision!r})" if revision else ""
-    return ModelNotFoundError(f"Cannot load the {what} of {source!r}{at}. {step} [{reason}]")
+    return ModelNotFoundError(f"Cannot load the {what} of {source!r}{at}. {step}{reason}")
 
 
 def _check_dtype(dtype: str | torch.dtype) -> None:

@@ -91,6 +91,14 @@ def test_the_answer_alone_goes_to_standard_output(run: Run, model: Path, prompt_
     assert answer.err == ""
 
 
+def test_without_a_model_the_bundled_reader_answers(run: Run, prompt_file: Path) -> None:
+    shown = run("generate", "-p", prompt_file, "--max-new-tokens", 2)
+    assert shown.status == 0
+    assert shown.out.strip()
+    assert "answers come from the bundled reader" in shown.err
+    assert run("generate", "-p", prompt_file, "--max-new-tokens", 2, "--json").err == ""
+
+
 def test_json_tells_how_the_answer_came_about(run: Run, model: Path, prompt_file: Path) -> None:
     answer = run("generate", "-m", model, "-p", prompt_file, *TOKENS, "--json").json
     assert answer["usage"]["completion_tokens"] == 8

@@ -78,6 +78,17 @@ def test_the_table_says_what_does_not_fit(run: Run, tmp_path: Path) -> None:
     assert "int8" in row
 
 
+def test_sizes_of_a_tiny_model_are_shown_in_megabytes(run: Run, tmp_path: Path) -> None:
+    small = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 3}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 500}
+    model = _saved(tmp_path, **small, **heads)
+    shown = run("plan", "--model", model, "--method", "none", "--tokens", 200).out
+    assert " MB in bfloat16" in shown
+    assert " million numbers" in shown
+    assert "0.0 GB" not in shown
+    assert "0.00 billion" not in shown
+
+
 def test_methods_that_the_model_cannot_take_are_named_with_the_reason(
     run: Run, tmp_path: Path
 ) -> None:
