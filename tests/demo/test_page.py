@@ -43,7 +43,7 @@ def test_the_picture_shows_every_method_with_its_intervals(
         "Unmodified: mean 70 %",
         "PINE: mean 90 %",
         "Ms-PoE: mean 20 %",
-        "a page at random: 25 %",
+        "chance level: 25 %",
     ]
     assert len(axes.containers) == 3  # error bars
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "2", "4"]
