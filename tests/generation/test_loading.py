@@ -111,7 +111,7 @@ def test_weights_that_were_not_fetched_whole(weights: bytes, folder: Path, tmp_p
 
 def test_a_path_that_is_not_there(tmp_path: Path) -> None:
     for missing in (tmp_path / "models" / "mine", "./models/of/mine", "~/models/of/mine"):
-        with pytest.raises(ModelNotFoundError, match="no such directory.*path.$"):  # no hub
+        with pytest.raises(ModelNotFoundError, match=r"no such directory.*path\.$"):  # no hub
             RagMiddleModel.from_pretrained(missing)
 
 
