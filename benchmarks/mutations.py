@@ -18,6 +18,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -554,7 +555,7 @@ def first_failure(copy: Path, tests: Iterable[str], *, long: bool) -> str | None
     if failed := [line for line in lines if line.startswith(("FAILED ", "ERROR "))]:
         return failed[0].split(" ", 1)[1].split(" - ")[0]
     # A crash, or a time limit that had to end the process: the test that ran says nothing more.
-    if running := [line for line in lines if line.startswith("tests/") and "::" in line]:
+    if running := [line for line in lines if re.match(r"(tests|integrations)/\S+::", line)]:
         return running[-1].split(" ", 1)[0]
     raise RuntimeError("pytest did not run:\n" + "\n".join(lines[-20:]))
 

@@ -126,7 +126,7 @@ def test_damaged_data_is_refused_before_pytorch_is_imported(
     file = tmp_path / arguments[-1]
     good = '{"question": "q", "answers": ["a"], "gold": "x", "distractors": ["y"]}\n'
     file.write_text(f"{good}{content}", encoding="utf-8")
-    status, imported, shown = _run(*arguments[:-1], file, "--out", tmp_path / "out")
+    [(status, imported, shown)] = _run((*arguments[:-1], file, "--out", tmp_path / "out"))
     assert status == 2
     assert message in shown
     assert set(imported) <= {"numpy"}
@@ -157,9 +157,8 @@ def test_a_question_is_answered_without_scikit_learn(tmp_path: Path) -> None:
         pytest.importorskip(extra)
     note = tmp_path / "note.txt"
     note.write_text("Ice floats on water.", encoding="utf-8")
-    status, imported, shown = _run(
-        "ask", "What floats?", "--docs", note, "--index", tmp_path / "index", "--max-new-tokens", 2
-    )
+    options = ("--index", tmp_path / "index", "--max-new-tokens", 2)
+    [(status, imported, shown)] = _run(("ask", "What floats?", "--docs", note, *options))
     assert status == 0, shown
     assert not {"sentence_transformers", "sklearn"} & set(imported)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
@@ -144,7 +145,7 @@ def test_vectors_have_length_one_whatever_the_model_puts_out(tmp_path: Path) -> 
     )
     BertModel(config).save_pretrained(tmp_path / "bert")
     tokenizer.save_pretrained(tmp_path / "bert")
-    layers = sentence_transformers.models
+    layers = importlib.import_module("sentence_transformers.sentence_transformer.modules")
     words = layers.Transformer(str(tmp_path / "bert"))
     library = sentence_transformers.SentenceTransformer(
         modules=[words, layers.Pooling(config.hidden_size)], device="cpu"
