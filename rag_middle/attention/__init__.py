@@ -24,6 +24,7 @@ from rag_middle.lazy import names_on_first_use
 
 if TYPE_CHECKING:
     from rag_middle.attention.capturing import capture
+    from rag_middle.attention.layer_states import LayerStates
     from rag_middle.attention.observe import last_token_attention
     from rag_middle.attention.patch import (
         Planner,
@@ -36,12 +37,7 @@ if TYPE_CHECKING:
         modules_by_layer,
     )
     from rag_middle.attention.probe import config_views
-    from rag_middle.attention.prompt_states import (
-        LayerStates,
-        PromptStates,
-        can_share_prompts,
-        reading,
-    )
+    from rag_middle.attention.prompt_states import PromptStates, can_share_prompts, reading
     from rag_middle.attention.request import Request, RowGroup, join_rows, restored_columns
     from rag_middle.attention.rotary import LayerStack, RotaryCall, on_device, pair_tables
     from rag_middle.attention.row_states import can_read_row_by_row, read_row_by_row
@@ -107,6 +103,7 @@ __getattr__, __dir__ = names_on_first_use(
     __name__,
     {
         "capturing": ("capture",),
+        "layer_states": ("LayerStates",),
         "observe": ("last_token_attention",),
         "patch": (
             "Planner",
@@ -120,7 +117,6 @@ __getattr__, __dir__ = names_on_first_use(
         ),
         "probe": ("config_views",),
         "prompt_states": (
-            "LayerStates",
             "PromptStates",
             "can_share_prompts",
             "reading",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # methods bring changes as values, and are listed without PyT
     import torch
     from torch import Tensor, nn
 
-    from rag_middle.attention.prompt_states import LayerStates
+    from rag_middle.attention.layer_states import LayerStates
     from rag_middle.attention.request import Request
     from rag_middle.attention.rotary import LayerStack, RotaryCall
     from rag_middle.attention.seam import AttentionCall, CacheTap

@@ -4,6 +4,9 @@ The class of each method is exported here because `registered` lists it: no seco
 """
 
 from rag_middle.methods.base import (
+    METHODS as METHODS,
+)
+from rag_middle.methods.base import (
     Method as Method,
 )
 from rag_middle.methods.base import (

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self, TypeVar
 
 from rag_middle.attention import AttentionPlan, ModelTraits
-from rag_middle.errors import MethodConfigError
+from rag_middle.errors import MethodConfigError, RegistrationError
 from rag_middle.plain_data import is_finite_number
+from rag_middle.registry import Registry
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from rag_middle.methods.provenance import Provenance
 
 __all__ = [
+    "METHODS",
     "Method",
     "MethodInfo",
     "Runner",
@@ -285,6 +287,18 @@ def chosen_layers(
             f"{'rotary positions' if rotated else 'softmax attention'}: choose from {able}."
         )
     return left
+
+
+def _check(target: object) -> None:
+    if not (isinstance(target, type) and issubclass(target, Method)):
+        raise RegistrationError(f"{target!r} is not a subclass of rag_middle.methods.Method.")
+
+
+#: Every method by name, filled by `registered`; entry points of other packages are found on first
+#: need.
+METHODS: Registry[type[Method]] = Registry(
+    "method", entry_point_group="rag_middle.methods", check=_check
+)
 
 
 def require_finite(owner: str, **values: object) -> None:

@@ -6,9 +6,7 @@ docs, the tests that every method must pass.
 
 from __future__ import annotations
 
-from rag_middle.errors import RegistrationError
-from rag_middle.methods.base import Method
-from rag_middle.registry import Registry
+from rag_middle.methods.base import METHODS, Method
 
 # The methods, in the order in which they are listed:
 # isort: off
@@ -37,16 +35,6 @@ from rag_middle.methods.parallel_context import APE as APE
 from rag_middle.methods.compose import Compose as Compose
 # isort: on
 
-
-def _check(target: object) -> None:
-    if not (isinstance(target, type) and issubclass(target, Method)):
-        raise RegistrationError(f"{target!r} is not a subclass of rag_middle.methods.Method.")
-
-
-#: Every method by name; entry points of other packages are found on first need.
-METHODS: Registry[type[Method]] = Registry(
-    "method", entry_point_group="rag_middle.methods", check=_check
-)
 for _method in [*vars().values()]:
     if isinstance(_method, type) and issubclass(_method, Method) and _method is not Method:
         METHODS.register(_method.name, _method)

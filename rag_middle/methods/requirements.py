@@ -6,7 +6,7 @@ from contextvars import ContextVar
 
 from rag_middle.attention import ModelTraits
 from rag_middle.errors import RagMiddleError, UnsupportedArchitectureError
-from rag_middle.methods.base import Method
+from rag_middle.methods.base import METHODS, Method
 from rag_middle.tokens import TokenizedPrompt
 
 __all__ = [
@@ -65,8 +65,6 @@ def unsupported(traits: ModelTraits, reason: str) -> UnsupportedArchitectureErro
 
 def fitting_methods(traits: ModelTraits) -> tuple[str, ...]:
     """Registered methods that can change something about this model, tried with examples."""
-    from rag_middle.methods.registered import METHODS  # which imports every method
-
     token = _trying.set(True)
     try:
         others = [name for name in METHODS if name != "none"]

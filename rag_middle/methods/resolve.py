@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rag_middle.errors import MethodConfigError, UnknownNameError
-from rag_middle.methods.base import Method
+from rag_middle.methods.base import METHODS, Method
 from rag_middle.methods.compose import Compose
 from rag_middle.methods.provenance import Provenance
-from rag_middle.methods.registered import METHODS
 from rag_middle.profiles import Profile, read_profile, shipped_profiles
 from rag_middle.registry import suggest
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,8 @@ from llama_index.llms.rag_middle.prompting import (
     completion_request,
     formatted_prompt,
 )
-from llama_index.llms.rag_middle.responses import as_chat
-from llama_index.llms.rag_middle.running import complete, stream
+from llama_index.llms.rag_middle.requests import Request
+from llama_index.llms.rag_middle.responses import as_chat, completion, growing
 
 from rag_middle import RagMiddleModel
 from rag_middle.generation import MethodLike, method_name
@@ -197,7 +197,7 @@ class RagMiddleLLM(CustomLLM):
         )
         self._model = loaded
         self._stops = stop_strings(loaded.tokenizer, self.stopping_ids)
-        call_options(self, {})  # a misspelt option is refused here, not at the first question
+        self._options({})  # a misspelt option is refused here, not at the first question
 
     @classmethod
     def class_name(cls) -> str:
@@ -255,15 +255,38 @@ class RagMiddleLLM(CustomLLM):
         """
         with refusals():
             if isinstance(prompt, str):
-                request = completion_request(self, prompt, formatted=True, given={})
+                request = completion_request(self, prompt, True, self._options({}))
             else:
-                request = chat_request(self, prompt, {})
+                request = self._chat_request(prompt, {})
             names = ("template", "system", "template_options", "allow_control_tokens")
             shaping = {name: request.options[name] for name in names if name in request.options}
             return len(self._model.encode(request.prompt, **shaping))
 
     def _get_prompt(self, prompt: BasePromptTemplate, **prompt_args: Any) -> str:
         return formatted_prompt(self, prompt, prompt_args)
+
+    def _options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        own = {
+            "max_new_tokens": self.max_new_tokens,
+            "on_missing_documents": self.on_missing_documents,
+            **self.generate_kwargs,
+        }
+        return call_options(own, given, self.stop_strings)
+
+    def _chat_request(self, messages: Sequence[ChatMessage], given: Mapping[str, Any]) -> Request:
+        has_template = bool(getattr(self._model.tokenizer, "chat_template", None))
+        return chat_request(self, messages, self._options(given), has_chat_template=has_template)
+
+    def _answer(self, request: Request) -> CompletionResponse:
+        generation = self._model.generate(request.prompt, **request.options)
+        return completion(generation.text, generation, self.model_name)
+
+    def _growing(
+        self, request: Request, shape: Callable[[CompletionResponse], Any] = lambda answer: answer
+    ) -> Generator[Any, None, None]:
+        # Refusals come here, at the call, and not when the first piece is asked for.
+        pieces = self._model.stream(request.prompt, **request.options)
+        return growing(pieces, self.model_name, shape)
 
     # -- LlamaIndex's calls -------------------------------------------------------------------
 
@@ -282,7 +305,7 @@ class RagMiddleLLM(CustomLLM):
             RequestError: the prompt or an option is refused.
         """
         with refusals():
-            return complete(self, completion_request(self, prompt, formatted, kwargs))
+            return self._answer(completion_request(self, prompt, formatted, self._options(kwargs)))
 
     @llm_completion_callback()
     def stream_complete(
@@ -290,19 +313,19 @@ class RagMiddleLLM(CustomLLM):
     ) -> CompletionResponseGen:
         """As `complete`, piece by piece. What is raised while generating is raised here."""
         with refusals():
-            return stream(self, completion_request(self, prompt, formatted, kwargs))
+            return self._growing(completion_request(self, prompt, formatted, self._options(kwargs)))
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
         """The model's answer to a conversation; raises as `complete` does."""
         with refusals():
-            return as_chat(complete(self, chat_request(self, messages, kwargs)))
+            return as_chat(self._answer(self._chat_request(messages, kwargs)))
 
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
         """As `chat`, piece by piece."""
         with refusals():
-            return stream(self, chat_request(self, messages, kwargs), as_chat)
+            return self._growing(self._chat_request(messages, kwargs), as_chat)
 
     @llm_completion_callback()
     async def acomplete(
@@ -311,7 +334,7 @@ class RagMiddleLLM(CustomLLM):
         """As `complete`, in a thread. Cancelling ends the generation."""
         with refusals():
             return await in_thread(
-                partial(complete, self), completion_request(self, prompt, formatted, kwargs)
+                self._answer, completion_request(self, prompt, formatted, self._options(kwargs))
             )
 
     @llm_completion_callback()
@@ -320,16 +343,14 @@ class RagMiddleLLM(CustomLLM):
     ) -> CompletionResponseAsyncGen:
         """As `stream_complete`, in a thread."""
         with refusals():
-            request = completion_request(self, prompt, formatted, kwargs)
-            return await streamed_in_thread(partial(stream, self), request)
+            request = completion_request(self, prompt, formatted, self._options(kwargs))
+            return await streamed_in_thread(self._growing, request)
 
     @llm_chat_callback()
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
         """As `chat`, in a thread. Cancelling ends the generation."""
         with refusals():
-            return as_chat(
-                await in_thread(partial(complete, self), chat_request(self, messages, kwargs))
-            )
+            return as_chat(await in_thread(self._answer, self._chat_request(messages, kwargs)))
 
     @llm_chat_callback()
     async def astream_chat(
@@ -337,5 +358,5 @@ class RagMiddleLLM(CustomLLM):
     ) -> ChatResponseAsyncGen:
         """As `stream_chat`, in a thread."""
         with refusals():
-            request = chat_request(self, messages, kwargs)
-            return await streamed_in_thread(partial(stream, self, shape=as_chat), request)
+            request = self._chat_request(messages, kwargs)
+            return await streamed_in_thread(partial(self._growing, shape=as_chat), request)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llama_index.core.base.llms.generic_utils import messages_to_prompt as generic_messages
 from llama_index.core.base.llms.types import ChatMessage, TextBlock
-from llama_index.core.llms.llm import default_completion_to_prompt
+from llama_index.core.llms.llm import LLM, default_completion_to_prompt
 from llama_index.core.prompts import BasePromptTemplate
 from llama_index.llms.rag_middle.requests import Request, chat_messages, generation_options
 
 from rag_middle.generation import GenerationKwargs
 from rag_middle.options import TemplateFunction, checked_options
 from rag_middle.tokens.conversation import Message
-
-if TYPE_CHECKING:
-    from llama_index.llms.rag_middle.base import RagMiddleLLM
 
 __all__ = [
     "FormattedPrompt",
@@ -46,9 +43,7 @@ class FormattedPrompt(str):
     template: TemplateFunction
 
 
-def formatted_prompt(
-    llm: RagMiddleLLM, prompt: BasePromptTemplate, prompt_args: Mapping[str, Any]
-) -> str:
+def formatted_prompt(llm: LLM, prompt: BasePromptTemplate, prompt_args: Mapping[str, Any]) -> str:
     """A template of an engine, filled in, and written by the LLM's own functions if it has any.
 
     Only what these functions write may become control tokens, and messages of the assistant hold no
@@ -93,16 +88,13 @@ def formatted_prompt(
     return formatted
 
 
-def completion_request(
-    llm: RagMiddleLLM, prompt: str, formatted: bool, given: Mapping[str, Any]
-) -> Request:
+def completion_request(llm: LLM, prompt: str, formatted: bool, options: dict[str, Any]) -> Request:
     """A request for a completion.
 
     A `formatted` prompt is read as it is. Nobody can tell its template from what was filled in, so
     nothing in it becomes a control token, unless it is a `FormattedPrompt` or the caller gives
-    ``allow_control_tokens=True``.
+    ``allow_control_tokens=True``. The `options` are those of `call_options`.
     """
-    options = call_options(llm, given)
     if formatted and not isinstance(prompt, FormattedPrompt):
         return Request(prompt, {**options, "template": "raw"})
     if isinstance(prompt, FormattedPrompt):
@@ -130,13 +122,11 @@ def completion_request(
 
 
 def chat_request(
-    llm: RagMiddleLLM, messages: Sequence[ChatMessage], given: Mapping[str, Any]
+    llm: LLM, messages: Sequence[ChatMessage], options: dict[str, Any], *, has_chat_template: bool
 ) -> Request:
     """A request for an answer: through the chat template, else through `messages_to_prompt`."""
-    options = call_options(llm, given)
     _, chat = _functions(llm)
-    has_template = bool(getattr(llm.rag_middle_model.tokenizer, "chat_template", None))
-    if has_template and chat is generic_messages:
+    if has_chat_template and chat is generic_messages:
         return Request(chat_messages(messages), options)
 
     def template(contents: Sequence[Message]) -> str:
@@ -145,19 +135,21 @@ def chat_request(
     return Request(_with_arguments(messages), {**options, "template": template})
 
 
-def call_options(llm: RagMiddleLLM, given: Mapping[str, Any]) -> dict[str, Any]:
+def call_options(
+    own: Mapping[str, Any], given: Mapping[str, Any], stop_strings: Sequence[str]
+) -> dict[str, Any]:
     """Keyword arguments of `RagMiddleModel.generate`.
+
+    Args:
+        own: options of the LLM.
+        given: options of the call, which come first.
+        stop_strings: of the LLM.
 
     Raises:
         UnsupportedGenerationError: one that does not exist or makes no sense.
     """
-    own = {
-        "max_new_tokens": llm.max_new_tokens,
-        "on_missing_documents": llm.on_missing_documents,
-        "missing_documents_hint": _MARKING,
-        **llm.generate_kwargs,
-    }
-    options = generation_options(own, given, llm.stop_strings)
+    own = {"missing_documents_hint": _MARKING, **own}
+    options = generation_options(own, given, stop_strings)
     beside = ("method", "method_options")
     checked_options(
         {name: value for name, value in options.items() if name not in beside},
@@ -167,7 +159,7 @@ def call_options(llm: RagMiddleLLM, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _functions(
-    llm: RagMiddleLLM,
+    llm: LLM,
 ) -> tuple[Callable[[str], str], Callable[[Sequence[ChatMessage]], str]]:
     """`completion_to_prompt` and `messages_to_prompt`; LlamaIndex's own where there are none."""
     assert llm.completion_to_prompt is not None
@@ -175,12 +167,12 @@ def _functions(
     return llm.completion_to_prompt, llm.messages_to_prompt
 
 
-def _has_own_functions(llm: RagMiddleLLM, *, chat: bool = True) -> bool:
+def _has_own_functions(llm: LLM, *, chat: bool = True) -> bool:
     is_own = llm.completion_to_prompt is not default_completion_to_prompt
     return is_own or (chat and llm.messages_to_prompt is not generic_messages)
 
 
-def _extended(llm: RagMiddleLLM, prompt: str, system: str | None) -> str:
+def _extended(llm: LLM, prompt: str, system: str | None) -> str:
     """The prompt after the system prompt and inside the query wrapper, as LlamaIndex does it."""
     if system:
         prompt = f"{system}\n\n{prompt}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
 from typing import Any
 
 from llama_index.core.base.llms.types import (
@@ -10,10 +11,12 @@ from llama_index.core.base.llms.types import (
     CompletionResponse,
     MessageRole,
 )
+from llama_index.llms.rag_middle.errors import refusals
 
 from rag_middle import Generation
+from rag_middle.generation import GenerationStream
 
-__all__ = ["as_chat", "completion"]
+__all__ = ["as_chat", "completion", "growing"]
 
 
 def completion(
@@ -51,3 +54,16 @@ def _raw(generation: Generation, model_name: str) -> dict[str, Any]:
         "usage": usage,
         "rag_middle": everything,
     }
+
+
+def growing(
+    pieces: GenerationStream, model_name: str, shape: Callable[[CompletionResponse], Any]
+) -> Generator[Any, None, None]:
+    """Responses as they grow, the last one with ``raw``; each in the `shape` of the call."""
+    text = ""
+    with pieces, refusals():
+        for piece in pieces:
+            if piece:
+                text += piece
+                yield shape(completion(text, None, model_name, piece))
+        yield shape(completion(text, pieces.result, model_name, ""))
