@@ -42,7 +42,8 @@ def plan(
     tokens: Annotated[
         list[int] | None,
         typer.Option(
-            help="Length of the prompt; repeatable. Without it, 4096 and 8192.",
+            help="Length of the prompt; repeatable. Without it, 4096 and 8192, as far as the "
+            "model's context window goes.",
             show_default=False,
             min=100,
         ),
@@ -69,7 +70,7 @@ def plan(
             chosen,
             gpu=GPUS[gpu.value],
             documents=documents,
-            tokens=tokens or [4096, 8192],
+            tokens=tokens,
         )
     if as_json:
         print_json(costs.as_json(planned, model=model))
@@ -103,7 +104,7 @@ def _show(planned: CostPlan) -> None:
     numbers = f"{millions / 1e3:.2f} billion" if millions >= 100 else f"{millions:.2f} million"
     out.print(Text(f"{planned.gpu.name}, {planned.gpu.gigabytes:g} GB. All figures are predicted."))
     out.print(Text(f"Weights: {numbers} numbers, {weights}."))
-    for tokens in dict.fromkeys(cost.tokens for cost in planned.costs):
+    for tokens in dict.fromkeys(cost.tokens for cost in planned.costs if not cost.problem):
         table = Table("method", title=f"{tokens} tokens, {planned.documents} documents")
         table.columns[0].no_wrap = True
         for heading in ("first token", "ratio", "per token", "ratio", "KV cache", "working"):
@@ -124,9 +125,9 @@ def _show(planned: CostPlan) -> None:
                 Text(fitting[0] if fitting else "nothing"),
             )
         out.print(table)
-    for cost in planned.costs:
-        if cost.problem and cost.tokens == planned.costs[0].tokens:
-            out.print(Text(f"Not planned: {cost.problem}"), soft_wrap=True)
+    # What a method lacks is the same at every length; a length is the same for every method.
+    for problem in dict.fromkeys(cost.problem for cost in planned.costs if cost.problem):
+        out.print(Text(f"Not planned: {problem}"), soft_wrap=True)
     out.print(
         Text(
             "Working memory includes the KV cache. The last column is the widest number format in "

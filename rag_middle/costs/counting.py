@@ -198,6 +198,14 @@ def _operation(
     else:
         moved += sum(map(_touched, inputs[1:] if name == "copy_" else inputs))
     launches = _LAUNCHES.get(name, 1)
+    if name == "_grouped_mm":
+        # Experts: each row [n, i] meets the matrix of one of them [e, i, o], whichever it is, and
+        # no more matrices are read than there are rows.
+        rows, experts = inputs[:2]
+        unread = max(0, experts.shape[0] - rows.shape[0]) / experts.shape[0]
+        flops = 2 * outputs[0].numel() * rows.shape[-1]
+        moved -= int(unread * _touched(experts))
+        return Operation(name, "half" if rows.dtype in _HALF else "single", flops, moved, launches)
     if name in _PRODUCTS:
         left: Tensor = args[0 if name in ("mm", "bmm") else 1]
         flops = 2 * outputs[0].numel() * left.shape[-1]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
+from rag_middle.attention import model_traits
 from rag_middle.costs.counting import Work
 from rag_middle.costs.gpus import Gpu
 from rag_middle.costs.methods import MethodWork, count_method, prompt_of, without_numbers
@@ -22,6 +24,8 @@ __all__ = ["WEIGHT_FORMATS", "CostPlan", "MethodCost", "plan_costs"]
 WEIGHT_FORMATS = {"bfloat16": 2.0, "int8": 1.0, "4-bit": 4.5 / 8}
 #: What CUDA and PyTorch take for themselves, in bytes.
 _RUNTIME = 0.8e9
+#: Lengths of prompts to plan for where none are named.
+_LENGTHS = (4096, 8192)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +42,7 @@ class MethodCost:
         cache_bytes: KV cache of the prompt.
         working_bytes: most memory beside the weights, the cache included.
         fits: by weight format, whether weights and working memory fit the GPU.
-        problem: why the model cannot take the method; the numbers are 0 then.
+        problem: why the model cannot take the method or the prompt; the numbers are 0 then.
     """
 
     method: str
@@ -78,7 +82,7 @@ def plan_costs(
     *,
     gpu: Gpu,
     documents: int,
-    tokens: Sequence[int],
+    tokens: Sequence[int] | None = None,
 ) -> CostPlan:
     """Predict memory and time of methods on a GPU. Nothing is loaded and nothing measured.
 
@@ -87,10 +91,12 @@ def plan_costs(
         methods: to compare with the unmodified model.
         gpu: from `rag_middle.costs.gpus`.
         documents: in each prompt, equally long.
-        tokens: lengths of the prompts.
+        tokens: lengths of the prompts; by default 4096 and 8192, as far as the model's context
+            window goes. Longer ones than that are a problem of every method.
 
     Raises:
-        UnsupportedArchitectureError: a model whose run depends on the numbers in it.
+        UnsupportedArchitectureError: an encoder-decoder, a model without attention, or one whose
+            run depends on the numbers in it.
         MethodConfigError: prompts too short for the documents.
     """
     model_type = str(getattr(config, "model_type", "model"))
@@ -107,7 +113,17 @@ def plan_costs(
         for name, size in WEIGHT_FORMATS.items()
     }
     costs: list[MethodCost] = []
-    for length in tokens:
+    window = model_traits(model).context_window or inf
+    for length in tokens or sorted({int(min(usual, window)) for usual in _LENGTHS}):
+        if length > window:
+            problem = (
+                f"a prompt of {length} tokens exceeds the model's context window of {window} "
+                "tokens. Plan for a shorter prompt."
+            )
+            costs += [
+                MethodCost(method=method.name, tokens=length, problem=problem) for method in methods
+            ]
+            continue
         try:
             prompt = prompt_of(length, documents)
         except ValueError as error:
@@ -116,7 +132,7 @@ def plan_costs(
             ) from error
         try:
             plain = count_method(model, NoMethod(), prompt)
-        except Exception as error:  # a mixture of experts looks where tokens go
+        except Exception as error:  # some mixtures of experts look where tokens go
             raise _unplanned(model_type, error) from error
         for method in methods:
             try:
@@ -144,10 +160,11 @@ def _quantized_parameters(model: PreTrainedModel) -> int:
 
 
 def _unplanned(model_type: str, error: Exception) -> UnsupportedArchitectureError:
+    said = str(error).strip().split("\n")[0]
     return UnsupportedArchitectureError(
         model_type,
-        reason=f"it does not run without its numbers ({type(error).__name__}), so its work cannot "
-        "be counted.",
+        reason=f"its own code does not run without numbers, so its work cannot be counted "
+        f"({type(error).__name__}: {said[:200]}).",
         alternative="Plan for a dense model of its size.",
     )
 

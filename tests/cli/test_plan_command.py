@@ -104,12 +104,20 @@ def test_methods_that_the_model_cannot_take_are_named_with_the_reason(
     assert short.json["error"]["type"] == "MethodConfigError"
 
 
-def test_a_mixture_of_experts_is_refused(run: Run, tmp_path: Path) -> None:
-    config = {"model_type": "mixtral", "num_hidden_layers": 2, "hidden_size": 64}
-    (tmp_path / "config.json").write_text(json.dumps(config))
+def test_a_prompt_beyond_the_context_window_is_said_to_be(run: Run, tmp_path: Path) -> None:
+    model = _saved(tmp_path, num_hidden_layers=1)
+    lengths = ("--tokens", 4000, "--tokens", 40000)
+    shown = run("plan", "--model", model, "--method", "none", "--method", "siw", *lengths)
+    assert "4000 tokens, 20 documents" in shown.out
+    assert "40000 tokens, 20 documents" not in shown.out
+    assert shown.out.count("Not planned: a prompt of 40000 tokens exceeds the model's context") == 1
+
+
+def test_an_encoder_decoder_is_refused(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5"}))
     shown = run("plan", "--model", tmp_path, "--method", "none")
     assert (shown.status, shown.out) == (2, "")
-    assert "mixtral" in shown.err
+    assert "t5: it is an encoder-decoder" in shown.err
 
 
 def test_a_model_that_is_not_there(run: Run, tmp_path: Path) -> None:
