@@ -94,11 +94,14 @@ def normalized(text: str) -> str:
 def best_subspan_em(prediction: str, answers: Sequence[str]) -> float:
     """1 where the prediction contains any answer, both normalised, else 0.
 
-    The score of the Lost in the Middle benchmark (arXiv:2307.03172). An answer that is nothing
-    once normalised ("The") is compared as it is.
+    The score of the Lost in the Middle benchmark (arXiv:2307.03172). Differs: an answer of which
+    normalisation leaves nothing ("The", "A", "...") would be contained in every prediction; it is
+    looked for as a whole and as it is written.
     """
     text = normalized(prediction)
-    return float(any(normalized(a) in text if normalized(a) else a in prediction for a in answers))
+    return float(
+        any(normalized(a) in text if normalized(a) else _states(prediction, a) for a in answers)
+    )
 
 
 def answer_stated(prediction: str, answers: Sequence[str]) -> float:
@@ -107,28 +110,44 @@ def answer_stated(prediction: str, answers: Sequence[str]) -> float:
     Stricter than `best_subspan_em`, for answers that are names and numbers: neither "12 days" nor
     "2 days-long" states "2 days", and "4.5" does not state "5".
     """
-    text = " ".join(prediction.split())
-    for answer in answers:
-        words = re.escape(" ".join(answer.split()))
-        # A sign between word characters belongs to them: 4.5, 725-5315, 10:30.
-        whole = rf"(?<!\w)(?<!\w[.,:-]){words}(?!\w|[.,:-]\w)"
-        if words and re.search(whole, text, re.IGNORECASE):
-            return 1.0
-    return 0.0
+    return float(any(_states(prediction, answer, re.IGNORECASE) for answer in answers))
+
+
+def _states(prediction: str, answer: str, flags: re.RegexFlag = re.NOFLAG) -> bool:
+    words = re.escape(_spaced(answer))
+    # A sign between word characters belongs to them: 4.5, 725-5315, 10:30.
+    whole = rf"(?<!\w)(?<!\w[.,:-]){words}(?!\w|[.,:-]\w)"
+    return bool(words and re.search(whole, _spaced(prediction), flags))
+
+
+def _spaced(text: str) -> str:
+    return " ".join(text.split())
 
 
 def exact_match(prediction: str, answers: Sequence[str]) -> float:
-    """1 where the prediction is an answer, both normalised, else 0."""
-    return float(normalized(prediction) in map(normalized, answers))
+    """1 where the prediction is an answer, both normalised, else 0.
+
+    Differs from SQuAD's: an answer of which normalisation leaves nothing ("The", "...") would be
+    what an empty prediction says; it is compared as it is written, but for spaces.
+    """
+    return float(any(_same(prediction, answer) for answer in answers))
+
+
+def _same(prediction: str, answer: str) -> bool:
+    compared = normalized if normalized(answer) else _spaced
+    return compared(prediction) == compared(answer)
 
 
 def f1(prediction: str, answers: Sequence[str]) -> float:
-    """Harmonic mean of precision and recall of words, both normalised; best over the answers."""
+    """Harmonic mean of precision and recall of words, both normalised; best over the answers.
+
+    An answer of which normalisation leaves nothing is compared as in `exact_match`.
+    """
     best, predicted = 0.0, normalized(prediction).split()
     for answer in answers:
         wanted = normalized(answer).split()
         if not predicted or not wanted:
-            best = max(best, float(predicted == wanted))
+            best = max(best, float(_same(prediction, answer)))
             continue
         shared = sum((Counter(predicted) & Counter(wanted)).values())
         # 2 p r / (p + r) with p = shared / predicted words and r = shared / wanted words
