@@ -12,7 +12,14 @@ from pathlib import Path
 
 from rag_middle.errors import OutputWriteError
 
-__all__ = ["append", "expanded", "reason", "remove_leftovers", "write_files"]
+__all__ = [
+    "append",
+    "check_lock_file",
+    "expanded",
+    "reason",
+    "remove_leftovers",
+    "write_files",
+]
 
 _LEFT_SECONDS = 3600  # a file that nobody finished writing in that time is left over
 
@@ -68,6 +75,24 @@ def remove_leftovers(folder: Path, pattern: str) -> None:
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > _LEFT_SECONDS:
                 path.unlink()
+
+
+def check_lock_file(path: str | Path) -> None:
+    """Refuse a lock file that holds something: many versions of filelock empty what they lock.
+
+    Locks of this package hold nothing, so it is somebody else's file of that name; or, on a file
+    system without locks, that of a process at work.
+
+    Raises:
+        ValueError: it is not empty.
+        OSError: it cannot be looked at.
+    """
+    with suppress(FileNotFoundError):
+        if os.path.getsize(path):
+            raise ValueError(
+                f"{str(path)!r}, which is to be locked, is not empty. Move it away if it is a "
+                "file of yours; if a process is at work here, wait for it"
+            )
 
 
 def append(file: FileIO, content: bytes) -> None:

@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 
 from rag_middle.calibration.objective import Outcome
 from rag_middle.errors import CalibrationStateError
-from rag_middle.files import append, reason
+from rag_middle.files import append, check_lock_file, reason
 from rag_middle.plain_data import parse_json
 from rag_middle.wording import Argument
 
@@ -81,6 +81,7 @@ def open_journal(path: Path | None, identity: Mapping[str, Any]) -> Iterator[Jou
     lock = FileLock(f"{path}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        check_lock_file(f"{path}.lock")
         lock.acquire(timeout=0)
     except Timeout:
         raise CalibrationStateError(

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from rag_middle.errors import EvaluationRecordsError
 from rag_middle.evaluation.metrics import METRICS
-from rag_middle.files import append, expanded, reason
+from rag_middle.files import append, check_lock_file, expanded, reason
 from rag_middle.plain_data import parse_json
 
 __all__ = ["FORMAT", "Key", "Record", "Records", "open_records"]
@@ -200,6 +200,7 @@ def open_records(
     lock = FileLock(f"{path}.lock", timeout=0)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        check_lock_file(f"{path}.lock")
         lock.acquire()
     except Timeout as error:
         raise EvaluationRecordsError(

@@ -27,7 +27,7 @@ from rag_middle.errors import (
     IndexWriteError,
     RetrievalConfigError,
 )
-from rag_middle.files import reason
+from rag_middle.files import check_lock_file, reason
 from rag_middle.plain_data import parse_json
 from rag_middle.retrieval.extras import require
 from rag_middle.retrieval.manifest import MANIFEST, REBUILD, Manifest
@@ -75,6 +75,7 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _refuse_other_files(folder)
+        check_lock_file(folder / _LOCK)
         lock = library.FileLock(folder.resolve() / _LOCK, timeout=0, is_singleton=True)
         lock.acquire()
     except IndexWriteError:
