@@ -30,11 +30,11 @@ if TYPE_CHECKING:
         Planner,
         applied,
         assume_traits,
-        choose_kernels,
-        kernels_of,
+        kernels_in_use,
         model_lock,
         model_traits,
         modules_by_layer,
+        use_kernels,
     )
     from rag_middle.attention.probe import config_views
     from rag_middle.attention.prompt_states import PromptStates, can_share_prompts, reading
@@ -77,13 +77,12 @@ __all__ = [
     "can_read_row_by_row",
     "can_share_prompts",
     "capture",
-    "choose_kernels",
     "config_views",
     "context_window",
     "in_eval_mode",
     "input_device",
     "join_rows",
-    "kernels_of",
+    "kernels_in_use",
     "last_rows_attention",
     "last_token_attention",
     "model_lock",
@@ -95,6 +94,7 @@ __all__ = [
     "reading",
     "restored_columns",
     "turn",
+    "use_kernels",
     "vocabulary_size",
 ]
 
@@ -109,11 +109,11 @@ __getattr__, __dir__ = names_on_first_use(
             "Planner",
             "applied",
             "assume_traits",
-            "choose_kernels",
-            "kernels_of",
+            "kernels_in_use",
             "model_lock",
             "model_traits",
             "modules_by_layer",
+            "use_kernels",
         ),
         "probe": ("config_views",),
         "prompt_states": (

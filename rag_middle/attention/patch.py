@@ -6,9 +6,9 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -41,12 +41,12 @@ __all__ = [
     "Planner",
     "applied",
     "assume_traits",
-    "choose_kernels",
-    "kernels_of",
+    "kernels_in_use",
     "model_lock",
     "model_traits",
     "modules_by_layer",
     "require_uncompiled",
+    "use_kernels",
 ]
 
 
@@ -63,7 +63,7 @@ class Planner(Protocol):
 
 
 _traits: OfModel[ModelTraits] = OfModel()
-_kernels: WeakKeyDictionary[nn.Module, Kernels] = WeakKeyDictionary()
+_kernels: ContextVar[Kernels] = ContextVar("kernels", default="auto")
 _stance_lock = threading.Lock()
 
 
@@ -88,19 +88,24 @@ def assume_traits(model: PreTrainedModel, traits: ModelTraits) -> PreTrainedMode
     return model
 
 
-def choose_kernels(model: PreTrainedModel, kernels: Kernels) -> None:
-    """Say what computes the attention of methods on `model` from now on.
+@contextmanager
+def use_kernels(kernels: Kernels) -> Iterator[None]:
+    """Say what computes the attention of methods in requests that this thread begins in the block.
 
     Raises:
         UnsupportedGenerationError: no such choice.
     """
     KERNELS.check(kernels)
-    _kernels[model] = kernels
+    token = _kernels.set(kernels)
+    try:
+        yield
+    finally:
+        _kernels.reset(token)
 
 
-def kernels_of(model: PreTrainedModel) -> Kernels:
+def kernels_in_use() -> Kernels:
     """What was chosen, ``"auto"`` where nothing was."""
-    return _kernels.get(model, "auto")
+    return _kernels.get()
 
 
 @contextmanager
@@ -130,7 +135,7 @@ def applied(
 
     Raises:
         UnsupportedArchitectureError: the model cannot take this method.
-        KernelsUnavailableError: Triton kernels were chosen (`choose_kernels`), and the method has
+        KernelsUnavailableError: Triton kernels were chosen (`use_kernels`), and the method has
             none, or they cannot run.
         ProfileMismatchError: its parameters were calibrated for a model of another shape.
         MethodConfigError: parameters that do not fit the model, or a block inside another.
@@ -147,7 +152,7 @@ def applied(
     plan = method.plan(tuple(prompts), traits)
     layouts = tuple(prompt.layout for prompt in prompts)
     plan.check(traits.num_layers, layouts)
-    request = Request(layouts=layouts, prefilled=prefilled, kernels=kernels_of(model))
+    request = Request(layouts=layouts, prefilled=prefilled, kernels=kernels_in_use())
     if request.kernels == "triton" and not all(change.has_kernels for change in plan.changes):
         raise KernelsUnavailableError(
             f"{method} has no Triton kernels. Use kernels='auto', which computes with PyTorch's "

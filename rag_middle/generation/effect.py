@@ -13,6 +13,7 @@ from rag_middle.attention import (
     applied,
     in_eval_mode,
     input_device,
+    kernels_in_use,
     model_traits,
     turn,
     vocabulary_size,
@@ -22,7 +23,7 @@ from rag_middle.errors import PatchIneffectiveError, PromptError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import Compose, Method, NoMethod
 from rag_middle.notices import MissingDocumentsWarning, warn_caller
-from rag_middle.options import GenerationOptions
+from rag_middle.options import GenerationOptions, Kernels
 from rag_middle.tokens import TokenizedPrompt
 from rag_middle.wording import Argument
 
@@ -32,9 +33,9 @@ _PREFIX, _DOCUMENTS, _SUFFIX = 4, (5, 7, 6), 4
 _REMEMBERED = 64
 _BRANCHES = 2
 
-#: Methods that moved a model's logits already. Tuples are replaced, never changed: reading one
+#: Methods that moved a model's logits already, and on which kernels. Tuples are replaced, never changed: reading one
 #: needs no lock.
-_effective: OfModel[tuple[Method, ...]] = OfModel()
+_effective: OfModel[tuple[tuple[Method, Kernels], ...]] = OfModel()
 
 
 def method_name(method: Method) -> str:
@@ -97,7 +98,8 @@ def check_effect(
         UnsupportedArchitectureError: this model cannot take this method.
         MethodConfigError: parameters that do not fit this model.
     """
-    if method.is_neutral or method in (_effective.get(model) or ()):
+    with_kernels = (method, kernels_in_use())
+    if method.is_neutral or with_kernels in (_effective.get(model) or ()):
         return
     if (method.arranges or method.combines) and not _plans(model, method):
         return
@@ -113,7 +115,7 @@ def check_effect(
                 "transformers goes around it: run `rag-middle verify` to tell. self_check=False "
                 "skips this test."
             )
-        _effective.put(model, (method, *(_effective.get(model) or ()))[:_REMEMBERED])
+        _effective.put(model, (with_kernels, *(_effective.get(model) or ()))[:_REMEMBERED])
 
 
 def _plans(model: PreTrainedModel, method: Method) -> bool:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rag_middle.attention import (
-    choose_kernels,
     input_device,
-    kernels_of,
     model_lock,
     model_traits,
+    use_kernels,
 )
 from rag_middle.documents import Document, unmark
 from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
@@ -35,6 +35,7 @@ from rag_middle.methods import Method, NoMethod, Runner, resolve_method
 from rag_middle.methods.parallel_context.document_cache import DocumentCache, precompute
 from rag_middle.methods.parallel_context.document_states import can_reuse_documents
 from rag_middle.options import (
+    KERNELS,
     EncodeKwargs,
     GenerationKwargs,
     GenerationOptions,
@@ -47,6 +48,23 @@ from rag_middle.tokens import TokenizedPrompt
 from rag_middle.wording import Argument
 
 __all__ = ["RagMiddleModel"]
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _with_own_kernels(
+    call: Callable[Concatenate[RagMiddleModel, P], R],
+) -> Callable[Concatenate[RagMiddleModel, P], R]:
+    """A method of `RagMiddleModel` whose requests run on what its `kernels` says."""
+
+    @wraps(call)
+    def with_kernels(self: RagMiddleModel, *args: P.args, **kwargs: P.kwargs) -> R:
+        with use_kernels(self._kernels):
+            return call(self, *args, **kwargs)
+
+    return with_kernels
 
 
 class RagMiddleModel:
@@ -72,7 +90,7 @@ class RagMiddleModel:
             model. Prompts then go one at a time.
         kernels: what computes a method's attention. ``"auto"``: its Triton kernels, if it has
             some (pine), on a GPU in half precision, else PyTorch's operators. ``"triton"``: those,
-            or an error. ``"torch"``: never Triton. It is the choice of `model`, whatever wraps it.
+            or an error. ``"torch"``: never Triton. Other wrappers of `model` make their own choice.
 
     Raises:
         KernelsUnavailableError: kernels that cannot run here, or that the method does not have.
@@ -100,14 +118,15 @@ class RagMiddleModel:
                 "with AutoModelForCausalLM."
             )
         check_context_window(context_window)
-        choose_kernels(model, kernels)
+        KERNELS.check(kernels)
+        self._kernels = kernels
         self.model = model
         self.tokenizer = tokenizer
         self.document_cache = document_cache
         traits = model_traits(model)
         window = traits.context_window if context_window is None else context_window
         self._prepare = Preparer(model, tokenizer, context_window=window, self_check=self_check)
-        self._method = self._prepare.checked(resolve_method(method, method_options))
+        self._method = self.checked_method(method, method_options)
 
     @classmethod
     def from_pretrained(
@@ -226,6 +245,7 @@ class RagMiddleModel:
             [prompt], method=method, method_options=method_options, max_batch_size=1, **options
         )[0]
 
+    @_with_own_kernels
     def batch(
         self,
         prompts: Sequence[Prompt],
@@ -269,6 +289,7 @@ class RagMiddleModel:
         )
         return in_groups(self.model, sizes, max_batch_size, run, rows)
 
+    @_with_own_kernels
     def stream(
         self,
         prompt: Prompt,
@@ -301,11 +322,12 @@ class RagMiddleModel:
             )
         request = self._request([prompt], method, method_options, options)
         # Not `self`: the thread must not keep alive what only the stream's owner needs.
-        model, tokenizer = self.model, self._prepare.tokenizer
+        model, tokenizer, kernels = self.model, self._prepare.tokenizer, self._kernels
 
         def work(emit: Callable[[str], None], stopped: threading.Event) -> Generation:
             running = replace(request, on_text=emit, stopped=stopped)
-            return engine.generate(model, tokenizer, running)[0]
+            with use_kernels(kernels):  # a choice of the thread
+                return engine.generate(model, tokenizer, running)[0]
 
         return GenerationStream(work, document_ids=request.prompts[0].tokens.document_ids)
 
@@ -349,6 +371,7 @@ class RagMiddleModel:
             [prompt], [continuation], method=method, method_options=method_options, **options
         )[0]
 
+    @_with_own_kernels
     def score_batch(
         self,
         prompts: Sequence[Prompt],
@@ -377,6 +400,7 @@ class RagMiddleModel:
             documents=self.document_cache,
         )
 
+    @_with_own_kernels
     def score_methods(
         self,
         prompts: Sequence[Prompt],
@@ -425,6 +449,7 @@ class RagMiddleModel:
             documents=self.document_cache,
         )
 
+    @_with_own_kernels
     def logits(
         self,
         prompt: Prompt,
@@ -481,7 +506,7 @@ class RagMiddleModel:
     @property
     def kernels(self) -> Kernels:
         """What may compute a method's attention; `Generation.kernels` says what did."""
-        return kernels_of(self.model)
+        return self._kernels
 
     @property
     def device(self) -> torch.device:
@@ -489,6 +514,7 @@ class RagMiddleModel:
         return input_device(self.model)
 
     @property
+    @_with_own_kernels
     def runner(self) -> Runner:
         """Runs the model as methods do that look at prompts before they answer."""
         return self._prepare.runner(NoMethod())
@@ -501,6 +527,7 @@ class RagMiddleModel:
         """
         return fingerprint(self.model)
 
+    @_with_own_kernels
     def checked_method(
         self, method: MethodLike, method_options: Mapping[str, Any] | None = None
     ) -> Method:
@@ -547,6 +574,7 @@ class RagMiddleModel:
             return self._prepare.tokenizer.count(prompt)
         return len(self._prepare.encode(prompt, NoMethod(), settings))
 
+    @_with_own_kernels
     def precompute(self, prompts: Sequence[Prompt], **options: Unpack[EncodeKwargs]) -> int:
         """Read the documents of prompts into `document_cache` before anybody asks.
 

@@ -17,9 +17,11 @@ from rag_middle.attention import (
     ModelTraits,
     in_eval_mode,
     input_device,
+    kernels_in_use,
     last_token_attention,
     model_traits,
     turn,
+    use_kernels,
     vocabulary_size,
 )
 from rag_middle.documents import ContextPrompt, Document
@@ -108,6 +110,7 @@ class ModelRunner:
         self._model = model
         self._tokenizer = tokenizer
         self._method = method
+        self._kernels = kernels_in_use()
 
     @property
     def traits(self) -> ModelTraits:
@@ -122,7 +125,8 @@ class ModelRunner:
 
     def logits(self, prompt: TokenizedPrompt, method: Method | None = None) -> Tensor:
         """Next-token logits `[v]` in float32 under the plan of `method`."""
-        return next_token_logits(self._model, prompt, method or NoMethod())
+        with use_kernels(self._kernels):
+            return next_token_logits(self._model, prompt, method or NoMethod())
 
     def token_ids(self, text: str) -> tuple[int, ...]:
         """Ids of text inside a prompt."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, PreTrainedModel
 
-from rag_middle.attention import applied, choose_kernels, model_traits
+from rag_middle.attention import applied, model_traits, use_kernels
 from rag_middle.costs.counting import counted
 from rag_middle.costs.methods import (
     MethodWork,
@@ -176,9 +176,8 @@ def test_bases_share_the_keys_of_the_cache(model: PreTrainedModel) -> None:
 
 
 def test_without_triton_pine_launches_more(model: PreTrainedModel, plain: MethodWork) -> None:
-    choose_kernels(model, "torch")
-    work = count_method(model, PINE(), prompt_of(TOKENS, 20))
-    choose_kernels(model, "auto")
+    with use_kernels("torch"):
+        work = count_method(model, PINE(), prompt_of(TOKENS, 20))
     assert 100 < (work.prefill.launches - plain.prefill.launches) / LAYERS <= 132
     assert 20 < (work.decode.launches - plain.decode.launches) / LAYERS <= 41
 

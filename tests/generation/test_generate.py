@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle import ContextPrompt, PromptLayout, applied, mark
-from rag_middle.errors import PromptError, UnsupportedGenerationError
+from rag_middle.errors import KernelsUnavailableError, PromptError, UnsupportedGenerationError
 from rag_middle.generation import MissingDocumentsWarning, RagMiddleModel
 from rag_middle.methods import (
     LPES,
@@ -350,3 +350,31 @@ def test_what_is_no_prompt_is_refused(model: RagMiddleModel) -> None:
         model.generate(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="A list of prompts is expected"):
         model.batch("one")
+
+
+def test_each_wrapper_of_a_model_runs_on_its_own_kernels(
+    llama: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    prompt: ContextPrompt,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    plain = RagMiddleModel(llama, tokenizer, kernels="torch")
+    fast = RagMiddleModel(llama, tokenizer, kernels="triton")
+    assert (plain.kernels, fast.kernels) == ("torch", "triton")
+    for _ in range(2):  # in turns: the last one asked decides nothing
+        assert plain.generate(prompt, method="pine", max_new_tokens=1).kernels == "torch"
+        assert "".join(plain.stream(prompt, method="pine", max_new_tokens=1)) is not None
+        plain.score_methods([prompt], [" a"], ["pine", "none"])
+        plain.runner.logits(plain.encode(prompt), PINE())
+        for refused in (
+            lambda: fast.generate(prompt, method="pine", max_new_tokens=1),
+            lambda: list(fast.stream(prompt, method="pine", max_new_tokens=1)),
+            lambda: fast.score(prompt, " a", method="pine"),
+            lambda: fast.score_methods([prompt], [" a"], ["pine", "none"]),
+            lambda: fast.logits(prompt, method="pine"),
+            lambda: fast.checked_method("pine"),
+            lambda: fast.runner.logits(fast.encode(prompt), PINE()),
+        ):
+            with pytest.raises(KernelsUnavailableError, match="kernels='auto'"):
+                refused()

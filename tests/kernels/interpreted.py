@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-from rag_middle.attention import applied, choose_kernels
+from rag_middle.attention import applied, use_kernels
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import PINE
 from rag_middle.methods.pine.kernels import launch
@@ -125,12 +125,11 @@ def _llama(**settings: object) -> LlamaForCausalLM:
 
 def _step_logits(model: LlamaForCausalLM, kernels: Kernels) -> Tensor:
     """Logits of three greedy steps of a left-padded batch, `[3, 2, vocabulary]`."""
-    choose_kernels(model, kernels)
     ids = torch.randint(1, 97, (2, 30), generator=torch.Generator().manual_seed(1))
     mask = torch.ones_like(ids)
     mask[1, :9] = 0
     prompts = [laid_out(layout) for layout in LAYOUTS]
-    with torch.no_grad(), applied(model, PINE(), prompts) as request:
+    with use_kernels(kernels), torch.no_grad(), applied(model, PINE(), prompts) as request:
         generated = model.generate(
             input_ids=ids * mask,
             attention_mask=mask,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rag_middle.attention import applied, choose_kernels, kernels_of
+from rag_middle.attention import applied, kernels_in_use, use_kernels
 from rag_middle.errors import KernelsUnavailableError, UnsupportedGenerationError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import PINE, RoToR
@@ -27,7 +27,7 @@ def model() -> LlamaForCausalLM:
 
 
 def test_a_cpu_computes_with_pytorchs_operators(model: LlamaForCausalLM) -> None:
-    assert kernels_of(model) == "auto"
+    assert kernels_in_use() == "auto"
     with torch.no_grad(), applied(model, PINE(), [laid_out(LAYOUT)]) as request:
         model(torch.ones(1, 12, dtype=torch.long))
     assert request.kernels_used == "torch"
@@ -41,9 +41,9 @@ def test_kernels_that_cannot_run_are_refused(
 ) -> None:
     monkeypatch.setattr(kernels, "_has_triton", lambda: installed)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    choose_kernels(model, "triton")
     with (
         torch.no_grad(),
+        use_kernels("triton"),
         pytest.raises(KernelsUnavailableError, match=rf"{reason}.*kernels='auto'"),
         applied(model, PINE(), [laid_out(LAYOUT)]),
     ):
@@ -51,17 +51,21 @@ def test_kernels_that_cannot_run_are_refused(
 
 
 def test_a_method_without_kernels_is_refused(model: LlamaForCausalLM) -> None:
-    choose_kernels(model, "triton")
     with (
+        use_kernels("triton"),
         pytest.raises(KernelsUnavailableError, match=r"RoToR.*no Triton kernels.*kernels='auto'"),
         applied(model, RoToR(), [laid_out(LAYOUT)]),
     ):
         pass
 
 
-def test_an_unknown_choice_is_refused(model: LlamaForCausalLM) -> None:
-    with pytest.raises(UnsupportedGenerationError, match="'auto', 'triton', 'torch'"):
-        choose_kernels(model, "cuda")  # type: ignore[arg-type]
+def test_an_unknown_choice_is_refused() -> None:
+    with (
+        pytest.raises(UnsupportedGenerationError, match="'auto', 'triton', 'torch'"),
+        use_kernels("cuda"),  # type: ignore[arg-type]
+    ):
+        pass
+    assert kernels_in_use() == "auto"
 
 
 @pytest.mark.parametrize(
