@@ -18,6 +18,7 @@
     ├── KernelsUnavailableError                  kernels that were asked for cannot run here
     ├── PatchIneffectiveError                    the method was installed and changed nothing
     ├── ModelNotFoundError        (OSError)      no such model here, and no network to fetch it
+    ├── ModelFormatError          (ValueError)   a file of a model's folder is damaged
     ├── GoldenFormatError         (ValueError)   a directory of golden cases cannot be read
     ├── MissingExtraError         (ImportError)  an optional requirement is not installed
     ├── OutputWriteError          (OSError)      results cannot be written where they were to go
@@ -69,6 +70,7 @@ __all__ = [
     "MarkerError",
     "MethodConfigError",
     "MissingExtraError",
+    "ModelFormatError",
     "ModelNotFoundError",
     "OutputWriteError",
     "PatchIneffectiveError",
@@ -226,6 +228,24 @@ class PatchIneffectiveError(RagMiddleError):
 
 class ModelNotFoundError(RagMiddleError, OSError):
     """The model is neither a local directory nor in the local cache, and cannot be fetched."""
+
+
+class ModelFormatError(RagMiddleError, ValueError):
+    """A file of a model's folder is damaged, or does not belong to the others.
+
+    Attributes:
+        file: its name, such as ``config.json``.
+        field: of the file, where that is known.
+    """
+
+    def __init__(self, source: str, *, file: str, reason: str, field: str | None = None) -> None:
+        at = f" (field {field!r})" if field else ""
+        super().__init__(
+            f"Cannot load {source!r}: {file}{at} is damaged or does not fit its model: {reason} "
+            "Fetch the file again, or correct it."
+        )
+        self.file = file
+        self.field = field
 
 
 class GoldenFormatError(RagMiddleError, ValueError):

@@ -62,11 +62,14 @@ def plan(
         from rag_middle.costs import plan as costs
         from rag_middle.costs.gpus import GPUS
         from rag_middle.generation.loading import load_config
+        from rag_middle.generation.model_files import check_config
         from rag_middle.methods import resolve_method
 
         chosen = [resolve_method(name) for name in method] if method else _without_settings()
+        config = load_config(model, revision=revision)
+        check_config(model, config)
         planned = costs.plan_costs(
-            load_config(model, revision=revision),
+            config,
             chosen,
             gpu=GPUS[gpu.value],
             documents=documents,

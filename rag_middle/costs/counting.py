@@ -201,11 +201,11 @@ def _operation(
     if name == "_grouped_mm":
         # Experts: each row [n, i] meets the matrix of one of them [e, i, o], whichever it is, and
         # no more matrices are read than there are rows.
-        rows, experts = inputs[:2]
-        unread = max(0, experts.shape[0] - rows.shape[0]) / experts.shape[0]
-        flops = 2 * outputs[0].numel() * rows.shape[-1]
+        sent, experts = inputs[:2]
+        unread = max(0, experts.shape[0] - sent.shape[0]) / experts.shape[0]
+        flops = 2 * outputs[0].numel() * sent.shape[-1]
         moved -= int(unread * _touched(experts))
-        return Operation(name, "half" if rows.dtype in _HALF else "single", flops, moved, launches)
+        return Operation(name, "half" if sent.dtype in _HALF else "single", flops, moved, launches)
     if name in _PRODUCTS:
         left: Tensor = args[0 if name in ("mm", "bmm") else 1]
         flops = 2 * outputs[0].numel() * left.shape[-1]

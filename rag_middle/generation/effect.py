@@ -33,8 +33,8 @@ _PREFIX, _DOCUMENTS, _SUFFIX = 4, (5, 7, 6), 4
 _REMEMBERED = 64
 _BRANCHES = 2
 
-#: Methods that moved a model's logits already, and on which kernels. Tuples are replaced, never changed: reading one
-#: needs no lock.
+#: Methods that moved a model's logits already, and on which kernels. Tuples are replaced, never
+#: changed: reading one needs no lock.
 _effective: OfModel[tuple[tuple[Method, Kernels], ...]] = OfModel()
 
 

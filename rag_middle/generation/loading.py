@@ -24,7 +24,18 @@ from transformers import (
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from rag_middle.errors import ModelNotFoundError, RagMiddleError, UnsupportedGenerationError
+from rag_middle.errors import (
+    ModelFormatError,
+    ModelNotFoundError,
+    RagMiddleError,
+    UnsupportedGenerationError,
+)
+from rag_middle.generation.model_files import (
+    check_config,
+    check_json_files,
+    check_weights,
+    format_errors,
+)
 from rag_middle.notices import BackendFallbackWarning, warn_caller
 from rag_middle.reader import is_reader
 from rag_middle.registry import suggest
@@ -32,6 +43,11 @@ from rag_middle.wording import Argument
 
 __all__ = ["check_loading", "load_config", "load_model", "load_tokenizer", "loading_errors"]
 
+#: The first two are what a tokenizer that cannot be made is blamed on.
+_TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer_config.json"),
+    *("special_tokens_map.json", "added_tokens.json"),
+)
 #: Seconds to wait for the hub to say whether it has a model.
 _HUB_TIMEOUT_S = 10.0
 
@@ -71,6 +87,7 @@ def load_model(
 
     Raises:
         ModelNotFoundError: neither here nor to be fetched.
+        ModelFormatError: its config is damaged, or of another model than its weights.
         UnsupportedGenerationError: arguments that contradict each other, or name what is not there.
         ImportError: `device_map` without the accelerate package.
     """
@@ -104,10 +121,18 @@ def load_model(
     if revision is not None:
         arguments["revision"] = revision
     stated = {name: value for name, value in arguments.items() if value is not None}
+    if not trust_remote_code and "config" not in options and not _lacks(source, "config.json"):
+        numbers = check_config(source, load_config(source, revision=revision))
+        check_json_files(source, "generation_config.json")
+        if numbers is not None:
+            check_weights(source, numbers)
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(source, **stated)
-    except (OSError, ValueError) as error:  # a ValueError where a directory has no config.json
-        if isinstance(error, ValueError) and not _lacks(source, "config.json"):
+        with format_errors(source, "config.json"):
+            model, loaded = AutoModelForCausalLM.from_pretrained(
+                source, output_loading_info=True, **stated
+            )
+    except (OSError, ModelFormatError) as error:
+        if isinstance(error, ModelFormatError) and not _lacks(source, "config.json"):
             raise
         raise _not_found("model", source, revision, error) from error
     except SafetensorError as error:
@@ -115,10 +140,14 @@ def load_model(
             f"Cannot load the model of {source!r}: its weights are damaged or incomplete, as an "
             f"interrupted download or a Git LFS pointer leaves them. Fetch them again. [{error}]"
         ) from error
+    if missing := sorted(loaded["missing_keys"]):  # transformers would draw them at random
+        reason = f"it asks for {len(missing)} tensors that the weights lack, such as {missing[0]}."
+        raise ModelFormatError(source, file="config.json", reason=reason)
     if target is not None:
-        model.to(target)  # type: ignore[arg-type]
+        model.to(target)
     model.eval()
-    return model
+    checked: PreTrainedModel = model
+    return checked
 
 
 def check_loading(
@@ -173,16 +202,22 @@ def load_tokenizer(
 
     Raises:
         ModelNotFoundError: neither here nor to be fetched.
+        ModelFormatError: one of its files is damaged.
     """
     source = _source(name_or_path)
     _check_reachable("tokenizer", source, revision)
     chosen = {} if revision is None else {"revision": revision}
+    check_json_files(source, *_TOKENIZER_FILES, "config.json")
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            source, trust_remote_code=trust_remote_code, **chosen, **options
-        )
-    except (OSError, ValueError) as error:  # a ValueError where a directory has no tokenizer files
-        if isinstance(error, ValueError) and not _lacks(source, "tokenizer*", "vocab*"):
+        with format_errors(source, " or ".join(_TOKENIZER_FILES[:2])):
+            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+                source, trust_remote_code=trust_remote_code, **chosen, **options
+            )
+            tokenizer.decode(tokenizer("a b").input_ids)  # some settings are first looked at here
+    except (OSError, ModelFormatError) as error:
+        if isinstance(error, ModelFormatError) and not _lacks(source, "tokenizer*", "vocab*"):
+            if not (trust_remote_code or _lacks(source, "config.json")):
+                load_config(source)  # it says which tokenizer to make, so it may be to blame
             raise
         raise _not_found("tokenizer", source, revision, error) from error
     return tokenizer
@@ -193,21 +228,27 @@ def load_config(name_or_path: str | Path, *, revision: str | None = None) -> Pre
 
     Raises:
         ModelNotFoundError: neither here nor to be fetched.
+        ModelFormatError: it is damaged.
         UnsupportedGenerationError: the config needs code of the model's own.
     """
     source = _source(name_or_path)
     _check_reachable("model", source, revision)
     chosen = {} if revision is None else {"revision": revision}
+    check_json_files(source, "config.json")
     try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(
-            source, trust_remote_code=False, **chosen
-        )
-    except (OSError, ValueError) as error:  # a ValueError where a directory has no config.json
-        if isinstance(error, ValueError) and not _lacks(source, "config.json"):
+        with format_errors(source, "config.json"):
+            config: PretrainedConfig = AutoConfig.from_pretrained(
+                source, trust_remote_code=False, **chosen
+            )
+    except (OSError, ModelFormatError) as error:
+        cause = error.__cause__
+        if isinstance(error, OSError) or _lacks(source, "config.json"):
+            raise _not_found("model", source, revision, error) from error
+        if "trust_remote_code" in str(cause):
             raise UnsupportedGenerationError(
-                f"The config of {source!r} cannot be read: {error}"
+                f"The config of {source!r} cannot be read: {cause}"
             ) from error
-        raise _not_found("model", source, revision, error) from error
+        raise
     return config
 
 

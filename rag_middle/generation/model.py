@@ -26,6 +26,7 @@ from rag_middle.generation import engine, forward
 from rag_middle.generation.batching import in_groups, rows_of
 from rag_middle.generation.engine import GenerationRequest
 from rag_middle.generation.loading import check_loading, load_model, load_tokenizer
+from rag_middle.generation.model_files import format_errors
 from rag_middle.generation.own_config import check_own_config
 from rag_middle.generation.prompts import MethodLike, Preparer, Prompt
 from rag_middle.generation.results import Generation, Score
@@ -175,6 +176,7 @@ class RagMiddleModel:
 
         Raises:
             ModelNotFoundError: neither here nor to be fetched.
+            ModelFormatError: a file of it is damaged.
             UnsupportedGenerationError: arguments that contradict each other, or a device that is
                 not there.
         """
@@ -205,6 +207,8 @@ class RagMiddleModel:
             trust_remote_code=trust_remote_code,
             options=model_options or {},
         )
+        with format_errors(str(name_or_path), "config.json"):
+            model_traits(model)  # its first pass
         return cls(
             model,
             tokenizer,

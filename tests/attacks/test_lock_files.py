@@ -28,7 +28,7 @@ def test_a_lock_file_that_holds_something_is_kept(
     assert callable(take)
     lock = tmp_path / name
     lock.write_bytes(CONTENT)
-    with pytest.raises(error, match="not empty. Move it away"), take(tmp_path):
+    with pytest.raises(error, match=r"not empty\. Move it away"), take(tmp_path):
         pass
     assert lock.read_bytes() == CONTENT
     assert [path.name for path in tmp_path.iterdir()] == [name]

@@ -209,9 +209,9 @@ def test_bits_become_a_configuration_of_transformers(
 ) -> None:
     asked: dict[str, Any] = {}
 
-    def load(source: str, **arguments: Any) -> PreTrainedModel:
+    def load(source: str, **arguments: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
         asked.update(arguments)
-        return llama
+        return llama, {"missing_keys": ()}
 
     monkeypatch.setattr(loading, "_check_quantization", lambda bits: None)
     monkeypatch.setattr(loading.AutoModelForCausalLM, "from_pretrained", load)

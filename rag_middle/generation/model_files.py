@@ -1,0 +1,142 @@
+"""What a model's folder says, checked before anything is built from it.
+
+A damaged number would otherwise fail deep in transformers, or have terabytes allocated first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, PretrainedConfig
+
+from rag_middle.errors import ModelFormatError, RagMiddleError
+from rag_middle.plain_data import is_whole, parse_json
+
+__all__ = ["check_config", "check_json_files", "check_weights", "format_errors"]
+
+#: More than any model has; below, a model without numbers is built in seconds.
+_MOST_LAYERS = 1000
+_MOST_OF_A_SIZE = 2**26
+_MOST_NUMBERS = 10**13
+#: By the names that most families use, or translate into their own.
+_SIZES = (
+    *("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_size"),
+    *("head_dim", "intermediate_size", "vocab_size"),
+)
+#: Numbers of a model per byte of its weights: 8 where one takes a bit, and as many again for
+#: tensors that are shared or made anew.
+_NUMBERS_PER_BYTE = 16
+_BUFFERS = 10**8  # tables that no file holds
+_FIELD = re.compile(r"field ['`\"]?(\w+)|`(\w+)` must|'(\w+)' must")
+
+
+@contextmanager
+def format_errors(source: str, file: str) -> Iterator[None]:
+    """Turn what fails on the content of `file` into `ModelFormatError`.
+
+    Left as they are: this package's errors, files that are not there (OSError), damaged weights,
+    packages that are not installed, and memory that does not suffice.
+    """
+    try:
+        yield
+    except (RagMiddleError, OSError, ImportError, SafetensorError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise _format_error(source, file, error) from error
+
+
+def _format_error(source: str, file: str, error: Exception) -> ModelFormatError:
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [""]
+    said = " ".join(lines[:2])[:300].rstrip(". ")
+    found = _FIELD.search(said)
+    field = next(filter(None, found.groups()), None) if found else None
+    reason = f"{type(error).__name__}: {said}."
+    if "ignore_mismatched_sizes" in said:
+        reason = "the weights have other shapes than it says."
+    return ModelFormatError(source, file=file, reason=reason, field=field)
+
+
+def check_json_files(source: str, *names: str) -> None:
+    """Refuse files of a folder that are no JSON objects; those that are not there are let be.
+
+    Raises:
+        ModelFormatError: one is damaged.
+    """
+    for name in names:
+        path = Path(source) / name
+        if not path.is_file():
+            continue
+        try:
+            content = parse_json(path.read_bytes())
+        except ValueError as error:
+            raise ModelFormatError(
+                source, file=name, reason=f"it is not valid JSON ({error})."
+            ) from error
+        if not isinstance(content, dict):
+            reason = f"it should hold a JSON object, got {type(content).__name__}."
+            raise ModelFormatError(source, file=name, reason=reason)
+
+
+def check_config(source: str, config: PretrainedConfig) -> int | None:
+    """Refuse sizes that no model has, and return how many numbers the model would have.
+
+    Args:
+        source: for messages.
+        config: of a model. One with code of its own, or that is no causal language model, is not
+            built, and `None` returned.
+
+    Raises:
+        ModelFormatError: with the field where one is to blame.
+    """
+    text: Any = config.get_text_config(decoder=True)
+    for name in _SIZES:
+        value = getattr(text, name, None)
+        if value is None or isinstance(value, list | tuple):  # some have a size for each layer
+            continue
+        most = _MOST_LAYERS if name == "num_hidden_layers" else _MOST_OF_A_SIZE
+        if not is_whole(value, 1) or value > most:
+            reason = f"{name} must be a whole number from 1 to {most}, got {value!r}."
+            raise ModelFormatError(
+                source, file="config.json", field=_own_name(text, name), reason=reason
+            )
+    for name in ("num_hidden_layers", "hidden_size", "vocab_size"):
+        if getattr(text, name, 1) is None:
+            reason = f"{name} must be a whole number, got None."
+            raise ModelFormatError(
+                source, file="config.json", field=_own_name(text, name), reason=reason
+            )
+    if type(text) not in MODEL_FOR_CAUSAL_LM_MAPPING or config.is_encoder_decoder:
+        return None
+    with format_errors(source, "config.json"), torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(text)
+        numbers = sum(x.numel() for x in (*model.parameters(), *model.buffers()))
+    if numbers > _MOST_NUMBERS:
+        reason = f"it describes a model of {numbers:.1e} numbers."
+        raise ModelFormatError(source, file="config.json", reason=reason)
+    return numbers
+
+
+def _own_name(config: Any, name: str) -> str:
+    own: str = (getattr(config, "attribute_map", None) or {}).get(name, name)
+    return own
+
+
+def check_weights(source: str, numbers: int) -> None:
+    """Refuse a config whose model is much larger than the weights beside it.
+
+    Raises:
+        ModelFormatError: it is.
+    """
+    files = [*Path(source).glob("*.safetensors"), *Path(source).glob("*.bin")]
+    held = sum(path.stat().st_size for path in files)
+    if held and numbers > _NUMBERS_PER_BYTE * held + _BUFFERS:
+        reason = (
+            f"it describes a model of {numbers:.1e} numbers, and the weights are {held:.1e} bytes."
+        )
+        raise ModelFormatError(source, file="config.json", reason=reason)
