@@ -128,7 +128,7 @@ def load_model(
             check_weights(source, numbers)
     try:
         with format_errors(source, "config.json"):
-            model, loaded = AutoModelForCausalLM.from_pretrained(
+            outcome: Any = AutoModelForCausalLM.from_pretrained(
                 source, output_loading_info=True, **stated
             )
     except (OSError, ModelFormatError) as error:
@@ -140,14 +140,15 @@ def load_model(
             f"Cannot load the model of {source!r}: its weights are damaged or incomplete, as an "
             f"interrupted download or a Git LFS pointer leaves them. Fetch them again. [{error}]"
         ) from error
+    model: PreTrainedModel
+    model, loaded = outcome
     if missing := sorted(loaded["missing_keys"]):  # transformers would draw them at random
         reason = f"it asks for {len(missing)} tensors that the weights lack, such as {missing[0]}."
         raise ModelFormatError(source, file="config.json", reason=reason)
     if target is not None:
-        model.to(target)
+        model.to(target)  # type: ignore[arg-type]
     model.eval()
-    checked: PreTrainedModel = model
-    return checked
+    return model
 
 
 def check_loading(

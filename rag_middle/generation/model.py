@@ -61,7 +61,7 @@ def _with_own_kernels(
     """A method of `RagMiddleModel` whose requests run on what its `kernels` says."""
 
     @wraps(call)
-    def with_kernels(self: RagMiddleModel, *args: P.args, **kwargs: P.kwargs) -> R:
+    def with_kernels(self: RagMiddleModel, /, *args: P.args, **kwargs: P.kwargs) -> R:
         with use_kernels(self._kernels):
             return call(self, *args, **kwargs)
 
