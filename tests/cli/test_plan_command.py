@@ -49,7 +49,7 @@ def test_a_model_of_seven_billion_fits_24_gigabytes(run: Run, tmp_path: Path) ->
 def test_models_that_name_their_layers_otherwise_are_quantised_too(
     run: Run, tmp_path: Path
 ) -> None:
-    gpt2 = {"model_type": "gpt2", "n_embd": 1600, "n_layer": 48, "n_head": 25, "n_positions": 2048}
+    gpt2 = {"model_type": "gpt2", "n_embd": 4096, "n_layer": 6, "n_head": 32, "n_positions": 2048}
     (tmp_path / "config.json").write_text(json.dumps(gpt2))
     planned = run("plan", "--model", tmp_path, "--method", "none", "--tokens", 1000, "--json").json
     weights = planned["weight_bytes"]
@@ -70,7 +70,7 @@ def test_code_of_a_model_does_not_run(run: Run, tmp_path: Path) -> None:
 
 
 def test_the_table_says_what_does_not_fit(run: Run, tmp_path: Path) -> None:
-    model = _saved(tmp_path, num_hidden_layers=60)
+    model = _saved(tmp_path, num_hidden_layers=4, intermediate_size=300_000)
     shown = run("plan", "--model", model, "--method", "none", "--tokens", 4096)
     assert "predicted" in shown.out
     [row] = [line for line in shown.out.splitlines() if "none" in line and "GB" in line]
@@ -94,7 +94,8 @@ def test_methods_that_the_model_cannot_take_are_named_with_the_reason(
 ) -> None:
     small = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 3}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 500}
-    planned = run("plan", "--model", _saved(tmp_path, **small, **heads), "--json").json
+    model = _saved(tmp_path, **small, **heads)
+    planned = run("plan", "--model", model, "--tokens", 2000, "--json").json
     by_method = {cost["method"]: cost for cost in planned["costs"]}
     assert {"none", "pine", "ape", "rotor", "ms_poe"} <= set(by_method)
     assert "layers" in by_method["ms_poe"]["problem"] or not by_method["ms_poe"]["problem"]
