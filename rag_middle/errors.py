@@ -26,6 +26,12 @@
     │   ├── EvaluationConfigError (ValueError)   what to measure is wrong or cannot be had
     │   ├── EvaluationDataError   (ValueError)   a data file cannot be read, or does not suffice
     │   └── EvaluationRecordsError (ValueError)  a file of records is damaged, foreign or in use
+    ├── EndpointError                            a model behind an HTTP address cannot be asked
+    │   ├── EndpointConfigError   (ValueError)   address, key or options that cannot be served there
+    │   ├── EndpointUnreachableError (OSError)   no connection, or no answer in time
+    │   ├── EndpointRefusedError                 the server refused a request, or kept failing
+    │   ├── EndpointReplyError    (ValueError)   a reply that is damaged, cut, or too large
+    │   └── WeightsNeededError    (ValueError)   it needs the model's weights, which are elsewhere
     ├── CalibrationError                         a search cannot be made, or not continued
     │   ├── CalibrationConfigError (ValueError)  what to search for is wrong or cannot be had
     │   ├── CalibrationStateError (ValueError)   a search's state is damaged, foreign or in use
@@ -56,6 +62,11 @@ __all__ = [
     "ContextOverflowError",
     "DocumentLoadError",
     "EmbedderError",
+    "EndpointConfigError",
+    "EndpointError",
+    "EndpointRefusedError",
+    "EndpointReplyError",
+    "EndpointUnreachableError",
     "EvaluationConfigError",
     "EvaluationDataError",
     "EvaluationError",
@@ -84,6 +95,7 @@ __all__ = [
     "UnknownNameError",
     "UnsupportedArchitectureError",
     "UnsupportedGenerationError",
+    "WeightsNeededError",
     "WorkerError",
 ]
 
@@ -287,6 +299,38 @@ class EvaluationDataError(EvaluationError, ValueError):
 
 class EvaluationRecordsError(EvaluationError, ValueError):
     """A file of records is damaged, belongs to another measurement, or is being written."""
+
+
+class EndpointError(RagMiddleError):
+    """A model behind an HTTP address cannot be asked."""
+
+
+class EndpointConfigError(EndpointError, ValueError):
+    """An address, a key or options of requests that make no sense, or cannot be served there."""
+
+
+class EndpointUnreachableError(EndpointError, OSError):
+    """The server cannot be connected to, broke the connection, or did not answer in time."""
+
+
+class EndpointRefusedError(EndpointError):
+    """The server refused a request, or answered with an error each time.
+
+    Attributes:
+        status: of HTTP; None for an error within a stream.
+    """
+
+    def __init__(self, *parts: str | Argument, status: int | None = None) -> None:
+        super().__init__(*parts)
+        self.status = status
+
+
+class EndpointReplyError(EndpointError, ValueError):
+    """A reply that is not what the interface promises: damaged, cut, or too large."""
+
+
+class WeightsNeededError(EndpointError, ValueError):
+    """What was asked for needs the model's weights, and they are behind an HTTP address."""
 
 
 class CalibrationError(RagMiddleError):

@@ -115,12 +115,14 @@ class Attempts:
             calibration rejected.
         fitted: parameters fitted to this model that were not tried here, as ``--methods`` takes
             them, by method.
+        weights: whether the model's weights are here.
     """
 
     all_asked: bool = False
     scoring: Scoring = "generation"
     calibratable: tuple[str, ...] = ()
     fitted: Mapping[str, str] = field(default_factory=dict)
+    weights: bool = True
 
 
 # -- does it lose the middle? ---------------------------------------------------------------------
@@ -380,7 +382,7 @@ def _more_questions(at: _Situation) -> str:
 
 def _look_at_answers(at: _Situation) -> str:
     text = "Look at a few answers in records.jsonl: does the prompt suit the model? Try --template"
-    if at.attempts.scoring == "likelihood":
+    if at.attempts.scoring == "likelihood" or not at.attempts.weights:
         return f"{text}."
     return f"{text}, or --score-by likelihood, which shows differences in wrong answers too."
 
@@ -408,6 +410,16 @@ def _calibrate(at: _Situation) -> str:
     )
 
 
+def _load_it(at: _Situation) -> str:
+    if at.attempts.weights:
+        return ""
+    return (
+        "Most methods change what happens inside the model. Where its weights can be had, find the "
+        "one that helps with `rag-middle diagnose --model` and without `--endpoint`; then serve it "
+        "(`rag-middle serve`, or vLLM with rag-middle-vllm) and measure that with `--endpoint`."
+    )
+
+
 _GAP: tuple[Reason, ...] = ("nothing_tried", "no_help", "helps")
 #: For which reasons a step is considered, and what it says; nothing where it does not apply.
 _STEPS: tuple[tuple[tuple[Reason, ...], Callable[[_Situation], str]], ...] = (
@@ -422,7 +434,11 @@ _STEPS: tuple[tuple[tuple[Reason, ...], Callable[[_Situation], str]], ...] = (
         lambda at: f"Check {at.recommendation.label} on held-out questions before relying on it.",
     ),
     (_GAP, lambda at: at.advice),
-    (("nothing_tried",), lambda at: "Name methods to try with --methods."),
+    (
+        ("nothing_tried",),
+        lambda at: "Name methods to try with --methods." if at.attempts.weights else "",
+    ),
+    (_GAP, _load_it),
     (_GAP, _try_fitted),
     (_GAP, _calibrate),
 )

@@ -36,13 +36,14 @@ from rag_middle.evaluation.tasks import Task
 from rag_middle.evaluation.tasks.base import require_gold_documents
 from rag_middle.evaluation.trials import (
     EstimateCallback,
+    PlanCallback,
     ProgressCallback,
     check_measurement,
     check_takes,
     run,
 )
 from rag_middle.evaluation.wrong_answers import AskedQuestion, wrong_answers
-from rag_middle.generation import RagMiddleModel, model_facts
+from rag_middle.generation import RagMiddleModel, TextGenerator, model_facts
 from rag_middle.methods import LPES, SIW, Method, MsPoE, PositionalHiddenStates
 from rag_middle.profiles import Profile, measured_profiles
 
@@ -124,7 +125,7 @@ class Diagnosis:
 
 
 def diagnose(
-    model: RagMiddleModel,
+    model: TextGenerator,
     task: Task,
     methods: Sequence[MethodSpec] | None = None,
     measurement: Measurement | None = None,
@@ -132,6 +133,7 @@ def diagnose(
     records: str | Path | None = None,
     progress: ProgressCallback | None = None,
     estimated: EstimateCallback | None = None,
+    planned: PlanCallback | None = None,
     cost: bool = True,
     calibrated: Mapping[str, Profile] | None = None,
 ) -> Diagnosis:
@@ -141,12 +143,13 @@ def diagnose(
         model: to measure.
         task: one with gold documents.
         methods: what to try; by default those of `UNCALIBRATED` that the model can take, and what
-            `fitted_presets` has for it.
+            `fitted_presets` has for it. None by default where the model is behind an HTTP address.
         measurement: how; by default 100 questions, five positions, three shuffled orders, controls.
         records: a file to keep answers in, and to continue from.
         progress: called with the number of answers so far and the number of all.
         estimated: called once with the seconds that the rest will take, and its number of answers.
-        cost: measure times and memory too.
+        planned: called once before the first prompt is asked, as in `run`.
+        cost: measure times and memory too, where the model's weights are here.
         calibrated: profiles of earlier calibrations, by path; those fitted to this model are not
             advised again.
 
@@ -158,9 +161,12 @@ def diagnose(
     measurement = measurement or Measurement(orders=3, controls=True)
     check_measurement(task, methods or (), measurement)
     left_out: dict[str, str] = {}
+    here = model if isinstance(model, RagMiddleModel) else None
     if methods is None:
-        able, left_out = methods_to_try(model)
-        methods = [*able, *fitted_presets(model)]
+        methods = []
+        if here is not None:
+            able, left_out = methods_to_try(here)
+            methods = [*able, *fitted_presets(here)]
     results = run(
         model,
         task,
@@ -169,12 +175,13 @@ def diagnose(
         records=records,
         progress=progress,
         estimated=estimated,
+        planned=planned,
     )
     costs, ratios = None, {}
-    if cost:
+    if cost and here is not None:
         middle = position(results.positions[len(results.positions) // 2])
         prompts = [task.prompt(item, middle) for item in results.items[:_COST_PROMPTS]]
-        costs = measure_costs(model, results.methods, prompts, template=measurement.template)
+        costs = measure_costs(here, results.methods, prompts, template=measurement.template)
         tokens = measurement.max_new_tokens or task.max_new_tokens
         seconds = {label: cost.answer_seconds(tokens) for label, cost in costs.items()}
         ratios = {label: own / seconds[BASELINE] for label, own in seconds.items()}
@@ -208,7 +215,7 @@ def diagnose(
         next_steps=next_steps(
             recommendation,
             advice,
-            _attempts(model, task, results, recommendation, calibrated or {}),
+            _attempts(here, task, results, recommendation, calibrated or {}),
         ),
         left_out=left_out,
         wrong=wrong_answers(results),
@@ -216,13 +223,20 @@ def diagnose(
 
 
 def _attempts(
-    model: RagMiddleModel,
+    model: RagMiddleModel | None,
     task: Task,
     results: Results,
     recommendation: Recommendation,
     calibrated: Mapping[str, Profile],
 ) -> Attempts:
-    """What was tried in this run, and in calibrations of this model before."""
+    """What was tried in this run, and in calibrations of this model before.
+
+    `model` is None where its weights are not here.
+    """
+    limit, asked = results.measurement.limit, len(results.items)
+    all_asked = limit is None or asked < limit or asked == task.num_questions
+    if model is None:
+        return Attempts(all_asked=all_asked, scoring=results.measurement.scoring, weights=False)
     facts = model_facts(model.model, model.tokenizer, all_weights=False)
     own = {
         path: profile
@@ -242,9 +256,8 @@ def _attempts(
     }
     failed = {verdict.label for verdict in recommendation.verdicts if not verdict.helps}
     done = {*tried, *failed, *fitted, *(profile.method for profile in own.values())}
-    limit, asked = results.measurement.limit, len(results.items)
     return Attempts(
-        all_asked=limit is None or asked < limit or asked == task.num_questions,
+        all_asked=all_asked,
         scoring=results.measurement.scoring,
         # The searches compare log-likelihoods.
         calibratable=worth_calibrating(model, done) if task.by_likelihood else (),

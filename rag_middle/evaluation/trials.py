@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import torch
-
-import rag_middle
 from rag_middle.documents import ContextPrompt
-from rag_middle.errors import EvaluationConfigError, EvaluationDataError
+from rag_middle.errors import EvaluationConfigError, EvaluationDataError, WeightsNeededError
 from rag_middle.evaluation.conditions import Condition, Item
 from rag_middle.evaluation.lengths import CheckedPrompt, check_lengths
 from rag_middle.evaluation.measurement import (
@@ -27,17 +22,18 @@ from rag_middle.evaluation.measurement import (
 from rag_middle.evaluation.records import Key, Record, Records, open_records
 from rag_middle.evaluation.results import Results
 from rag_middle.evaluation.tasks import Task
-from rag_middle.generation import MethodLike, RagMiddleModel, model_facts
+from rag_middle.generation import MethodLike, RagMiddleModel, TextGenerator
+from rag_middle.methods import Method
 from rag_middle.tokens import uses_chat_template
+from rag_middle.wording import Argument
 
 __all__ = [
     "EstimateCallback",
+    "PlanCallback",
     "ProgressCallback",
     "check_measurement",
     "check_takes",
-    "model_identity",
     "run",
-    "software",
 ]
 
 #: Called with the number of answers so far and the number of all.
@@ -46,11 +42,15 @@ ProgressCallback = Callable[[int, int], None]
 #: Called with the seconds that the answers still missing will take, and their number.
 EstimateCallback = Callable[[float, int], None]
 
+#: Called with the prompts that will be asked, each with its method, and the most new tokens of an
+#: answer.
+PlanCallback = Callable[[Sequence[tuple[ContextPrompt, Method]], int], None]
+
 _BATCHES_PER_WRITE = 4
 
 
 def run(
-    model: RagMiddleModel,
+    model: TextGenerator,
     task: Task,
     methods: Sequence[MethodSpec] = (BASELINE,),
     measurement: Measurement | None = None,
@@ -58,6 +58,7 @@ def run(
     records: str | Path | None = None,
     progress: ProgressCallback | None = None,
     estimated: EstimateCallback | None = None,
+    planned: PlanCallback | None = None,
 ) -> Results:
     """Measure methods on a task.
 
@@ -65,7 +66,8 @@ def run(
     it stopped, and one with more questions, positions or methods adds to an earlier one.
 
     Args:
-        model: its own method is not used.
+        model: its own method is not used. One behind an HTTP address
+            (`rag_middle.endpoint.EndpointModel`) is asked for generated answers only.
         task: the questions.
         methods: what to compare; the unmodified model always comes first.
         measurement: how; by default 100 questions, the gold document at five positions, generated
@@ -74,6 +76,8 @@ def run(
         progress: called after every few batches.
         estimated: called once, after a first batch under each method has been timed. The longest
             prompts are asked first, so the rest takes rather less.
+        planned: called once before the first prompt is asked, where any is missing; what it raises
+            ends the run.
 
     Raises:
         EvaluationConfigError: positions that the task does not have, or a task that cannot be
@@ -83,6 +87,8 @@ def run(
         EvaluationRecordsError: `records` is damaged, belongs to another measurement, or is in use.
         UnsupportedArchitectureError, MethodConfigError: a method that the model cannot take; before
             anything is asked.
+        WeightsNeededError: a method, or log-likelihoods, of a model behind an HTTP address.
+        EndpointError: its server failed; answers until then are in `records`.
 
     Example:
         >>> results = run(model, task, ["pine"], Measurement(limit=50))
@@ -90,6 +96,8 @@ def run(
     """
     measurement = measurement or Measurement()
     labelled = check_measurement(task, methods, measurement)
+    if measurement.scoring == "likelihood":
+        local(model, "Log-likelihoods come")
     for entry in labelled:
         check_takes(model, entry.method)
     items = task.items(measurement.limit, measurement.seed)
@@ -108,7 +116,7 @@ def run(
     identity = {
         "task": task.to_dict(),
         "measurement": measurement.identity(),
-        "model": model_identity(model),
+        "model": model.identity(),
     }
     kept = open_records(
         records,
@@ -121,6 +129,9 @@ def run(
             answers.declare(entry.label, repr(entry.method))
         missing = [trial for trial in trials if trial.key not in answers]
         _check_lengths(model, task, measurement, missing)
+        if planned and missing:
+            asking = [(trial.prompt, trial.method.method) for trial in missing]
+            planned(asking, _room(measurement, task))
         asked = len(trials) - len(missing)
         _ask(model, task, measurement, missing, answers, asked, progress, estimated)
         return Results(
@@ -130,7 +141,7 @@ def run(
             items=tuple(items),
             records={trial.key: answers[trial.key] for trial in trials},
             model=identity["model"],
-            software=software(model),
+            software=model.software(),
         )
 
 
@@ -153,44 +164,37 @@ def check_measurement(
     return labelled
 
 
-def check_takes(model: RagMiddleModel, method: MethodLike) -> None:
+def check_takes(model: TextGenerator, method: MethodLike) -> None:
     """Refuse a method that the model cannot take, before an hour is spent.
 
     Raises:
-        UnsupportedArchitectureError, MethodConfigError: why it cannot take it.
+        UnsupportedArchitectureError, MethodConfigError, WeightsNeededError: why it cannot take it.
     """
-    # A model of its own: `model` may leave the check of the method's effect out.
-    RagMiddleModel(model.model, model.tokenizer, method=method)
+    if isinstance(model, RagMiddleModel):
+        # A model of its own: `model` may leave the check of the method's effect out.
+        RagMiddleModel(model.model, model.tokenizer, method=method)
+    else:
+        model.checked_method(method)
 
 
-def model_identity(model: RagMiddleModel) -> dict[str, Any]:
-    """What tells this model from others: name, revision, number format, a digest of its weights.
+def local(model: TextGenerator, what: str) -> RagMiddleModel:
+    """The model, where its weights are here.
 
-    A model from a folder goes by the folder's name, without its path. The digest takes a few
-    values of every parameter, so that another training of a model under the same name is noticed;
-    it is no checksum of the whole.
+    Args:
+        model: any.
+        what: begins the message: what comes from weights only.
+
+    Raises:
+        WeightsNeededError: they are behind an HTTP address.
     """
-    facts = model_facts(model.model, model.tokenizer, all_weights=False)
-    return {
-        "name": facts.id,
-        "revision": facts.revision,
-        "type": facts.model_type,
-        "dtype": str(model.model.dtype).removeprefix("torch."),
-        "weights": (facts.weights_sample or model.fingerprint())[:16],
-    }
-
-
-def software(model: RagMiddleModel) -> dict[str, str]:
-    """Versions, and the device."""
-    versions = {"rag-middle": rag_middle.__version__, "python": platform.python_version()}
-    for package in ("torch", "transformers", "numpy"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    device = model.device
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    return {**versions, "device": f"{device.type} ({name})"}
+    if isinstance(model, RagMiddleModel):
+        return model
+    raise WeightsNeededError(
+        f"{what} from a model's weights, and this one is behind an HTTP address, which gives "
+        "answers only: score these with ",
+        Argument("scoring", "generation"),
+        ", or load the model here.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,10 +215,17 @@ class _Trial:
         return Record(method=method, condition=condition, item=item, **fields)
 
 
+def _room(measurement: Measurement, task: Task) -> int:
+    """The most new tokens of an answer."""
+    return measurement.max_new_tokens or task.max_new_tokens
+
+
 def _check_lengths(
-    model: RagMiddleModel, task: Task, measurement: Measurement, trials: Sequence[_Trial]
+    model: TextGenerator, task: Task, measurement: Measurement, trials: Sequence[_Trial]
 ) -> None:
-    room = measurement.max_new_tokens or task.max_new_tokens
+    if not isinstance(model, RagMiddleModel):
+        return  # there is no tokenizer: the server refuses the first, which is the longest
+    room = _room(measurement, task)
 
     def new_tokens(trial: _Trial) -> int:
         if measurement.scoring == "generation":
@@ -231,7 +242,7 @@ def _check_lengths(
 
 
 def _ask(
-    model: RagMiddleModel,
+    model: TextGenerator,
     task: Task,
     measurement: Measurement,
     missing: Sequence[_Trial],
@@ -254,7 +265,8 @@ def _ask(
         # Methods take turns, so that whatever slows the machine meanwhile slows all of them.
         for trials in by_method.values():
             start = perf_counter()
-            answers.add(_answered(model, task, measurement, trials[:size]))
+            for records in _answered(model, task, measurement, trials[:size]):
+                answers.add(records)
             pace = (perf_counter() - start) / len(trials[:size])
             done += len(trials[:size])
             del trials[:size]
@@ -269,9 +281,9 @@ def _ask(
 
 
 def _answered(
-    model: RagMiddleModel, task: Task, measurement: Measurement, trials: list[_Trial]
-) -> list[Record]:
-    """Records of trials under one method."""
+    model: TextGenerator, task: Task, measurement: Measurement, trials: list[_Trial]
+) -> Iterator[list[Record]]:
+    """Records of trials under one method, as they come: answers may have been paid for."""
     prompts = [trial.prompt for trial in trials]
     options: dict[str, Any] = {
         "method": trials[0].method.method,
@@ -280,8 +292,9 @@ def _answered(
         "on_missing_documents": "ignore",  # closed-book prompts have none on purpose
     }
     if measurement.scoring == "likelihood":
-        targets = [_target(model, task, measurement, trial) for trial in trials]
-        return [
+        scorer = local(model, "Log-likelihoods come")
+        targets = [_target(scorer, task, measurement, trial) for trial in trials]
+        yield [
             trial.record(
                 scores={"greedy_match": float(score.is_greedy), "log_likelihood": score.total},
                 answer=None,
@@ -289,24 +302,21 @@ def _answered(
                 applied=score.applied,
             )
             for trial, score in zip(
-                trials, model.score_batch(prompts, targets, **options), strict=True
+                trials, scorer.score_batch(prompts, targets, **options), strict=True
             )
         ]
-    generations = model.batch(
-        prompts,
-        max_new_tokens=measurement.max_new_tokens or task.max_new_tokens,
-        stop=task.stop,
-        **options,
-    )
-    return [
-        trial.record(
-            scores=task.scores(trial.item, trial.condition, generation.text),
-            answer=generation.text,
-            prompt_tokens=generation.usage.prompt_tokens,
-            applied=generation.applied,
-        )
-        for trial, generation in zip(trials, generations, strict=True)
-    ]
+        return
+    options |= {"max_new_tokens": _room(measurement, task), "stop": task.stop}
+    for index, generation in model.as_completed(prompts, **options):
+        trial = trials[index]
+        yield [
+            trial.record(
+                scores=task.scores(trial.item, trial.condition, generation.text),
+                answer=generation.text,
+                prompt_tokens=generation.usage.prompt_tokens,
+                applied=generation.applied,
+            )
+        ]
 
 
 def _target(model: RagMiddleModel, task: Task, measurement: Measurement, trial: _Trial) -> str:

@@ -11,6 +11,7 @@ from rag_middle.generation.identity import model_facts
 from rag_middle.generation.installation import Installation, install
 from rag_middle.generation.model import RagMiddleModel
 from rag_middle.generation.prompts import MethodLike, Prompt
+from rag_middle.generation.protocol import TextGenerator
 from rag_middle.generation.results import (
     DroppedDocument,
     FinishReason,
@@ -54,6 +55,7 @@ __all__ = [
     "PromptKwargs",
     "RagMiddleModel",
     "Score",
+    "TextGenerator",
     "Timings",
     "UnreadMarkersWarning",
     "Usage",

@@ -5,11 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+import rag_middle
 from rag_middle.attention import model_traits
 from rag_middle.attention.turns import OfModel
 from rag_middle.fingerprint import weights_sample, weights_sha256
@@ -19,7 +23,7 @@ from rag_middle.profiles import ModelFacts
 from rag_middle.reader import READER_NAME, is_reader
 from rag_middle.wording import Argument
 
-__all__ = ["display_name", "model_facts", "warn_of_mismatch"]
+__all__ = ["display_name", "model_facts", "software", "warn_of_mismatch"]
 
 _REMEMBERED = 64
 
@@ -53,6 +57,18 @@ def model_facts(
         weights_sample=weights_sample(model),
         tokenizer_sha256=_tokenizer(tokenizer),
     )
+
+
+def software(device: torch.device) -> dict[str, str]:
+    """Versions, and the device."""
+    versions = {"rag-middle": rag_middle.__version__, "python": platform.python_version()}
+    for package in ("torch", "transformers", "numpy"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    return {**versions, "device": f"{device.type} ({name})"}
 
 
 def display_name(name: str) -> str:

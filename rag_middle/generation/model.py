@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -25,6 +25,7 @@ from rag_middle.fingerprint import fingerprint
 from rag_middle.generation import engine, forward
 from rag_middle.generation.batching import in_groups, rows_of
 from rag_middle.generation.engine import GenerationRequest
+from rag_middle.generation.identity import model_facts, software
 from rag_middle.generation.loading import check_loading, load_model, load_tokenizer
 from rag_middle.generation.model_files import format_errors
 from rag_middle.generation.own_config import check_own_config
@@ -293,6 +294,29 @@ class RagMiddleModel:
         )
         return in_groups(self.model, sizes, max_batch_size, run, rows)
 
+    def as_completed(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        method: MethodLike | None = None,
+        method_options: Mapping[str, Any] | None = None,
+        max_batch_size: int = 8,
+        **options: Unpack[GenerationKwargs],
+    ) -> Iterator[tuple[int, Generation]]:
+        """Like `batch`, as pairs of a prompt's 0-based index and its text.
+
+        Models behind an HTTP address yield each as it comes; here they come together.
+        """
+        yield from enumerate(
+            self.batch(
+                prompts,
+                method=method,
+                method_options=method_options,
+                max_batch_size=max_batch_size,
+                **options,
+            )
+        )
+
     @_with_own_kernels
     def stream(
         self,
@@ -530,6 +554,26 @@ class RagMiddleModel:
         `rag_middle.fingerprint.fingerprint` for what it does not notice.
         """
         return fingerprint(self.model)
+
+    def identity(self) -> dict[str, Any]:
+        """What tells this model from others: name, revision, number format, digest of its weights.
+
+        A model from a folder goes by the folder's name, without its path. The digest takes a few
+        values of every parameter, so that another training of a model under the same name is
+        noticed; it is no checksum of the whole.
+        """
+        facts = model_facts(self.model, self.tokenizer, all_weights=False)
+        return {
+            "name": facts.id,
+            "revision": facts.revision,
+            "type": facts.model_type,
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "weights": (facts.weights_sample or self.fingerprint())[:16],
+        }
+
+    def software(self) -> dict[str, str]:
+        """Versions, and the device."""
+        return software(self.device)
 
     @_with_own_kernels
     def checked_method(

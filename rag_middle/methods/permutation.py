@@ -37,8 +37,9 @@ class Permutation(Method):
 
     References:
         Averaging and voting over orders are the usual remedies that papers on order-free methods
-        compare with, PINE (arXiv:2407.01100) among them; they vote on whole answers. Voting on
-        tokens is what can be done while an answer is being written.
+        compare with, PINE (arXiv:2407.01100) among them; they vote on whole answers, as `vote` does
+        for models behind an HTTP address. Voting on tokens is what can be done while an answer is
+        being written.
 
     Raises:
         MethodConfigError: `orders` is no whole number from 1 on, `seed` none from 0 on, or there
@@ -90,6 +91,16 @@ class Permutation(Method):
         # Less than one vote, so it decides between equal numbers of votes only.
         undecided = logits.softmax(-1).mean(-2)
         return ((votes + undecided) / (orders + 1)).log()
+
+    def vote(self, answers: Sequence[str]) -> int:
+        """The first of the answers that most orders give, the given order's among equals.
+
+        Case, whitespace and a full stop at the end make no difference. Behind an HTTP address this
+        stands for both combinations, as no probabilities of tokens come from there.
+        """
+        written = [" ".join(answer.casefold().split()).rstrip(".") for answer in answers]
+        most = max(map(written.count, written))
+        return next(i for i, answer in enumerate(written) if written.count(answer) == most)
 
     @property
     def is_neutral(self) -> bool:

@@ -26,7 +26,6 @@ from rag_middle.evaluation.charts import Chart
 from rag_middle.evaluation.plots import image, legend_columns, plot_overview
 from rag_middle.evaluation.report import html_report
 from rag_middle.evaluation.terminal import show_diagnosis
-from rag_middle.evaluation.trials import model_identity
 from rag_middle.generation import RagMiddleModel
 from rag_middle.reader import READER_NAME, is_reader, reader_path
 from tests.evaluation.fake_models import fake_reader
@@ -233,4 +232,4 @@ def test_the_bundled_reader_goes_by_its_name_and_not_by_its_path() -> None:
     assert is_reader(reader_path())
     assert not is_reader("meta-llama/Llama-2-7b-chat-hf")
     reader = RagMiddleModel.from_pretrained(reader_path(), device="cpu")
-    assert model_identity(reader)["name"] == READER_NAME
+    assert reader.identity()["name"] == READER_NAME

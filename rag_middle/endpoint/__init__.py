@@ -1,0 +1,16 @@
+"""A model behind an OpenAI-compatible address, in the place of one whose weights are here.
+
+::
+
+    model = EndpointModel("http://localhost:8000/v1", "Qwen/Qwen2.5-7B-Instruct")
+    print(diagnose(model, task_for_file("questions.jsonl"), ["permutation"]).shape.name)
+
+Evaluation and answering take it wherever they need answers only. ``address``: where, and the key.
+``client``: JSON over HTTP. ``wire``: requests and replies. ``around``: methods without weights.
+"""
+
+from rag_middle.endpoint.address import KEY_VARIABLE
+from rag_middle.endpoint.model import EndpointModel, Workload
+from rag_middle.endpoint.wire import SendDocuments
+
+__all__ = ["KEY_VARIABLE", "EndpointModel", "SendDocuments", "Workload"]

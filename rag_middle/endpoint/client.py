@@ -1,0 +1,395 @@
+"""JSON over HTTP to one server: retries, time limits, replies of bounded size."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from time import monotonic
+from typing import Any, TypeVar
+
+import httpx
+
+import rag_middle
+from rag_middle.endpoint.address import Address, without_key
+from rag_middle.errors import (
+    EndpointConfigError,
+    EndpointError,
+    EndpointRefusedError,
+    EndpointReplyError,
+    EndpointUnreachableError,
+)
+from rag_middle.plain_data import parse_json
+from rag_middle.wording import Argument
+
+__all__ = ["Client"]
+
+T = TypeVar("T")
+
+_MOST_BYTES = 32 * 2**20  # of a reply, which holds the text of one answer
+_MOST_QUOTED = 300  # characters of a server's own words in a message
+_CONNECT_SECONDS = 10.0
+_FIRST_PAUSE = 0.5  # seconds; doubled from attempt to attempt
+_LONGEST_PAUSE = 60.0  # seconds; whoever asks for a longer one has run out of quota
+_PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
+_TOO_LONG = re.compile(r"context.?(length|window)|too (long|many tokens)|max_model_len", re.I)
+_SAY_LATER = "Run it again later: a run with records goes on where it stopped."
+
+
+class _Passing(Exception):  # noqa: N818 - never leaves this module
+    """An attempt failed in a way that may pass: with which error, and the pause asked for."""
+
+    def __init__(self, error: EndpointError, pause: float | None = None) -> None:
+        super().__init__(error)
+        self.error = error
+        self.pause = pause  # seconds
+
+
+class Client:
+    """Requests to one server, from any number of threads.
+
+    No redirect is followed, so the key reaches no other server. On this machine no proxy is used.
+
+    Args:
+        address: of the interface.
+        key: sent as a bearer token; None for none.
+        timeout: seconds that an attempt may take; while an answer is streamed, that its next piece
+            may take.
+        retries: attempts after the first, where a failure may pass.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        key: str | None,
+        *,
+        timeout: float,
+        retries: int,
+    ) -> None:
+        self.address = address
+        self._key = key
+        self._timeout = timeout
+        self._retries = retries
+        headers = {
+            "User-Agent": f"rag-middle/{rag_middle.__version__}",
+            "Accept-Encoding": "identity",  # what is small on the way is small here
+        }
+        if key is not None:
+            headers["Authorization"] = f"Bearer {key}"
+        self._http = httpx.Client(
+            headers=headers,
+            timeout=httpx.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS), pool=None),
+            limits=httpx.Limits(max_connections=None),
+            follow_redirects=False,
+            trust_env=not address.local,
+        )
+        weakref.finalize(self, self._http.close)
+        self._answered = False  # whether the server ever did
+        self._resume = 0.0  # when requests may be sent again, by the monotonic clock
+
+    def get(self, path: str) -> Any:
+        """What the server has at a path, as plain data; errors are those of `post`."""
+        return self._attempts(lambda: self._whole("GET", path, None), None)
+
+    def post(
+        self, path: str, body: Mapping[str, Any], stopped: threading.Event | None = None
+    ) -> Any:
+        """The server's reply, as plain data.
+
+        Args:
+            path: behind the address.
+            body: JSON-ready.
+            stopped: when set, no further attempt is made.
+
+        Raises:
+            EndpointUnreachableError: there is no connection, or no answer in time.
+            EndpointRefusedError: the server refuses, or answers with an error each time.
+            EndpointReplyError: the reply is no JSON, or too large.
+            EndpointConfigError: the server sends us to another address.
+        """
+        return self._attempts(lambda: self._whole("POST", path, body), stopped)
+
+    def events(
+        self, path: str, body: Mapping[str, Any], stopped: threading.Event
+    ) -> Iterator[dict[str, Any]]:
+        """The events of a streamed reply, until it ends or `stopped` is set.
+
+        Until the first of them, attempts are repeated as in `post`; errors are the same. That the
+        last event has come is for the caller to tell: a connection may end in between.
+        """
+
+        def opened() -> tuple[httpx.Response, Iterator[bytes]]:
+            response = self._send("POST", path, body)
+            try:
+                self._check_status(response)
+                return response, response.iter_bytes()
+            except BaseException:
+                response.close()
+                raise
+
+        response, chunks = self._attempts(opened, stopped)
+        try:
+            for data in _event_data(self._bounded(chunks)):
+                if stopped.is_set() or data == b"[DONE]":
+                    return
+                event = self._parsed(data)
+                if isinstance(event.get("error"), Mapping):
+                    raise EndpointRefusedError(
+                        f"{self.address.url} ended an answer with an error: {self._quoted(data)}. "
+                        "Ask again; if it stays, look at the server's log."
+                    )
+                yield event
+        except httpx.TimeoutException:
+            raise EndpointUnreachableError(
+                f"{self.address.url} stopped in the middle of an answer: nothing came for "
+                f"{self._timeout:g} seconds. Ask again, or allow more with ",
+                Argument("timeout"),
+                ".",
+            ) from None
+        except httpx.TransportError as error:
+            raise EndpointReplyError(
+                f"{self.address.url} broke off in the middle of an answer ({_reason(error)}). Ask "
+                "again; if it stays, look at the server's log."
+            ) from None
+        finally:
+            response.close()
+
+    # -- one attempt after the other --------------------------------------------------------------
+
+    def _attempts(self, attempt: Callable[[], T], stopped: threading.Event | None) -> T:
+        waiting = stopped or threading.Event()
+        for count in range(1, self._retries + 2):
+            while (left := self._resume - monotonic()) > 0:
+                if waiting.wait(left):
+                    break
+            try:
+                with self._transport_errors():
+                    return attempt()
+            except _Passing as failure:
+                pause = failure.pause
+                if count > self._retries or waiting.is_set():
+                    raise _after(failure.error, count) from None
+                if pause is None:
+                    # Drawn, so that requests that failed together do not come back together.
+                    pause = _FIRST_PAUSE * 2 ** (count - 1) * random.uniform(0.5, 1.0)
+                elif pause > _LONGEST_PAUSE:
+                    raise _after(failure.error, count, pause) from None
+                else:
+                    self._resume = max(self._resume, monotonic() + pause)
+                waiting.wait(min(pause, _LONGEST_PAUSE))
+        raise AssertionError("the last attempt returns or raises")
+
+    @contextmanager
+    def _transport_errors(self) -> Iterator[None]:
+        url = self.address.url
+        try:
+            yield
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            unreachable = EndpointUnreachableError(
+                f"There is no connection to {url} ({_reason(error)}). Is the server running, and "
+                "is ",
+                Argument("endpoint"),
+                " its address?",
+            )
+            # A server that is being restarted comes back; one that was never there does not.
+            if self._answered:
+                raise _Passing(unreachable) from None
+            raise unreachable from None
+        except httpx.TimeoutException:
+            raise _Passing(self._late()) from None
+        except httpx.TransportError as error:
+            raise _Passing(
+                EndpointUnreachableError(
+                    f"The connection to {url} broke ({_reason(error)}). Look at the server's log."
+                )
+            ) from None
+        except httpx.HTTPError as error:
+            raise EndpointReplyError(
+                f"The reply of {url} cannot be read ({_reason(error)}). Is ",
+                Argument("endpoint"),
+                " the address of an OpenAI-compatible server?",
+            ) from None
+
+    def _late(self) -> EndpointUnreachableError:
+        return EndpointUnreachableError(
+            f"{self.address.url} did not answer within {self._timeout:g} seconds. Allow more with ",
+            Argument("timeout"),
+            ", or send fewer requests at a time.",
+        )
+
+    # -- one request ------------------------------------------------------------------------------
+
+    def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
+        content = None if body is None else json.dumps(body).encode()
+        request = self._http.build_request(
+            method,
+            self.address.url + path,
+            content=content,
+            headers={} if content is None else {"Content-Type": "application/json"},
+        )
+        response = self._http.send(request, stream=True)
+        self._answered = True
+        return response
+
+    def _whole(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+        until = monotonic() + self._timeout
+        response = self._send(method, path, body)
+        try:
+            self._check_status(response)
+            return self._parsed(b"".join(self._bounded(response.iter_bytes(), until)))
+        finally:
+            response.close()
+
+    def _bounded(self, chunks: Iterator[bytes], until: float | None = None) -> Iterator[bytes]:
+        size = 0
+        for chunk in chunks:
+            size += len(chunk)
+            if size > _MOST_BYTES:
+                raise EndpointReplyError(
+                    f"{self.address.url} sent more than {_MOST_BYTES // 2**20} MiB for one answer. "
+                    "Is ",
+                    Argument("endpoint"),
+                    " the address of an OpenAI-compatible server?",
+                )
+            if until is not None and monotonic() > until:  # a reply that trickles in
+                raise _Passing(self._late())
+            yield chunk
+
+    def _parsed(self, content: bytes) -> dict[str, Any]:
+        try:
+            parsed = parse_json(content)
+        except ValueError as error:
+            raise EndpointReplyError(
+                f"{self.address.url} sent something else than JSON ({error}): "
+                f"{self._quoted(content)}. Is ",
+                Argument("endpoint"),
+                " the address of an OpenAI-compatible server, with its path (/v1)?",
+            ) from None
+        if not isinstance(parsed, dict):
+            raise EndpointReplyError(
+                f"{self.address.url} sent no JSON object: {self._quoted(content)}. Is ",
+                Argument("endpoint"),
+                " the address of an OpenAI-compatible server, with its path (/v1)?",
+            )
+        cleaned: dict[str, Any] = without_key(parsed, self._key)
+        return cleaned
+
+    def _check_status(self, response: httpx.Response) -> None:
+        status, url = response.status_code, self.address.url
+        if 200 <= status < 300:
+            return
+        if 300 <= status < 400:
+            # The key must not follow, and a POST would become a GET.
+            target = response.headers.get("location", "")[:_MOST_QUOTED].partition("?")[0]
+            raise EndpointConfigError(
+                f"{url} sends requests on to {self._struck_out(target)!r}. No redirect is "
+                "followed, as the key would go along: name that address with ",
+                Argument("endpoint"),
+                " if you trust it.",
+            )
+        said, code = self._complaint(response)
+        if status in _PASSING and code != "insufficient_quota":
+            raise _Passing(
+                EndpointRefusedError(f"{url} answers with status {status}{said}.", status=status),
+                _pause_asked_for(response.headers),
+            )
+        steps: tuple[str | Argument, ...] = ("Check the options against what that server takes.",)
+        if status in (401, 403):
+            steps = (
+                f"{'The key was refused' if self._key else 'No key was sent'}: put a valid one "
+                "into an environment variable and name that with ",
+                Argument("api_key_env"),
+                ".",
+            )
+        elif status == 404:
+            steps = (
+                "Check ",
+                Argument("model"),
+                " and the path of ",
+                Argument("endpoint"),
+                ", which mostly ends in /v1.",
+            )
+        elif code == "insufficient_quota":
+            steps = (_SAY_LATER,)
+        elif _TOO_LONG.search(said):
+            steps = ("Send fewer or shorter documents, or raise the server's context window.",)
+        elif "chat template" in said.lower():
+            steps = ("Send prompts as they are with ", Argument("template", "raw"), ".")
+        raise EndpointRefusedError(
+            f"{url} refuses the request (status {status}){said}. ", *steps, status=status
+        )
+
+    def _complaint(self, response: httpx.Response) -> tuple[str, str]:
+        """What an error reply says, as it goes into a message; and its code, if it has one."""
+        content = b""
+        for chunk in response.iter_bytes():
+            content += chunk
+            if len(content) > 2**16:
+                break
+        try:
+            error = parse_json(content)
+        except ValueError:
+            error = None
+        if isinstance(error, Mapping):
+            error = error.get("error", error)
+        code = ""
+        if isinstance(error, Mapping):
+            code = str(error.get("code") or "")
+            error = error.get("message", error.get("detail", error))
+        said = self._quoted(content if error is None else str(error).encode())
+        return (f": {said}" if content.strip() else ""), code
+
+    def _quoted(self, content: bytes) -> str:
+        """A server's words, short and in one line, without the key."""
+        text = " ".join(self._struck_out(content.decode("utf-8", "replace")).split())
+        shown = text if len(text) <= _MOST_QUOTED else f"{text[: _MOST_QUOTED - 1]}…"
+        return repr(shown)
+
+    def _struck_out(self, text: str) -> str:
+        struck_out: str = without_key(text, self._key, quoted=True)
+        return struck_out
+
+
+def _event_data(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """The data of server-sent events, each on one line as these servers write it."""
+    rest = b""  # at the end: what was cut off, which says nothing
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield line[5:].strip()
+
+
+def _pause_asked_for(headers: httpx.Headers) -> float | None:
+    """Seconds of ``Retry-After`` (a number, or a date); None where it says nothing."""
+    value = headers.get("retry-after", "")
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            at = parsedate_to_datetime(value)
+        except (ValueError, TypeError):
+            return None
+        at = at if at.tzinfo else at.replace(tzinfo=UTC)
+        seconds = (at - datetime.now(UTC)).total_seconds()
+    return max(0.0, seconds) if seconds == seconds else None  # NaN is no pause
+
+
+def _after(error: EndpointError, attempts: int, pause: float | None = None) -> EndpointError:
+    """The error of the last attempt, with the number of attempts and what to do."""
+    failed = f" It failed {attempts} times in a row." if attempts > 1 else ""
+    asked = "" if pause is None else f" It asks to wait {pause:,.0f} seconds."
+    parts = (*error.parts, f"{failed}{asked} {_SAY_LATER}")
+    if isinstance(error, EndpointRefusedError):
+        return EndpointRefusedError(*parts, status=error.status)
+    return type(error)(*parts)
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:_MOST_QUOTED] or type(error).__name__

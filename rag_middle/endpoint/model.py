@@ -1,0 +1,557 @@
+"""EndpointModel: a model behind an OpenAI-compatible address, asked as `RagMiddleModel` is."""
+
+from __future__ import annotations
+
+import platform
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+from time import perf_counter
+from typing import Any, Unpack, get_args
+
+import rag_middle
+from rag_middle.documents import ContextPrompt, parse
+from rag_middle.endpoint.address import Address, api_key
+from rag_middle.endpoint.around import arrangements, check_acts_around, stand_in
+from rag_middle.endpoint.client import Client
+from rag_middle.endpoint.wire import (
+    CHAT,
+    Reply,
+    SendDocuments,
+    StreamedText,
+    check_sending,
+    check_served,
+    read_reply,
+    request_body,
+    resource,
+)
+from rag_middle.errors import (
+    EndpointConfigError,
+    EndpointRefusedError,
+    PromptError,
+    WeightsNeededError,
+)
+from rag_middle.generation import (
+    Generation,
+    GenerationKwargs,
+    GenerationOptions,
+    GenerationStream,
+    MethodLike,
+    Prompt,
+    Timings,
+    Usage,
+    method_name,
+)
+from rag_middle.generation.effect import acts_on, check_documents
+from rag_middle.methods import Method, resolve_method
+from rag_middle.options import checked_options
+from rag_middle.plain_data import check_whole, is_finite_number, is_whole
+from rag_middle.wording import Argument
+
+__all__ = ["EndpointModel", "Workload"]
+
+_CHARACTERS_PER_TOKEN = 4  # of English text, roughly, under the vocabularies of today
+_MOST_FACTS = 1000  # characters of what a server says about a model
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What a run will cost, before it begins.
+
+    Attributes:
+        requests: to the server, without those that have to be repeated.
+        prompt_tokens: of all of them, roughly: a token for four characters.
+        new_tokens: at most.
+    """
+
+    requests: int
+    prompt_tokens: int
+    new_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A prompt on its way: the requests it takes, and what is known of its answer."""
+
+    method: Method
+    served_method: str | None  # that the server is asked to apply
+    orders: tuple[tuple[int, ...], ...]  # of the documents, one per request
+    prompts: tuple[ContextPrompt, ...]  # one per request
+    options: GenerationOptions
+    seed: int | None
+    path: str
+    document_ids: tuple[str | None, ...]
+    applied: bool
+
+
+class EndpointModel:
+    """A model behind an OpenAI-compatible address: vLLM, Ollama, `rag-middle serve`, hosted.
+
+    It gives answers and nothing else, so it takes methods that act around a model: on the order of
+    the documents, or by a vote over whole answers. Where the server is one of ours, documents can
+    be sent as documents, and it applies any method that it allows.
+
+    Prompts are strings with document markers, or `ContextPrompt`. They go out as the text that the
+    unmodified model reads, in one user message, or with ``template="raw"`` as a prompt for plain
+    completion. Any number of threads may call.
+
+    Args:
+        endpoint: address of the interface, such as ``"http://localhost:8000/v1"``.
+        model: as the server calls it; by default the only one that it has.
+        api_key_env: environment variable with the key. By default OPENAI_API_KEY, if it is set
+            and the address is local or https; ``""`` for no key.
+        method: as for `RagMiddleModel`.
+        method_options: the method's parameters, where `method` is a name.
+        send_documents: ``"text"`` within the message; ``"marked"`` the same with markers, for a
+            server that shares ``RAG_MIDDLE_MARKER_KEY``; ``"field"`` as `documents` beside the
+            messages. The last two are for `rag-middle serve`, whose replies must say that it read
+            them, and name the method in each request.
+        timeout: seconds that a request may take.
+        retries: of a request after failures that may pass, with growing pauses between them.
+        extra_body: more fields of each request, such as ``{"reasoning_effort": "low"}``; None
+            leaves out one that is sent otherwise (``{"temperature": None}``).
+
+    Raises:
+        EndpointConfigError: an address, key or option that makes no sense.
+        EndpointUnreachableError: nobody answers there.
+        EndpointRefusedError: the server does not let us in.
+        WeightsNeededError: the method needs the weights.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        model: str | None = None,
+        *,
+        api_key_env: str | None = None,
+        method: MethodLike = "none",
+        method_options: Mapping[str, Any] | None = None,
+        send_documents: SendDocuments = "text",
+        timeout: float = 300.0,
+        retries: int = 4,
+        extra_body: Mapping[str, Any] | None = None,
+    ) -> None:
+        if send_documents not in get_args(SendDocuments):
+            raise EndpointConfigError(
+                Argument("send_documents"),
+                f" must be one of {', '.join(get_args(SendDocuments))}, got {send_documents!r}.",
+            )
+        if not is_finite_number(timeout) or timeout <= 0:
+            raise EndpointConfigError(
+                Argument("timeout"), f" must be seconds above 0, got {timeout!r}."
+            )
+        if not is_whole(retries, 0):
+            raise EndpointConfigError(
+                Argument("retries"), f" must be a whole number from 0 on, got {retries!r}."
+            )
+        self._extra = dict(extra_body or {})
+        check_sending(send_documents, self._extra)
+        self._send_documents = send_documents
+        self._method = self.checked_method(method, method_options)
+        self.address = Address.of(endpoint)
+        self._client = Client(
+            self.address, api_key(api_key_env, self.address), timeout=timeout, retries=retries
+        )
+        self._limit_field = "max_tokens"
+        listed = self._listed()
+        self.name = _chosen_name(model, listed, self.address.url)
+        self._facts = listed.get(self.name, {})
+
+    # -- what it is -------------------------------------------------------------------------------
+
+    @property
+    def method(self) -> Method:
+        """What calls run under that name no method of their own."""
+        return self._method
+
+    @property
+    def context_window(self) -> int | None:
+        """Tokens that prompt and answer may have together, where the server says so (vLLM)."""
+        window = self._facts.get("max_model_len")
+        return window if is_whole(window, 1) else None
+
+    def identity(self) -> dict[str, Any]:
+        """What tells this model from others: its name, the address, what the server says of it.
+
+        A server does not say which weights it runs: give a model that is served otherwise than
+        before (with a profile, say) another name there, or keep its records in another file.
+        """
+        return {
+            "name": self.name,
+            "endpoint": self.address.url,
+            "server": self._facts,
+            "send_documents": self._send_documents,
+            "extra_body": self._extra,
+        }
+
+    def software(self) -> dict[str, str]:
+        """Versions, and the address in place of a device."""
+        return {
+            "rag-middle": rag_middle.__version__,
+            "python": platform.python_version(),
+            "device": self.address.url,
+        }
+
+    def checked_method(
+        self, method: MethodLike, method_options: Mapping[str, Any] | None = None
+    ) -> Method:
+        """A method object that can be used here.
+
+        Raises:
+            WeightsNeededError: it needs the weights, and the server is not asked to apply it.
+            RagMiddleError: as `resolve_method` does.
+        """
+        resolved = resolve_method(method, method_options)
+        self._served_method(resolved)
+        return resolved
+
+    def _served_method(self, method: Method) -> str | None:
+        """The method that the server shall apply; None where it is told nothing of methods."""
+        try:
+            check_acts_around(method)
+        except WeightsNeededError:
+            if self._send_documents == "text":
+                raise
+            name = method_name(method)
+            if "profile:" in name or resolve_method(name) != method:
+                raise WeightsNeededError(
+                    f"A server is asked for a method by its name, and {name} has parameters of its "
+                    "own: start the server with it (`rag-middle serve --method ...`)."
+                ) from None
+            return name
+        return None if self._send_documents == "text" else "none"
+
+    def _listed(self) -> dict[str, dict[str, Any]]:
+        """What the server says of its models, by name; nothing where it has no list of them."""
+        try:
+            reply = self._client.get("/models")
+        except EndpointRefusedError as error:
+            if error.status in (404, 405, 501):
+                return {}
+            raise
+        entries = reply.get("data")
+        listed: dict[str, dict[str, Any]] = {}
+        for entry in entries if isinstance(entries, list) else []:
+            if isinstance(entry, Mapping) and isinstance(entry.get("id"), str):
+                # "created" is when vLLM was asked, and "permission" has an id drawn each time.
+                listed[entry["id"]] = {
+                    name: value
+                    for name, value in entry.items()
+                    if name not in ("created", "permission") and len(str(value)) <= _MOST_FACTS
+                }
+        return listed
+
+    # -- asking -----------------------------------------------------------------------------------
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        method: MethodLike | None = None,
+        method_options: Mapping[str, Any] | None = None,
+        **options: Unpack[GenerationKwargs],
+    ) -> Generation:
+        """Generate text for one prompt.
+
+        Args:
+            prompt: see `EndpointModel`.
+            method: for this call, instead of the model's.
+            method_options: its parameters.
+            options: fields of `GenerationOptions` that the OpenAI interface has. Without a
+                tokenizer here, prompts cannot be measured: whatever `on_overflow` says, the server
+                refuses what does not fit.
+
+        Raises:
+            EndpointError: the server cannot be reached, refuses, or replies with something else.
+            UnsupportedGenerationError: options that the interface does not have.
+            PromptError: neither a string nor a `ContextPrompt`.
+            WeightsNeededError: the method needs the weights.
+        """
+        return self.batch([prompt], method=method, method_options=method_options, **options)[0]
+
+    def batch(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        method: MethodLike | None = None,
+        method_options: Mapping[str, Any] | None = None,
+        max_batch_size: int = 8,
+        **options: Unpack[GenerationKwargs],
+    ) -> list[Generation]:
+        """Generate for several prompts; results come in the order of the prompts.
+
+        Args:
+            prompts: any number.
+            method: as for `generate`, like `method_options` and `options`.
+            method_options: see there.
+            max_batch_size: requests at a time.
+            options: see there.
+        """
+        answers = dict(
+            self.as_completed(
+                prompts,
+                method=method,
+                method_options=method_options,
+                max_batch_size=max_batch_size,
+                **options,
+            )
+        )
+        return [answers[index] for index in range(len(prompts))]
+
+    def as_completed(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        method: MethodLike | None = None,
+        method_options: Mapping[str, Any] | None = None,
+        max_batch_size: int = 8,
+        **options: Unpack[GenerationKwargs],
+    ) -> Iterator[tuple[int, Generation]]:
+        """Like `batch`, each answer as soon as it is there: its prompt's 0-based index, and it.
+
+        After an error no further prompt is asked; what is on its way is still yielded, and then
+        the error is raised.
+        """
+        check_whole("max_batch_size", max_batch_size, least=1)
+        questions = self._questions(prompts, method, method_options, options)
+        waiting = iter(enumerate(questions))
+        taking, stopped = threading.Lock(), threading.Event()
+        done: SimpleQueue[tuple[int, Generation | BaseException] | None] = SimpleQueue()
+
+        def work() -> None:
+            while not stopped.is_set():
+                with taking:
+                    index, question = next(waiting, (-1, None))
+                if question is None:
+                    break
+                try:
+                    done.put((index, self._answer(question, stopped)))
+                except BaseException as error:
+                    stopped.set()
+                    done.put((index, error))
+            done.put(None)
+
+        # Daemons: after Ctrl-C, Python must not wait for answers that nobody reads.
+        count = min(max_batch_size, len(questions))
+        for _ in range(count):
+            threading.Thread(target=work, name="rag-middle-endpoint", daemon=True).start()
+        failure: BaseException | None = None
+        try:
+            while count:
+                result = done.get()
+                if result is None:
+                    count -= 1
+                elif isinstance(result[1], Generation):
+                    yield result[0], result[1]
+                else:
+                    failure = failure or result[1]
+        finally:
+            stopped.set()
+        if failure is not None:
+            raise failure
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        method: MethodLike | None = None,
+        method_options: Mapping[str, Any] | None = None,
+        **options: Unpack[GenerationKwargs],
+    ) -> GenerationStream:
+        """Generate text for one prompt, piece by piece; in one piece where answers are voted on.
+
+        Arguments and errors are those of `generate`; those of the server are raised while the
+        pieces are read.
+        """
+        [question] = self._questions([prompt], method, method_options, options)
+
+        def work(emit: Callable[[str], None], stopped: threading.Event) -> Generation:
+            generation = self._answer(question, stopped, emit)
+            if len(question.prompts) > 1:
+                emit(generation.text)
+            return generation
+
+        return GenerationStream(work, document_ids=question.document_ids)
+
+    def workload(
+        self, prompts: Iterable[tuple[ContextPrompt, Method]], max_new_tokens: int
+    ) -> Workload:
+        """What asking prompts under methods will cost."""
+        requests = characters = 0
+        for prompt, method in prompts:
+            count = len(arrangements(prompt, self._around(method)))
+            requests += count
+            characters += count * len(prompt.text)
+        return Workload(
+            requests=requests,
+            prompt_tokens=characters // _CHARACTERS_PER_TOKEN,
+            new_tokens=requests * max_new_tokens,
+        )
+
+    def _around(self, method: Method) -> Method:
+        """The method as far as it is applied here: the server applies the others."""
+        served = self._served_method(method)
+        return method if served in (None, "none") else resolve_method("none")
+
+    def _questions(
+        self,
+        prompts: Sequence[Prompt],
+        method: MethodLike | None,
+        method_options: Mapping[str, Any] | None,
+        options: GenerationKwargs,
+    ) -> list[_Question]:
+        settings = checked_options(options, allowed=GenerationKwargs)
+        path = resource(settings)
+        chosen = self.method
+        if method is not None or method_options:
+            chosen = self.checked_method("none" if method is None else method, method_options)
+        around, served_method = self._around(chosen), self._served_method(chosen)
+        questions = []
+        seeds = settings.seeds(len(prompts))
+        for example, (given, seed) in enumerate(zip(prompts, seeds, strict=True)):
+            prompt = _as_prompt(given)
+            layout = stand_in(prompt).layout
+            check_documents(chosen, layout, settings, example)
+            orders = arrangements(prompt, around)
+            questions.append(
+                _Question(
+                    method=chosen,
+                    served_method=served_method,
+                    orders=orders,
+                    prompts=tuple(
+                        prompt.with_documents(prompt.documents[index] for index in order)
+                        for order in orders
+                    ),
+                    options=settings,
+                    seed=seed,
+                    path=path,
+                    document_ids=tuple(prompt.documents[index].id for index in orders[0]),
+                    applied=acts_on(chosen, layout),
+                )
+            )
+        return questions
+
+    def _answer(
+        self,
+        question: _Question,
+        stopped: threading.Event,
+        emit: Callable[[str], None] | None = None,
+    ) -> Generation:
+        """One answer: of its only request, or of the one that the method chooses."""
+        start = perf_counter()
+        first: list[float] = []  # when the first piece came
+
+        def emit_piece(piece: str) -> None:
+            first[:] = first or [perf_counter() - start]
+            if emit is not None:
+                emit(piece)
+
+        replies = []
+        streamed = emit is not None and len(question.prompts) == 1
+        for prompt in question.prompts:
+            body = self._body(question, prompt)
+            if streamed:
+                reply = self._streamed(question.path, body, stopped, emit_piece)
+            else:
+                reply = self._whole(question.path, body, stopped)
+            if question.served_method is not None and reply.finish_reason != "cancelled":
+                check_served(reply, question.served_method, len(prompt.documents), self.address.url)
+            replies.append(reply)
+        seconds = perf_counter() - start
+        prefill = first[0] if first else seconds
+        chosen = 0
+        if len(replies) > 1:
+            chosen = question.method.vote([reply.text for reply in replies])
+        served = replies[chosen].served or {}
+        return Generation(
+            text=replies[chosen].text,
+            token_ids=(),
+            finish_reason=replies[chosen].finish_reason,
+            stop=None,
+            usage=Usage(
+                prompt_tokens=sum(reply.usage.prompt_tokens for reply in replies),
+                completion_tokens=sum(reply.usage.completion_tokens for reply in replies),
+            ),
+            timings=Timings(tokenize=0.0, wait=0.0, prefill=prefill, decode=seconds - prefill),
+            method=method_name(question.method),
+            applied=question.applied and served.get("applied") is not False,
+            documents=len(question.document_ids),
+            document_ids=question.document_ids,
+            dropped_documents=(),
+            seed=question.seed,
+        )
+
+    def _body(self, question: _Question, prompt: ContextPrompt) -> dict[str, Any]:
+        return request_body(
+            prompt,
+            question.options,
+            model=self.name,
+            documents=self._send_documents,
+            seed=question.seed,
+            method=question.served_method,
+            extra=self._extra,
+        )
+
+    def _whole(self, path: str, body: dict[str, Any], stopped: threading.Event) -> Reply:
+        reply = self._with_limit(path, body, lambda: self._client.post(path, body, stopped))
+        return read_reply(reply, self.address.url)
+
+    def _streamed(
+        self,
+        path: str,
+        body: dict[str, Any],
+        stopped: threading.Event,
+        emit: Callable[[str], None],
+    ) -> Reply:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+
+        def run() -> StreamedText:
+            answer = StreamedText(self.address.url)
+            for event in self._client.events(path, body, stopped):
+                if piece := answer.take(event):
+                    emit(piece)
+            return answer
+
+        return self._with_limit(path, body, run).reply(cancelled=stopped.is_set())
+
+    def _with_limit(self, path: str, body: dict[str, Any], ask: Callable[[], Any]) -> Any:
+        """Ask, with the limit of new tokens under the name that this server takes."""
+        self._rename_limit(body)
+        try:
+            return ask()
+        except EndpointRefusedError as error:
+            renamed = "max_completion_tokens"  # of OpenAI's newer models, which refuse the other
+            if path != CHAT or error.status != 400 or self._limit_field == renamed:
+                raise
+            if renamed not in str(error):
+                raise
+            self._limit_field = renamed
+        self._rename_limit(body)
+        return ask()
+
+    def _rename_limit(self, body: dict[str, Any]) -> None:
+        if "max_tokens" in body and self._limit_field != "max_tokens":
+            body[self._limit_field] = body.pop("max_tokens")
+
+
+def _chosen_name(name: str | None, listed: Mapping[str, Any], url: str) -> str:
+    if name:
+        return name
+    if len(listed) == 1:
+        return next(iter(listed))
+    known = f"It has {', '.join(sorted(listed)[:20])}." if listed else "It does not list any."
+    raise EndpointConfigError(
+        "Name the model that ", url, " shall use with ", Argument("model"), f". {known}"
+    )
+
+
+def _as_prompt(prompt: Prompt) -> ContextPrompt:
+    if isinstance(prompt, ContextPrompt):
+        return prompt
+    if isinstance(prompt, str):
+        return parse(prompt)
+    raise PromptError(
+        "A model behind an HTTP address takes a string or a ContextPrompt, got "
+        f"{type(prompt).__name__}. Send chat messages with that server's own client."
+    )

@@ -1,0 +1,288 @@
+"""Requests and replies of the OpenAI interface: chat completions, and completions of plain text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rag_middle.documents import ContextPrompt
+from rag_middle.errors import (
+    EndpointConfigError,
+    EndpointReplyError,
+    UnsupportedGenerationError,
+)
+from rag_middle.generation import FinishReason, Usage
+from rag_middle.markers import MARKER_KEY_VARIABLE
+from rag_middle.options import OPTIONS, GenerationOptions
+from rag_middle.plain_data import is_whole
+from rag_middle.wording import Argument
+
+__all__ = [
+    "CHAT",
+    "COMPLETIONS",
+    "Reply",
+    "SendDocuments",
+    "StreamedText",
+    "check_sending",
+    "check_served",
+    "read_reply",
+    "request_body",
+    "resource",
+]
+
+#: How documents travel. ``text``: as the model reads them, within the message; ``marked``: the
+#: same with markers; ``field``: beside the messages, in ``documents``.
+SendDocuments = Literal["text", "marked", "field"]
+
+CHAT, COMPLETIONS = "/chat/completions", "/completions"
+
+_MOST_TOKENS = 2**31
+_THINKING = ("reasoning_content", "reasoning")
+#: Options of `GenerationOptions` that the interface does not have, and the way round.
+_ELSEWHERE = {
+    "template_options": "extra_body={'chat_template_kwargs': {...}} hands them to vLLM.",
+    "allow_control_tokens": "The server decides how text becomes tokens.",
+    "top_k": "Servers that have it take extra_body={'top_k': ...}.",
+    "repetition_penalty": "Servers that have it take extra_body={'repetition_penalty': ...}.",
+    "num_beams": "It has no beam search.",
+    "cancel": "Close the stream instead.",
+}
+
+
+def resource(options: GenerationOptions) -> str:
+    """The path that a prompt goes to: completions of plain text for ``template="raw"``, else chat.
+
+    Raises:
+        UnsupportedGenerationError: options that the interface does not have.
+    """
+    for name, advice in _ELSEWHERE.items():
+        if getattr(options, name) != OPTIONS[name].default:
+            raise UnsupportedGenerationError(
+                Argument(name), f" is no option of the OpenAI interface. {advice}"
+            )
+    if callable(options.template):
+        raise UnsupportedGenerationError(
+            Argument("template"),
+            " is a function, and the server writes its own template: pass 'chat', or 'raw' for a "
+            "prompt that you have written.",
+        )
+    return COMPLETIONS if options.template == "raw" else CHAT
+
+
+def request_body(
+    prompt: ContextPrompt,
+    options: GenerationOptions,
+    *,
+    model: str,
+    documents: SendDocuments,
+    seed: int | None,
+    method: str | None,
+    extra: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The body of a request for one answer.
+
+    Args:
+        prompt: documents in the order in which the model shall read them.
+        options: of generation.
+        model: as the server calls it.
+        documents: how they travel.
+        seed: of sampling.
+        method: that the server shall apply; None says nothing about it.
+        extra: more fields; they replace those made here, and None leaves one out.
+    """
+    text = prompt.marked if documents == "marked" else prompt.text
+    body: dict[str, Any] = {"model": model}
+    if documents == "field":
+        text = prompt.prefix + prompt.suffix
+        body["documents"] = [
+            {"id": d.id or str(index), "title": d.title or "", "text": d.text}
+            for index, d in enumerate(prompt.documents)
+        ]
+    if resource(options) == COMPLETIONS:
+        body["prompt"] = text if options.system is None else f"{options.system}\n\n{text}"
+    else:
+        system = [] if options.system is None else [{"role": "system", "content": options.system}]
+        body["messages"] = [*system, {"role": "user", "content": text}]
+    body["max_tokens"] = options.max_new_tokens
+    body["temperature"] = options.temperature
+    if options.samples:
+        body |= {"top_p": options.top_p, "seed": seed}
+    if options.stop_strings:
+        body["stop"] = list(options.stop_strings)
+    if method is not None:
+        body["method"] = method
+    return {name: value for name, value in {**body, **extra}.items() if value is not None}
+
+
+def check_sending(documents: SendDocuments, extra: Mapping[str, Any]) -> None:
+    """Refuse what could not be read on the other side, or would be read otherwise.
+
+    Raises:
+        EndpointConfigError: markers without a key that the server shares, or extra fields that
+            are made here.
+    """
+    if documents == "marked" and not os.environ.get(MARKER_KEY_VARIABLE):
+        raise EndpointConfigError(
+            f"Marked documents are read by a server that shares the key: set {MARKER_KEY_VARIABLE} "
+            "to the same secret here and there, or send them with ",
+            Argument("send_documents", "field"),
+            ".",
+        )
+    own = sorted({"model", "messages", "prompt", "stream", "n", "documents"} & extra.keys())
+    if own:
+        raise EndpointConfigError(
+            Argument("extra_body"), f" must leave out {', '.join(own)}: requests are made of them."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a server answers to one request.
+
+    Attributes:
+        text: that the model wrote.
+        finish_reason: why it ended.
+        usage: token counts, 0 where the server tells none.
+        served: what our own server says of the method and the documents; None elsewhere.
+    """
+
+    text: str
+    finish_reason: FinishReason
+    usage: Usage
+    served: Mapping[str, Any] | None
+
+
+def read_reply(reply: Mapping[str, Any], url: str) -> Reply:
+    """The answer in a reply.
+
+    Raises:
+        EndpointReplyError: there is none, or thinking has used up its tokens.
+    """
+    choice = _choice(reply)
+    if choice is None:
+        raise EndpointReplyError(
+            f"{url} sent a reply without an answer (it has {', '.join(reply) or 'no fields'}). Is ",
+            Argument("endpoint"),
+            " the address of an OpenAI-compatible server?",
+        )
+    message = choice.get("message", choice)
+    if not isinstance(message, Mapping):
+        message = {}
+    text = message.get("content", message.get("text"))
+    finish = choice.get("finish_reason")
+    if not text and finish == "length" and any(message.get(name) for name in _THINKING):
+        raise EndpointReplyError(
+            f"The model at {url} has spent all of its tokens on thinking. Allow more with ",
+            Argument("max_new_tokens"),
+            ", or turn thinking off on the server.",
+        )
+    if not isinstance(text, str | None):
+        raise EndpointReplyError(
+            f"{url} sent an answer that is no text but {type(text).__name__}. Choose a model that "
+            "generates text with ",
+            Argument("model"),
+            ".",
+        )
+    return Reply(
+        text=text or "",
+        finish_reason="length" if finish == "length" else "stop",
+        usage=_usage(reply),
+        served=_served(reply),
+    )
+
+
+class StreamedText:
+    """An answer that comes in pieces.
+
+    Args:
+        url: of the server, for messages.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._pieces: list[str] = []
+        self._finish: str | None = None
+        self._usage = Usage(prompt_tokens=0, completion_tokens=0)
+        self._served: Mapping[str, Any] | None = None
+
+    def take(self, event: Mapping[str, Any]) -> str:
+        """The text that an event adds."""
+        choice = _choice(event) or {}
+        delta = choice.get("delta", choice)
+        piece = delta.get("content", delta.get("text")) if isinstance(delta, Mapping) else None
+        piece = piece if isinstance(piece, str) else ""
+        self._pieces.append(piece)
+        self._finish = choice.get("finish_reason") or self._finish
+        if event.get("usage"):
+            self._usage = _usage(event)
+        self._served = _served(event) or self._served
+        return piece
+
+    def reply(self, *, cancelled: bool) -> Reply:
+        """The whole answer.
+
+        Args:
+            cancelled: it was ended from here.
+
+        Raises:
+            EndpointReplyError: the stream ended before the answer did.
+        """
+        text = "".join(self._pieces)
+        if self._finish is None and not cancelled:
+            raise EndpointReplyError(
+                f"{self._url} ended the stream in the middle of an answer, after {len(text)} "
+                "characters. Ask again; if it stays, look at the server's log."
+            )
+        finish: FinishReason = "length" if self._finish == "length" else "stop"
+        return Reply(
+            text=text,
+            finish_reason="cancelled" if self._finish is None else finish,
+            usage=self._usage,
+            served=self._served,
+        )
+
+
+def check_served(reply: Reply, method: str, documents: int, url: str) -> None:
+    """Refuse an answer to documents that the server has not read as documents.
+
+    Raises:
+        EndpointReplyError: it does not say so, or says otherwise.
+    """
+    served = reply.served or {}
+    seen = served.get("documents")
+    if isinstance(seen, list):
+        seen = len(seen)
+    if served.get("method") == method and (seen == documents or (not seen and not documents)):
+        return
+    raise EndpointReplyError(
+        f"{url} should have read {documents} documents under {method}; its reply says "
+        f"{dict(served) or 'nothing of documents and methods'!r}. ",
+        Argument("send_documents"),
+        " is for `rag-middle serve` with that method among those it allows; leave it out for other "
+        "servers.",
+    )
+
+
+def _choice(reply: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    choices = reply.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], Mapping):
+        return None
+    return choices[0]
+
+
+def _usage(reply: Mapping[str, Any]) -> Usage:
+    usage = reply.get("usage")
+    usage = usage if isinstance(usage, Mapping) else {}
+
+    def count(name: str) -> int:
+        value = usage.get(name)
+        return value if is_whole(value, 0) and value < _MOST_TOKENS else 0
+
+    return Usage(prompt_tokens=count("prompt_tokens"), completion_tokens=count("completion_tokens"))
+
+
+def _served(reply: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    served = reply.get("rag_middle")
+    return served if isinstance(served, Mapping) else None

@@ -1,0 +1,172 @@
+"""A small OpenAI-compatible server in a thread: a real model behind it, or replies by a script."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from rag_middle.documents import ContextPrompt
+from rag_middle.generation import RagMiddleModel
+
+MODEL = "tiny"
+
+
+@dataclass
+class Request:
+    """What arrived."""
+
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+
+    @property
+    def text(self) -> str:
+        """Of the prompt, or of the last message."""
+        text = self.body.get("prompt") or self.body["messages"][-1]["content"]
+        assert isinstance(text, str)
+        return text
+
+
+@dataclass
+class Said:
+    """A reply: plain data as JSON, bytes as they are, a list of them as chunks."""
+
+    content: Any
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+Reply = Callable[[Request], Said]
+
+
+class Server(ThreadingHTTPServer):
+    """Answers by a function, and keeps what arrived."""
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.reply = reply
+        self.models: Said = Said({"object": "list", "data": [{"id": MODEL, "created": 1}]})
+        self.asked: list[Request] = []  # without those for the list of models
+        self.seen: list[Request] = []  # all
+        self.at_once = self.most_at_once = 0
+        self.lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that has gone away is no mistake of the server."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing."""
+
+    def do_GET(self) -> None:
+        self.server.seen.append(Request(self.path, dict(self.headers), {}))
+        self._send(self.server.models)
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        request = Request(self.path, dict(self.headers), body)
+        with self.server.lock:
+            self.server.asked.append(request)
+            self.server.seen.append(request)
+            self.server.at_once += 1
+            self.server.most_at_once = max(self.server.most_at_once, self.server.at_once)
+        try:
+            said = self.server.reply(request)
+        finally:
+            with self.server.lock:
+                self.server.at_once -= 1
+        self._send(said)
+
+    def _send(self, said: Said) -> None:
+        chunks = said.content if isinstance(said.content, list) else [said.content]
+        parts = [part if isinstance(part, bytes) else json.dumps(part).encode() for part in chunks]
+        self.send_response(said.status)
+        headers = {"Content-Type": "application/json", **said.headers}
+        if not isinstance(said.content, list):
+            headers.setdefault("Content-Length", str(len(parts[0])))
+        for name, value in headers.items():
+            self.send_header(name, value)
+        if isinstance(said.content, list):
+            self.send_header("Connection", "close")
+        self.end_headers()
+        for part in parts:
+            self.wfile.write(part)
+            self.wfile.flush()
+
+
+@contextmanager
+def serving(reply: Reply) -> Iterator[Server]:
+    """A server for the length of a block."""
+    server = Server(reply)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def answer(text: str, **more: Any) -> dict[str, Any]:
+    """A reply to chat and to plain prompts alike."""
+    return {
+        "choices": [{"text": text, "message": {"content": text}, "finish_reason": "stop", **more}],
+        "usage": {"prompt_tokens": 7, "completion_tokens": 2},
+    }
+
+
+def saying(text: str) -> Reply:
+    """The same answer to everything."""
+    return lambda request: Said(answer(text))
+
+
+def events(*pieces: str, finish: str | None = "stop", done: bool = True) -> Said:
+    """An answer in pieces, as servers stream it."""
+    chunks = [{"choices": [{"delta": {"content": p}, "text": p}]} for p in pieces]
+    if finish:
+        chunks.append({"choices": [{"delta": {}, "finish_reason": finish}]})
+        chunks.append({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 3}})
+    lines = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks]
+    if done:
+        lines.append(b"data: [DONE]\n\n")
+    return Said(lines, headers={"Content-Type": "text/event-stream"})
+
+
+def of_model(model: RagMiddleModel) -> Reply:
+    """What a model behind the interface says: it sees text only, and knows of no documents."""
+
+    def reply(request: Request) -> Said:
+        raw = request.path.endswith("/v1/completions")
+        generation = model.generate(
+            ContextPrompt(suffix=request.text),
+            template="raw" if raw else "chat",
+            max_new_tokens=request.body["max_tokens"],
+            temperature=request.body["temperature"],
+            stop=request.body.get("stop", ()),
+            on_missing_documents="ignore",
+        )
+        content = answer(generation.text, finish_reason=generation.finish_reason)
+        content["usage"] = {
+            "prompt_tokens": generation.usage.prompt_tokens,
+            "completion_tokens": generation.usage.completion_tokens,
+        }
+        return Said(content)
+
+    return reply
