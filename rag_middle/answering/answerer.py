@@ -15,7 +15,13 @@ from rag_middle.answering.states import existing_states
 from rag_middle.answering.template import DEFAULT_TEMPLATE, PromptTemplate
 from rag_middle.documents import Document
 from rag_middle.errors import MethodConfigError, PromptError, UnsupportedGenerationError
-from rag_middle.generation import DocumentCache, MethodLike, MissingDocumentsWarning, RagMiddleModel
+from rag_middle.generation import (
+    DocumentCache,
+    MethodLike,
+    MissingDocumentsWarning,
+    RagMiddleModel,
+    TextGenerator,
+)
 from rag_middle.generation.loading import check_loading, loading_errors
 from rag_middle.methods import Method, NoMethod, resolve_method
 from rag_middle.notices import warn_caller
@@ -33,7 +39,8 @@ class Answerer:
     Any number of threads may ask; requests take turns on the model.
 
     Args:
-        model: that answers.
+        model: that answers; here (`RagMiddleModel`) or behind an HTTP address
+            (`rag_middle.endpoint.EndpointModel`).
         retriever: finds the documents for a question.
         method: a name, a preset, a composition or a method object; by default the model's own.
         method_options: the method's parameters, where `method` is a name.
@@ -46,7 +53,7 @@ class Answerer:
 
     def __init__(
         self,
-        model: RagMiddleModel,
+        model: TextGenerator,
         retriever: Retriever,
         *,
         method: MethodLike | None = None,
@@ -63,7 +70,7 @@ class Answerer:
         cls,
         documents: str | Path | FaissIndex,
         *,
-        model: str | Path | RagMiddleModel | None = None,
+        model: str | Path | TextGenerator | None = None,
         method: MethodLike | None = None,
         method_options: Mapping[str, Any] | None = None,
         embedder: Embedder | str | Path | None = None,
@@ -83,8 +90,9 @@ class Answerer:
 
         Args:
             documents: a file or folder of documents, a folder of a saved index, or an index.
-            model: a directory, a name on the hub, or a loaded model; by default the bundled
-                reader, which understands only documents like those of the demonstration.
+            model: a directory, a name on the hub, a loaded model, or one behind an HTTP address;
+                by default the bundled reader, which understands only documents like those of the
+                demonstration.
             method: as for the class, like `method_options`; by default none.
             method_options: see there.
             embedder: an embedder, or the name of a sentence-transformers model; by default one
@@ -118,12 +126,15 @@ class Answerer:
         resolved = _resolve(method, method_options, NoMethod())
         if not isinstance(documents, FaissIndex):
             check_exists(documents)
-        if isinstance(model, RagMiddleModel):
+        loaded = None if isinstance(model, str | Path | None) else model
+        if loaded is not None:
             if loading:
                 raise UnsupportedGenerationError(
                     f"{', '.join(loading)} say how to load a model, and it is loaded already."
                 )
-            folder: str | Path = model.model.name_or_path or ""
+            folder: str | Path = ""  # what a server calls its model is no folder of this machine
+            if isinstance(loaded, RagMiddleModel):
+                folder = loaded.model.name_or_path or ""
         else:
             if model is None:
                 from rag_middle.reader import reader_path
@@ -149,14 +160,14 @@ class Answerer:
                 **settings,
             )
             states = existing_states(documents, index, index_folder)
-            if states is not None and not isinstance(model, RagMiddleModel):
+            if states is not None and loaded is None:
                 loading.setdefault("document_cache", DocumentCache(directory=states))
             documents = index
-        if not isinstance(model, RagMiddleModel):
-            with loading_errors(model):
-                model = RagMiddleModel.from_pretrained(model, method=resolved, **loading)
+        if loaded is None:
+            with loading_errors(folder):
+                loaded = RagMiddleModel.from_pretrained(folder, method=resolved, **loading)
         return cls(
-            model,
+            loaded,
             Retriever(index=documents, top_k=top_k),
             method=resolved if has_method else None,
             prompt_template=prompt_template,

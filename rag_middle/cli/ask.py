@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,24 +17,32 @@ from rag_middle.cli.asking import (
     show_sources,
     stream_text,
 )
-from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting
+from rag_middle.cli.console import (
+    DebugOption,
+    JsonOption,
+    console,
+    print_json,
+    printable,
+    reporting,
+)
+from rag_middle.cli.endpoint import ENDPOINT
 from rag_middle.cli.flags import flags_of
 from rag_middle.cli.options import LOADING, OUTPUT_PANEL, shape_of, with_flags
 
 if TYPE_CHECKING:
     from rag_middle.answering import Answerer
     from rag_middle.documents import ContextPrompt
-    from rag_middle.tokens import TokenizedPrompt
 
 __all__ = ["ask"]
 
 
-@with_flags(answering=ANSWERING, options=QUESTION, loading=LOADING)
+@with_flags(answering=ANSWERING, options=QUESTION, loading=LOADING, remote=ENDPOINT)
 def ask(
     question: Annotated[str, typer.Argument(help="What to answer.")],
     answering: dict[str, Any],
     options: dict[str, Any],
     loading: dict[str, Any],
+    remote: dict[str, Any],
     *,
     show_prompt: Annotated[
         bool,
@@ -53,7 +62,9 @@ def ask(
     """
     with reporting(as_json=as_json, debug=debug, flags=flags_of(ask, **OTHER_NAMES)):
         _check_question(question)
-        answerer, built = open_answerer(options, quiet=as_json, **answering, **loading)
+        answerer, built = open_answerer(
+            options, quiet=as_json, remote=remote, **answering, **loading
+        )
         if as_json:
             answer = answerer.ask(question, **options)
             described = {
@@ -61,18 +72,12 @@ def ask(
                 "skipped": [asdict(each) for each in built.skipped] if built else [],
             }
             if show_prompt:
-                from rag_middle.cli.token_view import described_text
-
-                tokens = _tokens(answerer, answer.prompt, options)
-                described["prompt"] = described_text(answerer.model.tokenizer, tokens)
+                described["prompt"] = _described_prompt(answerer, answer.prompt, options)
             print_json(described)
             return
         with answerer.stream(question, **options) as pieces:
             if show_prompt:
-                from rag_middle.cli.token_view import show_text
-
-                tokens = _tokens(answerer, pieces.prompt, options)
-                show_text(console(stderr=True), answerer.model.tokenizer, tokens)
+                _show_prompt(answerer, pieces.prompt, options)
             answer = stream_text(pieces)
         print("\nSources, best first:" if answer.sources else "\nNo sources.")
         show_sources(answer.sources)
@@ -85,6 +90,23 @@ def _check_question(question: str) -> None:
     check_question(question)
 
 
-def _tokens(answerer: Answerer, prompt: ContextPrompt, options: dict[str, Any]) -> TokenizedPrompt:
+def _described_prompt(answerer: Answerer, prompt: ContextPrompt, options: dict[str, Any]) -> Any:
+    from rag_middle.cli.token_view import described_text
+    from rag_middle.generation import RagMiddleModel
+
+    if not isinstance(answerer.model, RagMiddleModel):
+        return {"text": prompt.text}  # its tokenizer is on the server
     # The documents are in the method's order already.
-    return answerer.model.encode(prompt, method="none", **shape_of(options))
+    tokens = answerer.model.encode(prompt, method="none", **shape_of(options))
+    return described_text(answerer.model.tokenizer, tokens)
+
+
+def _show_prompt(answerer: Answerer, prompt: ContextPrompt, options: dict[str, Any]) -> None:
+    from rag_middle.cli.token_view import show_text
+    from rag_middle.generation import RagMiddleModel
+
+    if not isinstance(answerer.model, RagMiddleModel):
+        print(printable(prompt.text), file=sys.stderr)
+        return
+    tokens = answerer.model.encode(prompt, method="none", **shape_of(options))
+    show_text(console(stderr=True), answerer.model.tokenizer, tokens)

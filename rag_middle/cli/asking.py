@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,11 +12,13 @@ import typer
 from rag_middle.cli.answers import show_facts
 from rag_middle.cli.checks import check_generation, check_method, check_readable
 from rag_middle.cli.console import console, print_text, printable, quiet_progress_bars, tell
+from rag_middle.cli.endpoint import check_only_with_endpoint, open_endpoint
 from rag_middle.cli.index import report_skipped, summary
 from rag_middle.cli.measuring import embedding_bar
 from rag_middle.cli.method_options import parse_method_options
 from rag_middle.cli.options import (
     GENERATION,
+    LOADING,
     MODEL_PANEL,
     PROMPT_PANEL,
     MethodOption,
@@ -29,6 +31,7 @@ from rag_middle.errors import IndexFormatError, PromptError, RetrievalConfigErro
 
 if TYPE_CHECKING:
     from rag_middle.answering import Answer, Answerer, AnswerStream, Source
+    from rag_middle.endpoint import EndpointModel
     from rag_middle.retrieval import Built
 
 __all__ = [
@@ -147,6 +150,7 @@ ANSWERING = (
     flag("prompt_template", PromptTemplateOption),
 )
 """What documents, model and method answer; arguments of `open_answerer`."""
+_LOADING = frozenset(parameter.name for parameter in LOADING)
 QUESTION = generation_flags(
     [name for name in GENERATION if name not in ("top_k", "num_beams")],
     on_overflow="drop_documents",
@@ -165,6 +169,7 @@ def open_answerer(
     method_option: Iterable[str] = (),
     prompt_template: Path | None = None,
     max_file_mib: int | None = None,
+    remote: Mapping[str, Any] | None = None,
     **how: Any,
 ) -> tuple[Answerer, Built | None]:
     """Everything loaded; and what indexing did, where documents were indexed.
@@ -181,7 +186,9 @@ def open_answerer(
         method_option: its parameters, as on the command line.
         prompt_template: file, or None for the model's own.
         max_file_mib: larger files are skipped.
-        how: more arguments of ``Answerer.over``; device as on the command line.
+        remote: where the model is, if it is not to be loaded: values of `ENDPOINT`.
+        how: more arguments of ``Answerer.over``, those of `LOADING` among them; device as on the
+            command line.
     """
     from rag_middle.retrieval import check_exists
 
@@ -195,6 +202,12 @@ def open_answerer(
 
     from rag_middle.answering import Answerer, PromptTemplate
 
+    asked: str | EndpointModel | None = model
+    if remote and "endpoint" in remote:
+        loading = {name: how.pop(name) for name in [*how] if name in _LOADING}
+        asked = open_endpoint(remote, model, loading, method=method, method_options=method_options)
+    else:
+        check_only_with_endpoint(remote or {})
     template = None if prompt_template is None else PromptTemplate.load(prompt_template)
     done: list[Built] = []
 
@@ -207,7 +220,7 @@ def open_answerer(
     with embedding_bar(hidden=quiet) as progress:
         answerer = Answerer.over(
             documents,
-            model=model,
+            model=asked,
             method=method,
             method_options=method_options,
             index_folder=None if docs is None else index,
@@ -217,7 +230,7 @@ def open_answerer(
             progress=progress,
             **placed(how),
         )
-    if model is None and not quiet:
+    if asked is None and not quiet:
         tell_of_reader()
     return answerer, done[0] if done else None
 

@@ -11,6 +11,13 @@ import typer
 
 from rag_middle.cli.checks import check_method, check_output_folder, check_readable
 from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting, tell
+from rag_middle.cli.endpoint import (
+    ENDPOINT,
+    check_only_with_endpoint,
+    open_endpoint,
+    serves_reader,
+    tell_work,
+)
 from rag_middle.cli.flags import flags_of
 from rag_middle.cli.measuring import (
     CALIBRATION_FOLDER,
@@ -49,7 +56,7 @@ def _several_or_none(orders: int) -> int:
     return orders
 
 
-@with_flags(shape=generation_flags(["template"]), loading=LOADING)
+@with_flags(shape=generation_flags(["template"]), loading=LOADING, remote=ENDPOINT)
 def diagnose(
     *,
     model: ModelOption = None,
@@ -59,7 +66,7 @@ def diagnose(
         typer.Option(
             metavar="NAME,NAME",
             help="Methods to try, as for --method elsewhere; repeatable. Default: those that need "
-            "no calibration and that the model can take. none: only measure.",
+            "no calibration and that the model can take; at an endpoint none. none: only measure.",
             show_default=False,
         ),
     ] = None,
@@ -128,6 +135,7 @@ def diagnose(
         ),
     ] = None,
     loading: dict[str, Any],
+    remote: dict[str, Any],
     out: Annotated[
         Path,
         typer.Option(
@@ -154,10 +162,18 @@ def diagnose(
             check_method(name)
         if data is not None:
             check_readable(data, "data file", "a file of JSON lines", EvaluationDataError)
+        endpoint = None
+        if "endpoint" in remote:
+            endpoint = open_endpoint(remote, model, loading)
+            for name in names or ():
+                endpoint.checked_method(name)
+        else:
+            check_only_with_endpoint(remote)
         from rag_middle.evaluation.tasks.base import require_gold_documents
 
+        bundled = model is None if endpoint is None else serves_reader(endpoint)
         # Before PyTorch is imported: the data is where mistakes are.
-        questions = chosen_task(task, data, documents, bundled=model is None)
+        questions = chosen_task(task, data, documents, bundled=bundled)
         require_gold_documents(questions)
         questions.items(limit, seed)  # refuses what there is too little of
         from rag_middle.evaluation import Measurement, check_measurement, write_report
@@ -187,15 +203,15 @@ def diagnose(
             cpu_threads(threads),
             progress_bar("asking", hidden=as_json) as progress,
         ):
-            loaded = load(model, **loading)
             diagnosis = run_diagnosis(
-                loaded,
+                endpoint or load(model, **loading),
                 questions,
                 names,
                 measurement,
                 records=out / "records.jsonl",
                 progress=progress,
                 estimated=tell_time,
+                planned=endpoint and (lambda *asking: tell_work(endpoint.workload(*asking))),
                 calibrated=_calibrated(),
             )
         files = write_report(diagnosis, out, command=command_line())

@@ -79,7 +79,12 @@ DocumentsOption = Annotated[
     ),
 ]
 BatchSizeOption = Annotated[
-    int, typer.Option(min=1, help="Prompts per forward pass.", rich_help_panel=MODEL_PANEL)
+    int,
+    typer.Option(
+        min=1,
+        help="Prompts per forward pass; at an endpoint requests at a time.",
+        rich_help_panel=MODEL_PANEL,
+    ),
 ]
 
 

@@ -41,7 +41,7 @@ from rag_middle.evaluation import (
 from rag_middle.evaluation.conclusions import recommend_from
 from rag_middle.evaluation.measurement import BASELINE, MethodSpec
 from rag_middle.evaluation.statistics import wilson
-from rag_middle.generation import MethodLike
+from rag_middle.generation import MethodLike, RagMiddleModel
 from rag_middle.methods import resolve_method
 from rag_middle.reader import READER_NAME
 from rag_middle.retrieval import Built
@@ -199,9 +199,11 @@ class Demo:
         self.answerer = Answerer.over(
             self.corpus.pages, model=model, top_k=documents, on_index=on_index, **options
         )
+        assert isinstance(self.answerer.model, RagMiddleModel)  # it was loaded here
+        self._model = self.answerer.model
         self.left_out: dict[str, str] = {}
         compared = self._able(_compared(method, method_options))
-        presets = [name for name in fitted_presets(self.answerer.model) if name != method]
+        presets = [name for name in fitted_presets(self._model) if name != method]
         self.methods = labelled_methods([*compared, *presets])
         index = self.answerer.retriever.index
         self.pages = len({chunk.source for chunk in index.chunks})
@@ -218,7 +220,7 @@ class Demo:
         self.measured_items = items[EXAMPLES:][:questions]
         self.example_items = items[:EXAMPLES] + items[EXAMPLES + questions :]
         answers = [f" ({item.details['title']}) {item.answers[0]}" for item in items]
-        tokens = self.answerer.model.tokenizer(answers, add_special_tokens=False)["input_ids"]
+        tokens = self._model.tokenizer(answers, add_special_tokens=False)["input_ids"]
         self._answer_tokens = max(map(len, tokens)) + _SPARE_TOKENS
         self._passed_over = 0
         self.seconds = {"prepare": perf_counter() - started}
@@ -231,7 +233,7 @@ class Demo:
         """
         started = perf_counter()
         candidates = answered_examples(
-            self.answerer.model,
+            self._model,
             self.example_items,
             self.methods,
             self.answerer.prompt_template,
@@ -264,7 +266,7 @@ class Demo:
             max_new_tokens=self._answer_tokens,
             max_batch_size=_BATCH,
         )
-        results = run(self.answerer.model, task, self.methods, measurement, progress=progress)
+        results = run(self._model, task, self.methods, measurement, progress=progress)
         self.seconds["measure"] = perf_counter() - started
         return results
 
@@ -288,7 +290,7 @@ class Demo:
         able: list[LabelledMethod] = []
         for method in labelled_methods(specs)[1:]:
             try:
-                self.answerer.model.checked_method(method.method)
+                self._model.checked_method(method.method)
             except (UnsupportedArchitectureError, MethodConfigError) as error:
                 if not able:
                     raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,6 +40,7 @@ class Said:
     content: Any
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
+    pause: float = 0.0  # seconds after each chunk
 
 
 Reply = Callable[[Request], Said]
@@ -108,6 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
         for part in parts:
             self.wfile.write(part)
             self.wfile.flush()
+            time.sleep(said.pause)
 
 
 @contextmanager

@@ -137,7 +137,7 @@ def test_an_interrupted_run_goes_on_and_pays_for_no_answer_twice(tmp_path: Path)
     with serving(failing) as server:
         model = EndpointModel(server.url)
         one_at_a_time = Measurement(limit=3, positions=2, controls=True, max_batch_size=1)
-        with pytest.raises(EndpointRefusedError, match="no money left.*goes on where it stopped"):
+        with pytest.raises(EndpointRefusedError, match=r"no money left.*goes on where it stopped"):
             run(model, TASK, (), one_at_a_time, records=records)
         before = records.read_bytes()
         assert before.count(b'"kind": "record"') == 5
@@ -182,7 +182,6 @@ def test_records_of_another_server_or_model_are_not_continued(tmp_path: Path) ->
 
 
 def test_no_more_requests_at_a_time_than_allowed(model: RagMiddleModel) -> None:
-    import time
 
     def slowly(request: Request) -> Said:
         time.sleep(0.05)

@@ -1,0 +1,154 @@
+"""``diagnose`` and ``ask`` with a model behind an HTTP address."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from rag_middle.endpoint import client
+from tests.cli.answering import QUESTION, use_named_embedder, write_documents
+from tests.cli.conftest import Run
+from tests.cli.killing import killed_on_its_way
+from tests.endpoint.server import Request, Said, answer, events, saying, serving
+
+KEY = "sk-secret-0123456789abcdef"
+FEW = ("--limit", 2, "--documents", 3, "--positions", 2, "--orders", 0)
+
+
+@pytest.fixture(autouse=True)
+def _key_and_short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setattr(client, "_FIRST_PAUSE", 0.01)
+
+
+def test_a_served_model_is_diagnosed_into_a_folder(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("vl_convert")
+    out = tmp_path / "out"
+    with serving(lambda request: Said(answer(str(request.headers)))) as server:
+        shown = run(
+            "diagnose", "--endpoint", server.url, *FEW, "--methods", "permutation", "--out", out
+        )
+        assert shown.status == 0, shown.err
+        sent = server.asked
+    # Two questions at two positions, once and in four orders, and twice without other documents.
+    assert "24 requests, about" in " ".join(shown.err.split())
+    assert len(sent) == 24
+    assert sent[0].headers["Authorization"] == f"Bearer {KEY}"
+    data = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    assert data["model"]["endpoint"] == server.url
+    assert [curve["label"] for curve in data["curves"]["curves"]] == ["none", "permutation"]
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert f"Model: tiny at {server.url}" in page
+    for path in out.rglob("*"):
+        assert KEY.encode() not in path.read_bytes()
+    assert KEY not in shown.out + shown.err
+
+
+def test_an_endpoint_measures_only_unless_methods_are_named(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("vl_convert")
+    with serving(saying("x")) as server:
+        shown = run("diagnose", "--endpoint", server.url, *FEW, "--out", tmp_path, "--json")
+    assert [curve["label"] for curve in shown.json["curves"]["curves"]] == ["none"]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--methods", "pine"), "pine changes what happens inside the model"),
+        (("--score-by", "likelihood"), "--score-by generation"),
+        (("--dtype", "float16"), "--dtype says how to load a model"),
+        (("--send-documents", "marked"), "RAG_MIDDLE_MARKER_KEY"),
+        (("--api-key-env", "sk-pasted"), "--api-key-env takes the name of an environment variable"),
+        (("--api-key-env", "NOT_SET_ANYWHERE"), "is not set"),
+    ],
+)
+def test_what_an_endpoint_cannot_do_is_refused_at_once(
+    run: Run, tmp_path: Path, options: tuple[str, str], told: str
+) -> None:
+    with serving(saying("x")) as server:
+        shown = run("diagnose", "--endpoint", server.url, *FEW, *options, "--out", tmp_path)
+        assert not server.asked
+    assert shown.status == 2
+    assert told in shown.err
+    assert "pasted" not in shown.err
+
+
+def test_options_of_an_endpoint_need_one(run: Run, tmp_path: Path) -> None:
+    shown = run("diagnose", "--timeout", 5, "--out", tmp_path)
+    assert (shown.status, "--endpoint too" in shown.err) == (2, True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_killed_and_started_again_it_asks_nothing_twice(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert")
+    records = tmp_path / "records.jsonl"
+
+    def slowly(request: Request) -> Said:
+        time.sleep(0.05)
+        return Said(answer("x"))
+
+    with serving(slowly) as server:
+        arguments = (
+            *("diagnose", "--endpoint", server.url, "--limit", 24, "--documents", 3),
+            *("--positions", 2, "--orders", 0, "--batch-size", 2, "--out", tmp_path),
+        )
+        killed_on_its_way(arguments, records, lines=12)
+        before = records.read_bytes()
+        whole = before[: before.rfind(b"\n") + 1]
+        kept = whole.count(b'"kind": "record"')
+        server.asked.clear()
+        assert run(*arguments).status == 0
+        assert records.read_bytes().startswith(whole)
+        assert len(server.asked) == 24 * 4 - kept
+    assert KEY.encode() not in records.read_bytes()
+
+
+@pytest.fixture
+def docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    use_named_embedder(monkeypatch, tmp_path / "cache")
+    return write_documents(tmp_path / "docs")
+
+
+def test_a_question_to_a_served_model(run: Run, docs: Path) -> None:
+    with serving(lambda request: events("(Nantes) ", "On the Loire.")) as server:
+        shown = run("ask", QUESTION, "--docs", docs, "--endpoint", server.url, "--show-prompt")
+        [request] = server.asked
+    assert shown.status == 0, shown.err
+    assert shown.out.startswith("(Nantes) On the Loire.\n")
+    assert "nantes.md" in shown.out
+    assert "[cited]" in shown.out
+    assert "Nantes lies on the Loire." in request.text
+    assert request.text in shown.err
+    assert "bundled reader" not in shown.err
+
+
+def test_a_question_as_json_with_documents_at_both_ends(run: Run, docs: Path) -> None:
+    with serving(saying(" (Nantes) On the Loire.")) as server:
+        shown = run(
+            *("ask", QUESTION, "--docs", docs, "--endpoint", server.url, "--json"),
+            *("--method", "long_context_reorder", "--show-prompt", "--max-new-tokens", 7),
+        )
+        [request] = server.asked
+    assert shown.json["text"] == "(Nantes) On the Loire."
+    assert shown.json["method"] == "long_context_reorder"
+    assert shown.json["prompt"]["text"] == request.text
+    # The second best of three stands last.
+    assert [source["position"] for source in shown.json["sources"]] == [0, 2, 1]
+    assert request.body["max_tokens"] == 7
+
+
+@pytest.mark.parametrize("json_", [(), ("--json",)])
+def test_a_server_that_fails_is_one_line(run: Run, docs: Path, json_: tuple[str, ...]) -> None:
+    refused = Said({"error": {"message": f"context length exceeded, {KEY}"}}, 400)
+    with serving(lambda request: refused) as server:
+        shown = run("ask", QUESTION, "--docs", docs, "--endpoint", server.url, *json_)
+    assert shown.status == 2
+    message = shown.json["error"]["message"] if json_ else shown.err
+    assert "fewer or shorter documents" in message
+    assert KEY not in message

@@ -1,0 +1,462 @@
+"""What servers, proxies and networks do to requests, and what is said of it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rag_middle.documents import ContextPrompt
+from rag_middle.endpoint import EndpointModel
+from rag_middle.endpoint.address import Address, api_key
+from rag_middle.errors import (
+    EndpointConfigError,
+    EndpointError,
+    EndpointRefusedError,
+    EndpointReplyError,
+    EndpointUnreachableError,
+    UnsupportedGenerationError,
+)
+from rag_middle.evaluation import InventedDocuments, Measurement, run, write_evaluation
+from tests.endpoint.server import Reply, Request, Said, Server, answer, events, saying, serving
+
+KEY = "sk-secret-0123456789abcdef"
+PROMPT = ContextPrompt(prefix="Read.\n", documents=["one", "two"], suffix="Which?")
+
+
+def _scripted(*replies: Said) -> Reply:
+    """The replies one after the other, the last one again and again."""
+    waiting = list(replies)
+    return lambda request: waiting.pop(0) if len(waiting) > 1 else waiting[0]
+
+
+# -- attempts -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_failures_that_may_pass_are_tried_again(status: int) -> None:
+    failed = Said({"error": {"message": "busy"}}, status)
+    with serving(_scripted(failed, failed, Said(answer("there")))) as server:
+        assert EndpointModel(server.url).generate(PROMPT).text == "there"
+        assert len(server.asked) == 3
+
+
+def test_a_server_that_keeps_failing_is_left_alone() -> None:
+    failed = Said({"error": {"message": "out of memory"}}, 500)
+    with serving(_scripted(failed)) as server:
+        model = EndpointModel(server.url, retries=2)
+        with pytest.raises(EndpointRefusedError, match=r"500.*out of memory.*3 times") as raised:
+            model.generate(PROMPT)
+        assert raised.value.status == 500
+        assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
+def test_refusals_are_not_tried_again(status: int) -> None:
+    with serving(_scripted(Said({"error": {"message": "no"}}, status))) as server:
+        model = EndpointModel(server.url)
+        with pytest.raises(EndpointRefusedError, match=f"status {status}.*'no'"):
+            model.generate(PROMPT)
+        assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("form", ["seconds", "date"])
+def test_the_pause_that_a_server_asks_for_is_kept_by_all_requests(form: str) -> None:
+    # A date has whole seconds: up to one of two is gone already.
+    value = "1" if form == "seconds" else formatdate(time.time() + 3, usegmt=True)
+    busy = Said({"error": {"message": "slow down"}}, 429, {"Retry-After": value})
+    times: list[float] = []
+
+    def reply(request: Request) -> Said:
+        times.append(time.monotonic())
+        return busy if len(times) == 1 else Said(answer("there"))
+
+    with serving(reply) as server:
+        EndpointModel(server.url).batch([PROMPT] * 4, max_batch_size=1)
+    assert times[1] - times[0] > 0.95
+
+
+def test_a_pause_of_hours_is_not_waited_for() -> None:
+    busy = Said({"error": {"message": "daily limit"}}, 429, {"Retry-After": "7200"})
+    with (
+        serving(_scripted(busy)) as server,
+        pytest.raises(EndpointRefusedError, match=r"daily limit.*7,200 seconds.*again later"),
+    ):
+        EndpointModel(server.url).generate(PROMPT)
+    assert len(server.asked) == 1
+
+
+def test_nobody_listens() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    started = time.monotonic()
+    with pytest.raises(EndpointUnreachableError, match=r"no connection.*Is the server running"):
+        EndpointModel(f"http://127.0.0.1:{port}", retries=50)
+    assert time.monotonic() - started < 5  # a wrong address is not tried again and again
+
+
+def test_a_server_that_does_not_answer_in_time() -> None:
+    released = threading.Event()
+
+    def never(request: Request) -> Said:
+        released.wait(20)
+        return Said(answer("late"))
+
+    with serving(never) as server:
+        model = EndpointModel(server.url, timeout=0.3, retries=1)
+        with pytest.raises(EndpointUnreachableError, match=r"0.3 seconds.*timeout.*2 times"):
+            model.generate(PROMPT)
+        released.set()
+
+
+def test_a_reply_that_trickles_in_is_not_waited_for() -> None:
+    # Each piece comes in time, all of them do not.
+    with serving(_scripted(Said([b" "] * 1000, pause=0.05))) as server:
+        model = EndpointModel(server.url, timeout=0.4, retries=0)
+        with pytest.raises(EndpointUnreachableError, match="did not answer within"):
+            model.generate(PROMPT)
+
+
+def test_a_connection_that_breaks_is_tried_again() -> None:
+    cut = Said(b'{"choices"', headers={"Content-Length": "5000", "Connection": "close"})
+    with serving(_scripted(cut, Said(answer("there")))) as server:
+        assert EndpointModel(server.url).generate(PROMPT).text == "there"
+
+
+# -- replies --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"<html>Login</html>", "Login"),
+        (b"", "something else than JSON"),
+        (b'{"choices": [', "something else than JSON"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'"\\ud800"', "something else than JSON"),
+        (b"[1]", "no JSON object"),
+        ({}, "without an answer"),
+        ({"choices": []}, "without an answer"),
+        ({"choices": [7]}, "without an answer"),
+        ({"choices": [{"message": {"content": [1]}}]}, "no text but list"),
+        (
+            {"choices": [{"message": {"reasoning": "hm"}, "finish_reason": "length"}]},
+            "max_new_tokens",
+        ),
+        (b'{"choices": "' + b"x" * 33 * 2**20 + b'"}', "more than 32 MiB"),
+    ],
+    ids=lambda value: str(value)[:24] if isinstance(value, str) else None,
+)
+def test_damaged_replies_are_one_typed_error_each(content: Any, told: str) -> None:
+    with serving(_scripted(Said(content))) as server:
+        with pytest.raises(EndpointReplyError, match=told) as raised:
+            EndpointModel(server.url).generate(PROMPT)
+        assert len(str(raised.value)) < 1000
+        assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("usage", [None, [], {"prompt_tokens": -1}, {"prompt_tokens": "9"}])
+def test_without_token_counts_an_answer_counts_all_the_same(usage: Any) -> None:
+    with serving(_scripted(Said({**answer("yes"), "usage": usage}))) as server:
+        generation = EndpointModel(server.url).generate(PROMPT)
+    assert (generation.text, generation.usage.prompt_tokens) == ("yes", 0)
+
+
+def test_no_redirect_is_followed() -> None:
+    with serving(saying("stolen")) as other:
+        away = Said(b"", 307, {"Location": f"{other.url}/chat/completions?token=1"})
+        with serving(_scripted(away)) as server:
+            with pytest.raises(EndpointConfigError, match=r"sends requests on.*127.0.0.1") as told:
+                EndpointModel(server.url).generate(PROMPT)
+            assert "token=1" not in str(told.value)
+        assert not other.seen
+
+
+def test_the_advice_fits_the_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "This model's maximum context length is 512 tokens"
+    with serving(_scripted(Said({"error": {"message": said}}, 400))) as server:
+        with pytest.raises(EndpointRefusedError, match="fewer or shorter documents"):
+            EndpointModel(server.url).generate(PROMPT)
+        server.reply = _scripted(Said({"detail": "there is no chat template"}, 400))
+        with pytest.raises(EndpointRefusedError, match="template='raw'"):
+            EndpointModel(server.url).generate(PROMPT)
+        server.reply = _scripted(Said({"error": {"message": "who are you"}}, 401))
+        with pytest.raises(EndpointRefusedError, match=r"No key was sent.*api_key_env"):
+            EndpointModel(server.url).generate(PROMPT)
+
+
+def test_newer_names_of_the_limit_are_learnt() -> None:
+    def newer(request: Request) -> Said:
+        if "max_tokens" in request.body:
+            message = "Unsupported parameter: use 'max_completion_tokens' instead."
+            return Said({"error": {"message": message}}, 400)
+        return Said(answer("there"))
+
+    with serving(newer) as server:
+        model = EndpointModel(server.url)
+        assert [g.text for g in model.batch([PROMPT] * 3, max_batch_size=1)] == ["there"] * 3
+        assert len(server.asked) == 4
+
+
+# -- streams --------------------------------------------------------------------------------------
+
+
+def test_a_streamed_answer_comes_in_pieces() -> None:
+    with serving(_scripted(events("The ", "Loire", " é"))) as server:
+        stream = EndpointModel(server.url).stream(PROMPT, max_new_tokens=9)
+        assert list(stream) == ["The ", "Loire", " é"]
+        assert stream.result.text == "The Loire é"
+        assert stream.result.usage.completion_tokens == 3
+        assert server.asked[0].body["stream"] is True
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        events("The ", finish=None, done=False),
+        events("The ", finish=None),
+        Said([b'data: {"choices": [{"delta": {"content": "The "}}]}\n\ndata: {"choi']),
+    ],
+)
+def test_a_stream_that_is_cut_in_the_middle_is_no_answer(cut: Said) -> None:
+    with serving(_scripted(cut)) as server:
+        stream = EndpointModel(server.url).stream(PROMPT)
+        assert next(stream) == "The "
+        with pytest.raises(EndpointReplyError, match="middle of an answer, after 4 characters"):
+            next(stream)
+
+
+def test_an_error_within_a_stream_is_told() -> None:
+    broken = events("The ", finish=None, done=False)
+    broken.content.append(b'data: {"error": {"message": "engine died"}}\n\n')
+    with serving(_scripted(broken)) as server:
+        stream = EndpointModel(server.url).stream(PROMPT)
+        with pytest.raises(EndpointRefusedError, match="engine died"):
+            list(stream)
+
+
+def test_a_stream_is_tried_again_until_it_begins() -> None:
+    failed = Said({"error": {"message": "busy"}}, 503)
+    with serving(_scripted(failed, events("there"))) as server:
+        assert "".join(EndpointModel(server.url).stream(PROMPT)) == "there"
+
+
+def test_a_closed_stream_is_the_answer_until_then() -> None:
+    with serving(_scripted(events(*("word " for _ in range(50))))) as server:
+        stream = EndpointModel(server.url).stream(PROMPT)
+        next(stream)
+        stream.close()
+        assert stream.result.finish_reason in ("cancelled", "stop")
+
+
+# -- addresses and keys ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://localhost:8000", "http://localhost:8000/v1"),
+        ("http://localhost:8000/v1/", "http://localhost:8000/v1"),
+        ("https://host/openai/v1", "https://host/openai/v1"),
+        ("http://[::1]:11434/v1", "http://[::1]:11434/v1"),
+    ],
+)
+def test_addresses(url: str, expected: str) -> None:
+    assert Address.of(url).url == expected
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("localhost:8000", "ftp://host/v1", "file:///etc/passwd", "http://", "", "unix:///x"),
+        *("http://user:hunter2@host/v1", "https://host/v1?api-key=hunter2", "http://h/v1#hunter2"),
+        *("http://host:port/v1", "http://host/v1/chat/completions", "http://a b/v1", "http://h\n"),
+    ],
+)
+def test_what_is_no_address_is_refused_without_its_secrets(url: str) -> None:
+    with pytest.raises(EndpointConfigError) as raised:
+        EndpointModel(url)
+    assert "hunter2" not in str(raised.value)
+    assert raised.value.parameter in ("endpoint", None)
+
+
+def _authorizations(server: Server) -> set[str | None]:
+    return {request.headers.get("Authorization") for request in server.seen}
+
+
+def test_the_key_of_the_usual_variable_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("OTHER_KEY", "another-key-9876543210")
+    with serving(saying("yes")) as server:
+        EndpointModel(server.url).generate(PROMPT)
+        assert _authorizations(server) == {f"Bearer {KEY}"}
+        server.seen.clear()
+        EndpointModel(server.url, api_key_env="OTHER_KEY").generate(PROMPT)
+        assert _authorizations(server) == {"Bearer another-key-9876543210"}
+        server.seen.clear()
+        EndpointModel(server.url, api_key_env="").generate(PROMPT)
+        assert _authorizations(server) == {None}
+
+
+def test_the_usual_key_goes_to_no_other_machine_unencrypted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    there = Address.of("http://example.org/v1")
+    assert api_key(None, there) is None
+    assert api_key("OPENAI_API_KEY", there) == KEY  # named: the user says so
+    assert api_key(None, Address.of("https://example.org/v1")) == KEY
+
+
+@pytest.mark.parametrize("variable", ["sk-pasted-0123456789", "gsk_pasted0123456789"])
+def test_a_key_given_for_its_variable_is_not_repeated(variable: str) -> None:
+    with pytest.raises(EndpointConfigError) as raised:
+        EndpointModel("http://localhost:1/v1", api_key_env=variable)
+    assert "pasted" not in str(raised.value)
+
+
+@pytest.mark.parametrize("key", ["two\nlines", "spa ce", "ключ"])
+def test_what_no_header_takes_is_no_key(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(EndpointConfigError) as raised:
+        EndpointModel("http://localhost:1/v1")
+    assert key not in str(raised.value)
+
+
+def _echo(request: Request) -> Said:
+    """Repeats the headers wherever a reply has text."""
+    said = request.headers.get("Authorization", "")
+    return Said({**answer(f"you sent {said}"), "rag_middle": {said: said}})
+
+
+def test_the_key_reaches_no_file_and_no_message(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("vl_convert")
+    pytest.importorskip("matplotlib")
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    caplog.set_level(0)
+    with serving(_echo) as server:
+        server.models = Said({"data": [{"id": "tiny", "owned_by": f"Bearer {KEY}"}]})
+        model = EndpointModel(server.url)
+        measurement = Measurement(limit=2, positions=2)
+        task = InventedDocuments(documents=2)
+        results = run(model, task, (), measurement, records=tmp_path / "records.jsonl")
+        write_evaluation(results, tmp_path)
+        assert _authorizations(server) == {f"Bearer {KEY}"}
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(written) >= 4
+    assert not [path for path in written if KEY.encode() in path.read_bytes()]
+    assert b"you sent Bearer ***" in (tmp_path / "records.jsonl").read_bytes()
+    assert KEY not in caplog.text
+    assert KEY not in repr(vars(model))
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Said({"error": {"message": f"Incorrect key {KEY}", "code": KEY}}, 401),
+        Said({"error": f"key {KEY}"}, 500),
+        Said(f"<p>{KEY}</p>".encode()),
+        Said(f"[{KEY!r}]".replace("'", '"').encode()),
+        Said({KEY: KEY}),
+        Said(b"", 302, {"Location": f"http://127.0.0.1/{KEY}"}),
+        Said([f'data: {{"error": {{"message": "{KEY}"}}}}\n\n'.encode()]),
+    ],
+)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_no_error_repeats_a_key_that_the_server_repeats(
+    reply: Said, streamed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with serving(_scripted(reply)) as server:
+        model = EndpointModel(server.url, retries=0)
+        with pytest.raises(EndpointError) as raised:
+            _ = model.stream(PROMPT).result if streamed else model.generate(PROMPT)
+    error: BaseException | None = raised.value
+    while error is not None:  # causes are shown in tracebacks
+        assert KEY not in f"{error} {error!r} {vars(error)}"
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def test_a_key_that_is_a_word_changes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "EMPTY")  # as vLLM's examples have it
+    with serving(saying("The glass is EMPTY.")) as server:
+        assert EndpointModel(server.url).generate(PROMPT).text == "The glass is EMPTY."
+
+
+# -- what is sent ---------------------------------------------------------------------------------
+
+
+def test_a_prompt_goes_out_as_the_unmodified_model_reads_it() -> None:
+    with serving(saying("yes")) as server:
+        model = EndpointModel(server.url)
+        model.generate(PROMPT, max_new_tokens=5, system="Be brief.", stop=["\n"])
+        model.generate(PROMPT, max_new_tokens=5, template="raw")
+        model.generate(PROMPT.marked, temperature=0.5, seed=3, top_p=0.9)
+    chat, raw, sampled = (request.body for request in server.asked)
+    text = "Read.\none\n\ntwo\n\nWhich?"
+    assert chat == {
+        "model": "tiny",
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": text},
+        ],
+        "max_tokens": 5,
+        "temperature": 0.0,
+        "stop": ["\n"],
+    }
+    assert raw == {"model": "tiny", "prompt": text, "max_tokens": 5, "temperature": 0.0}
+    assert sampled["messages"] == [{"role": "user", "content": text}]
+    assert (sampled["temperature"], sampled["top_p"], sampled["seed"]) == (0.5, 0.9, 3)
+
+
+def test_more_fields_of_a_request() -> None:
+    with serving(saying("yes")) as server:
+        EndpointModel(
+            server.url, extra_body={"temperature": None, "reasoning_effort": "low"}
+        ).generate(PROMPT)
+        assert "temperature" not in server.asked[0].body
+        assert server.asked[0].body["reasoning_effort"] == "low"
+        with pytest.raises(EndpointConfigError, match="messages"):
+            EndpointModel(server.url, extra_body={"messages": []})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"num_beams": 2}, {"top_k": 5}, {"repetition_penalty": 1.1}, {"template_options": {"a": 1}}],
+)
+def test_options_that_the_interface_does_not_have(options: dict[str, Any]) -> None:
+    with (
+        serving(saying("yes")) as server,
+        pytest.raises(UnsupportedGenerationError, match="no option of the OpenAI interface"),
+    ):
+        EndpointModel(server.url).generate(PROMPT, **options)
+
+
+def test_the_model_has_to_be_named_where_there_are_several() -> None:
+    with serving(saying("yes")) as server:
+        assert EndpointModel(server.url).name == "tiny"
+        server.models = Said({"data": [{"id": "small"}, {"id": "large"}]})
+        with pytest.raises(EndpointConfigError, match="It has large, small"):
+            EndpointModel(server.url)
+        assert EndpointModel(server.url, "large").name == "large"
+        server.models = Said({"error": "no such path"}, 404)  # not every server lists its models
+        assert EndpointModel(server.url, "any").generate(PROMPT).text == "yes"
+        with pytest.raises(EndpointConfigError, match="does not list any"):
+            EndpointModel(server.url)
+
+
+def test_proxies_are_not_used_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with serving(saying("yes")) as server:
+        assert EndpointModel(server.url).generate(PROMPT).text == "yes"
