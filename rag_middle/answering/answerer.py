@@ -126,24 +126,25 @@ class Answerer:
         resolved = _resolve(method, method_options, NoMethod())
         if not isinstance(documents, FaissIndex):
             check_exists(documents)
-        loaded = None if isinstance(model, str | Path | None) else model
-        if loaded is not None:
-            if loading:
-                raise UnsupportedGenerationError(
-                    f"{', '.join(loading)} say how to load a model, and it is loaded already."
-                )
-            folder: str | Path = ""  # what a server calls its model is no folder of this machine
-            if isinstance(loaded, RagMiddleModel):
-                folder = loaded.model.name_or_path or ""
-        else:
+        loaded: TextGenerator | None = None
+        folder: str | Path = ""  # what a server calls its model is no folder of this machine
+        if model is None or isinstance(model, str | Path):
             if model is None:
                 from rag_middle.reader import reader_path
 
                 model = reader_path()
             folder = model
-            with loading_errors(model):
+            with loading_errors(folder):
                 check_loading(**loading)
-                loading["tokenizer"] = open_tokenizer(model, loading)
+                loading["tokenizer"] = open_tokenizer(folder, loading)
+        else:
+            if loading:
+                raise UnsupportedGenerationError(
+                    f"{', '.join(loading)} say how to load a model, and it is loaded already."
+                )
+            loaded = model
+            if isinstance(loaded, RagMiddleModel):
+                folder = loaded.model.name_or_path or ""
         if prompt_template is None:
             prompt_template = PromptTemplate.of_model(folder)
         if not isinstance(documents, FaissIndex):

@@ -211,7 +211,7 @@ def diagnose(
                 records=out / "records.jsonl",
                 progress=progress,
                 estimated=tell_time,
-                planned=endpoint and (lambda *asking: tell_work(endpoint.workload(*asking))),
+                planned=None if endpoint is None else tell_work(endpoint),
                 calibrated=_calibrated(),
             )
         files = write_report(diagnosis, out, command=command_line())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,10 @@ from rag_middle.errors import EndpointConfigError
 from rag_middle.wording import Argument, counted
 
 if TYPE_CHECKING:
-    from rag_middle.endpoint import EndpointModel, Workload
+    from rag_middle.documents import ContextPrompt
+    from rag_middle.endpoint import EndpointModel
+    from rag_middle.evaluation.trials import PlanCallback
+    from rag_middle.methods import Method
 
 __all__ = ["ENDPOINT", "check_only_with_endpoint", "open_endpoint", "serves_reader", "tell_work"]
 
@@ -124,11 +127,16 @@ def serves_reader(model: EndpointModel) -> bool:
     return model.name == READER_NAME or is_reader(Path(model.name))
 
 
-def tell_work(work: Workload) -> None:
-    """Say what a run will cost, on standard error."""
-    tell(
-        "Cost",
-        "dim",
-        f"{counted(work.requests, 'request')}, about {work.prompt_tokens:,} prompt tokens (a token "
-        f"for four characters), at most {work.new_tokens:,} new tokens.",
-    )
+def tell_work(model: EndpointModel) -> PlanCallback:
+    """A function that says on standard error what a run will cost."""
+
+    def tell_before(asking: Sequence[tuple[ContextPrompt, Method]], new_tokens: int) -> None:
+        work = model.workload(asking, new_tokens)
+        tell(
+            "Cost",
+            "dim",
+            f"{counted(work.requests, 'request')}, about {work.prompt_tokens:,} prompt tokens (a "
+            f"token for four characters), at most {work.new_tokens:,} new tokens.",
+        )
+
+    return tell_before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 from time import perf_counter
@@ -29,6 +30,7 @@ from rag_middle.endpoint.wire import (
 from rag_middle.errors import (
     EndpointConfigError,
     EndpointRefusedError,
+    MethodConfigError,
     PromptError,
     WeightsNeededError,
 )
@@ -214,12 +216,13 @@ class EndpointModel:
             if self._send_documents == "text":
                 raise
             name = method_name(method)
-            if "profile:" in name or resolve_method(name) != method:
-                raise WeightsNeededError(
-                    f"A server is asked for a method by its name, and {name} has parameters of its "
-                    "own: start the server with it (`rag-middle serve --method ...`)."
-                ) from None
-            return name
+            with suppress(MethodConfigError):  # by its name alone it has no parameters
+                if "profile:" not in name and resolve_method(name) == method:
+                    return name
+            raise WeightsNeededError(
+                f"A server is asked for a method by its name, and {name} has parameters of its "
+                "own: start the server with it (`rag-middle serve --method ...`)."
+            ) from None
         return None if self._send_documents == "text" else "none"
 
     def _listed(self) -> dict[str, dict[str, Any]]:
@@ -494,8 +497,10 @@ class EndpointModel:
         )
 
     def _whole(self, path: str, body: dict[str, Any], stopped: threading.Event) -> Reply:
-        reply = self._with_limit(path, body, lambda: self._client.post(path, body, stopped))
-        return read_reply(reply, self.address.url)
+        def run() -> Reply:
+            return read_reply(self._client.post(path, body, stopped), self.address.url)
+
+        return self._with_limit(path, body, run)
 
     def _streamed(
         self,
@@ -506,16 +511,16 @@ class EndpointModel:
     ) -> Reply:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
 
-        def run() -> StreamedText:
+        def run() -> Reply:
             answer = StreamedText(self.address.url)
             for event in self._client.events(path, body, stopped):
                 if piece := answer.take(event):
                     emit(piece)
-            return answer
+            return answer.reply(cancelled=stopped.is_set())
 
-        return self._with_limit(path, body, run).reply(cancelled=stopped.is_set())
+        return self._with_limit(path, body, run)
 
-    def _with_limit(self, path: str, body: dict[str, Any], ask: Callable[[], Any]) -> Any:
+    def _with_limit(self, path: str, body: dict[str, Any], ask: Callable[[], Reply]) -> Reply:
         """Ask, with the limit of new tokens under the name that this server takes."""
         self._rename_limit(body)
         try:

@@ -1,0 +1,189 @@
+"""Methods around a model behind an HTTP address, and those that our own server applies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rag_middle.documents import ContextPrompt, Document, parse
+from rag_middle.endpoint import EndpointModel
+from rag_middle.errors import (
+    EndpointConfigError,
+    EndpointReplyError,
+    PromptError,
+    WeightsNeededError,
+)
+from rag_middle.generation import RagMiddleModel
+from rag_middle.methods import METHODS, LongContextReorder, Method, Permutation
+from rag_middle.notices import MissingDocumentsWarning
+from tests.endpoint.server import Request, Said, answer, events, saying, serving
+
+DOCUMENTS = [
+    Document("first", id="a", metadata={"score": 0.1}),
+    Document("second", id="b", metadata={"score": 0.9}),
+    Document("third", id="c", metadata={"score": 0.5}),
+]
+PROMPT = ContextPrompt("Read.\n", DOCUMENTS, "Which?", separator="\n")
+
+
+def test_reordering_is_that_of_the_model_here(model: RagMiddleModel) -> None:
+    local = model.generate(PROMPT, method="long_context_reorder", max_new_tokens=1)
+    with serving(saying("yes")) as server:
+        remote = EndpointModel(server.url).generate(PROMPT, method="long_context_reorder")
+        assert server.asked[0].text == "Read.\nsecond\nfirst\nthird\nWhich?"
+    assert remote.document_ids == local.document_ids == ("b", "a", "c")
+    assert (remote.method, remote.applied, remote.documents) == ("long_context_reorder", True, 3)
+
+
+def _first_word(request: Request) -> Said:
+    return Said(answer(request.text.splitlines()[1]))
+
+
+def test_orders_vote_on_whole_answers() -> None:
+    """All orders of three documents: each comes first in two of six, so the given one decides."""
+    with serving(_first_word) as server:
+        model = EndpointModel(server.url, method=Permutation(orders=6))
+        generation = model.generate(PROMPT)
+        texts = {request.text for request in server.asked}
+        assert len(texts) == len(server.asked) == 6
+        assert generation.text == "first"
+        assert generation.usage.prompt_tokens == 6 * 7
+        server.reply = lambda request: Said(answer("Third." if "d\nt" in request.text else "x"))
+        assert model.generate(PROMPT).text == "x"
+        # A vote has no pieces.
+        assert "".join(model.stream(PROMPT)) == model.generate(PROMPT).text
+
+
+@pytest.mark.parametrize(
+    ("answers", "chosen"),
+    [
+        (["Lyon", "Paris", "paris. "], 1),
+        (["a", "b"], 0),
+        (["b", "a", "c", "a"], 1),
+        (["", "", "x"], 0),
+    ],
+)
+def test_a_vote(answers: list[str], chosen: int) -> None:
+    assert Permutation().vote(answers) == chosen
+
+
+def test_parts_of_a_composition_act_one_after_the_other() -> None:
+    with serving(_first_word) as server:
+        generation = EndpointModel(server.url).generate(
+            PROMPT, method="long_context_reorder+permutation"
+        )
+        assert len(server.asked) == 4
+        assert generation.method == "long_context_reorder+permutation"
+        with pytest.raises(WeightsNeededError, match="lpes"):
+            EndpointModel(server.url).checked_method("long_context_reorder+lpes:reader")
+
+
+def test_every_method_acts_around_a_model_or_says_what_to_do() -> None:
+    around, reasons = set(), {}
+    with serving(saying("yes")) as server:
+        model = EndpointModel(server.url)
+        for name in METHODS:
+            if name == "compose":
+                continue
+            method: Method = METHODS.get(name).example()
+            try:
+                model.generate(PROMPT, method=method)
+            except WeightsNeededError as error:
+                reasons[name] = str(error)
+            else:
+                around.add(name)
+    assert all(name in text and "rag-middle serve" in text for name, text in reasons.items())
+    assert around >= {"none", "long_context_reorder", "permutation"}
+    assert not around & {"pine", "lpes", "attention_sorting", "attention_buckets", "moice"}
+
+
+def test_without_documents_methods_say_so() -> None:
+    with serving(saying("yes")) as server:
+        model = EndpointModel(server.url, method=LongContextReorder())
+        with pytest.warns(MissingDocumentsWarning):
+            assert not model.generate("Which?").applied
+        with pytest.raises(PromptError):
+            model.generate("Which?", on_missing_documents="error")
+
+
+def test_prompts_of_other_kinds_are_refused(model: RagMiddleModel) -> None:
+    with serving(saying("yes")) as server:
+        remote = EndpointModel(server.url)
+        for prompt in ([{"role": "user", "content": "Which?"}], model.encode("Which?")):
+            with pytest.raises(PromptError, match="a string or a ContextPrompt"):
+                remote.generate(prompt)
+
+
+# -- a server that applies methods ----------------------------------------------------------------
+
+
+def _ours(request: Request) -> Said:
+    """What our own server says besides: which documents it has read, under which method."""
+    documents = request.body.get("documents")
+    seen = len(parse(request.text).documents if documents is None else documents)
+    served = {"method": request.body["method"], "documents": seen, "applied": True}
+    return Said({**answer("yes"), "rag_middle": served})
+
+
+def test_documents_as_a_field_and_the_method_by_name() -> None:
+    with serving(_ours) as server:
+        model = EndpointModel(server.url, send_documents="field")
+        assert model.generate(PROMPT, method="pine").method == "pine"
+        model.generate(PROMPT)
+        model.generate(PROMPT, method="long_context_reorder")
+        pine, base, reordered = (request.body for request in server.asked)
+    assert pine["messages"] == [{"role": "user", "content": "Read.\nWhich?"}]
+    assert pine["documents"] == [
+        {"id": "a", "title": "", "text": "first"},
+        {"id": "b", "title": "", "text": "second"},
+        {"id": "c", "title": "", "text": "third"},
+    ]
+    assert (pine["method"], base["method"], reordered["method"]) == ("pine", "none", "none")
+    assert [document["id"] for document in reordered["documents"]] == ["b", "a", "c"]
+
+
+def test_marked_documents_need_a_shared_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(_ours) as server:
+        with pytest.raises(EndpointConfigError, match="RAG_MIDDLE_MARKER_KEY"):
+            EndpointModel(server.url, send_documents="marked")
+        with monkeypatch.context() as patch:
+            patch.setenv("RAG_MIDDLE_MARKER_KEY", "k" * 32)
+            model = EndpointModel(server.url, send_documents="marked")
+            assert model.generate(PROMPT, method="pine").applied
+            assert model.generate("Which?", on_missing_documents="ignore").text == "yes"
+        assert "documents" not in server.asked[0].body
+
+
+@pytest.mark.parametrize(
+    "served",
+    [
+        None,
+        {},
+        {"method": "none", "documents": 3},
+        {"method": "pine", "documents": 0},
+        {"method": "pine", "documents": None},
+    ],
+)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_server_that_has_not_read_the_documents_is_no_measurement(
+    served: dict[str, Any] | None, streamed: bool
+) -> None:
+    reply = {**answer("yes"), "rag_middle": served}
+    stream = events("yes")
+    stream.content.insert(
+        0, f"data: {reply}\n\n".replace("'", '"').replace("None", "null").encode()
+    )
+    with serving(lambda request: stream if streamed else Said(reply)) as server:
+        model = EndpointModel(server.url, send_documents="field")
+        ask = (lambda p, **o: model.stream(p, **o).result) if streamed else model.generate
+        with pytest.raises(EndpointReplyError, match="3 documents under pine"):
+            ask(PROMPT, method="pine")
+
+
+def test_a_method_with_parameters_of_its_own_has_no_name_to_be_asked_for_by() -> None:
+    with serving(_ours) as server:
+        model = EndpointModel(server.url, send_documents="field")
+        assert model.checked_method("lpes:reader").name == "lpes"
+        with pytest.raises(WeightsNeededError, match="start the server with it"):
+            model.checked_method("lpes", {"factors": 1.5})
