@@ -211,7 +211,7 @@ def diagnose(
         answer=answer(recommendation, shape, bootstrap.means, curves.positions, curves.metric),
         recommendation=recommendation,
         comparisons=comparisons(len(results.methods) - 1),
-        notes=notes(summary, shape, curves),
+        notes=(*notes(summary, shape, curves), *_votes(results, here)),
         next_steps=next_steps(
             recommendation,
             advice,
@@ -262,6 +262,17 @@ def _attempts(
         # The searches compare log-likelihoods.
         calibratable=worth_calibrating(model, done) if task.by_likelihood else (),
         fitted=fitted,
+    )
+
+
+def _votes(results: Results, model: RagMiddleModel | None) -> tuple[str, ...]:
+    """That methods vote on answers where the model gives nothing else (`model` is None)."""
+    voting = [labelled.label for labelled in results.methods if labelled.method.votes]
+    if model is not None or not voting:
+        return ()
+    return (
+        f"Under {', '.join(voting)} whole answers were voted on, one per order: a model behind an "
+        "HTTP address gives no probabilities of tokens to combine.",
     )
 
 

@@ -41,6 +41,7 @@ def test_a_served_model_is_diagnosed_into_a_folder(run: Run, tmp_path: Path) -> 
     data = json.loads((out / "report.json").read_text(encoding="utf-8"))
     assert data["model"]["endpoint"] == server.url
     assert [curve["label"] for curve in data["curves"]["curves"]] == ["none", "permutation"]
+    assert any("permutation whole answers were voted on" in note for note in data["notes"])
     page = (out / "report.html").read_text(encoding="utf-8")
     assert f"Model: tiny at {server.url}" in page
     for path in out.rglob("*"):
