@@ -154,8 +154,8 @@ class Client:
             ) from None
         except httpx.TransportError as error:
             raise EndpointReplyError(
-                f"{self.address.url} broke off in the middle of an answer ({_reason(error)}). Ask "
-                "again; if it stays, look at the server's log."
+                f"{self.address.url} broke off in the middle of an answer "
+                f"({self._reason(error)}). Ask again; if it stays, look at the server's log."
             ) from None
         finally:
             response.close()
@@ -192,8 +192,8 @@ class Client:
             yield
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             unreachable = EndpointUnreachableError(
-                f"There is no connection to {url} ({_reason(error)}). Is the server running, and "
-                "is ",
+                f"There is no connection to {url} ({self._reason(error)}). Is the server running, "
+                "and is ",
                 Argument("endpoint"),
                 " its address?",
             )
@@ -206,12 +206,13 @@ class Client:
         except httpx.TransportError as error:
             raise _Passing(
                 EndpointUnreachableError(
-                    f"The connection to {url} broke ({_reason(error)}). Look at the server's log."
+                    f"The connection to {url} broke ({self._reason(error)}). Look at the "
+                    "server's log."
                 )
             ) from None
         except httpx.HTTPError as error:
             raise EndpointReplyError(
-                f"The reply of {url} cannot be read ({_reason(error)}). Is ",
+                f"The reply of {url} cannot be read ({self._reason(error)}). Is ",
                 Argument("endpoint"),
                 " the address of an OpenAI-compatible server?",
             ) from None
@@ -263,8 +264,8 @@ class Client:
 
     def _parsed(self, content: bytes) -> dict[str, Any]:
         try:
-            parsed = parse_json(content)
-        except ValueError as error:
+            parsed = without_key(parse_json(content), self._key)
+        except (ValueError, RecursionError) as error:
             raise EndpointReplyError(
                 f"{self.address.url} sent something else than JSON ({error}): "
                 f"{self._quoted(content)}. Is ",
@@ -277,8 +278,7 @@ class Client:
                 Argument("endpoint"),
                 " the address of an OpenAI-compatible server, with its path (/v1)?",
             )
-        cleaned: dict[str, Any] = without_key(parsed, self._key)
-        return cleaned
+        return parsed
 
     def _check_status(self, response: httpx.Response) -> None:
         status, url = response.status_code, self.address.url
@@ -286,9 +286,9 @@ class Client:
             return
         if 300 <= status < 400:
             # The key must not follow, and a POST would become a GET.
-            target = response.headers.get("location", "")[:_MOST_QUOTED].partition("?")[0]
+            target = self._struck_out(response.headers.get("location", "")).partition("?")[0]
             raise EndpointConfigError(
-                f"{url} sends requests on to {self._struck_out(target)!r}. No redirect is "
+                f"{url} sends requests on to {target[:_MOST_QUOTED]!r}. No redirect is "
                 "followed, as the key would go along: name that address with ",
                 Argument("endpoint"),
                 " if you trust it.",
@@ -351,6 +351,11 @@ class Client:
         shown = text if len(text) <= _MOST_QUOTED else f"{text[: _MOST_QUOTED - 1]}…"
         return repr(shown)
 
+    def _reason(self, error: Exception) -> str:
+        """Why a connection failed: the words of httpx, which may quote the server's."""
+        text = " ".join(self._struck_out(str(error)).split())
+        return text[:_MOST_QUOTED] or type(error).__name__
+
     def _struck_out(self, text: str) -> str:
         struck_out: str = without_key(text, self._key, quoted=True)
         return struck_out
@@ -389,7 +394,3 @@ def _after(error: EndpointError, attempts: int, pause: float | None = None) -> E
     if isinstance(error, EndpointRefusedError):
         return EndpointRefusedError(*parts, status=error.status)
     return type(error)(*parts)
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split())[:_MOST_QUOTED] or type(error).__name__

@@ -545,7 +545,9 @@ def _chosen_name(name: str | None, listed: Mapping[str, Any], url: str) -> str:
         return name
     if len(listed) == 1:
         return next(iter(listed))
-    known = f"It has {', '.join(sorted(listed)[:20])}." if listed else "It does not list any."
+    known = "It does not list any."
+    if listed:
+        known = f"It has {', '.join(sorted(listed)[:20])[:_MOST_FACTS]}."
     raise EndpointConfigError(
         "Name the model that ", url, " shall use with ", Argument("model"), f". {known}"
     )

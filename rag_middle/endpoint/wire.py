@@ -39,6 +39,7 @@ SendDocuments = Literal["text", "marked", "field"]
 CHAT, COMPLETIONS = "/chat/completions", "/completions"
 
 _MOST_TOKENS = 2**31
+_MOST_QUOTED = 300  # characters
 _THINKING = ("reasoning_content", "reasoning")
 #: Options of `GenerationOptions` that the interface does not have, and the way round.
 _ELSEWHERE = {
@@ -163,7 +164,7 @@ def read_reply(reply: Mapping[str, Any], url: str) -> Reply:
     choice = _choice(reply)
     if choice is None:
         raise EndpointReplyError(
-            f"{url} sent a reply without an answer (it has {', '.join(reply) or 'no fields'}). Is ",
+            f"{url} sent a reply without an answer (its fields: {_short(list(reply))}). Is ",
             Argument("endpoint"),
             " the address of an OpenAI-compatible server?",
         )
@@ -258,7 +259,7 @@ def check_served(reply: Reply, method: str, documents: int, url: str) -> None:
         return
     raise EndpointReplyError(
         f"{url} should have read {documents} documents under {method}; its reply says "
-        f"{dict(served) or 'nothing of documents and methods'!r}. ",
+        f"{_short(dict(served)) if served else 'nothing of documents and methods'}. ",
         Argument("send_documents"),
         " is for `rag-middle serve` with that method among those it allows; leave it out for other "
         "servers.",
@@ -270,6 +271,12 @@ def _choice(reply: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], Mapping):
         return None
     return choices[0]
+
+
+def _short(content: object) -> str:
+    """Plain data of a server, as it goes into a message."""
+    text = repr(content)
+    return text if len(text) <= _MOST_QUOTED else f"{text[: _MOST_QUOTED - 1]}…"
 
 
 def _usage(reply: Mapping[str, Any]) -> Usage:

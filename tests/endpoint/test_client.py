@@ -142,6 +142,7 @@ def test_a_connection_that_breaks_is_tried_again() -> None:
         (b'"\\ud800"', "something else than JSON"),
         (b"[1]", "no JSON object"),
         ({}, "without an answer"),
+        ({"x" * 10_000: 1}, "without an answer"),
         ({"choices": []}, "without an answer"),
         ({"choices": [7]}, "without an answer"),
         ({"choices": [{"message": {"content": [1]}}]}, "no text but list"),
@@ -367,6 +368,8 @@ def test_the_key_reaches_no_file_and_no_message(
         Said(f"[{KEY!r}]".replace("'", '"').encode()),
         Said({KEY: KEY}),
         Said(b"", 302, {"Location": f"http://127.0.0.1/{KEY}"}),
+        Said(b"", 302, {"Location": f"http://127.0.0.1/{'x' * 270}{KEY}"}),
+        Said(b"", 200, {f"{KEY}\x00": "no header"}),
         Said([f'data: {{"error": {{"message": "{KEY}"}}}}\n\n'.encode()]),
     ],
 )
@@ -383,6 +386,16 @@ def test_no_error_repeats_a_key_that_the_server_repeats(
     while error is not None:  # causes are shown in tracebacks
         assert KEY not in f"{error} {error!r} {vars(error)}"
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+@pytest.mark.parametrize("depth", [300, 600, 900, 990])
+def test_a_deeply_nested_reply_is_an_error_also_where_a_key_is_looked_for(
+    depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    nested = Said(b'{"a":' * depth + b"1" + b"}" * depth)
+    with serving(_scripted(nested)) as server, pytest.raises(EndpointReplyError):
+        EndpointModel(server.url).generate(PROMPT)
 
 
 def test_a_key_that_is_a_word_changes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
