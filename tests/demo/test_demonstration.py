@@ -18,7 +18,7 @@ from rag_middle.errors import (
     UnknownNameError,
 )
 from rag_middle.generation import RagMiddleModel, model_facts
-from rag_middle.methods import MsPoE
+from rag_middle.methods import Method, MsPoE
 from rag_middle.profiles import Profile
 from rag_middle.reader import READER_NAME
 from tests.retrieval.embedding import HashingEmbedder
@@ -125,11 +125,14 @@ def test_the_chosen_method_is_measured_beside_the_usual_ones(
 def test_methods_that_the_model_cannot_take_are_left_out_unless_they_were_asked_for(
     model_folder: Path, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(self: Any, method: Any) -> None:
-        if method.name == "pine":
-            raise MethodConfigError("not on this model")
+    checked = RagMiddleModel.checked_method
 
-    monkeypatch.setattr("rag_middle.generation.RagMiddleModel.checked_method", refused)
+    def refused(self: RagMiddleModel, method: Any, options: Any = None) -> Method:
+        if getattr(method, "name", method) == "pine":
+            raise MethodConfigError("not on this model")
+        return checked(self, method, options)
+
+    monkeypatch.setattr(RagMiddleModel, "checked_method", refused)
     demo = Demo(model_folder, method="siw", **arguments)
     assert labels(demo) == ("none", "siw")
     assert demo.left_out == {"pine": "not on this model"}
