@@ -18,7 +18,7 @@ from rag_middle.methods import Method, layer_rotations
 from rag_middle.ops.rope import RotaryStyle
 from rag_middle_vllm.tables import NotRotatableError, prove_rotated, rotated_copy
 
-__all__ = ["rotate_layers"]
+__all__ = ["DecoderLayer", "LoadedModel", "rotate_layers"]
 
 _FAMILIES = (
     "Serve a family that has vLLM's own rotary modules (LLaMA, Qwen, Mistral, Gemma, Phi ...), or "
@@ -27,7 +27,7 @@ _FAMILIES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _DecoderLayer:
+class DecoderLayer:
     """A decoder layer that this rank has.
 
     Attributes:
@@ -43,7 +43,7 @@ class _DecoderLayer:
     rotary: tuple[nn.Module, ...]
 
 
-class _Model:
+class LoadedModel:
     """A loaded model and its configs."""
 
     def __init__(self, model: nn.Module, vllm_config: Any, model_config: Any) -> None:
@@ -105,7 +105,7 @@ class _Model:
             raise self.refused("it has no softmax attention on this rank.")
         return attentions
 
-    def _layer(self, index: int) -> _DecoderLayer:
+    def _layer(self, index: int) -> DecoderLayer:
         prefix = self._prefix.format(index)
         try:
             module = self.model.get_submodule(prefix)
@@ -126,7 +126,7 @@ class _Model:
                     self.config.using_transformers_backend()
                 )
                 raise self.refused(f"{prefix} has no rotary module of vLLM's{backend}.")
-        return _DecoderLayer(
+        return DecoderLayer(
             index=index, module=module, attentions=tuple(attentions.values()), rotary=rotary
         )
 
@@ -227,7 +227,7 @@ def rotate_layers(
         ProfileMismatchError: the method's parameters are for a model of another shape.
         PatchIneffectiveError: a layer still rotates as before.
     """
-    loaded = _Model(model, vllm_config, model_config)
+    loaded = LoadedModel(model, vllm_config, model_config)
     rotations = layer_rotations(method, loaded.traits())
     _check_shared_keys(loaded, rotations)
     copies: dict[tuple[int, Rotation], nn.Module] = {}
@@ -246,14 +246,14 @@ def rotate_layers(
     return changed
 
 
-def _check_outside(loaded: _Model, replaced: set[int]) -> None:
+def _check_outside(loaded: LoadedModel, replaced: set[int]) -> None:
     """Refuse a model that may rotate with what its layers share, and not with what they have."""
     for name, module in loaded.model.named_modules(remove_duplicate=False):
         if id(module) in replaced and not any(part.isdecimal() for part in name.split(".")):
             raise loaded.refused(f"it rotates with {name}, outside its layers.")
 
 
-def _check_shared_keys(loaded: _Model, rotations: Mapping[int, Rotation]) -> None:
+def _check_shared_keys(loaded: LoadedModel, rotations: Mapping[int, Rotation]) -> None:
     """Refuse queries that would meet keys of another layer, rotated on another scale."""
     names: dict[Any, int] = {
         attention.layer_name: layer.index
@@ -274,7 +274,7 @@ def _check_shared_keys(loaded: _Model, rotations: Mapping[int, Rotation]) -> Non
                 )
 
 
-def _copy(loaded: _Model, rotary: nn.Module, rotation: Rotation) -> nn.Module:
+def _copy(loaded: LoadedModel, rotary: nn.Module, rotation: Rotation) -> nn.Module:
     try:
         changed = rotated_copy(rotary, rotation, loaded.positions(rotary))
     except NotRotatableError as error:
@@ -289,7 +289,7 @@ def _copy(loaded: _Model, rotary: nn.Module, rotation: Rotation) -> nn.Module:
     return changed
 
 
-def _replace(layer: _DecoderLayer, rotary: nn.Module, changed: nn.Module) -> None:
+def _replace(layer: DecoderLayer, rotary: nn.Module, changed: nn.Module) -> None:
     """Put `changed` wherever the layer has `rotary`, and make sure that nothing else of it is left.
 
     Raises:

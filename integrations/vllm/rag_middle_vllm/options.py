@@ -15,14 +15,16 @@ from rag_middle.errors import MethodConfigError, ProfileFormatError
 from rag_middle.methods import Method, method_from_profile, resolve_method
 from rag_middle.profiles import Profile
 
-__all__ = ["OPTION", "method_of", "resolved"]
+__all__ = ["DOCUMENTS", "OPTION", "method_of", "option_of", "resolved"]
 
 #: The name under which `hf_overrides` and `additional_config` hold the option.
 OPTION = "rag_middle"
+#: The key in it under which it has the methods that requests choose by name.
+DOCUMENTS = "documents"
 
 _EXAMPLES = (
-    '{"profile": "lpes.json"}, {"method": "lpes", "options": {"factors": [1.0, 1.2]}} or '
-    '{"method": "lpes:reader"}'
+    '{"profile": "lpes.json"}, {"method": "lpes", "options": {"factors": [1.0, 1.2]}}, '
+    '{"method": "lpes:reader"} or {"documents": {"rotor": {}}}'
 )
 
 
@@ -37,6 +39,11 @@ def resolved(option: object) -> dict[str, Any]:
         ProfileFormatError: a profile that cannot be read.
     """
     fields = _checked(option)
+    if DOCUMENTS in fields:
+        from rag_middle_vllm.documents.methods import document_methods
+
+        document_methods(fields[DOCUMENTS])
+        return fields
     profile = fields.get("profile")
     if isinstance(profile, Mapping):
         method_of(fields)
@@ -76,17 +83,44 @@ def method_of(option: object) -> Method:
     return resolve_method(fields["method"], fields.get("options"))
 
 
+def option_of(vllm_config: Any, model_config: Any) -> Any | None:
+    """What an engine is asked of a model; drafts of speculative decoding stay as they are.
+
+    Raises:
+        MethodConfigError: it is asked of two things at once.
+    """
+    if model_config.runner_type == "draft":
+        return None
+    additional = vllm_config.additional_config
+    options = [
+        option
+        for option in (
+            getattr(model_config.hf_config, OPTION, None),
+            additional.get(OPTION) if isinstance(additional, dict) else None,
+        )
+        if option is not None
+    ]
+    if len(options) > 1 and options[0] != options[1]:
+        raise MethodConfigError(
+            f"{OPTION} is both in the model's config (hf_overrides) and in additional_config, and "
+            "they differ: give one."
+        )
+    return options[0] if options else None
+
+
 def _checked(option: object) -> dict[str, Any]:
     if not isinstance(option, Mapping):
         raise MethodConfigError(
             f"{OPTION} should be an object such as {_EXAMPLES}; got {option!r}."
         )
     fields = dict(option)
+    if set(fields) == {DOCUMENTS}:
+        return fields
     unknown = sorted(set(fields) - {"profile", "source", "method", "options"})
     if unknown or ("profile" in fields) == ("method" in fields):
         raise MethodConfigError(
-            f"{OPTION} has either 'profile', or 'method' with or without 'options': {_EXAMPLES}. "
-            f"Got {sorted(fields)}."
+            f"{OPTION} has either 'profile', or 'method' with or without 'options', or "
+            f"'{DOCUMENTS}': {_EXAMPLES}. Got {sorted(fields)}."
         )
     if "profile" in fields:
         if "options" in fields:

@@ -1,8 +1,10 @@
 """The plugin: what vLLM runs in each of its processes.
 
-Two of vLLM's functions are wrapped, and behave as ever unless the option ``rag_middle`` is given:
-`EngineArgs.create_engine_config`, to read profiles before the config is made, and `load_model` of
-every model loader, to change the layers of the model that it returns.
+Functions of vLLM are wrapped, and behave as ever unless the option ``rag_middle`` is given:
+`EngineArgs.create_engine_config`, to read profiles before the config is made; `load_model` of every
+model loader, to change the layers of the model that it returns; and, for methods that look at the
+documents of each prompt, what receives requests and looks for them in the prefix cache (see
+`rag_middle_vllm.documents`).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
 
-from rag_middle.errors import MethodConfigError, RagMiddleError
+from rag_middle.errors import RagMiddleError
 
 __all__ = ["UnsupportedVLLMError", "check_vllm", "hook"]
 
@@ -56,6 +58,21 @@ def hook() -> None:
         loaders += loader.__subclasses__()
     # Loaders that other plugins register later may have a `load_model` of their own.
     BaseModelLoader.__init_subclass__ = classmethod(_hook_loader)
+    _hook_requests()
+
+
+def _hook_requests() -> None:
+    """Let requests carry documents, in the processes that receive and schedule them."""
+    from vllm.renderers.online_renderer import OnlineRenderer
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+    from vllm.v1.engine.input_processor import InputProcessor
+
+    from rag_middle_vllm.documents.admission import hook_admission, hook_cache
+    from rag_middle_vllm.documents.openai import hook_renderer
+
+    hook_admission(InputProcessor)
+    hook_cache(KVCacheManager)
+    hook_renderer(OnlineRenderer)
 
 
 def _hook_loader(loader: type[Any], /, **_: object) -> None:
@@ -67,13 +84,16 @@ def _hook_loader(loader: type[Any], /, **_: object) -> None:
 def _reading_profiles(create_engine_config: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(create_engine_config)
     def create(self: Any, *args: Any, **kwargs: Any) -> Any:
-        from rag_middle_vllm.options import OPTION, resolved
+        from rag_middle_vllm.options import DOCUMENTS, OPTION, resolved
 
         for name in ("hf_overrides", "additional_config"):
             values = getattr(self, name, None)
             if isinstance(values, dict) and OPTION in values:
                 check_vllm()
-                setattr(self, name, values | {OPTION: resolved(values[OPTION])})
+                option = resolved(values[OPTION])
+                setattr(self, name, values | {OPTION: option})
+                if DOCUMENTS in option and self.enable_chunked_prefill is None:
+                    self.enable_chunked_prefill = False  # documents are read in one piece
         return create_engine_config(self, *args, **kwargs)
 
     create.of_rag_middle = True  # type: ignore[attr-defined]
@@ -87,44 +107,25 @@ def _changing_layers(load_model: Callable[..., Any]) -> Callable[..., Any]:
     def load(*args: Any, **kwargs: Any) -> Any:
         configs = signature.bind(*args, **kwargs).arguments
         vllm_config, model_config = configs["vllm_config"], configs["model_config"]
-        option = _option(vllm_config, model_config)
+        from rag_middle_vllm.options import DOCUMENTS, method_of, option_of
+
+        option = option_of(vllm_config, model_config)
         if option is None:
             return load_model(*args, **kwargs)
         check_vllm()
-        from rag_middle_vllm.options import method_of
-
-        method = method_of(option)  # before the weights, which take their time
+        # Before the weights, which take their time.
+        method = None if DOCUMENTS in option else method_of(option)
         model = load_model(*args, **kwargs)
         if model not in _changed:  # by a loader inside this one
-            _change(model, method, vllm_config, model_config)
+            if method is None:
+                _enable_documents(model, option[DOCUMENTS], vllm_config, model_config)
+            else:
+                _change(model, method, vllm_config, model_config)
             _changed.add(model)
         return model
 
     load.of_rag_middle = True  # type: ignore[attr-defined]
     return load
-
-
-def _option(vllm_config: Any, model_config: Any) -> Any | None:
-    """What is asked of the model to be loaded; drafts of speculative decoding stay as they are."""
-    from rag_middle_vllm.options import OPTION
-
-    if model_config.runner_type == "draft":
-        return None
-    additional = vllm_config.additional_config
-    options = [
-        option
-        for option in (
-            getattr(model_config.hf_config, OPTION, None),
-            additional.get(OPTION) if isinstance(additional, dict) else None,
-        )
-        if option is not None
-    ]
-    if len(options) > 1 and options[0] != options[1]:
-        raise MethodConfigError(
-            f"{OPTION} is both in the model's config (hf_overrides) and in additional_config, and "
-            "they differ: give one."
-        )
-    return options[0] if options else None
 
 
 def _change(model: Any, method: Any, vllm_config: Any, model_config: Any) -> None:
@@ -145,6 +146,15 @@ def _change(model: Any, method: Any, vllm_config: Any, model_config: Any) -> Non
         for index, rotation in rotations.items()
     )
     _logger.info("rag-middle: %s, positions by layer: %s", source, described)
+
+
+def _enable_documents(model: Any, option: Any, vllm_config: Any, model_config: Any) -> None:
+    from rag_middle_vllm.documents.methods import document_methods
+    from rag_middle_vllm.documents.runners import serve_documents
+
+    methods = document_methods(option)
+    serve_documents(model, methods, vllm_config, model_config)
+    _logger.info("rag-middle: requests may name the methods %s", ", ".join(sorted(methods)))
 
 
 def check_vllm() -> None:

@@ -29,6 +29,12 @@ METHODS: dict[str, dict[str, Any]] = {
     "position_interpolation": {"method": "position_interpolation", "options": {"scale": 1.25}},
     "attention_buckets": {"method": "attention_buckets", "options": {"base_factors": [1.8]}},
 }
+#: Methods that look at documents, as an engine's option enables them.
+DOCUMENT_METHODS: dict[str, dict[str, Any]] = {
+    "no_inter_document_attention": {},
+    "parallel_context_windows": {},
+    "rotor": {},
+}
 NEW_TOKENS = 12
 _DOCUMENTS = (6, 9, 12, 16, 20)  # prompts of 200 to 1000 tokens
 
@@ -42,8 +48,21 @@ def main(path: Path) -> None:
         item = task.items(1, seed=documents)[0]
         prompts.append(task.prompt(item, position(documents // 2)))
     tokenized = [encode(model.tokenizer, prompt) for prompt in prompts]
-    golden: dict[str, Any] = {"prompts": [prompt.input_ids for prompt in tokenized]}
-    for name, option in METHODS.items():
+    golden: dict[str, Any] = {
+        "prompts": [prompt.input_ids for prompt in tokenized],
+        "texts": [
+            {
+                "documents": [document.render() for document in prompt.documents],
+                "suffix": prompt.suffix,
+            }
+            for prompt in prompts
+        ],
+    }
+    options = METHODS | {
+        name: {"method": name, "options": parameters}
+        for name, parameters in DOCUMENT_METHODS.items()
+    }
+    for name, option in options.items():
         method = resolve_method(option["method"], option.get("options"))
         answers = [
             model.generate(prompt, method=method, max_new_tokens=NEW_TOKENS).text.strip()
@@ -57,7 +76,8 @@ def main(path: Path) -> None:
 
 @torch.no_grad()
 def _log_probabilities(model: RagMiddleModel, method: Any, prompt: TokenizedPrompt) -> list[float]:
-    """Of each token of the prompt but the first, given those before it."""
+    """Of each token of the prompt as arranged, but the first, given those before it."""
+    prompt = prompt.select(method.arrange(prompt, model))
     ids = torch.tensor([prompt.input_ids])
     with applied(model.model, method, [prompt]):
         scores = model.model(input_ids=ids).logits[0, :-1].float().log_softmax(-1)

@@ -1,0 +1,211 @@
+"""Documents in requests to vLLM's OpenAI-compatible server.
+
+A chat has them as marked text in its messages, or as ``documents``, vLLM's own field; a completion
+as marked text. ``vllm_xargs: {"rag_middle": NAME}`` names the method. Marked text without a method
+is read by the unmodified model, without the markers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from rag_middle.documents import ContextPrompt, Document, MarkedText
+from rag_middle.errors import RagMiddleError
+from rag_middle.markers import marked_parts
+from rag_middle.tokens import TokenizedPrompt, encode
+from rag_middle_vllm.documents.admission import BOUNDS, METHOD, Admission, refusal
+from rag_middle_vllm.documents.prompts import document_bounds, plain_messages
+
+__all__ = ["hook_renderer"]
+
+
+class _DocumentReader:
+    """Makes requests with documents into tokens, for one renderer of vLLM's."""
+
+    def __init__(self, renderer: Any) -> None:
+        self.admission = Admission.of_engine(renderer.config)
+        # A tokenizer of its own, and one thread: fast tokenizers must not be used by two at once.
+        self._tokenizer = copy.deepcopy(renderer.get_tokenizer())
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rag-middle")
+
+    @classmethod
+    def of_renderer(cls, renderer: Any) -> _DocumentReader:
+        reader: _DocumentReader | None = vars(renderer).get("_rag_middle_reader")
+        if reader is None:
+            reader = vars(renderer)["_rag_middle_reader"] = cls(renderer)
+        return reader
+
+    async def tokens(self, request: Any, prompt: Any, **options: Any) -> list[int]:
+        """Token ids of a prompt; where a method is named, `request` carries the documents' bounds.
+
+        Raises:
+            VLLMValidationError: it cannot be read, or not under its method.
+        """
+        name = method_name(request)
+        method = None if name is None else self.admission.method(name)
+
+        def read() -> TokenizedPrompt:
+            tokenized = encode(self._tokenizer, prompt, **options)
+            return tokenized if method is None else method.arranged(tokenized)
+
+        try:
+            loop = asyncio.get_running_loop()
+            tokenized = await loop.run_in_executor(self._thread, read)
+        except RagMiddleError as error:
+            raise refusal(str(error)) from error
+        if method is not None:
+            bounds = document_bounds(tokenized)
+            # Here as well as in the engine: an answer that is streamed has begun by then.
+            self.admission.check_prompt(name, bounds, len(tokenized))
+            request.vllm_xargs = {**request.vllm_xargs, BOUNDS: bounds}
+        return list(tokenized.input_ids)
+
+
+def method_name(request: Any) -> Any | None:
+    """The method that a request names."""
+    return (getattr(request, "vllm_xargs", None) or {}).get(METHOD)
+
+
+def hook_renderer(renderer: type[Any]) -> None:
+    """Let a class `OnlineRenderer` read documents."""
+    preprocess_chat = renderer.preprocess_chat
+    preprocess_completion = renderer.preprocess_completion
+
+    @functools.wraps(preprocess_chat)
+    async def chat(self: Any, request: Any, messages: Any, *args: Any, **kwargs: Any) -> Any:
+        admission = Admission.of_engine(self.renderer.config)
+        if method_name(request) is not None or (
+            admission.methods and hasattr(request, "vllm_xargs") and _marked(messages)
+        ):
+            ids = await _chat_tokens(self, request, messages, kwargs.get("tool_dicts"))
+            # As vLLM is told that another server has rendered the messages already.
+            request.kv_transfer_params = {
+                **(request.kv_transfer_params or {}),
+                "prompt_token_ids": ids,
+            }
+            messages = []
+        return await preprocess_chat(self, request, messages, *args, **kwargs)
+
+    @functools.wraps(preprocess_completion)
+    async def completion(
+        self: Any, request: Any, prompt_input: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        admission = Admission.of_engine(self.renderer.config)
+        is_text = isinstance(prompt_input, str)
+        if method_name(request) is not None:
+            admission.method(method_name(request))
+            if is_text:
+                _refuse_options(request)
+                _refuse_strays(prompt_input)
+            elif not _are_tokens(prompt_input):
+                raise refusal("A completion read by a method has one prompt: send them one by one.")
+        if (
+            is_text
+            and admission.methods
+            and (method_name(request) is not None or MarkedText(prompt_input).has_documents())
+        ):
+            reader = _DocumentReader.of_renderer(self.renderer)
+            # The whole prompt is the caller's, as it is in vLLM; only documents are inert.
+            options = {"template": "raw", "allow_control_tokens": True}
+            prompt_input = await reader.tokens(request, prompt_input, **options)
+        return await preprocess_completion(self, request, prompt_input, *args, **kwargs)
+
+    renderer.preprocess_chat = chat
+    renderer.preprocess_completion = completion
+
+
+async def _chat_tokens(renderer: Any, request: Any, messages: Any, tools: Any) -> list[int]:
+    _refuse_options(request)
+    if renderer.chat_template is not None or request.chat_template is not None:
+        raise refusal(
+            "Documents are read with the tokenizer's own chat template: leave out chat_template."
+        )
+    try:
+        plain = plain_messages(messages)
+    except RagMiddleError as error:
+        raise refusal(str(error)) from error
+    if method_name(request) is not None:
+        for message in plain:
+            _refuse_strays(message["content"] or "")
+    if request.documents:
+        plain = _with_documents(plain, request.documents)
+    options = renderer.effective_chat_template_kwargs(request)
+    for name in ("add_generation_prompt", "continue_final_message", "documents"):
+        options.pop(name, None)
+    options = {name: value for name, value in options.items() if value is not None}
+    if tools:
+        options["tools"] = tools
+    return await _DocumentReader.of_renderer(renderer.renderer).tokens(
+        request,
+        plain,
+        template="chat",
+        add_generation_prompt=request.add_generation_prompt,
+        template_options=options,
+    )
+
+
+def _with_documents(
+    messages: list[dict[str, Any]], documents: Sequence[Mapping[str, str]]
+) -> list[dict[str, Any]]:
+    """The messages with documents before the text of the last one."""
+    if _marked(messages):
+        raise refusal("Documents are marked in the messages and listed in 'documents': give one.")
+    read = []
+    for index, document in enumerate(documents):
+        if "text" not in document or set(document) - {"title", "text"}:
+            raise refusal(
+                f"Document {index} should have a 'text' and may have a 'title', nothing else; got "
+                f"{sorted(document)}."
+            )
+        read.append(Document(document["text"], title=document.get("title")))
+    *earlier, last = messages
+    if last["role"] != "user":
+        raise refusal("With 'documents', the last message should be the user's question.")
+    return [
+        *earlier,
+        {**last, "content": ContextPrompt(documents=read, suffix=last["content"] or "")},
+    ]
+
+
+def _marked(messages: Any) -> bool:
+    """Whether a message holds marked documents."""
+    texts: list[str] = []
+    for message in messages:
+        content = message.get("content") if isinstance(message, Mapping) else None
+        parts = content if isinstance(content, list) else [content]
+        texts += [part.get("text") if isinstance(part, Mapping) else part for part in parts]
+    return any(isinstance(text, str) and MarkedText(text).has_documents() for text in texts)
+
+
+def _are_tokens(prompt: object) -> bool:
+    return isinstance(prompt, list) and all(isinstance(token, int) for token in prompt)
+
+
+def _refuse_strays(text: str) -> None:
+    """Raise where a text has markers of which nothing is made: the model would read them."""
+    if marked_parts(text)[1]:
+        raise refusal(
+            "The prompt holds document markers that were not made with this server's key around "
+            "this text: set RAG_MIDDLE_MARKER_KEY to the same secret in the client and the server, "
+            "and let nothing change the text in between."
+        )
+
+
+def _refuse_options(request: Any) -> None:
+    """Raise where a request asks for what does not go with documents."""
+    refused: dict[str, Callable[[Any], bool]] = {
+        "echo": bool,
+        "continue_final_message": bool,
+        "truncate_prompt_tokens": lambda value: value is not None,
+        "use_beam_search": bool,
+        "prompt_embeds": lambda value: value is not None,
+        "suffix": lambda value: value is not None,
+    }
+    for name, is_set in refused.items():
+        if is_set(getattr(request, name, None)):
+            raise refusal(f"{name} does not go with documents: leave it out.")

@@ -1,0 +1,89 @@
+"""From a prompt with documents to what vLLM is sent: its tokens, and where the documents lie.
+
+Documents are tokenised one by one, as `rag_middle.tokens.encode` always does, so that the same
+documents are the same tokens in every prompt, whatever vLLM's own renderer would make of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rag_middle.errors import PromptError
+from rag_middle.methods import Method
+from rag_middle.tokens import TokenizedPrompt, encode
+from rag_middle_vllm.documents.admission import BOUNDS, METHOD
+from rag_middle_vllm.documents.methods import DocumentMethod, document_methods
+
+if TYPE_CHECKING:
+    from vllm import SamplingParams, TokensPrompt
+
+    from rag_middle.tokens.encode import Prompt
+
+__all__ = ["document_bounds", "document_request", "plain_messages"]
+
+
+def document_request(
+    tokenizer: Any,
+    prompt: Prompt,
+    method: Method,
+    params: SamplingParams | None = None,
+    **encoding: Any,
+) -> tuple[TokensPrompt, SamplingParams]:
+    """A request for `LLM.generate` or `AsyncLLM.generate`, read by a method.
+
+    Args:
+        tokenizer: of the model, a Hugging Face one.
+        prompt: a `ContextPrompt`, a string with marked documents, or chat messages.
+        method: one that the engine serves, with the parameters that it was started with.
+        params: of the answer; vLLM's defaults where None.
+        encoding: options of `rag_middle.tokens.encode`: ``template``, ``system`` ...
+
+    Returns:
+        The prompt in tokens, and a copy of the parameters that carries the method and the bounds of
+        the documents.
+
+    Raises:
+        MethodConfigError: a method that vLLM does not serve by request.
+        PromptError: the prompt is empty, or of another form.
+        MarkerError: the documents do not stand together.
+    """
+    from vllm import SamplingParams, TokensPrompt
+
+    parameters = DocumentMethod(method, "kept").identity()[1]
+    served = document_methods({method.name: parameters})[method.name]
+    tokenized = served.arranged(encode(tokenizer, prompt, **encoding))
+    params = SamplingParams() if params is None else params.clone()
+    params.extra_args = {
+        **(params.extra_args or {}),
+        METHOD: method.name,
+        BOUNDS: document_bounds(tokenized),
+    }
+    return TokensPrompt(prompt_token_ids=list(tokenized.input_ids)), params
+
+
+def document_bounds(prompt: TokenizedPrompt) -> list[int]:
+    """The indices where each document begins and where the last one ends; empty without any."""
+    documents = prompt.layout.documents
+    return [start for start, _ in documents] + [end for _, end in documents[-1:]]
+
+
+def plain_messages(messages: Any) -> list[dict[str, Any]]:
+    """Chat messages with contents that are strings, of which OpenAI's API allows other forms.
+
+    Raises:
+        PromptError: a content holds something else than text.
+    """
+    plain = []
+    for message in messages:
+        content = message.get("content")
+        if content is not None and not isinstance(content, str):
+            parts = list(content)
+            kinds = {part.get("type") if isinstance(part, dict) else str for part in parts}
+            if not kinds <= {"text", str}:
+                raise PromptError(
+                    "A message with documents holds text only; got parts of "
+                    f"{sorted(map(str, kinds))}."
+                )
+            content = "".join(part if isinstance(part, str) else part["text"] for part in parts)
+        plain.append({**message, "content": content})
+    return plain
