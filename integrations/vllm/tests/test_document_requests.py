@@ -1,0 +1,241 @@
+"""What requests may ask of an engine that reads documents: options, admission, salts, the cache."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from transformers import AutoTokenizer
+from vllm import SamplingParams
+from vllm.engine.arg_utils import EngineArgs
+from vllm.exceptions import VLLMValidationError
+
+from rag_middle.documents import ContextPrompt
+from rag_middle.errors import MethodConfigError, UnknownNameError
+from rag_middle.methods import NoInterDocumentAttention, ParallelContextWindows, RoToR
+from rag_middle.reader import reader_path
+from rag_middle_vllm import register
+from rag_middle_vllm.documents import document_request
+from rag_middle_vllm.documents.admission import (
+    BOUNDS,
+    METHOD,
+    Admission,
+    carried,
+    hook_admission,
+    hook_cache,
+)
+from rag_middle_vllm.documents.methods import document_methods
+from rag_middle_vllm.documents.runners import check_engine
+from rag_middle_vllm.options import resolved
+
+METHODS = {"rotor": {}, "no_inter_document_attention": {}, "parallel_context_windows": {}}
+PROMPT = ContextPrompt(documents=["b b b", "a a", "c"], suffix="Which?")
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(reader_path())
+
+
+@pytest.fixture
+def admission() -> Admission:
+    return Admission(document_methods(METHODS), max_model_len=100)
+
+
+def request(ids: int = 20, salt: str | None = None, **extra: Any) -> SimpleNamespace:
+    return SimpleNamespace(
+        prompt_token_ids=list(range(ids)),
+        prompt_embeds=None,
+        mm_features=None,
+        cache_salt=salt,
+        sampling_params=SamplingParams(extra_args=extra or None),
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        ([], "object of methods"),
+        ({}, "object of methods"),
+        ({"rotor": None}, "parameters of 'rotor'"),
+        ({"rotor": {"routing": 0.0}}, "reads each prompt twice"),
+        ({"rotor": {"order": "score"}}, "no scores"),
+        ({"parallel_context_windows": {"right_indentation": True}}, "right_indentation"),
+        ({"ms_poe": {}}, "does not serve 'ms_poe'"),
+        ({"lpes": {"factors": [1.0]}}, "belong to the whole engine"),
+    ],
+)
+def test_what_is_not_served_request_by_request_is_refused(option: Any, reason: str) -> None:
+    with pytest.raises(MethodConfigError, match=reason):
+        resolved({"documents": option})
+
+
+def test_an_unknown_method_is_named() -> None:
+    with pytest.raises(UnknownNameError, match="'rotorr'"):
+        resolved({"documents": {"rotorr": {}}})
+
+
+def test_documents_and_a_method_of_the_engine_exclude_each_other() -> None:
+    with pytest.raises(MethodConfigError, match="either"):
+        resolved({"documents": METHODS, "method": "lpes:reader"})
+
+
+def test_a_request_carries_its_method_and_where_documents_lie(tokenizer: Any) -> None:
+    given = SamplingParams(max_tokens=3, extra_args={"other": 1})
+    prompt, params = document_request(tokenizer, PROMPT, NoInterDocumentAttention(), given)
+    name, bounds = carried(params) or ("", ())
+    pieces = [tokenizer.decode(prompt["prompt_token_ids"][a:b]) for a, b in pairwise(bounds)]
+    assert name == "no_inter_document_attention"
+    assert [piece.strip() for piece in pieces] == ["b b b", "a a", "c"]
+    assert params.extra_args["other"] == 1
+    assert METHOD not in given.extra_args
+
+
+def test_rotor_brings_documents_into_its_order(tokenizer: Any) -> None:
+    other = PROMPT.permuted([2, 0, 1])
+    one, two = (document_request(tokenizer, prompt, RoToR()) for prompt in (PROMPT, other))
+    assert one[0] == two[0]
+    assert carried(one[1]) == carried(two[1])
+
+
+@pytest.mark.parametrize(
+    ("extra", "reason"),
+    [
+        ({METHOD: "pine", BOUNDS: [1, 2]}, "does not serve the method 'pine'"),
+        ({METHOD: ["rotor"], BOUNDS: [1, 2]}, "does not serve"),
+        ({METHOD: "rotor"}, "where its documents are"),
+        ({METHOD: "rotor", BOUNDS: "12"}, "where its documents are"),
+        ({METHOD: "rotor", BOUNDS: [3]}, "two or more"),
+        ({METHOD: "rotor", BOUNDS: [3, 2]}, "ascending"),
+        ({METHOD: "rotor", BOUNDS: [-1, 2]}, "ascending"),
+        ({METHOD: "rotor", BOUNDS: [3, 21]}, "none beyond the 20"),
+        ({METHOD: "rotor", BOUNDS: [3, 4.0]}, "ascending"),
+        ({METHOD: "rotor", BOUNDS: [True, 4]}, "ascending"),
+        ({BOUNDS: [3, 4]}, "no method"),
+    ],
+)
+def test_a_malformed_request_is_refused(
+    admission: Admission, extra: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(VLLMValidationError, match=reason):
+        admission.admit(request(**extra))
+
+
+def test_a_request_that_leaves_no_room_or_is_no_plain_text_is_refused(
+    admission: Admission,
+) -> None:
+    extra = {METHOD: "rotor", BOUNDS: [1, 5]}
+    with pytest.raises(VLLMValidationError, match="reads 100 with the answer"):
+        admission.admit(request(100, **extra))
+    with pytest.raises(VLLMValidationError, match="continued later"):
+        admission.admit(request(**extra), resumable=True)
+    images = request(**extra)
+    images.mm_features = [object()]
+    with pytest.raises(VLLMValidationError, match="text only"):
+        admission.admit(images)
+
+
+def test_an_engine_without_documents_refuses_methods() -> None:
+    with pytest.raises(VLLMValidationError, match="not enabled"):
+        Admission({}, 100).admit(request(**{METHOD: "rotor", BOUNDS: [1, 5]}))
+
+
+def test_salts_tell_method_documents_and_callers_apart(admission: Admission) -> None:
+    def salt(method: str, bounds: list[int], ids: int = 20, own: str | None = None) -> str:
+        made = request(ids, own, **{METHOD: method, BOUNDS: bounds})
+        admission.admit(made)
+        return made.cache_salt
+
+    first = salt("rotor", [1, 5, 9])
+    assert first == salt("rotor", [1, 5, 9], ids=15)  # another question about the same documents
+    others = {
+        salt("no_inter_document_attention", [1, 5, 9]),
+        salt("rotor", [1, 4, 9]),
+        salt("rotor", [1, 5, 9, 10]),
+        salt("rotor", [1, 5, 9], own="tenant"),
+    }
+    assert len(others - {first}) == 4
+    equal = Admission(document_methods({"rotor": {"order": "given"}}), 100)
+    other = request(**{METHOD: "rotor", BOUNDS: [1, 5, 9]})
+    equal.admit(other)
+    assert other.cache_salt != first
+
+
+def test_nobody_else_gets_such_a_salt(admission: Admission) -> None:
+    with pytest.raises(VLLMValidationError, match="reserved"):
+        admission.admit(request(salt="rag-middle:rotor:00"))
+
+
+def test_requests_without_a_method_or_without_documents_stay_as_they_are(
+    admission: Admission,
+) -> None:
+    for made in (request(), request(salt="own", **{METHOD: "rotor", BOUNDS: []})):
+        before = made.cache_salt
+        admission.admit(made)
+        assert made.cache_salt == before
+        assert carried(made.sampling_params) is None
+
+
+def test_cached_documents_are_reused_together_or_not_at_all() -> None:
+    class Manager:
+        empty_kv_cache_blocks = "none"
+
+        def get_computed_blocks(self, request: Any) -> tuple[str, int, int]:
+            return "blocks", request.cached, 0
+
+    hook_cache(Manager)
+
+    def computed(cached: int, bounds: list[int] | None) -> Any:
+        extra = None if bounds is None else {METHOD: "rotor", BOUNDS: bounds}
+        params = SamplingParams(extra_args=extra)
+        return Manager().get_computed_blocks(SimpleNamespace(cached=cached, sampling_params=params))
+
+    assert computed(16, [4, 10, 16]) == ("blocks", 16, 0)
+    assert computed(15, [4, 10, 16]) == ("none", 0, 0)
+    assert computed(15, []) == computed(15, None) == ("blocks", 15, 0)
+
+
+def test_what_vllm_processes_is_admitted() -> None:
+    class Processor:
+        vllm_config = EngineArgs(model=str(reader_path()), max_model_len=64).create_engine_config()
+
+        def process_inputs(self, made: Any, resumable: bool = False) -> Any:
+            return made
+
+    hook_admission(Processor)
+    assert Processor().process_inputs(request()).cache_salt is None
+    with pytest.raises(VLLMValidationError, match="not enabled"):
+        Processor().process_inputs(request(**{METHOD: "rotor", BOUNDS: [1, 2]}))
+
+
+def test_prompts_are_not_split_where_documents_are_enabled() -> None:
+    register()
+    option = {"rag_middle": {"documents": METHODS}}
+    options: dict[str, Any] = {
+        "model": str(reader_path()),
+        "max_model_len": 64,
+        "hf_overrides": option,
+    }
+    config = EngineArgs(**options).create_engine_config()
+    assert not config.scheduler_config.enable_chunked_prefill
+    check_engine(config)
+    split = EngineArgs(**options, enable_chunked_prefill=True).create_engine_config()
+    with pytest.raises(MethodConfigError, match="together with chunked prefill"):
+        check_engine(split)
+    config.cache_config.cache_dtype = "fp8"
+    with pytest.raises(MethodConfigError, match="8 bits"):
+        check_engine(config)
+
+
+def test_methods_keep_their_parameters(tokenizer: Any) -> None:
+    methods = document_methods({"no_inter_document_attention": {"equal_positions": True}})
+    assert methods["no_inter_document_attention"].placement == "last"
+    _, params = document_request(tokenizer, PROMPT, ParallelContextWindows())
+    assert carried(params)
+    with pytest.raises(MethodConfigError, match="right_indentation"):
+        document_request(tokenizer, PROMPT, ParallelContextWindows(right_indentation=True))
