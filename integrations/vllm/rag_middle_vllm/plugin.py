@@ -14,6 +14,7 @@ import inspect
 import logging
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
@@ -58,11 +59,17 @@ def hook() -> None:
         loaders += loader.__subclasses__()
     # Loaders that other plugins register later may have a `load_model` of their own.
     BaseModelLoader.__init_subclass__ = classmethod(_hook_loader)
-    _hook_requests()
+    # They are experimental: without them, methods of the whole engine are served all the same.
+    with suppress(ImportError, AttributeError):
+        _hook_requests()
 
 
 def _hook_requests() -> None:
-    """Let requests carry documents, in the processes that receive and schedule them."""
+    """Let requests carry documents, in the processes that receive and schedule them.
+
+    Raises:
+        ImportError, AttributeError: this vLLM has other functions; nothing has changed then.
+    """
     from vllm.renderers.online_renderer import OnlineRenderer
     from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.engine.input_processor import InputProcessor
@@ -70,9 +77,17 @@ def _hook_requests() -> None:
     from rag_middle_vllm.documents.admission import hook_admission, hook_cache
     from rag_middle_vllm.documents.openai import hook_renderer
 
-    hook_admission(InputProcessor)
+    if getattr(InputProcessor.process_inputs, "of_rag_middle", False):
+        return
+    for owner, name in (
+        (KVCacheManager, "get_computed_blocks"),
+        (OnlineRenderer, "preprocess_chat"),
+        (OnlineRenderer, "preprocess_completion"),
+    ):
+        getattr(owner, name)
     hook_cache(KVCacheManager)
     hook_renderer(OnlineRenderer)
+    hook_admission(InputProcessor)
 
 
 def _hook_loader(loader: type[Any], /, **_: object) -> None:
@@ -152,6 +167,13 @@ def _enable_documents(model: Any, option: Any, vllm_config: Any, model_config: A
     from rag_middle_vllm.documents.methods import document_methods
     from rag_middle_vllm.documents.runners import serve_documents
 
+    try:
+        _hook_requests()
+    except (ImportError, AttributeError) as error:
+        raise UnsupportedVLLMError(
+            f"rag-middle-vllm reads documents in vLLM {'.'.join(map(str, NEWEST))}; {_vllm()} "
+            f"lacks what receives them: {error}. Use that version, or methods of the whole engine."
+        ) from error
     methods = document_methods(option)
     serve_documents(model, methods, vllm_config, model_config)
     _logger.info("rag-middle: requests may name the methods %s", ", ".join(sorted(methods)))

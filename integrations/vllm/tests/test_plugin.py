@@ -152,6 +152,22 @@ def test_a_vllm_without_its_loaders_stops_the_process(monkeypatch: pytest.Monkey
         register()
 
 
+def test_a_vllm_without_what_receives_documents_serves_the_other_methods(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from vllm.renderers.online_renderer import OnlineRenderer
+    from vllm.v1.engine.input_processor import InputProcessor
+
+    monkeypatch.setattr(InputProcessor, "process_inputs", lambda self: None)
+    monkeypatch.delattr(OnlineRenderer, "preprocess_chat")
+    monkeypatch.delattr(EngineArgs.create_engine_config, "of_rag_middle")
+    monkeypatch.delattr(BaseModelLoader.load_model, "of_rag_middle")
+    monkeypatch.setattr(EngineArgs, "create_engine_config", EngineArgs.create_engine_config)
+    register()
+    with pytest.raises(plugin.UnsupportedVLLMError, match="preprocess_chat"):
+        plugin._enable_documents(nn.Module(), {"rotor": {}}, None, None)
+
+
 def test_a_vllm_that_lacks_what_is_changed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbeddingBase
 

@@ -30,8 +30,9 @@ _SALT = "rag-middle:"
 def carried(params: Any) -> tuple[str, tuple[int, ...]] | None:
     """The name and the bounds that an admitted request carries; None where it has no documents."""
     extra = getattr(params, "extra_args", None)
-    bounds = extra.get(BOUNDS) if extra else None
-    return (extra[METHOD], tuple(bounds)) if bounds else None
+    if not extra or not extra.get(BOUNDS):
+        return None
+    return extra[METHOD], tuple(extra[BOUNDS])
 
 
 class Admission:
@@ -128,7 +129,8 @@ def refusal(reason: str) -> Exception:
     """The error that vLLM's servers answer with HTTP 400."""
     from vllm.exceptions import VLLMValidationError
 
-    return VLLMValidationError(reason, parameter=METHOD)
+    error: Exception = VLLMValidationError(reason, parameter=METHOD)
+    return error
 
 
 def hook_admission(processor: type[Any]) -> None:
@@ -142,6 +144,7 @@ def hook_admission(processor: type[Any]) -> None:
         admission.admit(request, resumable=kwargs.get("resumable", False))
         return request
 
+    process.of_rag_middle = True  # type: ignore[attr-defined]
     processor.process_inputs = process
 
 

@@ -78,10 +78,11 @@ def hook_renderer(renderer: type[Any]) -> None:
 
     @functools.wraps(preprocess_chat)
     async def chat(self: Any, request: Any, messages: Any, *args: Any, **kwargs: Any) -> Any:
-        admission = Admission.of_engine(self.renderer.config)
-        if method_name(request) is not None or (
-            admission.methods and hasattr(request, "vllm_xargs") and _marked(messages)
-        ):
+        methods = Admission.of_engine(self.renderer.config).methods
+        is_chat = hasattr(request, "documents") and hasattr(request, "kv_transfer_params")
+        if method_name(request) is not None and not is_chat:
+            raise refusal("Documents are read in chats and completions, not in other requests.")
+        if method_name(request) is not None or (methods and is_chat and _marked(messages)):
             ids = await _chat_tokens(self, request, messages, kwargs.get("tool_dicts"))
             # As vLLM is told that another server has rendered the messages already.
             request.kv_transfer_params = {
@@ -174,7 +175,7 @@ def _with_documents(
 
 def _marked(messages: Any) -> bool:
     """Whether a message holds marked documents."""
-    texts: list[str] = []
+    texts: list[object] = []
     for message in messages:
         content = message.get("content") if isinstance(message, Mapping) else None
         parts = content if isinstance(content, list) else [content]

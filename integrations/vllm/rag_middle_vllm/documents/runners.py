@@ -55,7 +55,7 @@ def serve_documents(
         if resolve_model_state_cls(vllm_config, model) is not DefaultModelState:
             raise loaded.refused("vLLM prepares its inputs in a way of its own.")
         state = document_model_state(batch)
-        model.get_model_state_cls = lambda: state
+        vars(model)["get_model_state_cls"] = lambda: state
     else:
         from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
@@ -124,7 +124,7 @@ def document_model_state(batch: DocumentBatch) -> type[Any]:
     import torch
     from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 
-    class DocumentModelState(DefaultModelState):
+    class DocumentModelState(DefaultModelState):  # type: ignore[misc]
         """Positions of a buffer of its own, as CUDA graphs need, and the rows of each step."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
