@@ -3,7 +3,8 @@
 Each round asks every engine once, in another order, so that a machine that slows down slows all of
 them; a reported ratio is the median over rounds of the ratio to the unmodified engine within a
 round. An engine of each kind: unmodified, LPES, position interpolation, and one that reads
-documents, whose methods are compared with `RagMiddleModel` too.
+documents, whose methods are compared with `RagMiddleModel` too. A second unmodified engine shows what
+is noise.
 
 In the environment that `make setup-vllm` makes::
 
@@ -47,6 +48,7 @@ UNMODIFIED, LIBRARY = "unmodified", "rag-middle"
 DOCUMENT_METHODS = ("no_inter_document_attention", "parallel_context_windows", "rotor")
 ENGINES: dict[str, dict[str, Any]] = {
     UNMODIFIED: {},
+    "unmodified, again": {},
     "lpes": {"rag_middle": {"method": "lpes", "options": {"factors": [1.0, 1.26, 1.47, 1.4]}}},
     "position_interpolation": {
         "rag_middle": {"method": "position_interpolation", "options": {"scale": 1.5}}
@@ -108,12 +110,12 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
             ways |= {f"vLLM, {method}": engine_way(llm, method) for method in DOCUMENT_METHODS}
     model = RagMiddleModel.from_pretrained(args.model, dtype="float32")
     ways |= {f"{LIBRARY}, {method}": library_way(model, method) for method in DOCUMENT_METHODS}
+    # First tokens one prompt after the other: a single one is too short to be timed.
     work = {
-        measured: {name: way(asked, tokens) for name, way in ways.items()}
-        for measured, asked, tokens in (
-            ("first_token", prompts[:1], 1),
-            ("answers", prompts, args.max_tokens),
-        )
+        "first_token": {
+            name: [way([prompt], 1) for prompt in prompts] for name, way in ways.items()
+        },
+        "answers": {name: [way(prompts, args.max_tokens)] for name, way in ways.items()},
     }
     seconds: dict[str, dict[str, list[float]]] = {
         name: {measured: [] for measured in MEASURES} for name in ways
@@ -127,7 +129,8 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
                 if measured == "answers" and name.startswith(LIBRARY):
                     continue
                 start = clock()
-                ready[name]()
+                for ask in ready[name]:
+                    ask()
                 if number:  # the first round warms up
                     seconds[name][measured].append(clock() - start)
         print(f"round {number}/{args.rounds}", file=sys.stderr, flush=True)
@@ -140,7 +143,7 @@ def _row(
     own = {measured: values for measured, values in seconds[name].items() if values}
     row: dict[str, Any] = {
         "way": name,
-        "first_token_ms": 1e3 * statistics.median(own["first_token"]),
+        "first_token_ms": 1e3 * statistics.median(own["first_token"]) / args.prompts,
         "ratio": {
             measured: _ratio(own[measured], seconds[UNMODIFIED][measured]) for measured in own
         },
@@ -191,8 +194,8 @@ def page(rows: list[dict[str, Any]], known: Facts) -> str:
     """The page that `--output` writes."""
     return (
         "# What methods cost in vLLM\n\n"
-        f"`first token`: one prompt of {known['documents']} documents, one token. `answers`: "
-        f"{known['prompts']} such prompts at once, {known['max_tokens']} tokens each. Medians over "
+        f"`first token`: one prompt of {known['documents']} documents, one token; the mean over "
+        f"{known['prompts']} prompts. `answers`: all of them at once, {known['max_tokens']} tokens each. Medians over "
         f"{known['rounds']} rounds ({known['clock']}), each of which asks all engines, in one "
         "process and in another order. A ratio is the median of the ratios of time to the "
         "unmodified engine within a round, with the middle half of "
@@ -214,7 +217,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=8, help="answered at once")
     parser.add_argument("--max-tokens", type=int, default=32, help="per answer")
     parser.add_argument("--max-model-len", type=int, default=1536)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write FILE.json and FILE.md")
     args = parser.parse_args()
