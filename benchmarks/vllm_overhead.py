@@ -3,8 +3,8 @@
 Each round asks every engine once, in another order, so that a machine that slows down slows all of
 them; a reported ratio is the median over rounds of the ratio to the unmodified engine within a
 round. An engine of each kind: unmodified, LPES, position interpolation, and one that reads
-documents, whose methods are compared with `RagMiddleModel` too. A second unmodified engine shows what
-is noise.
+documents, whose methods are compared with `RagMiddleModel` too. A second unmodified engine shows
+what is noise.
 
 In the environment that `make setup-vllm` makes::
 
@@ -195,9 +195,9 @@ def page(rows: list[dict[str, Any]], known: Facts) -> str:
     return (
         "# What methods cost in vLLM\n\n"
         f"`first token`: one prompt of {known['documents']} documents, one token; the mean over "
-        f"{known['prompts']} prompts. `answers`: all of them at once, {known['max_tokens']} tokens each. Medians over "
-        f"{known['rounds']} rounds ({known['clock']}), each of which asks all engines, in one "
-        "process and in another order. A ratio is the median of the ratios of time to the "
+        f"{known['prompts']} prompts. `answers`: all of them at once, {known['max_tokens']} tokens "
+        f"each. Medians over {known['rounds']} rounds ({known['clock']}), each of "
+        "which asks all engines, in one process and in another order. A ratio is the median of the ratios of time to the "
         "unmodified engine within a round, with the middle half of "
         f"them; at most {TARGET} is wanted where a method is the whole engine's, in bold where "
         f"missed.\n\n{table(rows)}\n\n"
