@@ -7,6 +7,7 @@
 """
 
 from rag_middle.generation.effect import method_name
+from rag_middle.generation.following import Follower
 from rag_middle.generation.identity import model_facts
 from rag_middle.generation.installation import Installation, install
 from rag_middle.generation.model import RagMiddleModel
@@ -18,6 +19,7 @@ from rag_middle.generation.results import (
     Generation,
     Score,
     Timings,
+    TokenLogProbability,
     Usage,
 )
 from rag_middle.generation.streaming import GenerationStream
@@ -43,6 +45,7 @@ __all__ = [
     "DroppedDocument",
     "EncodeKwargs",
     "FinishReason",
+    "Follower",
     "Generation",
     "GenerationKwargs",
     "GenerationOptions",
@@ -57,6 +60,7 @@ __all__ = [
     "Score",
     "TextGenerator",
     "Timings",
+    "TokenLogProbability",
     "UnreadMarkersWarning",
     "Usage",
     "install",

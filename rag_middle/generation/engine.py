@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any
 
 from transformers import (
     DynamicCache,
@@ -16,8 +15,9 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from rag_middle.attention import applied, in_eval_mode, input_device, turn
+from rag_middle.attention import Request, applied, in_eval_mode, input_device, turn
 from rag_middle.generation.effect import acts_on, method_name
+from rag_middle.generation.following import Follower, LogProbabilities
 from rag_middle.generation.forward import cached_length, prefilled_cache
 from rag_middle.generation.growing_cache import with_room
 from rag_middle.generation.own_config import (
@@ -36,7 +36,12 @@ from rag_middle.generation.processors import (
     first_rows,
 )
 from rag_middle.generation.prompts import LockedTokenizer, PreparedPrompt
-from rag_middle.generation.results import Generation, Timings, Usage
+from rag_middle.generation.results import (
+    Generation,
+    Timings,
+    TokenLogProbability,
+    Usage,
+)
 from rag_middle.generation.text import Completion
 from rag_middle.methods import Method
 from rag_middle.methods.parallel_context.document_cache import DocumentCache
@@ -59,8 +64,7 @@ class GenerationRequest:
         options: how to generate.
         seeds: one per prompt, ``None`` where nothing is drawn.
         documents: keys and values computed for earlier requests.
-        stopped: ends the generation when set, as ``options.cancel`` does.
-        on_text: called with new text as it comes; for a single prompt.
+        followers: one per prompt, or none.
     """
 
     prompts: Sequence[PreparedPrompt]
@@ -68,13 +72,14 @@ class GenerationRequest:
     options: GenerationOptions
     seeds: Sequence[int | None]
     documents: DocumentCache | None = None
-    stopped: threading.Event | None = None
-    on_text: Callable[[str], None] | None = None
+    followers: Sequence[Follower] = ()
 
     def is_cancelled(self) -> bool:
-        """Whether somebody asked for an early end."""
-        events = (self.options.cancel, self.stopped)
-        return any(event is not None and event.is_set() for event in events)
+        """Whether somebody asked for an early end of all prompts."""
+        cancel = self.options.cancel
+        return (cancel is not None and cancel.is_set()) or (
+            bool(self.followers) and all(follower.cancel.is_set() for follower in self.followers)
+        )
 
 
 def generate(
@@ -87,39 +92,92 @@ def generate(
     """
     stops = (*request.options.stop_strings, *own_stop_strings(model))
     request = replace(request, options=replace(request.options, stop=stops))
-    options, on_text = request.options, request.on_text
+    options = request.options
     ends = end_tokens(model, tokenizer.tokenizer, stops)
-    completions = [Completion(tokenizer.decode, ends, stops) for _ in request.prompts]
-
-    def emit() -> None:
-        if on_text is not None and (text := completions[0].take()):
-            on_text(text)
-
+    run = _Run(request, [Completion(tokenizer.decode, ends, stops) for _ in request.prompts])
     progress = Progress(
-        completions,
-        live=options.num_beams == 1 and bool(stops or on_text),
+        run.completions,
+        live=options.num_beams == 1 and bool(stops or request.followers),
         cancelled=request.is_cancelled,
-        on_step=emit,
+        on_step=run.follow,
     )
-    rows: list[list[int]] = [[] for _ in completions]
-    kernels: Literal["triton", "torch"] = "torch"
-    queued = perf_counter()
+    run.progress = progress
+    rows: list[list[int]] = [[] for _ in run.completions]
     with turn(model, request.is_cancelled) as taken:
-        started = perf_counter()
+        run.started = perf_counter()
         if taken and not request.is_cancelled():
-            rows, kernels = _generated_tokens(model, tokenizer, request, ends, progress)
-        ended = perf_counter()
+            rows = _generated_tokens(model, tokenizer, run, ends, progress)
+        run.ended = perf_counter()
     if not progress.live:
-        for completion, row in zip(completions, rows, strict=True):
+        for completion, row in zip(run.completions, rows, strict=True):
             for token in row:
                 completion.push(token)
-    for completion in completions:
+    for completion in run.completions:
         full = len(completion.token_ids) >= options.max_new_tokens
         completion.finish("cancelled" if request.is_cancelled() and not full else "length")
-    emit()
-    first = progress.first_token_at or ended
-    return [
-        Generation(
+    run.tell_followers()
+    return [run.generation(index) for index in range(len(request.prompts))]
+
+
+class _Run:
+    """A batch on its way through the model, and who follows it.
+
+    Args:
+        request: to be served.
+        completions: of its prompts.
+    """
+
+    def __init__(self, request: GenerationRequest, completions: list[Completion]) -> None:
+        self.request = request
+        self.completions = completions
+        self.progress: Progress | None = None
+        self.attention: Request | None = None
+        self.queued = self.started = perf_counter()
+        self.ended: float | None = None
+        self.log_probabilities = LogProbabilities()
+        self._unreported: list[list[TokenLogProbability]] = [[] for _ in completions]
+        self._results: dict[int, Generation] = {}
+
+    def follow(self) -> None:
+        """After each token: note how probable it was, end what is cancelled, tell followers."""
+        for index, follower in enumerate(self.request.followers):
+            completion = self.completions[index]
+            if index in self._results:
+                continue
+            if follower.alternatives is not None:
+                self._unreported[index].append(
+                    self.log_probabilities.of(
+                        index, completion.token_ids[-1], follower.alternatives
+                    )
+                )
+            full = len(completion.token_ids) >= self.request.options.max_new_tokens
+            if follower.cancel.is_set() and not full:
+                completion.finish("cancelled")
+        self.tell_followers()
+
+    def tell_followers(self) -> None:
+        """Hand on what is new."""
+        for index, follower in enumerate(self.request.followers):
+            if index in self._results:
+                continue
+            text, tokens = self.completions[index].take(), self._unreported[index]
+            if text or (tokens and self.completions[index].finish_reason is not None):
+                self._unreported[index] = []
+                follower.on_text(text, tokens)
+            if self.completions[index].finish_reason is not None:
+                follower.on_end(self.generation(index))
+
+    def generation(self, index: int) -> Generation:
+        """What a prompt has brought forth, once it has ended."""
+        if index not in self._results:
+            self._results[index] = self._generation(index)
+        return self._results[index]
+
+    def _generation(self, index: int) -> Generation:
+        request, completion = self.request, self.completions[index]
+        prompt, ended = request.prompts[index], self.ended or perf_counter()
+        first = (self.progress and self.progress.first_token_at) or ended
+        return Generation(
             text=completion.text,
             token_ids=tuple(completion.token_ids),
             finish_reason=completion.finish_reason or "length",
@@ -129,32 +187,29 @@ def generate(
             ),
             timings=Timings(
                 tokenize=prompt.seconds,
-                wait=started - queued,
-                prefill=first - started,
+                wait=self.started - self.queued,
+                prefill=first - self.started,
                 decode=ended - first,
             ),
             method=method_name(request.method),
-            kernels=kernels,
+            kernels="torch" if self.attention is None else self.attention.kernels_used,
             applied=acts_on(request.method, prompt.tokens.layout),
             documents=len(prompt.tokens.layout.documents),
             document_ids=prompt.tokens.document_ids,
             dropped_documents=prompt.dropped,
-            seed=seed,
+            seed=request.seeds[index],
         )
-        for completion, prompt, seed in zip(
-            completions, request.prompts, request.seeds, strict=True
-        )
-    ]
 
 
 def _generated_tokens(
     model: PreTrainedModel,
     tokenizer: LockedTokenizer,
-    request: GenerationRequest,
+    run: _Run,
     ends: Mapping[int, str | None],
     progress: Progress,
-) -> tuple[list[list[int]], Literal["triton", "torch"]]:
-    """Generated tokens of every prompt, with whatever padding follows the end, and by what."""
+) -> list[list[int]]:
+    """Generated tokens of every prompt, with whatever padding follows the end."""
+    request = run.request
     method, options = request.method, request.options
     batch = TokenizedBatch(tuple(branch for p in request.prompts for branch in p.branches))
     branches = [len(prompt.branches) for prompt in request.prompts]
@@ -167,6 +222,8 @@ def _generated_tokens(
     if options.num_beams > 1 and options.stop:
         criteria.append(BeamStops(tokenizer.decode, options.stop_strings, width))
     processors: list[LogitsProcessor] = []
+    if any(follower.alternatives is not None for follower in request.followers):
+        processors.append(run.log_probabilities)
     if options.samples:
         processors.append(
             Sampler(
@@ -192,6 +249,7 @@ def _generated_tokens(
                 cache = cache or DynamicCache(config=model.config.get_text_config(decoder=True))
                 cache = with_room(cache, width + min(options.max_new_tokens, _ROOM))
         with applied(model, method, batch.prompts, prefilled=prefilled) as running:
+            run.attention = running
             try:
                 output = untyped.generate(
                     input_ids=ids,
@@ -206,4 +264,4 @@ def _generated_tokens(
                     raise
                 raise explained(model, error) from error
     tokens: list[list[int]] = output[first_rows(branches), width:].tolist()
-    return tokens, running.kernels_used
+    return tokens

@@ -25,6 +25,7 @@ from rag_middle.fingerprint import fingerprint
 from rag_middle.generation import engine, forward
 from rag_middle.generation.batching import in_groups, rows_of
 from rag_middle.generation.engine import GenerationRequest
+from rag_middle.generation.following import Follower
 from rag_middle.generation.identity import model_facts, software
 from rag_middle.generation.loading import check_loading, load_model, load_tokenizer
 from rag_middle.generation.model_files import format_errors
@@ -258,6 +259,7 @@ class RagMiddleModel:
         method: MethodLike | None = None,
         method_options: Mapping[str, Any] | None = None,
         max_batch_size: int = 8,
+        followers: Sequence[Follower] | None = None,
         **options: Unpack[GenerationKwargs],
     ) -> list[Generation]:
         """Generate for several prompts, several at a time in each forward pass.
@@ -272,19 +274,29 @@ class RagMiddleModel:
             method_options: see there.
             max_batch_size: prompts per forward pass; memory grows with it. Where a method combines
                 several passes per prompt, each of them counts.
+            followers: one per prompt, who gets its text as it comes and may end it.
             options: as for `generate`, the same for all prompts; ``seed`` may be one per prompt.
 
         Raises:
             RagMiddleError: as for `generate`; nothing is generated where any prompt is refused.
+            UnsupportedGenerationError: also for followers of beams, or not one per prompt.
         """
         request = self._request(prompts, method, method_options, options)
         settings = request.options
+        if followers is not None and (len(followers) != len(prompts) or settings.num_beams > 1):
+            raise UnsupportedGenerationError(
+                f"There are {len(followers)} followers for {len(prompts)} prompts with "
+                f"{settings.num_beams} beams: give one per prompt, and ",
+                Argument("num_beams", 1),
+                ", as beams know their text only at the end.",
+            )
 
         def run(group: list[int]) -> list[Generation]:
             part = replace(
                 request,
                 prompts=[request.prompts[index] for index in group],
                 seeds=[request.seeds[index] for index in group],
+                followers=[followers[index] for index in group] if followers else (),
             )
             return engine.generate(self.model, self._prepare.tokenizer, part)
 
@@ -353,7 +365,8 @@ class RagMiddleModel:
         model, tokenizer, kernels = self.model, self._prepare.tokenizer, self._kernels
 
         def work(emit: Callable[[str], None], stopped: threading.Event) -> Generation:
-            running = replace(request, on_text=emit, stopped=stopped)
+            follower = Follower(on_text=lambda text, _: emit(text), cancel=stopped)
+            running = replace(request, followers=[follower])
             with use_kernels(kernels):  # a choice of the thread
                 return engine.generate(model, tokenizer, running)[0]
 

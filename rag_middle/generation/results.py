@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-__all__ = ["DroppedDocument", "FinishReason", "Generation", "Score", "Timings", "Usage"]
+__all__ = [
+    "DroppedDocument",
+    "FinishReason",
+    "Generation",
+    "Score",
+    "Timings",
+    "TokenLogProbability",
+    "Usage",
+]
 
 #: ``stop``: an end token or a stop string; ``length``: `max_new_tokens` reached; ``cancelled``: by
 #: the caller.
@@ -32,7 +40,8 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Wall-clock seconds. The prompts of a batch share all but `tokenize`.
+    """Wall-clock seconds. The prompts of a batch share all but `tokenize`, and `decode` where
+    somebody follows them one by one.
 
     Attributes:
         tokenize: from prompt to token ids.
@@ -68,6 +77,21 @@ class DroppedDocument:
 
     index: int
     id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogProbability:
+    """How probable a generated token was.
+
+    Attributes:
+        token_id: of the token.
+        log_probability: natural logarithm, given all tokens before it.
+        alternatives: the most probable tokens there and theirs, the best one first.
+    """
+
+    token_id: int
+    log_probability: float
+    alternatives: tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,115 @@
+"""Batches whose prompts are followed one by one: their text, their tokens, an end of their own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from rag_middle import ContextPrompt
+from rag_middle.errors import UnsupportedGenerationError
+from rag_middle.generation import Follower, Generation, RagMiddleModel, TokenLogProbability
+
+
+class Notes:
+    """What a follower was told, in order."""
+
+    def __init__(self, alternatives: int | None = None) -> None:
+        self.pieces: list[str] = []
+        self.tokens: list[TokenLogProbability] = []
+        self.results: list[Generation] = []
+        self.follower = Follower(
+            on_text=self._text, on_end=self.results.append, alternatives=alternatives
+        )
+
+    def _text(self, text: str, tokens: Sequence[TokenLogProbability]) -> None:
+        assert not self.results, "nothing comes after the end"
+        self.pieces.append(text)
+        self.tokens += tokens
+
+
+@pytest.mark.parametrize("method", ["none", "pine", "attention_buckets"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_followers_get_what_the_batch_returns(
+    model: RagMiddleModel, prompts: list[ContextPrompt], method: str, temperature: float
+) -> None:
+    options = {"method": method, "max_new_tokens": 6, "temperature": temperature, "seed": 3}
+    notes = [Notes(alternatives=2) for _ in prompts]
+    results = model.batch(prompts, followers=[each.follower for each in notes], **options)
+    plain = model.batch(prompts, **options)
+    assert [result.text for result in results] == [result.text for result in plain]
+    for note, result in zip(notes, results, strict=True):
+        assert "".join(note.pieces) == result.text
+        assert note.results == [result]
+        assert tuple(token.token_id for token in note.tokens) == result.token_ids
+
+
+@pytest.mark.parametrize("method", ["none", "pine", "attention_buckets"])
+def test_log_probabilities_are_those_of_score(
+    model: RagMiddleModel, prompts: list[ContextPrompt], method: str
+) -> None:
+    notes = [Notes(alternatives=3) for _ in prompts]
+    results = model.batch(
+        prompts,
+        method=method,
+        max_new_tokens=5,
+        temperature=1.5,
+        seed=1,
+        followers=[each.follower for each in notes],
+    )
+    for prompt, note, result in zip(prompts, notes, results, strict=True):
+        score = model.score(prompt, result.token_ids, method=method)
+        assert [token.log_probability for token in note.tokens] == pytest.approx(
+            score.log_probabilities, abs=1e-4
+        )
+        for token in note.tokens:
+            values = [value for _, value in token.alternatives]
+            assert len(values) == 3
+            assert values == sorted(values, reverse=True)
+            assert token.log_probability <= values[0]
+
+
+def test_one_prompt_is_cancelled_and_the_others_go_on(
+    model: RagMiddleModel, prompts: list[ContextPrompt]
+) -> None:
+    notes = [Notes() for _ in prompts]
+    cancel = threading.Event()
+    notes[1].follower = Follower(
+        on_text=lambda *_: cancel.set(), on_end=notes[1].results.append, cancel=cancel
+    )
+    results = model.batch(prompts, max_new_tokens=12, followers=[each.follower for each in notes])
+    alone = [model.generate(prompt, max_new_tokens=12) for prompt in prompts]
+    assert results[1].finish_reason == "cancelled"
+    assert notes[1].results == [results[1]]
+    assert 0 < results[1].usage.completion_tokens < 12
+    assert alone[1].text.startswith(results[1].text)
+    for index in (0, 2, 3):
+        assert results[index].text == alone[index].text
+
+
+def test_a_prompt_that_ends_is_told_before_the_others(
+    model: RagMiddleModel, prompts: list[ContextPrompt]
+) -> None:
+    stop = model.generate(prompts[0], max_new_tokens=4).text[-1]
+    lengths = [
+        model.generate(prompt, max_new_tokens=12, stop=stop).usage.completion_tokens
+        for prompt in prompts
+    ]
+    assert len(set(lengths)) > 1
+    order: list[int] = []
+    followers = [
+        Follower(on_text=lambda *_: None, on_end=lambda _, index=index: order.append(index))
+        for index in range(len(prompts))
+    ]
+    model.batch(prompts, max_new_tokens=12, stop=stop, followers=followers)
+    assert [lengths[index] for index in order] == sorted(lengths)
+
+
+def test_followers_are_one_per_prompt_and_beams_have_none(
+    model: RagMiddleModel, prompts: list[ContextPrompt]
+) -> None:
+    with pytest.raises(UnsupportedGenerationError, match="one per prompt"):
+        model.batch(prompts, followers=[Notes().follower])
+    with pytest.raises(UnsupportedGenerationError, match="beams"):
+        model.batch(prompts[:1], followers=[Notes().follower], num_beams=2)
