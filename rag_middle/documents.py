@@ -279,6 +279,11 @@ class MarkedText:
             separator=separator,
         )
 
+    @property
+    def has_strays(self) -> bool:
+        """Whether there are markers that mark nothing."""
+        return bool(self._strays)
+
     def warn_of_strays(self) -> None:
         """Warn of markers that mark nothing."""
         if any(not (stray.tagged or stray.closes) for stray in self._strays):

@@ -12,7 +12,7 @@ from rag_middle.documents import ContextPrompt, Document
 from rag_middle.generation import Generation, GenerationStream
 from rag_middle.generation.results import FinishReason, Timings, Usage
 
-__all__ = ["Answer", "AnswerStream", "AnswerTimings", "Source", "cites"]
+__all__ = ["Answer", "AnswerStream", "AnswerTimings", "Source", "cites", "mentions"]
 
 _LOCATION_FIELDS = ("start", "end", "page", "line", "first_line", "last_line")
 _SNIPPET = 90  # characters
@@ -258,17 +258,19 @@ def cites(answer: str, title: str | None) -> bool:
     In parentheses anywhere, several titles separated by semicolons; before a colon at the start of
     a line. Case and kind of whitespace make no difference.
     """
-    title, text = _normalised(title or ""), _normalised(answer)
-    if not title:
-        return False
-    if f"({title})" in text:  # a title may hold parentheses itself
-        return True
-    if any(_normalised(line).startswith(f"{title}:") for line in answer.splitlines()):
-        return True
-    return any(
-        title == part.strip() for group in _PARENTHESES.findall(text) for part in group.split(";")
-    )
+    return bool(mentions(answer, title))
 
 
-def _normalised(text: str) -> str:
-    return " ".join(text.casefold().split())
+def mentions(answer: str, title: str | None) -> list[tuple[int, int]]:
+    """Where an answer names a title, as `cites` says: start and end in characters, in order."""
+    words = (title or "").split()
+    if not words:
+        return []
+    name = r"\s+".join(map(re.escape, words))
+    # A title may hold parentheses itself.
+    alone = re.finditer(rf"(?im)\(\s*({name})\s*\)|^\s*({name}):", answer)
+    spans = {match.span(match.lastindex or 0) for match in alone}
+    for group in _PARENTHESES.finditer(answer):
+        for match in re.finditer(rf"(?i)(?:^|;)\s*({name})\s*(?=;|$)", group[1]):
+            spans.add((group.start(1) + match.start(1), group.start(1) + match.end(1)))
+    return sorted(spans)

@@ -22,6 +22,7 @@ from rag_middle.cli.generate import generate
 from rag_middle.cli.index import index
 from rag_middle.cli.methods import methods
 from rag_middle.cli.plan import plan
+from rag_middle.cli.serve import serve
 from rag_middle.cli.verify import verify
 
 __all__ = ["app"]
@@ -85,6 +86,7 @@ app.command()(generate)
 app.command()(index)
 app.command()(methods)
 app.command()(plan)
+app.command()(serve)
 app.command()(verify)
 
 

@@ -96,6 +96,16 @@ class LockedTokenizer:
             )
         return str(text)
 
+    def token_text(self, token_id: int) -> str:
+        """What a token adds to a text, special tokens by their name."""
+        with self._lock:
+            # After itself: at the start of a text, some decoders leave out a token's space.
+            once, twice = (
+                str(self.tokenizer.decode(ids, clean_up_tokenization_spaces=False))
+                for ids in ([token_id], [token_id] * 2)
+            )
+        return twice[len(once) :]
+
 
 class ModelRunner:
     """`rag_middle.methods.Runner` on a model: each call waits for its turn.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rag_middle.answering.results import cites
+from rag_middle.answering.results import cites, mentions
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,12 @@ def test_titles_in_parentheses_or_before_a_colon_are_cited(answer: str, title: s
 )
 def test_nothing_else_is(answer: str, title: str | None) -> None:
     assert not cites(answer, title)
+
+
+def test_mentions_say_where() -> None:
+    answer = "LYON: on two rivers (Lyon; Saône  valley), see (Lyon)."
+    places = mentions(answer, "Lyon")
+    assert [answer[start:end] for start, end in places] == ["LYON", "Lyon", "Lyon"]
+    assert [start for start, _ in places] == [0, 21, 48]
+    [(start, end)] = mentions(answer, "saône valley")
+    assert answer[start:end] == "Saône  valley"

@@ -1,0 +1,184 @@
+"""``rag-middle serve``: an OpenAI-compatible server."""
+
+from __future__ import annotations
+
+import os
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rag_middle.cli.answers import load_model
+from rag_middle.cli.checks import check_generation, check_method
+from rag_middle.cli.console import DebugOption, reporting, tell
+from rag_middle.cli.flags import flags_of
+from rag_middle.cli.method_options import parse_method_options
+from rag_middle.cli.options import (
+    LOADING,
+    METHOD_PANEL,
+    MODEL_PANEL,
+    MethodOption,
+    MethodOptionsOption,
+    generation_flags,
+    with_flags,
+)
+from rag_middle.errors import MissingExtraError, UnsupportedGenerationError
+
+if TYPE_CHECKING:
+    from rag_middle.serving import ServerSettings
+
+__all__ = ["serve"]
+
+_SERVER_PANEL = "Server"
+_LIMITS_PANEL = "Limits"
+_DEFAULTS = ("max_new_tokens", "temperature", "top_p", "top_k", "repetition_penalty")
+
+
+def _limit(help_text: str, **more: Any) -> Any:
+    return typer.Option(help=help_text, rich_help_panel=_LIMITS_PANEL, **more)
+
+
+@with_flags(options=generation_flags(("system", "on_overflow", *_DEFAULTS)), loading=LOADING)
+def serve(
+    *,
+    model: Annotated[
+        str,
+        typer.Option("--model", "-m", help="Directory or hub name.", rich_help_panel=MODEL_PANEL),
+    ],
+    method: MethodOption = "none",
+    method_option: MethodOptionsOption = None,
+    allow_method: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="METHOD",
+            help="Another method that requests may name, or NAME=METHOD; repeatable. Requests that "
+            "name none get --method.",
+            show_default=False,
+            rich_help_panel=METHOD_PANEL,
+        ),
+    ] = None,
+    options: dict[str, Any],
+    loading: dict[str, Any],
+    host: Annotated[
+        str, typer.Option(help="Address to listen on.", rich_help_panel=_SERVER_PANEL)
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="0: a free one.", rich_help_panel=_SERVER_PANEL)
+    ] = 8000,
+    served_model_name: Annotated[
+        str | None,
+        typer.Option(
+            help="What clients call the model. Default: its name, or that of its folder.",
+            show_default=False,
+            rich_help_panel=_SERVER_PANEL,
+        ),
+    ] = None,
+    trust_markers: Annotated[
+        bool,
+        typer.Option(
+            "--trust-markers",
+            help="Read document markers without a tag, [[rm:doc]]...[[/rm:doc]]: only where every "
+            "client marks documents itself and escapes what others wrote.",
+            rich_help_panel=_SERVER_PANEL,
+        ),
+    ] = False,
+    max_batch_size: Annotated[int, _limit("Prompts in one forward pass.", min=1)] = 8,
+    max_waiting: Annotated[int, _limit("Answers that may wait; beyond: status 429.", min=1)] = 64,
+    batch_wait: Annotated[
+        float, _limit("Seconds that a request waits for others to share a batch.", min=0, max=10)
+    ] = 0.005,
+    max_body_bytes: Annotated[int, _limit("Of a request.", min=1024)] = 8 << 20,
+    max_documents: Annotated[int, _limit("Of a prompt.", min=0)] = 200,
+    max_connections: Annotated[int, _limit("Open at a time; beyond: status 503.", min=1)] = 256,
+    client_timeout: Annotated[
+        float, _limit("Seconds that a client has to send a request, or to take a piece.", min=0.1)
+    ] = 60.0,
+    shutdown_timeout: Annotated[
+        int, _limit("Seconds that running requests get after SIGTERM or Ctrl-C.", min=0)
+    ] = 30,
+    debug: DebugOption = False,
+) -> None:
+    """Answer over HTTP, as OpenAI's API does, under a method.
+
+    Clients send the key that is in RAG_MIDDLE_API_KEY, where that is set. Text that they marked
+    with the library counts as documents where RAG_MIDDLE_MARKER_KEY is the same as theirs.
+    """
+    with reporting(as_json=False, debug=debug, flags=flags_of(serve)):
+        try:
+            import uvicorn
+
+            from rag_middle.serving import create_app, named_methods
+            from rag_middle.serving.settings import API_KEY_VARIABLE, ServerSettings, public_name
+        except ModuleNotFoundError as error:
+            if error.name not in ("fastapi", "prometheus_client", "uvicorn"):
+                raise
+            raise MissingExtraError("serve", package=error.name, extra="serve") from error
+        method_options = parse_method_options(method_option or ())
+        check_generation(options)
+        default_name, default_method = public_name(method)
+        check_method(default_method, method_options)
+        for other in allow_method or ():
+            check_method(public_name(other)[1])
+        api_key = os.environ.get(API_KEY_VARIABLE)
+        if api_key is not None and not (api_key.isascii() and api_key.strip() == api_key != ""):
+            raise UnsupportedGenerationError(
+                f"{API_KEY_VARIABLE} has to be printable ASCII without spaces around it, or unset."
+            )
+        loaded = load_model(model, method=default_method, method_options=method_options, **loading)
+        default = (default_name, loaded.method)
+        settings = ServerSettings(
+            model_name=served_model_name or _name_of(model),
+            methods=named_methods(loaded, [default, *(allow_method or ())]),
+            defaults=_defaults(options),
+            api_key=api_key,
+            trust_markers=trust_markers,
+            max_batch_size=max_batch_size,
+            max_waiting=max_waiting,
+            batch_wait=batch_wait,
+            max_body_bytes=max_body_bytes,
+            max_documents=max_documents,
+            client_timeout=client_timeout,
+        )
+        _announce(settings, host)
+        uvicorn.run(
+            create_app(loaded, settings),
+            host=host,
+            port=port,
+            limit_concurrency=max_connections,
+            timeout_graceful_shutdown=shutdown_timeout,
+            server_header=False,
+        )
+
+
+def _defaults(options: dict[str, Any]) -> Any:
+    from rag_middle.generation import GenerationOptions
+
+    return GenerationOptions(**options)
+
+
+def _name_of(model: str) -> str:
+    """A model's name for clients, who need not know where folders are."""
+    from rag_middle.reader import is_reader
+
+    if is_reader(model):
+        return "reader"
+    return os.path.basename(os.path.abspath(model)) if os.path.exists(model) else model
+
+
+def _announce(settings: ServerSettings, host: str) -> None:
+    tell(
+        "Serving",
+        "bold",
+        f"{settings.model_name}; methods: {', '.join(settings.methods)} (the first one where a "
+        "request names none).",
+    )
+    try:
+        is_local = ip_address(host).is_loopback
+    except ValueError:
+        is_local = host == "localhost"
+    if settings.api_key is None and not is_local:
+        tell(
+            "Warning",
+            "yellow",
+            f"everybody who reaches {host} can use this server: set RAG_MIDDLE_API_KEY.",
+        )

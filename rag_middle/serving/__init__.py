@@ -1,0 +1,29 @@
+"""An OpenAI-compatible server over `RagMiddleModel`; needs the extra ``serve``.
+
+::
+
+    model = RagMiddleModel.from_pretrained("Qwen/Qwen2.5-1.5B-Instruct")
+    settings = ServerSettings(model_name="qwen", methods=named_methods(model, ["pine", "none"]))
+    uvicorn.run(create_app(model, settings))
+
+A request goes from `app` (routes) through `schema` (what may be asked), `prompts` and
+`conventions` (where its documents are) to `batching` (requests that wait, several at a time through
+the model), and comes back by `responses` and `citations`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rag_middle.lazy import names_on_first_use
+
+if TYPE_CHECKING:
+    from rag_middle.serving.app import create_app
+    from rag_middle.serving.settings import ServerSettings, named_methods
+
+__all__ = ["ServerSettings", "create_app", "named_methods"]
+
+# The settings are read by commands that only show their help.
+__getattr__, __dir__ = names_on_first_use(
+    __name__, {"app": ("create_app",), "settings": ("ServerSettings", "named_methods")}
+)

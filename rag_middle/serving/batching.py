@@ -1,0 +1,237 @@
+"""Requests that wait for the model, and the thread that takes several of them through it at once.
+
+Only requests of one method with equal options share forward passes. All of the model's work is done
+by one thread: a second one that computes on a CPU would bring a second set of OpenMP helpers.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from rag_middle.errors import RagMiddleError
+from rag_middle.generation import Follower, Generation, RagMiddleModel, TokenLogProbability
+from rag_middle.methods import Method
+from rag_middle.serving.errors import ApiError
+from rag_middle.serving.metrics import Metrics
+from rag_middle.tokens import TokenizedPrompt
+
+__all__ = ["BatchQueue", "Event", "Job", "Piece"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """New text, and its tokens where log-probabilities were asked for."""
+
+    text: str
+    tokens: Sequence[TokenLogProbability]
+
+
+#: The last one is a `Generation` or an exception.
+Event = Piece | Generation | BaseException
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Job:
+    """One answer to be generated.
+
+    Attributes:
+        prompt: in tokens, as the request has its documents.
+        method: name and method.
+        options: of `RagMiddleModel.batch`, all but the seed.
+        seed: of sampling; None: one is drawn.
+        alternatives: as of `Follower`.
+        emit: called with each event, in the thread of the model.
+        cancel: when set, the job ends, or does not begin.
+        arrived: clock time.
+    """
+
+    prompt: TokenizedPrompt
+    method: tuple[str, Method]
+    options: Mapping[str, Any]
+    seed: int
+    alternatives: int | None
+    emit: Callable[[Event], None]
+    cancel: threading.Event = field(default_factory=threading.Event)
+    arrived: float = field(default_factory=time.monotonic)
+    has_text: bool = False
+    has_ended: bool = False
+
+    def shares_batch_with(self, other: Job) -> bool:
+        """Whether both may go through the model together."""
+        return self.method[0] == other.method[0] and self.options == other.options
+
+    def follower(self) -> Follower:
+        """Hands on what the model writes."""
+        return Follower(
+            on_text=self._text, on_end=self.end, cancel=self.cancel, alternatives=self.alternatives
+        )
+
+    def end(self, result: Generation | BaseException) -> None:
+        """The last event, once."""
+        if not self.has_ended:
+            self.has_ended = True
+            self.emit(result)
+
+    def _text(self, text: str, tokens: Sequence[TokenLogProbability]) -> None:
+        self.has_text = True
+        self.emit(Piece(text, tokens))
+
+
+class BatchQueue:
+    """A bounded queue in front of a model.
+
+    Args:
+        model: that answers.
+        max_batch_size: jobs in one forward pass.
+        max_waiting: jobs that may wait; those that run do not count.
+        batch_wait: seconds that the first job of a batch waits for others.
+        metrics: where sizes and times are noted.
+    """
+
+    def __init__(
+        self,
+        model: RagMiddleModel,
+        *,
+        max_batch_size: int,
+        max_waiting: int,
+        batch_wait: float,
+        metrics: Metrics,
+    ) -> None:
+        self._model = model
+        self._max_batch_size = max_batch_size
+        self._max_waiting = max_waiting
+        self._batch_wait = batch_wait
+        self._metrics = metrics
+        self._waiting: list[Job] = []
+        self._running: list[Job] = []
+        self._changed = threading.Condition()
+        self._closed = False
+        self._batch_seconds = 1.0  # of a batch, of late
+        self._thread = threading.Thread(target=self._serve, name="rag-middle-serving", daemon=True)
+        metrics.watch_queue(lambda: len(self._waiting), lambda: len(self._running))
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._thread.start()
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether jobs are taken, and there is somebody to do them."""
+        return self._thread.is_alive() and not self._closed
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more job can wait."""
+        return len(self._waiting) < self._max_waiting
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Have jobs done, all of them or none.
+
+        Raises:
+            ApiError: status 429, there is no room for them; or 503, the server is shutting down.
+        """
+        with self._changed:
+            if self._closed:
+                raise ApiError(503, "The server is shutting down.", headers={"Retry-After": "5"})
+            self._waiting = [job for job in self._waiting if not job.cancel.is_set()]
+            if len(self._waiting) + len(jobs) > self._max_waiting:
+                batches = math.ceil(len(self._waiting) / self._max_batch_size)
+                seconds = max(1, math.ceil(batches * self._batch_seconds))
+                self._metrics.refused.inc()
+                raise ApiError(
+                    429,
+                    f"{len(self._waiting)} answers wait for the model already, and there is room "
+                    f"for {self._max_waiting}. Try again in {seconds} seconds.",
+                    code="queue_full",
+                    headers={"Retry-After": str(seconds)},
+                )
+            self._waiting += jobs
+            self._changed.notify_all()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Take no more jobs, and wait for those that were taken."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    def cancel_all(self) -> None:
+        """End what runs after the token under way, and what waits."""
+        with self._changed:
+            for job in (*self._waiting, *self._running):
+                job.cancel.set()
+            self._changed.notify_all()
+
+    def _serve(self) -> None:
+        try:
+            while jobs := self._next_batch():
+                self._run(jobs)
+        finally:
+            self._closed = True
+            for job in (*self._running, *self._waiting):
+                job.end(RuntimeError("The thread that runs the model has ended."))
+
+    def _next_batch(self) -> list[Job]:
+        """Jobs that may share a batch with the one that waits longest; none: it is over."""
+        with self._changed:
+            self._running = []
+            while True:
+                self._waiting = [job for job in self._waiting if not job.cancel.is_set()]
+                if not self._waiting:
+                    if self._closed:
+                        return []
+                    self._changed.wait()
+                    continue
+                first = self._waiting[0]
+                batch = [job for job in self._waiting if job.shares_batch_with(first)]
+                batch = batch[: self._max_batch_size]
+                patience = first.arrived + self._batch_wait - time.monotonic()
+                if len(batch) == self._max_batch_size or patience <= 0 or self._closed:
+                    break
+                self._changed.wait(patience)
+            self._running = batch
+            self._waiting = [job for job in self._waiting if job not in batch]
+            return batch
+
+    def _run(self, jobs: Sequence[Job]) -> None:
+        started = time.monotonic()
+        try:
+            self._model.batch(
+                [job.prompt for job in jobs],
+                method=jobs[0].method[1],
+                max_batch_size=len(jobs),
+                followers=[job.follower() for job in jobs],
+                seed=[job.seed for job in jobs],
+                **jobs[0].options,
+            )
+        except (RagMiddleError, torch.OutOfMemoryError) as error:
+            # One prompt that is refused, or takes the memory, must not take the others with it.
+            if len(jobs) > 1 and not any(job.has_text or job.has_ended for job in jobs):
+                half = len(jobs) // 2
+                self._run(jobs[:half])
+                self._run(jobs[half:])
+                return
+            self._failed(jobs, error)
+        except Exception as error:
+            self._failed(jobs, error)
+        seconds = time.monotonic() - started
+        self._batch_seconds += 0.2 * (seconds - self._batch_seconds)
+        self._metrics.batch_size.observe(len(jobs))
+        self._metrics.batch_seconds.observe(seconds)
+
+    def _failed(self, jobs: Sequence[Job], error: BaseException) -> None:
+        if not isinstance(error, RagMiddleError):
+            _log.error("A batch of %d failed.", len(jobs), exc_info=error)
+        for job in jobs:
+            job.end(error)

@@ -1,0 +1,160 @@
+"""Citations, each in the convention in which its document was sent.
+
+An answer cites a document where it names the document's title, in parentheses or before a colon
+(`rag_middle.answering.results.cites`). That says what the model claims, not that it is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rag_middle.answering.results import mentions
+from rag_middle.serving.conventions import CallerDocument, Convention
+
+__all__ = ["citation_fields"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Citation:
+    """The title of a document in an answer; `number` counts documents of its kind, from 0."""
+
+    answer: str
+    start: int
+    end: int
+    source: CallerDocument
+    index: int
+    number: int
+
+    @property
+    def title(self) -> str | None:
+        return self.source.document.title
+
+
+def citation_fields(
+    answer: str, documents: Sequence[CallerDocument | None], *, wanted: bool
+) -> dict[str, Any]:
+    """What a message says of the documents that it names.
+
+    Returns:
+        ``annotations`` (OpenAI's, for documents with an address) and ``citations`` (in the
+        conventions of the documents), each left out where it would be empty.
+    """
+    if not wanted:
+        return {}
+    citations = _found(answer, documents)
+    annotations = [
+        {
+            "type": "url_citation",
+            "url_citation": {
+                "start_index": citation.start,
+                "end_index": citation.end,
+                "title": citation.title,
+                "url": citation.source.url,
+            },
+        }
+        for citation in citations
+        if citation.source.url is not None
+    ]
+    written = [
+        _FORMATS[citation.source.convention](citation)
+        for citation in citations
+        if citation.source.convention in _FORMATS
+    ]
+    fields = {"annotations": annotations, "citations": written}
+    return {name: value for name, value in fields.items() if value}
+
+
+def _found(answer: str, documents: Sequence[CallerDocument | None]) -> list[_Citation]:
+    """Every mention of a title, in the order of the answer."""
+    counts: dict[str, int] = {}
+    citations: list[_Citation] = []
+    for index, source in enumerate(documents):
+        if source is None:  # marked text: its title is part of it
+            continue
+        kind = source.convention.partition("_")[0]
+        number = counts[kind] = counts.get(kind, -1) + 1
+        if source.cited:
+            citations += (
+                _Citation(answer, start, end, source, index, number)
+                for start, end in mentions(answer, source.document.title)
+            )
+    return sorted(citations, key=lambda citation: (citation.start, citation.index))
+
+
+def _cohere(citation: _Citation) -> dict[str, Any]:
+    document, name = citation.source.document, citation.source.id or f"doc:{citation.index}"
+    shown = {"id": name, "title": document.title, "text": document.text}
+    return {
+        "start": citation.start,
+        "end": citation.end,
+        "text": citation.answer[citation.start : citation.end],
+        "sources": [{"type": "document", "id": name, "document": shown}],
+    }
+
+
+def _char_location(citation: _Citation) -> dict[str, Any]:
+    [text] = citation.source.blocks
+    return {
+        "type": "char_location",
+        "cited_text": text,
+        "document_index": citation.number,
+        "document_title": citation.title,
+        "start_char_index": 0,
+        "end_char_index": len(text),
+    }
+
+
+def _content_block_location(citation: _Citation) -> dict[str, Any]:
+    return {
+        "type": "content_block_location",
+        "cited_text": "".join(citation.source.blocks),
+        "document_index": citation.number,
+        "document_title": citation.title,
+        "start_block_index": 0,
+        "end_block_index": len(citation.source.blocks),
+    }
+
+
+def _search_result_location(citation: _Citation) -> dict[str, Any]:
+    return {
+        "type": "search_result_location",
+        "cited_text": "".join(citation.source.blocks),
+        "source": citation.source.source,
+        "title": citation.title,
+        "search_result_index": citation.number,
+        "start_block_index": 0,
+        "end_block_index": len(citation.source.blocks),
+    }
+
+
+def _langchain(citation: _Citation) -> dict[str, Any]:
+    return {
+        "type": "citation",
+        "title": citation.title,
+        "url": citation.source.url,
+        "start_index": citation.start,
+        "end_index": citation.end,
+        "cited_text": citation.source.blocks[0],
+    }
+
+
+def _llama_index(citation: _Citation) -> dict[str, Any]:
+    return {
+        "block_type": "citation",
+        "cited_content": {"block_type": "text", "text": citation.source.document.text},
+        "source": citation.source.source or "",
+        "title": citation.title,
+        "additional_location_info": {"start": citation.start, "end": citation.end},
+    }
+
+
+_FORMATS: dict[Convention, Callable[[_Citation], dict[str, Any]]] = {
+    "cohere": _cohere,
+    "anthropic_text": _char_location,
+    "anthropic_blocks": _content_block_location,
+    "search_result": _search_result_location,
+    "langchain": _langchain,
+    "llama_index": _llama_index,
+}

@@ -1,0 +1,120 @@
+"""Before anything is read: keys, sizes, and clients that take too long."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from uuid import uuid4
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rag_middle.serving.errors import ApiError
+from rag_middle.serving.settings import API_KEY_VARIABLE, ServerSettings
+
+__all__ = ["Gate"]
+
+_KEYED = "/v1/"
+
+
+class _SlowClientError(Exception):
+    """A client does not take its answer."""
+
+
+class Gate:
+    """ASGI middleware. The body is here as a whole before the application sees the request.
+
+    Args:
+        app: what lies behind.
+        settings: limits and key.
+    """
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+        self._app = app
+        self._settings = settings
+        self._key = None if settings.api_key is None else settings.api_key.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = uuid4().hex
+
+        async def send_in_time(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            try:
+                async with asyncio.timeout(self._settings.client_timeout):
+                    await send(message)
+            except TimeoutError:
+                raise _SlowClientError from None
+
+        try:
+            try:
+                self._check_key(scope)
+                body = await self._body(scope, receive)
+            except ApiError as refusal:
+                await refusal.response()(scope, receive, send_in_time)
+                return
+            if body is not None:
+                await self._app(scope, _replayed(body, receive), send_in_time)
+        except _SlowClientError:
+            return  # the server closes the connection of an answer that is not complete
+
+    def _check_key(self, scope: Scope) -> None:
+        if self._key is None or not scope["path"].startswith(_KEYED):
+            return
+        scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
+        # As bytes: what compares in constant time takes no other characters than ASCII's.
+        if scheme.lower() != "bearer" or not hmac.compare_digest(
+            key.strip().encode("utf-8", "replace"), self._key
+        ):
+            raise ApiError(
+                401,
+                "The API key is missing or wrong. Send 'Authorization: Bearer KEY' with the key "
+                f"that the server got in {API_KEY_VARIABLE}.",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
+        """The body of the request; None where the client has left."""
+        most = self._settings.max_body_bytes
+        stated = Headers(scope=scope).get("content-length", "0")
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._settings.client_timeout):
+                while len(body) <= most >= int(stated if stated.isdecimal() else 0):
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    body += message.get("body", b"")
+                    if not message.get("more_body") and len(body) <= most:
+                        return bytes(body)
+        except TimeoutError:
+            raise ApiError(
+                408,
+                "The request did not arrive within "
+                f"{self._settings.client_timeout:g} seconds. Send it again.",
+                headers={"Connection": "close"},
+            ) from None
+        raise ApiError(
+            413,
+            f"The body is longer than {most} bytes. Send fewer or shorter documents.",
+            headers={"Connection": "close"},
+        )
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """The body first, then whatever else happens: the client leaves."""
+    unread = True
+
+    async def replay() -> Message:
+        nonlocal unread
+        if unread:
+            unread = False
+            return {"type": "http.request", "body": body, "more_body": False}
+        return await receive()
+
+    return replay

@@ -1,0 +1,188 @@
+"""From the messages and documents of a request to a prompt that knows where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from rag_middle.documents import ContextPrompt, Document, MarkedText, gathered
+from rag_middle.errors import PromptError
+from rag_middle.generation import Prompt
+from rag_middle.markers import literal
+from rag_middle.serving.conventions import CallerDocument, RefusalBlock, TextBlock, TopDocument
+from rag_middle.serving.schema import ChatMessage
+from rag_middle.tokens.conversation import Conversation
+
+__all__ = ["RequestPrompt", "chat_prompt", "text_prompt", "top_documents"]
+
+#: What tools returned is told by the user: most chat templates know no such role.
+_ROLES = {"developer": "system", "tool": "user", "function": "user"}
+_INDEX = "request_document"
+
+Part = MarkedText | CallerDocument
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPrompt:
+    """A prompt of a request.
+
+    Attributes:
+        prompt: for `RagMiddleModel`; the ids of its documents are their indices in `documents`.
+        documents: in the order of the request; None for one that was marked in a text.
+        has_unread_markers: whether some text held markers that mark nothing here.
+    """
+
+    prompt: Prompt
+    documents: tuple[CallerDocument | None, ...]
+    has_unread_markers: bool
+
+
+def top_documents(documents: Iterable[TopDocument]) -> list[CallerDocument]:
+    """A request's ``documents``."""
+    return [
+        CallerDocument(document=Document(entry), convention="cohere")
+        if isinstance(entry, str)
+        else entry.read()
+        for entry in documents
+    ]
+
+
+def chat_prompt(
+    messages: Sequence[ChatMessage], documents: Sequence[CallerDocument], *, trusted: bool
+) -> RequestPrompt:
+    """Messages, with documents from blocks, from marked text and from ``documents``.
+
+    Within a message documents are put together where the first one stands; `documents` stand at
+    the beginning of the last message of the user.
+
+    Args:
+        messages: in order.
+        documents: of the request.
+        trusted: take markers without a tag too, except in what the model said.
+
+    Raises:
+        PromptError: `documents`, and no message of the user.
+        MarkerError: marked documents of this turn do not stand together, or trusted markers are
+            unbalanced.
+    """
+    turns: list[tuple[str, list[Part]]] = []
+    for message in messages:
+        role = _ROLES.get(message.role, message.role)
+        parts = _parts(message, trusted=trusted and role != "assistant")
+        if parts or role != "assistant":  # an assistant that only called a tool said nothing
+            turns.append((role, parts))
+    if documents:
+        of_user = [index for index, (role, _) in enumerate(turns) if role == "user"]
+        if not of_user:
+            raise PromptError("documents go with a question: add a message with the role 'user'.")
+        turns[of_user[-1]][1][:0] = documents
+    sources: list[CallerDocument] = []
+    answered = max((at for at, (role, _) in enumerate(turns) if role == "assistant"), default=-1)
+    conversation = Conversation.of_messages(
+        [
+            {
+                "role": role,
+                "content": _content(role, parts, sources, earlier=at < answered, trusted=trusted),
+            }
+            for at, (role, parts) in enumerate(turns)
+        ]
+    )
+    return _numbered(
+        conversation,
+        sources,
+        any(
+            part.has_strays
+            for role, parts in turns
+            for part in parts
+            if isinstance(part, MarkedText) and role != "assistant"
+        ),
+    )
+
+
+def text_prompt(text: str, documents: Sequence[CallerDocument], *, trusted: bool) -> RequestPrompt:
+    """A text with marked documents, or with `documents` before it."""
+    marked = MarkedText(text, trusted=trusted)
+    marked.warn_of_strays()
+    prompt = marked.prompt()
+    known = [*documents, *[None for _ in prompt.documents]]
+    joined = gathered([*(source.document for source in documents), *prompt.documents])
+    numbered = prompt.with_documents(
+        replace(document, id=str(index)) for index, document in enumerate(joined)
+    )
+    if not prompt.documents and documents:  # a separator has to stand between them and the text
+        numbered = ContextPrompt("", numbered.documents, numbered.suffix)
+    return RequestPrompt(numbered, tuple(known), marked.has_strays)
+
+
+def _parts(message: ChatMessage, *, trusted: bool) -> list[Part]:
+    if message.content is None:
+        return []
+    if isinstance(message.content, str):
+        return [MarkedText(message.content, trusted=trusted)]
+    parts: list[Part] = []
+    for block in message.content:
+        if isinstance(block, TextBlock):
+            parts.append(MarkedText(block.text, trusted=trusted))
+        elif isinstance(block, RefusalBlock):
+            parts.append(MarkedText(block.refusal))
+        else:
+            parts.append(block.read())
+    return parts
+
+
+def _content(
+    role: str,
+    parts: Sequence[Part],
+    sources: list[CallerDocument],
+    *,
+    earlier: bool,
+    trusted: bool,
+) -> str | MarkedText | ContextPrompt:
+    """A message's content; its documents are numbered as they go into `sources`.
+
+    `earlier`: the model has answered since; `trusted`: as of `chat_prompt`.
+    """
+    texts = [part for part in parts if isinstance(part, MarkedText)]
+    if role == "assistant":  # nobody retrieved what the model itself said
+        return "".join(text.text for text in texts)
+    if len(parts) == len(texts) and sum(text.has_documents() for text in texts) < 2:
+        joined = "\n\n".join(text.text for text in texts)
+        return texts[0] if len(texts) == 1 else MarkedText(joined, trusted=trusted)
+    before: list[str] = []
+    documents: list[Document] = []
+    after: list[str] = []
+    for part in parts:
+        if isinstance(part, CallerDocument):
+            metadata = {**part.document.metadata, _INDEX: len(sources)}
+            sources.append(part)
+            documents.append(replace(part.document, metadata=metadata))
+            continue
+        part.warn_of_strays()
+        prompt = part.prompt("last" if earlier else "single")
+        (after if documents else before).append(prompt.prefix)
+        documents += prompt.documents
+        (after if documents else before).append(prompt.suffix)
+    prefix, suffix = (
+        "\n\n".join(text.strip("\n") for text in texts if text.strip()) for texts in (before, after)
+    )
+    return ContextPrompt(f"{prefix}\n\n" if prefix else "", gathered(documents), suffix)
+
+
+def _numbered(
+    conversation: Conversation, sources: Sequence[CallerDocument], has_strays: bool
+) -> RequestPrompt:
+    """The conversation with documents that are called by their index."""
+    # Texts of messages are what they are by now: no second look for markers in them.
+    messages = [
+        {**message, "content": literal(str(message["content"] or ""))}
+        for message in conversation.messages
+    ]
+    documents = conversation.prompt.documents
+    if conversation.at is not None:
+        messages[conversation.at]["content"] = conversation.prompt.with_documents(
+            replace(document, id=str(index)) for index, document in enumerate(documents)
+        )
+    read = [document.metadata.get(_INDEX) for document in documents]
+    return RequestPrompt(
+        messages, tuple(None if index is None else sources[index] for index in read), has_strays
+    )

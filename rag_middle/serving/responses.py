@@ -1,0 +1,281 @@
+"""What goes back to a client: whole answers, and the chunks of a streamed one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from rag_middle.generation import Generation, TokenLogProbability
+from rag_middle.serving.citations import citation_fields
+from rag_middle.serving.prompts import RequestPrompt
+
+__all__ = ["ChatReply", "Choice", "Reply", "TextReply"]
+
+Json = dict[str, Any]
+
+_LEAST = -9999.0  # JSON has no infinity: what cannot be generated
+
+
+@dataclass(slots=True, kw_only=True)
+class Choice:
+    """One answer on its way.
+
+    Attributes:
+        index: among those of the request.
+        prompt: that it answers.
+        tokens: so far, where log-probabilities were asked for.
+        text_length: of the text so far, in characters.
+        result: once it has ended.
+    """
+
+    index: int
+    prompt: RequestPrompt
+    tokens: list[TokenLogProbability] = field(default_factory=list)
+    text_length: int = 0
+    result: Generation | None = None
+
+
+class Reply:
+    """Answers to one request, in the shape of its endpoint.
+
+    Args:
+        model: as clients call it.
+        method: as clients call it.
+        token_text: what a token adds to a text.
+        with_log_probabilities: whether they were asked for.
+        with_citations: whether the client wants them.
+    """
+
+    prefix: str
+    whole_object: str
+    chunk_object: str
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        method: str,
+        token_text: Callable[[int], str],
+        with_log_probabilities: bool,
+        with_citations: bool,
+    ) -> None:
+        self._head = {
+            "id": f"{self.prefix}-{uuid4().hex}",
+            "created": int(time.time()),
+            "model": model,
+        }
+        self._method = method
+        self._token_text = token_text
+        self._with_log_probabilities = with_log_probabilities
+        self._with_citations = with_citations
+
+    def whole(self, choices: Sequence[Choice]) -> Json:
+        """All answers at once."""
+        return {
+            **self._head,
+            "object": self.whole_object,
+            "choices": [
+                {
+                    "index": choice.index,
+                    **self._content(choice),
+                    "logprobs": self._logprobs(choice, choice.tokens, 0),
+                    **self._ending(choice),
+                }
+                for choice in choices
+            ],
+            "usage": usage(choices),
+            "rag_middle": self._facts(choices[0]),
+        }
+
+    def opening(self, choice: Choice) -> Json | None:
+        """The first chunk of an answer, if there is one without text."""
+        return None
+
+    def chunk(self, choice: Choice, text: str, tokens: Sequence[TokenLogProbability]) -> Json:
+        """New text of an answer."""
+        offset, choice.text_length = choice.text_length, choice.text_length + len(text)
+        return self._chunk(
+            {
+                "index": choice.index,
+                **self._piece(text),
+                "logprobs": self._logprobs(choice, tokens, offset),
+                "finish_reason": None,
+            }
+        )
+
+    def closing(self, choice: Choice) -> Json:
+        """The last chunk of an answer: why it ended, and what of it is only known now."""
+        return {
+            **self._chunk(
+                {
+                    "index": choice.index,
+                    **self._last_piece(choice),
+                    "logprobs": None,
+                    **self._ending(choice),
+                }
+            ),
+            "rag_middle": self._facts(choice),
+        }
+
+    def usage_chunk(self, choices: Sequence[Choice]) -> Json:
+        """The chunk with token counts, and no answer."""
+        return {
+            **self._head,
+            "object": self.chunk_object,
+            "choices": [],
+            "usage": usage(choices),
+        }
+
+    def _chunk(self, choice: Json) -> Json:
+        return {**self._head, "object": self.chunk_object, "choices": [choice]}
+
+    def _ending(self, choice: Choice) -> Json:
+        assert choice.result is not None
+        return {
+            "finish_reason": choice.result.finish_reason,
+            "stop_reason": choice.result.stop,
+            "rag_middle": self._facts(choice),
+        }
+
+    def _facts(self, choice: Choice) -> Json:
+        result = choice.result
+        assert result is not None
+        return {
+            "method": self._method,
+            "applied": result.applied,
+            "documents": result.documents,
+            "document_order": [int(name or 0) for name in result.document_ids],
+            "dropped_documents": [int(document.id or 0) for document in result.dropped_documents],
+            "unread_markers": choice.prompt.has_unread_markers,
+            "seed": result.seed,
+        }
+
+    def _citations(self, choice: Choice) -> Json:
+        assert choice.result is not None
+        dropped = {document.id for document in choice.result.dropped_documents}
+        read = [
+            None if str(index) in dropped else document
+            for index, document in enumerate(choice.prompt.documents)
+        ]
+        return citation_fields(choice.result.text, read, wanted=self._with_citations)
+
+    def _content(self, choice: Choice) -> Json:
+        raise NotImplementedError
+
+    def _piece(self, text: str) -> Json:
+        raise NotImplementedError
+
+    def _last_piece(self, choice: Choice) -> Json:
+        raise NotImplementedError
+
+    def _logprobs(
+        self, choice: Choice, tokens: Sequence[TokenLogProbability], offset: int
+    ) -> Json | None:
+        raise NotImplementedError
+
+
+class ChatReply(Reply):
+    """Of ``/v1/chat/completions``."""
+
+    prefix = "chatcmpl"
+    whole_object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+
+    def opening(self, choice: Choice) -> Json | None:
+        """Who speaks."""
+        delta = {"role": "assistant", "content": ""}
+        return self._chunk(
+            {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
+        )
+
+    def _content(self, choice: Choice) -> Json:
+        assert choice.result is not None
+        message = {"role": "assistant", "content": choice.result.text, "refusal": None}
+        return {"message": {**message, **self._citations(choice)}}
+
+    def _piece(self, text: str) -> Json:
+        return {"delta": {"content": text}}
+
+    def _last_piece(self, choice: Choice) -> Json:
+        return {"delta": self._citations(choice)}
+
+    def _logprobs(
+        self, choice: Choice, tokens: Sequence[TokenLogProbability], offset: int
+    ) -> Json | None:
+        if not self._with_log_probabilities:
+            return None
+        content = [
+            {
+                **self._token(token.token_id, token.log_probability),
+                "top_logprobs": [self._token(*other) for other in token.alternatives],
+            }
+            for token in tokens
+        ]
+        return {"content": content, "refusal": None}
+
+    def _token(self, token_id: int, log_probability: float) -> Json:
+        text = self._token_text(token_id)
+        # A part of a character has bytes that its text does not say.
+        is_whole = "\N{REPLACEMENT CHARACTER}" not in text
+        return {
+            "token": text,
+            "logprob": max(log_probability, _LEAST),
+            "bytes": list(text.encode()) if is_whole else None,
+        }
+
+
+class TextReply(Reply):
+    """Of ``/v1/completions``."""
+
+    prefix = "cmpl"
+    whole_object = chunk_object = "text_completion"
+
+    def _content(self, choice: Choice) -> Json:
+        assert choice.result is not None
+        return {"text": choice.result.text, **self._citations(choice)}
+
+    def _piece(self, text: str) -> Json:
+        return {"text": text}
+
+    def _last_piece(self, choice: Choice) -> Json:
+        return {"text": "", **self._citations(choice)}
+
+    def _logprobs(
+        self, choice: Choice, tokens: Sequence[TokenLogProbability], offset: int
+    ) -> Json | None:
+        if not self._with_log_probabilities:
+            return None
+        texts = [self._token_text(token.token_id) for token in tokens]
+        offsets = [offset + sum(map(len, texts[:index])) for index in range(len(texts))]
+        return {
+            "tokens": texts,
+            "token_logprobs": [max(token.log_probability, _LEAST) for token in tokens],
+            "top_logprobs": [
+                {
+                    self._token_text(other): max(log_probability, _LEAST)
+                    for other, log_probability in token.alternatives
+                }
+                for token in tokens
+            ],
+            "text_offset": offsets,
+        }
+
+
+def usage(choices: Sequence[Choice]) -> Mapping[str, int]:
+    """Token counts; a prompt with several answers counts once."""
+    results = [choice.result for choice in choices if choice.result is not None]
+    of_prompts = {
+        id(choice.prompt): choice.result.usage.prompt_tokens
+        for choice in choices
+        if choice.result is not None
+    }
+    prompt_tokens = sum(of_prompts.values())
+    new_tokens = sum(result.usage.completion_tokens for result in results)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": new_tokens,
+        "total_tokens": prompt_tokens + new_tokens,
+    }

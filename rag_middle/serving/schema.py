@@ -1,0 +1,148 @@
+"""What a request may ask for.
+
+A field that this server does not know is refused, unless it cannot change the answer: clients send
+many, and an ignored `tools` or `logit_bias` would be a wrong answer that looks right.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
+
+from rag_middle.registry import suggest
+from rag_middle.serving.conventions import Block, TopDocument
+
+__all__ = ["ChatMessage", "ChatRequest", "CompletionRequest", "SamplingRequest"]
+
+Whole = Annotated[int, Field(strict=True, ge=-(2**63), lt=2**63)]
+Count = Annotated[int, Field(strict=True, ge=1, lt=2**31)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+StopString = Annotated[str, Field(min_length=1, max_length=1000)]
+
+#: Nothing that they say changes an answer of this server.
+_IGNORED = frozenset(
+    "user metadata store service_tier safety_identifier prompt_cache_key prompt_cache_retention "
+    "parallel_tool_calls prediction".split()
+)
+#: Values that ask for what happens anyway. `None` is one of every field's.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "best_of": (1,),
+    "echo": (False,),
+    "frequency_penalty": (0,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "logit_bias": ({},),
+    "min_p": (0,),
+    "modalities": (["text"],),
+    "presence_penalty": (0,),
+    "response_format": ({"type": "text"},),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+}
+
+
+class StreamOptions(BaseModel):
+    """How to stream; `include_obfuscation` asks for padding, which is left out."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    include_usage: StrictBool = False
+
+
+class CitationOptions(BaseModel):
+    """Cohere's: ``OFF`` leaves citations out."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    mode: str = "ENABLED"
+
+
+class SamplingRequest(BaseModel):
+    """What both endpoints take. Fields that are None are as if they were not there."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str
+    method: str | None = None
+    documents: list[TopDocument] = []
+    citation_options: CitationOptions = CitationOptions()
+    max_tokens: Count | None = None
+    temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[Number, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[Whole, Field(ge=-1)] | None = None
+    repetition_penalty: Annotated[Number, Field(gt=0)] | None = None
+    seed: Whole | None = None
+    n: Count = 1
+    stop: StopString | Annotated[list[StopString], Field(max_length=16)] = []
+    stream: StrictBool = False
+    stream_options: StreamOptions = StreamOptions()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_fields(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            raise ValueError("the body is a JSON object")
+        asked = {
+            name: value
+            for name, value in body.items()
+            if value is not None
+            and name not in _IGNORED
+            and not any(
+                type(value) is not bool or value is neutral
+                for neutral in _NEUTRAL.get(name, ())
+                if value == neutral
+            )
+        }
+        for name in asked:
+            if name in _NEUTRAL:
+                raise ValueError(
+                    f"{name} is not supported: leave it out. It would change the answer, and this "
+                    "server cannot do what it asks for"
+                )
+            if name not in cls.model_fields:
+                raise ValueError(
+                    f"there is no field {name!r} here.{suggest(name, cls.model_fields)}"
+                )
+        return asked
+
+    @property
+    def alternatives(self) -> int | None:
+        """How many tokens to report beside each generated one, None for no log-probabilities."""
+        raise NotImplementedError
+
+
+class ChatMessage(BaseModel):
+    """A message: a text, or blocks of text and documents."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[Block] | None = None
+
+
+class ChatRequest(SamplingRequest):
+    """``POST /v1/chat/completions``."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    max_completion_tokens: Count | None = None
+    logprobs: StrictBool = False
+    top_logprobs: Annotated[Whole, Field(ge=0, le=20)] = 0
+
+    @property
+    def alternatives(self) -> int | None:
+        """See `SamplingRequest`."""
+        return self.top_logprobs if self.logprobs else None
+
+
+class CompletionRequest(SamplingRequest):
+    """``POST /v1/completions``: text that the model goes on with, without a chat template."""
+
+    prompt: str | Annotated[list[str], Field(min_length=1)]
+    logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
+
+    @property
+    def alternatives(self) -> int | None:
+        """See `SamplingRequest`."""
+        return self.logprobs

@@ -1,0 +1,356 @@
+"""A request from its fields to its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.concurrency import run_in_threadpool
+
+from rag_middle.errors import ContextOverflowError
+from rag_middle.generation import Generation, RagMiddleModel
+from rag_middle.generation.prompts import LockedTokenizer, fit_to_window
+from rag_middle.registry import suggest
+from rag_middle.serving.batching import BatchQueue, Event, Job, Piece
+from rag_middle.serving.errors import ApiError, AsciiJson, api_error, dumped
+from rag_middle.serving.metrics import Metrics
+from rag_middle.serving.prompts import RequestPrompt, chat_prompt, text_prompt, top_documents
+from rag_middle.serving.responses import ChatReply, Choice, Reply, TextReply
+from rag_middle.serving.schema import ChatRequest, CompletionRequest, SamplingRequest
+from rag_middle.serving.settings import ServerSettings
+from rag_middle.tokens import TokenizedPrompt
+
+__all__ = ["Service"]
+
+_CLIENT_LEFT = 499  # as nginx notes it; nobody reads it
+_STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+class Service:
+    """Answers requests with a model.
+
+    Args:
+        model: it may be used elsewhere too; requests take turns.
+        settings: what requests may ask for.
+    """
+
+    def __init__(self, model: RagMiddleModel, settings: ServerSettings) -> None:
+        self._model = model
+        self._settings = settings
+        self._tokenizer = LockedTokenizer(model.tokenizer)
+        self.metrics = Metrics()
+        self.queue = BatchQueue(
+            model,
+            max_batch_size=settings.max_batch_size,
+            max_waiting=settings.max_waiting,
+            batch_wait=settings.batch_wait,
+            metrics=self.metrics,
+        )
+
+    async def chat(self, body: ChatRequest, request: Request) -> Response:
+        """``POST /v1/chat/completions``."""
+
+        def prompts() -> list[RequestPrompt]:
+            documents = top_documents(body.documents)
+            trusted = self._settings.trust_markers
+            return [chat_prompt(body.messages, documents, trusted=trusted)]
+
+        tokens = body.max_completion_tokens or body.max_tokens
+        return await self._answer("chat", ChatReply, body, tokens, prompts, request)
+
+    async def complete(self, body: CompletionRequest, request: Request) -> Response:
+        """``POST /v1/completions``."""
+        texts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+
+        def prompts() -> list[RequestPrompt]:
+            documents = top_documents(body.documents)
+            trusted = self._settings.trust_markers
+            return [text_prompt(text, documents, trusted=trusted) for text in texts]
+
+        return await self._answer("text", TextReply, body, body.max_tokens, prompts, request)
+
+    async def _answer(
+        self,
+        endpoint: str,
+        reply_class: type[Reply],
+        body: SamplingRequest,
+        max_new_tokens: int | None,
+        prompts: Callable[[], list[RequestPrompt]],
+        request: Request,
+    ) -> Response:
+        method, status = "", 500
+        try:
+            method = self._method_name(body)
+            with self.metrics.seconds.time():
+                response = await self._admitted(
+                    reply_class, body, method, max_new_tokens, prompts, request
+                )
+            status = response.status_code
+            return response
+        except Exception as error:
+            refusal = api_error(error)
+            status = refusal.status_code
+            if status == 500:
+                raise
+            raise refusal from error
+        finally:
+            self.metrics.requests.labels(endpoint, method, str(status)).inc()
+
+    def _method_name(self, body: SamplingRequest) -> str:
+        settings = self._settings
+        if body.model != settings.model_name:
+            raise ApiError(
+                404,
+                f"There is no model {body.model!r} here, only {settings.model_name!r}.",
+                param="model",
+                code="model_not_found",
+            )
+        name = settings.default_method if body.method is None else body.method
+        if name not in settings.methods:
+            raise ApiError(
+                400,
+                f"There is no method {name!r} here.{suggest(name, settings.methods)} Methods: "
+                f"{', '.join(settings.methods)}.",
+                param="method",
+                code="method_not_allowed",
+            )
+        return name
+
+    async def _admitted(
+        self,
+        reply_class: type[Reply],
+        body: SamplingRequest,
+        method: str,
+        max_new_tokens: int | None,
+        prompts: Callable[[], list[RequestPrompt]],
+        request: Request,
+    ) -> Response:
+        """Put a request into the queue, and wait for its answer, or for the beginning of it."""
+        events: asyncio.Queue[tuple[int, Event | None]] = asyncio.Queue()
+        choices, jobs = await run_in_threadpool(
+            self._jobs, body, method, max_new_tokens, prompts, _into(events)
+        )
+        self.queue.submit(jobs)
+        reply = reply_class(
+            model=self._settings.model_name,
+            method=method,
+            token_text=self._tokenizer.token_text,
+            with_log_probabilities=body.alternatives is not None,
+            with_citations=body.citation_options.mode.upper() not in ("OFF", "DISABLED"),
+        )
+        run = self._events(choices, jobs, events, request)
+        try:
+            if not body.stream:
+                async for choice, piece in run:
+                    choice.tokens += piece.tokens if piece else ()
+                return AsciiJson(reply.whole(choices))
+            # What is refused after all has a status of its own, if nothing was sent yet.
+            first = await anext(run)
+        except _ClientLeftError:
+            return Response(status_code=_CLIENT_LEFT)
+        with_usage = body.stream_options.include_usage
+        return StreamingResponse(
+            _streamed(reply, choices, first, run, with_usage=with_usage),
+            media_type="text/event-stream",
+            headers=_STREAM_HEADERS,
+        )
+
+    def _jobs(
+        self,
+        body: SamplingRequest,
+        method: str,
+        max_new_tokens: int | None,
+        prompts: Callable[[], list[RequestPrompt]],
+        emit: Callable[[int, Event], None],
+    ) -> tuple[list[Choice], list[Job]]:
+        """What is to be generated: everything that can be refused without the model is."""
+        settings = self._settings
+        choices: list[Choice] = []
+        jobs: list[Job] = []
+        seed = secrets.randbits(32) if body.seed is None else body.seed
+        read = prompts()
+        if len(read) * body.n > settings.max_choices:
+            raise ApiError(
+                400,
+                f"The request asks for {len(read) * body.n} answers, and {settings.max_choices} "
+                "are the most here. Send several requests.",
+                param="n",
+            )
+        for prompt in read:
+            if len(prompt.documents) > settings.max_documents:
+                raise ApiError(
+                    400,
+                    f"The prompt has {len(prompt.documents)} documents, and "
+                    f"{settings.max_documents} are the most here. Send fewer.",
+                    param="documents",
+                )
+            shape: dict[str, Any] = {"system": settings.defaults.system}
+            if isinstance(body, CompletionRequest):
+                shape["template"] = "raw"
+            tokens = self._model.encode(prompt.prompt, method="none", **shape)
+            options = self._options(body, max_new_tokens, tokens)
+            for index in range(body.n):
+                at = len(choices)
+                choices.append(Choice(index=at, prompt=prompt))
+                jobs.append(
+                    Job(
+                        prompt=tokens,
+                        method=(method, settings.methods[method]),
+                        options=options,
+                        seed=seed + index,
+                        alternatives=body.alternatives,
+                        emit=lambda event, at=at: emit(at, event),  # type: ignore[misc]
+                    )
+                )
+        return choices, jobs
+
+    def _options(
+        self, body: SamplingRequest, max_new_tokens: int | None, tokens: TokenizedPrompt
+    ) -> dict[str, Any]:
+        """Options of `RagMiddleModel.batch`: the request's, and the server's where it has none.
+
+        Raises:
+            ContextOverflowError: the prompt does not fit.
+        """
+        defaults, window = self._settings.defaults, self._model.context_window
+        drops = defaults.on_overflow == "drop_documents"
+        limit = max_new_tokens or defaults.max_new_tokens
+        while True:
+            try:
+                fit_to_window(
+                    tokens, max_new_tokens=limit, context_window=window, drop_documents=drops
+                )
+                break
+            except ContextOverflowError:
+                # Nobody asked for so many tokens. By halves, so that requests share batches.
+                if max_new_tokens is not None or limit == 1:
+                    raise
+                limit //= 2
+        asked = {
+            "temperature": body.temperature,
+            "top_p": body.top_p,
+            "top_k": None if body.top_k is None else max(body.top_k, 0),  # -1: all, for vLLM
+            "repetition_penalty": body.repetition_penalty,
+        }
+        return {
+            "max_new_tokens": limit,
+            "stop": (body.stop,) if isinstance(body.stop, str) else tuple(body.stop),
+            "on_overflow": defaults.on_overflow,
+            "on_missing_documents": "ignore",  # the answer says whether the method was applied
+            **{
+                name: getattr(defaults, name) if value is None else value
+                for name, value in asked.items()
+            },
+        }
+
+    async def _events(
+        self,
+        choices: Sequence[Choice],
+        jobs: Sequence[Job],
+        events: asyncio.Queue[tuple[int, Event | None]],
+        request: Request,
+    ) -> AsyncIterator[tuple[Choice, Piece | None]]:
+        """Pieces of answers as they come, None where one has ended.
+
+        Leaving it, by an end, an error or the client, ends what still runs.
+
+        Raises:
+            ApiError: an answer failed.
+            _ClientLeftError: nobody waits any more.
+        """
+
+        async def watch() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            for job in jobs:
+                job.cancel.set()
+            events.put_nowait((0, None))
+
+        watching = asyncio.create_task(watch())
+        missing = len(jobs)
+        try:
+            while missing:
+                index, event = await events.get()
+                if event is None:
+                    self.metrics.cancelled.inc(missing)
+                    raise _ClientLeftError
+                if isinstance(event, BaseException):
+                    raise api_error(event) from event
+                choice = choices[index]
+                if isinstance(event, Piece):
+                    yield choice, event
+                    continue
+                if event.finish_reason == "cancelled":
+                    raise ApiError(503, "The server is shutting down.", code="shutting_down")
+                missing -= 1
+                choice.result = event
+                self._note(event)
+                yield choice, None
+        finally:
+            watching.cancel()
+            for job in jobs:
+                job.cancel.set()
+
+    def _note(self, result: Generation) -> None:
+        self.metrics.prompt_tokens.inc(result.usage.prompt_tokens)
+        self.metrics.prompt_length.observe(result.usage.prompt_tokens)
+        self.metrics.new_tokens.inc(result.usage.completion_tokens)
+        self.metrics.first_token.observe(result.timings.prefill)
+
+
+class _ClientLeftError(Exception):
+    """Nobody waits for the answer."""
+
+
+def _into(events: asyncio.Queue[tuple[int, Event | None]]) -> Callable[[int, Event], None]:
+    """Puts events of other threads into a queue of this thread's loop."""
+    loop = asyncio.get_running_loop()
+
+    def put(index: int, event: Event) -> None:
+        with suppress(RuntimeError):  # the loop is closed: the server is down
+            loop.call_soon_threadsafe(events.put_nowait, (index, event))
+
+    return put
+
+
+async def _streamed(
+    reply: Reply,
+    choices: Sequence[Choice],
+    first: tuple[Choice, Piece | None],
+    run: AsyncIterator[tuple[Choice, Piece | None]],
+    *,
+    with_usage: bool,
+) -> AsyncIterator[str]:
+    """Server-sent events."""
+
+    async def all_events() -> AsyncIterator[tuple[Choice, Piece | None]]:
+        yield first
+        async for event in run:
+            yield event
+
+    for choice in choices:
+        if opening := reply.opening(choice):
+            yield _event(opening)
+    try:
+        async for choice, piece in all_events():
+            if piece is None:
+                yield _event(reply.closing(choice))
+            else:
+                yield _event(reply.chunk(choice, piece.text, piece.tokens))
+    except _ClientLeftError:
+        return
+    except ApiError as error:  # the status was sent long ago
+        yield _event(error.content)
+        return
+    if with_usage:
+        yield _event(reply.usage_chunk(choices))
+    yield "data: [DONE]\n\n"
+
+
+def _event(content: dict[str, Any]) -> str:
+    return f"data: {dumped(content)}\n\n"

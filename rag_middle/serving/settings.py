@@ -1,0 +1,106 @@
+"""What an operator decides when the server starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rag_middle.errors import MethodConfigError
+from rag_middle.options import GenerationOptions
+from rag_middle.plain_data import check_whole
+
+if TYPE_CHECKING:
+    from rag_middle.generation import RagMiddleModel
+    from rag_middle.methods import Method
+
+__all__ = ["API_KEY_VARIABLE", "ServerSettings", "named_methods", "public_name"]
+
+API_KEY_VARIABLE = "RAG_MIDDLE_API_KEY"
+"""Environment variable with the key that clients have to send."""
+
+_NAMED = re.compile(r"([\w.-]+)=(.+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """What requests may ask for, and how much of it.
+
+    Attributes:
+        model_name: what clients call the model.
+        methods: that requests may name; the first is the one of requests that name none.
+        defaults: what holds where a request says nothing, and for what it cannot say
+            (``on_overflow``, ``system``).
+        api_key: that clients send as a bearer token; None: they need none.
+        trust_markers: read document markers without a tag, in every message but the model's:
+            only where all clients mark documents themselves and escape what others wrote.
+        max_batch_size: prompts in one forward pass.
+        max_waiting: answers that may wait for the model; more are refused with status 429.
+        batch_wait: seconds that a request waits for others to share its forward passes.
+        max_body_bytes: of a request.
+        max_documents: of a prompt.
+        max_choices: answers to one request, over all of its prompts.
+        client_timeout: seconds that a client may take to send a request, or to take a piece of an
+            answer.
+    """
+
+    model_name: str
+    methods: Mapping[str, Method]
+    defaults: GenerationOptions = field(default_factory=GenerationOptions)
+    api_key: str | None = field(default=None, repr=False)
+    trust_markers: bool = False
+    max_batch_size: int = 8
+    max_waiting: int = 64
+    batch_wait: float = 0.005
+    max_body_bytes: int = 8 << 20
+    max_documents: int = 200
+    max_choices: int = 16
+    client_timeout: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not self.methods:
+            raise MethodConfigError("A server needs at least one method: 'none' is one.")
+        for name in ("max_batch_size", "max_waiting", "max_body_bytes", "max_choices"):
+            check_whole(name, getattr(self, name), least=1)
+
+    @property
+    def default_method(self) -> str:
+        """The method of requests that name none."""
+        return next(iter(self.methods))
+
+
+def named_methods(
+    model: RagMiddleModel, methods: Iterable[str | tuple[str, Method]]
+) -> dict[str, Method]:
+    """Methods by the names that requests use, each proven to take effect on the model.
+
+    Args:
+        model: that will run them.
+        methods: as `resolve_method` takes them, or ``NAME=METHOD``, or names and objects.
+
+    Raises:
+        MethodConfigError: a name is taken twice.
+        RagMiddleError: as of `RagMiddleModel.checked_method`.
+    """
+    by_name: dict[str, Method] = {}
+    for entry in methods:
+        name, method = entry if isinstance(entry, tuple) else public_name(entry)
+        if name in by_name:
+            raise MethodConfigError(
+                f"Two methods are called {name!r} here: name one of them, NAME=METHOD."
+            )
+        by_name[name] = model.checked_method(method)
+    return by_name
+
+
+def public_name(method: str) -> tuple[str, str]:
+    """A method's name for clients, and the method: ``NAME=METHOD``, or a method alone.
+
+    A profile is called after its file, without folders: clients need not know where files are.
+    """
+    if named := _NAMED.fullmatch(method.strip()):
+        return named[1], named[2]
+    kind, _, path = method.partition(":")
+    return (f"profile:{Path(path).stem}" if kind.strip() == "profile" else method), method

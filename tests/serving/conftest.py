@@ -1,0 +1,146 @@
+"""Servers that listen, in a thread of the tests, and models for them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import uvicorn
+from transformers import LlamaConfig
+
+from rag_middle import Document
+from rag_middle.generation import RagMiddleModel
+from rag_middle.reader import reader_path
+from rag_middle.serving import ServerSettings, create_app, named_methods
+from tests.tiny_models import build, tiny
+from tests.tokenizers import CHATML, byte_level_bpe
+
+METHODS = ("none", "pine", "ape", "ms_poe", "attention_buckets", "long_context_reorder")
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server that listens.
+
+    Attributes:
+        url: without a path.
+        model: behind it.
+        server: of uvicorn.
+    """
+
+    url: str
+    model: RagMiddleModel
+    server: uvicorn.Server
+
+    @property
+    def client(self) -> openai.OpenAI:
+        """OpenAI's client; it does not try again."""
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60)
+
+    def chat(self, content: Any, **body: Any) -> Any:
+        """A question as one message of the user."""
+        client = self.client
+        known = {n: body.pop(n) for n in ("stream", "n", "seed", "stop", "logprobs") if n in body}
+        return client.chat.completions.create(
+            model="tested",
+            messages=[{"role": "user", "content": content}],
+            extra_body=body,
+            **known,
+        )
+
+    def post(self, body: Any, path: str = "chat/completions", **more: Any) -> httpx.Response:
+        """A request without a client's help."""
+        return httpx.post(f"{self.url}/v1/{path}", json=body, timeout=60, **more)
+
+
+Serve = Callable[..., Served]
+
+
+@contextmanager
+def serving(
+    model: RagMiddleModel, methods: tuple[str, ...] = METHODS, **more: Any
+) -> Iterator[Served]:
+    """A server for the length of a block."""
+    settings = ServerSettings(model_name="tested", methods=named_methods(model, methods), **more)
+    app = create_app(model, settings)
+    config = uvicorn.Config(app, port=0, log_level="error", timeout_graceful_shutdown=5)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 30
+    while not server.started:
+        assert time.monotonic() < deadline
+        assert thread.is_alive()
+        time.sleep(0.01)
+    [listener] = server.servers[0].sockets
+    try:
+        yield Served(f"http://127.0.0.1:{listener.getsockname()[1]}", model, server)
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(scope="session")
+def tiny_model() -> RagMiddleModel:
+    """Random weights and a chat template: quick, and its text is nonsense."""
+    tokenizer = byte_level_bpe(chat_template=CHATML)
+    config = tiny(LlamaConfig, vocab_size=len(tokenizer))
+    return RagMiddleModel(build("serving", config, "sdpa"), tokenizer)
+
+
+@pytest.fixture(scope="session")
+def reader() -> RagMiddleModel:
+    """The bundled reader, in float32."""
+    return RagMiddleModel.from_pretrained(reader_path(), dtype="float32", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def server(tiny_model: RagMiddleModel) -> Iterator[Served]:
+    """The tiny model, with ordinary limits."""
+    with serving(tiny_model) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def reader_server(reader: RagMiddleModel) -> Iterator[Served]:
+    """The reader, with ordinary limits."""
+    with serving(reader, ("none", "pine", "lpes:reader")) as served:
+        yield served
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """``serve(model, **settings)``: a server of the test's own."""
+    with ExitStack() as stack:
+        yield lambda model, *args, **more: stack.enter_context(serving(model, *args, **more))
+
+
+@pytest.fixture
+def slow(tiny_model: RagMiddleModel) -> Iterator[list[float]]:
+    """Every forward pass of the tiny model takes 30 ms longer; the list grows with each."""
+    passes: list[float] = []
+
+    def wait(*_: object) -> None:
+        passes.append(time.monotonic())
+        time.sleep(0.03)
+
+    handle = tiny_model.model.register_forward_pre_hook(wait)
+    yield passes
+    handle.remove()
+
+
+@pytest.fixture(scope="session")
+def documents() -> list[Document]:
+    return [
+        Document("Paris is the capital of France.", title="Paris"),
+        Document("Lyon lies on the river.", title="Lyon"),
+        Document("The quick brown fox.", title="Fox"),
+    ]

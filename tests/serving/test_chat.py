@@ -1,0 +1,214 @@
+"""Chat completions: the answers of `generate`, whole and streamed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rag_middle import ContextPrompt, Document
+from tests.serving.conftest import METHODS, Served
+
+QUESTION = "Which of them lies on the river?"
+
+
+def sent(documents: list[Document]) -> list[dict[str, Any]]:
+    return [{"title": document.title, "text": document.text} for document in documents]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_answer_is_that_of_generate(
+    server: Served, documents: list[Document], method: str
+) -> None:
+    expected = server.model.generate(
+        ContextPrompt("", documents, QUESTION), method=method, max_new_tokens=8
+    )
+    answer = server.chat(QUESTION, documents=sent(documents), method=method, max_tokens=8)
+    [choice] = answer.choices
+    assert choice.message.content == expected.text
+    assert choice.finish_reason == expected.finish_reason
+    assert answer.usage.prompt_tokens == expected.usage.prompt_tokens
+    assert answer.usage.completion_tokens == expected.usage.completion_tokens
+    assert answer.usage.total_tokens == expected.usage.total_tokens
+    assert answer.model == "tested"
+    facts = answer.rag_middle
+    assert facts["method"] == method
+    assert facts["applied"] == expected.applied == (method != "none")
+    assert facts["documents"] == 3
+    assert sorted(facts["document_order"]) == [0, 1, 2]
+
+
+def test_documents_are_named_in_the_order_in_which_they_are_read(
+    server: Served, documents: list[Document]
+) -> None:
+    answer = server.chat(
+        QUESTION, documents=sent(documents), method="long_context_reorder", max_tokens=1
+    )
+    assert answer.rag_middle["document_order"] == [0, 2, 1]
+
+
+@pytest.mark.parametrize("method", ["none", "pine"])
+def test_a_stream_is_the_answer_in_pieces(
+    server: Served, documents: list[Document], method: str
+) -> None:
+    body = {"documents": sent(documents), "method": method, "max_tokens": 8}
+    whole = server.chat(QUESTION, **body)
+    chunks = list(
+        server.chat(QUESTION, stream=True, stream_options={"include_usage": True}, **body)
+    )
+    *pieces, closing, usage = chunks
+    assert pieces[0].choices[0].delta.role == "assistant"
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in pieces)
+    assert text == whole.choices[0].message.content
+    assert len(pieces) > 2
+    assert closing.choices[0].finish_reason == whole.choices[0].finish_reason
+    assert closing.rag_middle == whole.rag_middle
+    assert usage.choices == []
+    assert usage.usage == whole.usage
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+def test_usage_is_streamed_only_where_it_is_asked_for(server: Served) -> None:
+    chunks = list(server.chat(QUESTION, stream=True, max_tokens=2))
+    assert all(chunk.choices and chunk.usage is None for chunk in chunks)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_several_answers_are_those_of_their_seeds(server: Served, stream: bool) -> None:
+    body = {"max_tokens": 6, "temperature": 1.0, "top_p": 0.9}
+    answer = server.chat(QUESTION, n=3, seed=5, stream=stream, **body)
+    texts = ["", "", ""]
+    if stream:
+        for chunk in answer:
+            for choice in chunk.choices:
+                texts[choice.index] += choice.delta.content or ""
+    else:
+        texts = [choice.message.content for choice in answer.choices]
+        assert [choice.rag_middle["seed"] for choice in answer.choices] == [5, 6, 7]
+        assert answer.usage.completion_tokens == 18
+        assert answer.usage.prompt_tokens == len(
+            server.model.encode(ContextPrompt(suffix=QUESTION))
+        )
+    expected = [
+        server.model.generate(
+            ContextPrompt(suffix=QUESTION), max_new_tokens=6, temperature=1.0, top_p=0.9, seed=seed
+        ).text
+        for seed in (5, 6, 7)
+    ]
+    assert texts == expected
+    assert len(set(texts)) > 1
+
+
+def test_a_drawn_seed_is_reported_and_repeats_the_text(server: Served) -> None:
+    first = server.chat(QUESTION, temperature=1.0, max_tokens=6)
+    again = server.chat(QUESTION, temperature=1.0, max_tokens=6, seed=first.rag_middle["seed"])
+    assert again.choices[0].message.content == first.choices[0].message.content
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_stop_strings_end_the_text(server: Served, stream: bool) -> None:
+    whole = server.chat(QUESTION, max_tokens=8).choices[0].message.content
+    stop = whole[len(whole) // 2 :][:2]
+    answer = server.chat(QUESTION, max_tokens=8, stop=[stop, "never"], stream=stream)
+    expected = whole[: whole.index(stop)]
+    if stream:
+        chunks = list(answer)
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == expected
+        assert chunks[-1].choices[0].finish_reason == "stop"
+    else:
+        assert answer.choices[0].message.content == expected
+        assert answer.choices[0].finish_reason == "stop"
+        assert answer.choices[0].stop_reason == stop
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_log_probabilities_are_those_of_score(
+    server: Served, documents: list[Document], stream: bool
+) -> None:
+    prompt = ContextPrompt("", documents, QUESTION)
+    generated = server.model.generate(prompt, method="pine", max_new_tokens=5)
+    score = server.model.score(prompt, generated.token_ids, method="pine")
+    answer = server.chat(
+        QUESTION,
+        documents=sent(documents),
+        method="pine",
+        max_tokens=5,
+        logprobs=True,
+        top_logprobs=2,
+        stream=stream,
+    )
+    logprobs = (
+        [c.logprobs for chunk in answer for c in chunk.choices]
+        if stream
+        else [answer.choices[0].logprobs]
+    )
+    tokens = [token for part in logprobs if part for token in part.content]
+    assert [token.logprob for token in tokens] == pytest.approx(score.log_probabilities, abs=1e-4)
+    assert "".join(token.token for token in tokens) == generated.text
+    assert all(len(token.top_logprobs) == 2 for token in tokens)
+    # Greedy: the generated token is the most probable one.
+    assert all(token.top_logprobs[0].token == token.token for token in tokens)
+
+
+def test_no_log_probabilities_unless_asked_for(server: Served) -> None:
+    assert server.chat(QUESTION, max_tokens=2).choices[0].logprobs is None
+
+
+def test_max_completion_tokens_is_the_newer_name(server: Served) -> None:
+    answer = server.chat(QUESTION, max_completion_tokens=3)
+    assert answer.usage.completion_tokens == 3
+    assert answer.choices[0].finish_reason == "length"
+
+
+def test_without_a_number_of_tokens_what_fits_is_generated(server: Served) -> None:
+    window = server.model.context_window
+    assert window == 512
+    length = len(server.model.encode(ContextPrompt(suffix="fox " * 130)))
+    assert length + 256 > window  # the default does not fit
+    answer = server.chat("fox " * 130)
+    assert 0 < answer.usage.completion_tokens <= window - length
+
+
+def test_conversations_go_through_the_chat_template(server: Served) -> None:
+    messages: list[Any] = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": "Who jumps?"},
+        {"role": "assistant", "content": "The fox."},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "Over "}, {"type": "text", "text": "what?"}],
+        },
+    ]
+    answer = server.client.chat.completions.create(model="tested", messages=messages, max_tokens=6)
+    plain = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Who jumps?"},
+        {"role": "assistant", "content": "The fox."},
+        {"role": "user", "content": "Over \n\nwhat?"},
+    ]
+    expected = server.model.generate(plain, max_new_tokens=6)
+    assert answer.usage.prompt_tokens == expected.usage.prompt_tokens
+    assert answer.choices[0].message.content == expected.text
+
+
+def test_the_reader_answers_questions(reader_server: Served) -> None:
+    from rag_middle.reader.prompts import draw_case
+
+    for seed, method in enumerate(("none", "pine", "lpes:reader")):
+        case = draw_case(seed, "test", 6, 3)
+        answer = reader_server.chat(
+            case.prompt.suffix,
+            documents=[{"text": document.text} for document in case.prompt.documents],
+            method=method,
+        )
+        expected = reader_server.model.generate(case.prompt, method=method)
+        assert answer.choices[0].message.content == expected.text
+        assert case.value in expected.text
+
+
+def test_the_model_is_listed(server: Served) -> None:
+    [listed] = server.client.models.list().data
+    assert listed.id == "tested"
+    assert listed.rag_middle["methods"] == list(METHODS)
+    assert listed.rag_middle["default_method"] == "none"
+    assert server.client.models.retrieve("tested").id == "tested"

@@ -1,0 +1,301 @@
+"""Many requests at once, clients that leave or wait, and the end."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import openai
+import pytest
+
+from rag_middle import ContextPrompt
+from rag_middle.generation import RagMiddleModel
+from tests.serving.conftest import METHODS, Serve, Served
+
+
+def metric(server: Served, name: str) -> float:
+    text = httpx.get(f"{server.url}/metrics").text
+    [line] = [line for line in text.splitlines() if line.startswith(f"{name} ")]
+    return float(line.rpartition(" ")[2])
+
+
+def wait_until(condition: Any, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+def at_once(count: int, ask: Any) -> list[Any]:
+    """Results, or what was raised."""
+
+    def run(index: int) -> Any:
+        try:
+            return ask(index)
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(run, range(count)))
+
+
+def test_requests_that_wait_share_batches(
+    serve: Serve, tiny_model: RagMiddleModel, slow: list[float]
+) -> None:
+    server = serve(tiny_model, batch_wait=0.2)
+    questions = [f"Which river? {'fox ' * index}" for index in range(8)]
+    answers = at_once(8, lambda i: server.chat(questions[i], max_tokens=5, stream=False))
+    passes = len(slow)
+    texts = [answer.choices[0].message.content for answer in answers]
+    expected = [
+        tiny_model.generate(ContextPrompt(suffix=question), max_new_tokens=5).text
+        for question in questions
+    ]
+    assert texts == expected
+    assert passes < 8 * 5 / 2
+    assert metric(server, "rag_middle_batch_size_sum") == 8
+    assert metric(server, "rag_middle_batch_size_count") < 8
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_mixed_load_is_answered_as_one_by_one(
+    serve: Serve, tiny_model: RagMiddleModel, seed: int
+) -> None:
+    """Methods, options, streams and refusals, all at the same time."""
+    server = serve(tiny_model, batch_wait=0.02)
+
+    def ask(index: int) -> Any:
+        method = METHODS[(index + seed) % len(METHODS)]
+        options = {"max_tokens": 3 + index % 2, "temperature": float(index % 3 == 0), "seed": index}
+        question = f"Which river? {'fox ' * (index % 7)}"
+        documents = [f"Document {n} of {index}." for n in range(1 + index % 4)]
+        if index % 5 == 4:
+            options["max_tokens"] = 5000  # does not fit
+        stream = index % 2 == 0
+        body = {"documents": documents, "method": method, **options}
+        answer = server.chat(question, stream=stream, **body)
+        if stream:
+            text = "".join(chunk.choices[0].delta.content or "" for chunk in answer)
+        else:
+            text = answer.choices[0].message.content
+        prompt = ContextPrompt("", documents, question)
+        return text, prompt, method, options
+
+    for index, outcome in enumerate(at_once(24, ask)):
+        if index % 5 == 4:
+            assert isinstance(outcome, openai.BadRequestError)
+            continue
+        assert not isinstance(outcome, Exception), outcome
+        text, prompt, method, options = outcome
+        options["max_new_tokens"] = options.pop("max_tokens")
+        expected = tiny_model.generate(
+            prompt, method=method, on_missing_documents="ignore", **options
+        )
+        assert text == expected.text, (index, method)
+
+
+def test_a_full_queue_refuses(serve: Serve, tiny_model: RagMiddleModel, slow: list[float]) -> None:
+    server = serve(tiny_model, max_waiting=2, max_batch_size=1)
+    outcomes = at_once(8, lambda _: server.chat("Which river?", max_tokens=10))
+    refused = [error for error in outcomes if isinstance(error, openai.RateLimitError)]
+    answers = [answer for answer in outcomes if not isinstance(answer, Exception)]
+    assert len(refused) + len(answers) == 8
+    assert refused
+    assert len(answers) >= 2
+    assert all(int(error.response.headers["retry-after"]) >= 1 for error in refused)
+    assert refused[0].code == "queue_full"
+    assert metric(server, "rag_middle_refused_for_load_total") == len(refused)
+    assert len({answer.choices[0].message.content for answer in answers}) == 1
+    assert server.chat("Which river?", max_tokens=1).choices
+
+
+def test_openais_client_tries_again(
+    serve: Serve, tiny_model: RagMiddleModel, slow: list[float]
+) -> None:
+    server = serve(tiny_model, max_waiting=1, max_batch_size=1)
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=10)
+
+    def ask(_: int) -> Any:
+        messages: Any = [{"role": "user", "content": "Which river?"}]
+        return client.chat.completions.create(model="tested", messages=messages, max_tokens=3)
+
+    assert all(not isinstance(outcome, Exception) for outcome in at_once(4, ask))
+
+
+def test_several_answers_take_several_places(serve: Serve, tiny_model: RagMiddleModel) -> None:
+    server = serve(tiny_model, max_waiting=2)
+    with pytest.raises(openai.RateLimitError):
+        server.chat("Which river?", n=3, temperature=1.0, max_tokens=1)
+
+
+@contextmanager
+def open_request(server: Served, body: bytes) -> Iterator[socket.socket]:
+    address = urlsplit(server.url)
+    with socket.create_connection((address.hostname, address.port), timeout=20) as connection:
+        connection.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+        )
+        yield connection
+
+
+BODY = (
+    b'{"model": "tested", "max_tokens": 200, "stream": %s, '
+    b'"messages": [{"role": "user", "content": "Which river?"}]}'
+)
+
+
+@pytest.mark.parametrize("stream", [b"true", b"false"])
+def test_a_client_that_leaves_ends_its_answer(
+    serve: Serve, tiny_model: RagMiddleModel, slow: list[float], stream: bytes
+) -> None:
+    server = serve(tiny_model)
+    with open_request(server, BODY % stream):
+        wait_until(lambda: len(slow) > 3)
+    wait_until(lambda: metric(server, "rag_middle_running") == 0)
+    assert len(slow) < 100
+    assert metric(server, "rag_middle_cancelled_total") == 1
+    assert server.chat("Which river?", max_tokens=1).choices
+
+
+def test_the_others_of_a_batch_go_on(
+    serve: Serve, tiny_model: RagMiddleModel, slow: list[float]
+) -> None:
+    server = serve(tiny_model, batch_wait=0.3)
+    answers: list[Any] = []
+
+    def ask() -> None:
+        answers.append(server.chat("Which river?", max_tokens=200))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    with open_request(server, BODY % b"true"):
+        wait_until(lambda: len(slow) > 3)
+    thread.join(60)
+    assert answers[0].usage.completion_tokens == 200
+    assert metric(server, "rag_middle_batch_size_sum") == 2
+    assert metric(server, "rag_middle_batch_size_count") == 1
+
+
+def test_a_client_that_leaves_while_it_waits(
+    serve: Serve, tiny_model: RagMiddleModel, slow: list[float]
+) -> None:
+    server = serve(tiny_model, max_batch_size=1)
+    with open_request(server, BODY % b"true"):
+        wait_until(lambda: metric(server, "rag_middle_running") == 1)
+        with open_request(server, BODY % b"false"):
+            wait_until(lambda: metric(server, "rag_middle_waiting") == 1)
+        wait_until(lambda: metric(server, "rag_middle_cancelled_total") == 1)
+    wait_until(lambda: metric(server, "rag_middle_running") == 0)
+
+
+def test_a_client_that_reads_nothing_holds_nobody_up(
+    serve: Serve, tiny_model: RagMiddleModel, slow: list[float]
+) -> None:
+    server = serve(tiny_model, batch_wait=0)
+    with open_request(server, BODY % b"true"):
+        wait_until(lambda: len(slow) > 3)
+        started = time.monotonic()
+        assert httpx.get(f"{server.url}/health").status_code == 200
+        assert time.monotonic() - started < 5
+
+
+def test_running_answers_are_finished_at_the_end(
+    serve: Serve, tiny_model: RagMiddleModel, slow: list[float]
+) -> None:
+    server = serve(tiny_model)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(server.chat, "Which river?", max_tokens=40)
+        wait_until(lambda: len(slow) > 3)
+        assert httpx.get(f"{server.url}/ready").status_code == 200
+        server.server.should_exit = True
+        answer = running.result(30)
+    assert answer.usage.completion_tokens == 40
+    wait_until(lambda: not any(t.name == "rag-middle-serving" for t in threading.enumerate()))
+    with pytest.raises(openai.APIConnectionError):
+        server.chat("Which river?", max_tokens=1)
+
+
+def test_what_takes_too_long_is_ended_at_the_end(
+    serve: Serve, tiny_model: RagMiddleModel, slow: list[float]
+) -> None:
+    server = serve(tiny_model)
+    server.server.config.timeout_graceful_shutdown = 1
+    with open_request(server, BODY.replace(b"200", b"400") % b"true"):
+        wait_until(lambda: len(slow) > 3)
+        server.server.should_exit = True
+        wait_until(lambda: not any(t.name == "rag-middle-serving" for t in threading.enumerate()))
+    assert len(slow) < 200
+
+
+def test_a_mistake_in_the_model_is_an_error_and_not_the_end(
+    serve: Serve, tiny_model: RagMiddleModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(tiny_model)
+    with monkeypatch.context() as patch:
+        patch.setattr(tiny_model, "batch", lambda *_, **__: 1 / 0)
+        with pytest.raises(openai.InternalServerError) as raised:
+            server.chat("Which river?", max_tokens=1)
+    assert "division" not in str(raised.value)
+    assert httpx.get(f"{server.url}/health").status_code == 200
+    assert server.chat("Which river?", max_tokens=1).choices
+
+
+def test_a_mistake_in_the_middle_of_a_stream_is_told(
+    serve: Serve, tiny_model: RagMiddleModel
+) -> None:
+    server = serve(tiny_model)
+    passes = 0
+
+    def fail(*_: object) -> None:
+        nonlocal passes
+        passes += 1
+        if passes == 6:
+            raise RuntimeError("out of something")
+
+    handle = tiny_model.model.register_forward_pre_hook(fail)
+    try:
+        with pytest.raises(openai.APIError, match="The server failed") as raised:
+            list(server.chat("Which river?", max_tokens=20, stream=True))
+        assert "out of something" not in str(raised.value)
+    finally:
+        handle.remove()
+    assert server.chat("Which river?", max_tokens=1).choices
+
+
+def test_a_batch_that_needs_too_much_memory_is_halved(
+    serve: Serve, tiny_model: RagMiddleModel
+) -> None:
+    import torch
+
+    server = serve(tiny_model, batch_wait=0.3)
+    rows: list[int] = []
+
+    def fail(module: object, args: Any, kwargs: Any) -> None:
+        rows.append(len(kwargs["input_ids"]))
+        if rows[-1] > 1:
+            raise torch.OutOfMemoryError("no memory")
+
+    handle = tiny_model.model.register_forward_pre_hook(fail, with_kwargs=True)
+    try:
+        answers = at_once(4, lambda _: server.chat("Which river?", max_tokens=2))
+    finally:
+        handle.remove()
+    assert all(not isinstance(answer, Exception) for answer in answers)
+    assert max(rows) > 1
+
+
+def test_figures_for_prometheus(server: Served) -> None:
+    server.chat("Which river?", max_tokens=3)
+    text = httpx.get(f"{server.url}/metrics").text
+    assert 'rag_middle_requests_total{endpoint="chat",method="none",status="200"}' in text
+    assert metric(server, "rag_middle_new_tokens_total") >= 3
+    assert metric(server, "rag_middle_waiting") == 0
+    assert "river" not in text

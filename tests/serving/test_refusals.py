@@ -1,0 +1,324 @@
+"""What is refused, how it is told, and that the server lives on."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import openai
+import pytest
+
+from rag_middle.errors import MethodConfigError
+from rag_middle.generation import RagMiddleModel
+from rag_middle.serving import ServerSettings, named_methods
+from rag_middle.serving.gate import Gate
+from rag_middle.serving.settings import public_name
+from tests.serving.conftest import METHODS, Serve, Served
+
+MESSAGES = [{"role": "user", "content": "Which river?"}]
+
+
+def refusal(response: httpx.Response, status: int = 400) -> dict[str, Any]:
+    """The error, which is in OpenAI's shape."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["x-request-id"]
+    error: dict[str, Any] = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"]
+    return error
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"7",
+        b'"text"',
+        b"[" * 100_000,
+        b'{"model": "tested", "messages": ' + b"[" * 50_000 + b"]" * 50_000 + b"}",
+        b"\xff\xfe",
+        b'{"model": "tested", "messages": [{"role": "user", "content": "\\ud800"}]',
+        b'{"model": "tested", "temperature": NaN, "messages": []}',
+    ],
+    ids=lambda body: repr(body[:20]),
+)
+@pytest.mark.parametrize("path", ["chat/completions", "completions"])
+def test_malformed_bodies(server: Served, body: bytes, path: str) -> None:
+    headers = {"content-type": "application/json"}
+    refusal(httpx.post(f"{server.url}/v1/{path}", content=body, headers=headers, timeout=60))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("messages", []),
+        ("messages", "Which river?"),
+        ("messages", [{"role": "owner", "content": ""}]),
+        ("messages", [{"role": "user", "content": 7}]),
+        ("messages", [{"content": "Which river?"}]),
+        ("max_tokens", 0),
+        ("max_tokens", 1.5),
+        ("max_tokens", "7"),
+        ("max_tokens", True),
+        ("max_tokens", 10**30),
+        ("temperature", -1),
+        ("temperature", 2.5),
+        ("temperature", "0.5"),
+        ("top_p", 0),
+        ("top_p", 1.1),
+        ("top_k", -2),
+        ("repetition_penalty", 0),
+        ("n", 0),
+        ("n", 17),
+        ("seed", 0.5),
+        ("seed", 2**63),
+        ("stop", ""),
+        ("stop", ["a"] * 17),
+        ("stop", [""]),
+        ("stop", 3),
+        ("stream", "yes"),
+        ("logprobs", 3),
+        ("top_logprobs", 21),
+        ("documents", "text"),
+        ("documents", [7]),
+        ("documents", [{"title": "without text"}]),
+        ("documents", [{"text": "fox", "score": "high"}]),
+        ("method", 7),
+    ],
+    ids=str,
+)
+def test_values_that_make_no_sense(server: Served, field: str, value: Any) -> None:
+    body = {"model": "tested", "messages": MESSAGES, field: value}
+    assert str(refusal(server.post(body))["param"]).startswith(field)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("tools", [{"type": "function", "function": {"name": "f"}}]),
+        ("tool_choice", "required"),
+        ("functions", [{"name": "f"}]),
+        ("response_format", {"type": "json_object"}),
+        ("logit_bias", {"7": 5}),
+        ("frequency_penalty", 0.5),
+        ("presence_penalty", True),
+        ("modalities", ["text", "audio"]),
+        ("audio", {"voice": "alloy"}),
+        ("guided_json", {}),
+        ("metod", "pine"),
+        ("best_of", 2),
+    ],
+)
+def test_what_would_change_the_answer_and_is_not_supported(
+    server: Served, field: str, value: Any
+) -> None:
+    body = {"model": "tested", "messages": MESSAGES, field: value}
+    assert field in refusal(server.post(body))["message"]
+
+
+def test_a_misspelt_field_has_a_suggestion(server: Served) -> None:
+    body = {"model": "tested", "messages": MESSAGES, "metod": "pine"}
+    assert "Did you mean 'method'?" in refusal(server.post(body))["message"]
+
+
+def test_what_changes_nothing_is_ignored(server: Served) -> None:
+    body = {"model": "tested", "messages": MESSAGES, "max_tokens": 3}
+    plain = server.post(body).json()
+    more = {
+        "user": "somebody",
+        "metadata": {"a": "b"},
+        "store": False,
+        "service_tier": "auto",
+        "parallel_tool_calls": True,
+        "tools": [],
+        "tool_choice": "none",
+        "response_format": {"type": "text"},
+        "frequency_penalty": 0,
+        "presence_penalty": 0.0,
+        "logit_bias": {},
+        "modalities": ["text"],
+        "temperature": None,
+        "stop": None,
+        "seed": None,
+        "stream_options": None,
+        "reasoning_effort": None,
+    }
+    assert server.post({**body, **more}).json()["choices"] == plain["choices"]
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "lpes",
+        "profile:/etc/passwd",
+        "profile:../../secret.json",
+        "pine+siw",
+        "rotor",  # exists, and is not allowed here
+        "",
+        "/etc/passwd",
+        "tested=pine",
+    ],
+)
+def test_methods_are_those_that_were_fixed_at_the_start(server: Served, method: str) -> None:
+    body = {"model": "tested", "messages": MESSAGES, "method": method}
+    error = refusal(server.post(body))
+    assert (error["param"], error["code"]) == ("method", "method_not_allowed")
+    assert all(name in error["message"] for name in METHODS)
+
+
+@pytest.mark.parametrize("name", ["gpt-4", "../tested", "/etc", ""])
+def test_there_is_one_model(server: Served, name: str) -> None:
+    error = refusal(server.post({"model": name, "messages": MESSAGES}), 404)
+    assert error["code"] == "model_not_found"
+    with pytest.raises(openai.NotFoundError):
+        server.client.models.retrieve(name or "x")
+
+
+def test_other_routes_and_verbs(server: Served) -> None:
+    refusal(httpx.get(f"{server.url}/v1/files"), 404)
+    refusal(httpx.get(f"{server.url}/v1/chat/completions"), 405)
+    refusal(server.post({}, "embeddings"), 404)
+
+
+def test_prompts_that_do_not_fit(server: Served) -> None:
+    body = {"model": "tested", "max_tokens": 500, "messages": MESSAGES}
+    error = refusal(server.post(body))
+    assert error["code"] == "context_length_exceeded"
+    assert "max_tokens" in error["message"]
+    assert "max_new_tokens" not in error["message"]
+    assert "--on-overflow drop_documents when the server starts" in error["message"]
+    with pytest.raises(openai.BadRequestError):
+        server.chat("fox " * 2000)
+
+
+def test_a_stream_is_refused_before_it_begins(server: Served) -> None:
+    body = {"model": "tested", "max_tokens": 500, "messages": MESSAGES, "stream": True}
+    refusal(server.post(body))
+
+
+def test_documents_need_a_question(server: Served) -> None:
+    body = {
+        "model": "tested",
+        "messages": [{"role": "system", "content": "Be brief."}],
+        "documents": ["A text."],
+    }
+    assert "role 'user'" in refusal(server.post(body))["message"]
+
+
+def test_halves_of_characters_go_in_and_out(server: Served) -> None:
+    """A client may cut a text in the middle of a surrogate pair."""
+    body = (
+        '{"model": "tested", "max_tokens": 2, "documents": [{"text": "\\ud83d", "title": "\\ud83d"'
+        '}], "messages": [{"role": "user", "content": "\\ud83d Which river?"}]}'
+    )
+    headers = {"content-type": "application/json"}
+    url = f"{server.url}/v1/chat/completions"
+    response = httpx.post(url, content=body, headers=headers, timeout=60)
+    assert response.status_code in (200, 400), response.text
+    response.json()
+
+
+def test_more_documents_than_allowed(serve: Serve, server: Served) -> None:
+    small = serve(server.model, max_documents=2)
+    body = {"model": "tested", "messages": MESSAGES, "documents": ["a", "b", "c"]}
+    assert refusal(small.post(body))["param"] == "documents"
+    assert small.post({**body, "documents": ["a", "b"]}).status_code == 200
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_huge_bodies_are_not_read(serve: Serve, server: Served, chunked: bool) -> None:
+    small = serve(server.model, max_body_bytes=10_000)
+    body = b'{"model": "tested", "messages": [{"role": "user", "content": "' + b"x" * 20_000
+    content = iter([body[:9000], body[9000:]]) if chunked else body
+    try:
+        response = httpx.post(f"{small.url}/v1/chat/completions", content=content, timeout=60)
+    except httpx.WriteError:  # the server has closed the connection
+        pytest.skip("the refusal came before the body was sent")
+    assert "10000 bytes" in refusal(response, 413)["message"]
+    assert small.chat("Which river?", max_tokens=1).choices
+
+
+def test_a_body_that_does_not_arrive(serve: Serve, server: Served) -> None:
+    patient = serve(server.model, client_timeout=0.3)
+    address = urlsplit(patient.url)
+    with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+        connection.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{"
+        )
+        started = time.monotonic()
+        answer = connection.recv(4096)
+        assert b" 408 " in answer.split(b"\r\n")[0]
+        assert time.monotonic() - started < 5
+
+
+def test_keys(serve: Serve, server: Served) -> None:
+    keyed = serve(server.model, api_key="secret-key")
+    body = {"model": "tested", "messages": MESSAGES, "max_tokens": 1}
+    for header in (
+        {},
+        {"Authorization": "Bearer none"},
+        {"Authorization": "Basic secret-key"},
+        {"Authorization": "Bearer secret-key2"},
+        {"Authorization": "Bearer"},
+        {"Authorization": b"Bearer \xff"},
+    ):
+        response = keyed.post(body, headers=header)
+        error = refusal(response, 401)
+        assert error["code"] == "invalid_api_key"
+        assert "secret-key" not in response.text
+        assert response.headers["www-authenticate"] == "Bearer"
+    assert httpx.get(f"{keyed.url}/v1/models").status_code == 401
+    assert httpx.get(f"{keyed.url}/health").status_code == 200
+    assert httpx.get(f"{keyed.url}/metrics").status_code == 200
+    good = {"Authorization": "Bearer secret-key"}
+    assert keyed.post(body, headers=good).status_code == 200
+    assert "secret-key" not in repr(
+        ServerSettings(model_name="a", methods={"none": None}, api_key="secret-key")
+    )  # type: ignore[dict-item]
+
+
+def test_an_answer_that_is_not_taken_is_given_up(server: Served) -> None:
+    """The kernel's buffers are large, so that the client is one of the test's own."""
+    served: list[int] = []
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for index in range(10):
+            await send({"type": "http.response.body", "body": b"x", "more_body": True})
+            served.append(index)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        if len(served) == 3:
+            await asyncio.sleep(60)
+
+    settings = ServerSettings(
+        model_name="a", methods=named_methods(server.model, ["none"]), client_timeout=0.1
+    )
+    scope = {"type": "http", "path": "/v1/models", "headers": []}
+    asyncio.run(Gate(application, settings)(scope, receive, send))
+    assert served == [0, 1, 2]
+
+
+def test_names_of_methods(tiny_model: RagMiddleModel) -> None:
+    assert public_name("pine") == ("pine", "pine")
+    assert public_name("profile:/home/me/tuned.json") == (
+        "profile:tuned",
+        "profile:/home/me/tuned.json",
+    )
+    assert public_name("mine=profile:a=b.json") == ("mine", "profile:a=b.json")
+    assert public_name("profile:a=b.json") == ("profile:a=b", "profile:a=b.json")
+    assert list(named_methods(tiny_model, ["mine=pine", "none"])) == ["mine", "none"]
+    with pytest.raises(MethodConfigError, match="NAME=METHOD"):
+        named_methods(tiny_model, ["pine", "pine"])
