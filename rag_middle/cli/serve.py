@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
+from copy import deepcopy
+from importlib.util import find_spec
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from rag_middle.cli.answers import load_model
-from rag_middle.cli.checks import check_generation, check_method
+from rag_middle.cli.checks import check_method
 from rag_middle.cli.console import DebugOption, reporting, tell
 from rag_middle.cli.flags import flags_of
 from rag_middle.cli.method_options import parse_method_options
@@ -23,9 +26,9 @@ from rag_middle.cli.options import (
     with_flags,
 )
 from rag_middle.errors import MissingExtraError, UnsupportedGenerationError
-
-if TYPE_CHECKING:
-    from rag_middle.serving import ServerSettings
+from rag_middle.options import GenerationOptions
+from rag_middle.reader import is_reader
+from rag_middle.serving.settings import API_KEY_VARIABLE, ServerSettings, public_names
 
 __all__ = ["serve"]
 
@@ -104,32 +107,31 @@ def serve(
     with the library counts as documents where RAG_MIDDLE_MARKER_KEY is the same as theirs.
     """
     with reporting(as_json=False, debug=debug, flags=flags_of(serve)):
-        try:
-            import uvicorn
-
-            from rag_middle.serving import create_app, named_methods
-            from rag_middle.serving.settings import API_KEY_VARIABLE, ServerSettings, public_name
-        except ModuleNotFoundError as error:
-            if error.name not in ("fastapi", "prometheus_client", "uvicorn"):
-                raise
-            raise MissingExtraError("serve", package=error.name, extra="serve") from error
+        for module in ("fastapi", "prometheus_client", "uvicorn"):
+            if find_spec(module) is None:
+                raise MissingExtraError("serve", package=module.replace("_", "-"), extra="serve")
         method_options = parse_method_options(method_option or ())
-        check_generation(options)
-        default_name, default_method = public_name(method)
-        check_method(default_method, method_options)
-        for other in allow_method or ():
-            check_method(public_name(other)[1])
+        names = public_names([method, *(allow_method or ())])
+        default, *others = names.items()
+        check_method(default[1], method_options)
+        for _, other in others:
+            check_method(other)
+        defaults = GenerationOptions(**options)
         api_key = os.environ.get(API_KEY_VARIABLE)
-        if api_key is not None and not (api_key.isascii() and api_key.strip() == api_key != ""):
+        if api_key is not None and not re.fullmatch("[!-~]+", api_key):
             raise UnsupportedGenerationError(
-                f"{API_KEY_VARIABLE} has to be printable ASCII without spaces around it, or unset."
+                f"{API_KEY_VARIABLE} has to be printable ASCII without spaces, or unset."
             )
-        loaded = load_model(model, method=default_method, method_options=method_options, **loading)
-        default = (default_name, loaded.method)
+        loaded = load_model(model, method=default[1], method_options=method_options, **loading)
+
+        import uvicorn
+
+        from rag_middle.serving import create_app, named_methods
+
         settings = ServerSettings(
             model_name=served_model_name or _name_of(model),
-            methods=named_methods(loaded, [default, *(allow_method or ())]),
-            defaults=_defaults(options),
+            methods=named_methods(loaded, {**names, default[0]: loaded.method}),
+            defaults=defaults,
             api_key=api_key,
             trust_markers=trust_markers,
             max_batch_size=max_batch_size,
@@ -140,6 +142,8 @@ def serve(
             client_timeout=client_timeout,
         )
         _announce(settings, host)
+        log = deepcopy(uvicorn.config.LOGGING_CONFIG)
+        log["handlers"]["access"]["stream"] = "ext://sys.stderr"
         uvicorn.run(
             create_app(loaded, settings),
             host=host,
@@ -147,19 +151,12 @@ def serve(
             limit_concurrency=max_connections,
             timeout_graceful_shutdown=shutdown_timeout,
             server_header=False,
+            log_config=log,
         )
-
-
-def _defaults(options: dict[str, Any]) -> Any:
-    from rag_middle.generation import GenerationOptions
-
-    return GenerationOptions(**options)
 
 
 def _name_of(model: str) -> str:
     """A model's name for clients, who need not know where folders are."""
-    from rag_middle.reader import is_reader
-
     if is_reader(model):
         return "reader"
     return os.path.basename(os.path.abspath(model)) if os.path.exists(model) else model

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ServerSettings", "create_app", "named_methods"]
 
-# The settings are read by commands that only show their help.
+# Without FastAPI and PyTorch, which a command that shows its help does not need.
 __getattr__, __dir__ = names_on_first_use(
     __name__, {"app": ("create_app",), "settings": ("ServerSettings", "named_methods")}
 )

@@ -13,10 +13,10 @@ from rag_middle.options import GenerationOptions
 from rag_middle.plain_data import check_whole
 
 if TYPE_CHECKING:
-    from rag_middle.generation import RagMiddleModel
+    from rag_middle.generation import MethodLike, RagMiddleModel
     from rag_middle.methods import Method
 
-__all__ = ["API_KEY_VARIABLE", "ServerSettings", "named_methods", "public_name"]
+__all__ = ["API_KEY_VARIABLE", "ServerSettings", "named_methods", "public_names"]
 
 API_KEY_VARIABLE = "RAG_MIDDLE_API_KEY"
 """Environment variable with the key that clients have to send."""
@@ -72,35 +72,40 @@ class ServerSettings:
 
 
 def named_methods(
-    model: RagMiddleModel, methods: Iterable[str | tuple[str, Method]]
+    model: RagMiddleModel, methods: Iterable[str] | Mapping[str, MethodLike]
 ) -> dict[str, Method]:
     """Methods by the names that requests use, each proven to take effect on the model.
 
     Args:
         model: that will run them.
-        methods: as `resolve_method` takes them, or ``NAME=METHOD``, or names and objects.
+        methods: by name, or as `public_names` takes them; the first is the default.
+
+    Raises:
+        RagMiddleError: as of `public_names` and of `RagMiddleModel.checked_method`.
+    """
+    named = methods if isinstance(methods, Mapping) else public_names(methods)
+    return {name: model.checked_method(method) for name, method in named.items()}
+
+
+def public_names(methods: Iterable[str]) -> dict[str, str]:
+    """Methods, as `resolve_method` takes them or ``NAME=METHOD``, by the names that clients use.
+
+    A profile is called after its file, without folders: clients need not know where files are.
 
     Raises:
         MethodConfigError: a name is taken twice.
-        RagMiddleError: as of `RagMiddleModel.checked_method`.
     """
-    by_name: dict[str, Method] = {}
+    by_name: dict[str, str] = {}
     for entry in methods:
-        name, method = entry if isinstance(entry, tuple) else public_name(entry)
+        name = method = entry.strip()
+        kind, _, path = entry.partition(":")
+        if named := _NAMED.fullmatch(entry.strip()):
+            name, method = named[1], named[2]
+        elif kind.strip() == "profile":
+            name = f"profile:{Path(path).stem}"
         if name in by_name:
             raise MethodConfigError(
                 f"Two methods are called {name!r} here: name one of them, NAME=METHOD."
             )
-        by_name[name] = model.checked_method(method)
+        by_name[name] = method
     return by_name
-
-
-def public_name(method: str) -> tuple[str, str]:
-    """A method's name for clients, and the method: ``NAME=METHOD``, or a method alone.
-
-    A profile is called after its file, without folders: clients need not know where files are.
-    """
-    if named := _NAMED.fullmatch(method.strip()):
-        return named[1], named[2]
-    kind, _, path = method.partition(":")
-    return (f"profile:{Path(path).stem}" if kind.strip() == "profile" else method), method

@@ -10,7 +10,7 @@ import pytest
 import rag_middle
 from tests.cli.conftest import Run
 
-COMMANDS = ("ask", "chat", "generate", "index", "methods", "plan", "verify")
+COMMANDS = ("ask", "chat", "generate", "index", "methods", "plan", "serve", "verify")
 
 
 def test_help_lists_the_commands(run: Run) -> None:
@@ -23,7 +23,7 @@ def test_help_lists_the_commands(run: Run) -> None:
 def test_every_command_has_help(run: Run, command: str) -> None:
     shown = run(command, "--help")
     assert shown.status == 0
-    assert ("--json" in shown.out) == (command != "chat")
+    assert ("--json" in shown.out) == (command not in ("chat", "serve"))
 
 
 def test_help_shows_the_markers_as_they_are_written(run: Run) -> None:

@@ -30,6 +30,7 @@ COMMANDS = (
     "generate",
     "index",
     "methods",
+    "serve",
     "verify",
 )
 SCRIPT = """

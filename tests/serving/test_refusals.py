@@ -16,7 +16,7 @@ from rag_middle.errors import MethodConfigError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.serving import ServerSettings, named_methods
 from rag_middle.serving.gate import Gate
-from rag_middle.serving.settings import public_name
+from rag_middle.serving.settings import public_names
 from tests.serving.conftest import METHODS, Serve, Served
 
 MESSAGES = [{"role": "user", "content": "Which river?"}]
@@ -312,13 +312,13 @@ def test_an_answer_that_is_not_taken_is_given_up(server: Served) -> None:
 
 
 def test_names_of_methods(tiny_model: RagMiddleModel) -> None:
-    assert public_name("pine") == ("pine", "pine")
-    assert public_name("profile:/home/me/tuned.json") == (
-        "profile:tuned",
-        "profile:/home/me/tuned.json",
-    )
-    assert public_name("mine=profile:a=b.json") == ("mine", "profile:a=b.json")
-    assert public_name("profile:a=b.json") == ("profile:a=b", "profile:a=b.json")
+    entries = ["pine", "profile:/home/me/tuned.json", "mine=profile:a=b.json", "profile:a=b.json"]
+    assert public_names(entries) == {
+        "pine": "pine",
+        "profile:tuned": "profile:/home/me/tuned.json",
+        "mine": "profile:a=b.json",
+        "profile:a=b": "profile:a=b.json",
+    }
     assert list(named_methods(tiny_model, ["mine=pine", "none"])) == ["mine", "none"]
     with pytest.raises(MethodConfigError, match="NAME=METHOD"):
-        named_methods(tiny_model, ["pine", "pine"])
+        public_names(["profile:a/tuned.json", "profile:b/tuned.json"])

@@ -1,0 +1,119 @@
+"""``rag-middle serve``: a process of its own, from its start to its end."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from rag_middle import ContextPrompt
+from rag_middle.generation import RagMiddleModel
+from tests.cli.conftest import Run
+
+pytestmark = pytest.mark.slow
+
+
+class Server:
+    """A process that listens; `log` grows with what it says."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.log = ""
+        self._up = threading.Event()
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
+        assert self._up.wait(90), self.log
+        [self.url] = re.findall(r"http://[\d.]+:\d+", self.log)
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log += line
+            if "http://" in line:
+                self._up.set()
+
+    def ended(self) -> int:
+        """Exit status."""
+        status = self.process.wait(40)
+        self._reading.join(10)
+        return status
+
+
+@contextmanager
+def started(*arguments: object, **environment: str) -> Iterator[Server]:
+    command = [sys.executable, "-m", "rag_middle", "serve", "--port", "0", *map(str, arguments)]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
+    )
+    with process:
+        try:
+            yield Server(process)
+        finally:
+            process.kill()
+
+
+def test_it_answers_until_it_is_told_to_end(chat_model: Path, tmp_path: Path) -> None:
+    settings = ("--method", "pine", "--allow-method", "plain=none", "--max-new-tokens", 5)
+    with started("-m", chat_model, *settings, RAG_MIDDLE_API_KEY="a-key") as server:
+        assert httpx.get(f"{server.url}/ready").status_code == 200
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="a-key", max_retries=0)
+        [listed] = client.models.list().data
+        assert listed.id == chat_model.name
+        assert listed.rag_middle["methods"] == ["pine", "plain"]
+        documents = ["Paris is the capital of France.", "Lyon lies on the river."]
+        answer = client.chat.completions.create(
+            model=chat_model.name,
+            messages=[{"role": "user", "content": "Which river?"}],
+            extra_body={"documents": documents},
+        )
+        model = RagMiddleModel.from_pretrained(chat_model)
+        expected = model.generate(
+            ContextPrompt("", documents, "Which river?"), method="pine", max_new_tokens=5
+        )
+        assert answer.choices[0].message.content == expected.text
+        with pytest.raises(openai.AuthenticationError):
+            client.with_options(api_key="another").models.list()
+        server.process.send_signal(signal.SIGTERM)
+        assert server.ended() in (0, -signal.SIGTERM)
+    assert "a-key" not in server.log
+    assert "Which river" not in server.log
+    assert "Traceback" not in server.log
+
+
+def test_it_warns_of_an_open_door(chat_model: Path) -> None:
+    with started("-m", chat_model, "--host", "0.0.0.0") as server:
+        assert "set RAG_MIDDLE_API_KEY" in server.log
+        server.process.send_signal(signal.SIGINT)
+        server.ended()
+    assert "Traceback" not in server.log
+
+
+@pytest.mark.parametrize("key", ["", "two words", "ключ"])
+def test_keys_that_no_header_takes(
+    run: Run, chat_model: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("RAG_MIDDLE_API_KEY", key)
+        shown = run("serve", "-m", chat_model)
+    assert shown.status == 2
+    assert "RAG_MIDDLE_API_KEY has to be printable ASCII" in shown.err
+    assert not key or key not in shown.err
+
+
+def test_without_its_requirements(
+    run: Run, chat_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rag_middle.cli.serve.find_spec", lambda name: None)
+    shown = run("serve", "-m", chat_model)
+    assert shown.status == 2
+    assert "pip install 'rag-middle[serve]'" in shown.err
