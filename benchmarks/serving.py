@@ -37,6 +37,7 @@ from rag_middle.reader.prompts import draw_case
 #: Least that eight waiting requests must gain.
 TARGETS = {"none": 2.5, "pine": 2.0}
 WAITING = 8
+_WAYS = {"generate": "`generate`, one by one", "batch": "`batch`"}
 
 
 def requests(count: int, documents: int) -> list[tuple[list[dict[str, Any]], str]]:
@@ -103,7 +104,8 @@ def one_by_one(
     model: RagMiddleModel, method: str, asked: Sequence[Any], max_tokens: int
 ) -> tuple[float, list[float], list[str]]:
     """The same with `generate`."""
-    latencies, answers = [], []
+    latencies: list[float] = []
+    answers: list[str] = []
     begin = time.perf_counter()
     for documents, question in asked:
         start = time.perf_counter()
@@ -113,36 +115,61 @@ def one_by_one(
     return time.perf_counter() - begin, latencies, answers
 
 
+def together(
+    model: RagMiddleModel, method: str, asked: Sequence[Any], max_tokens: int, batch_size: int
+) -> tuple[float, list[float], list[str]]:
+    """The same with `batch`, all prompts known at the start."""
+    start = time.perf_counter()
+    results = model.batch(
+        [ContextPrompt("", [d["text"] for d in documents], q) for documents, q in asked],
+        method=method,
+        max_new_tokens=max_tokens,
+        max_batch_size=batch_size,
+    )
+    seconds = time.perf_counter() - start
+    return seconds, [seconds], [result.text for result in results]
+
+
 def measure(
-    args: argparse.Namespace, model: RagMiddleModel, url: str, method: str
+    args: argparse.Namespace, model: RagMiddleModel, url: str, method: str, documents: int
 ) -> list[dict[str, Any]]:
-    """A row for `generate` and for each number of clients."""
-    asked = requests(args.requests, args.documents)
-    ways: list[int | None] = [None, *args.clients]
-    seconds: dict[int | None, list[float]] = {way: [] for way in ways}
-    latencies: dict[int | None, list[float]] = {way: [] for way in ways}
-    differing: dict[int | None, int] = {}
+    """A row for `generate`, for `batch`, and for each number of clients."""
+    asked = requests(args.requests, documents)
+    ways: list[int | str] = ["generate", "batch", *args.clients]
+    seconds: dict[int | str, list[float]] = {way: [] for way in ways}
+    latencies: dict[int | str, list[float]] = {way: [] for way in ways}
+    differing: dict[int | str, int] = {}
     for number in range(args.rounds + 1):
         expected: list[str] = []
         for way in ways:
-            if way is None:
+            if way == "generate":
                 total, each, answers = one_by_one(model, method, asked, args.max_tokens)
                 expected = answers
+            elif way == "batch":
+                total, each, answers = together(
+                    model, method, asked, args.max_tokens, args.batch_size
+                )
             else:
+                assert isinstance(way, int)
                 total, each, answers = asyncio.run(load(url, method, way, asked, args.max_tokens))
             differing[way] = sum(a != b for a, b in zip(answers, expected, strict=True))
             if number:  # the first round warms up
                 seconds[way].append(total)
                 latencies[way] += each
-        print(f"{method}: round {number}/{args.rounds}", file=sys.stderr, flush=True)
+        print(
+            f"{method}, {documents} documents: round {number}/{args.rounds}",
+            file=sys.stderr,
+            flush=True,
+        )
     return [
         {
             "method": method,
-            "clients": way,
+            "documents": documents,
+            "way": way,
             "requests_per_s": len(asked) / statistics.median(seconds[way]),
             "p50_ms": 1e3 * statistics.median(latencies[way]),
             "p95_ms": 1e3 * sorted(latencies[way])[int(0.95 * (len(latencies[way]) - 1))],
-            "gain": _ratios(seconds[None], seconds[way]),
+            "gain": _ratios(seconds["generate"], seconds[way]),
             "other_answers": differing[way],
             "seconds": seconds[way],
         }
@@ -158,20 +185,19 @@ def _ratios(numerator: list[float], denominator: list[float]) -> dict[str, float
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Markdown, gains at eight clients in bold where they miss their target."""
     lines = [
-        "| method | way | requests/s | p50 | p95 | gain | target | other answers |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| method | documents | way | requests/s | p50 | p95 | gain | target | other answers |",
+        "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in rows:
-        clients = row["clients"]
-        way = "`generate`, one by one" if clients is None else f"server, {clients} clients"
-        target = TARGETS.get(row["method"]) if clients == WAITING else None
+        way = _WAYS.get(row["way"]) or f"server, {row['way']} clients"
+        target = TARGETS.get(row["method"]) if row["way"] == WAITING else None
         gain = f"{row['gain']['median']:.2f}"
         if target is not None and row["gain"]["median"] < target:
             gain = f"**{gain}**"
         low, high = row["gain"]["least"], row["gain"]["most"]
         lines.append(
-            f"| {row['method']} | {way} | {row['requests_per_s']:.2f} | {row['p50_ms']:.0f} ms | "
-            f"{row['p95_ms']:.0f} ms | {gain} ({low:.2f} to {high:.2f}) | "
+            f"| {row['method']} | {row['documents']} | {way} | {row['requests_per_s']:.2f} | "
+            f"{row['p50_ms']:.0f} ms | {row['p95_ms']:.0f} ms | {gain} ({low:.2f} to {high:.2f}) | "
             f"{'' if target is None else f'at least {target}'} | {row['other_answers']} |"
         )
     return "\n".join(lines)
@@ -182,13 +208,14 @@ def page(rows: Sequence[dict[str, Any]], known: Facts) -> str:
     told = ", ".join(f"{name} {known[name]}" for name in ("uvicorn", "torch", "transformers"))
     return (
         "# What the server answers per second\n\n"
-        f"{known['requests']} requests with {known['documents']} documents and at most "
-        f"{known['max_tokens']} new tokens, {known['rounds']} rounds after one to warm up. A "
-        "client sends its next request when it has an answer. `gain` is requests per second to "
-        "those of `RagMiddleModel.generate` called for one prompt after the other: the median of "
-        "the ratios within a round, with the least and the most, in bold where it misses its "
-        "target. p50 and p95 are of the time to the whole answer. `other answers` differ from "
-        f"those of `generate`.\n\n{table(rows)}\n\n"
+        f"{known['requests']} requests with at most {known['max_tokens']} new tokens, "
+        f"{known['rounds']} rounds after one to warm up. A client sends its next request when it "
+        "has an answer. `gain` is requests per second to those of `RagMiddleModel.generate` called "
+        "for one prompt after the other: the median of the ratios within a round, with the least "
+        "and the most, in bold where it misses its target. `batch` knows all prompts at the start: "
+        "what the model gains by batches of this size, and a server cannot exceed for long. p50 "
+        "and p95 are of the time to the whole answer. `other answers` differ from those of "
+        f"`generate`.\n\n{table(rows)}\n\n"
         f"{known['note']}\n\nRepeat with `{known['command']}`. {known['date']}; model: "
         f"{known['model']}, {known['dtype']}; batches of at most {known['batch_size']}; "
         f"{known['processor']}, {known['cores']} cores, {known['threads']} threads for the model; "
@@ -203,7 +230,7 @@ def main() -> None:
     parser.add_argument("--method", nargs="+", default=["none", "pine"], dest="methods")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 8, 16])
     parser.add_argument("--requests", type=int, default=32)
-    parser.add_argument("--documents", type=int, default=10, help="per prompt")
+    parser.add_argument("--documents", type=int, nargs="+", default=[4, 10], help="per prompt")
     parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=5)
@@ -218,8 +245,13 @@ def main() -> None:
     transformers.utils.logging.disable_progress_bar()
     model = RagMiddleModel.from_pretrained(args.model, dtype=args.dtype, device=args.device)
     with server(args, args.threads) as url:
-        rows = [row for method in args.methods for row in measure(args, model, url, method)]
-    names = ("requests", "documents", "max_tokens", "batch_size", "rounds", "dtype", "note")
+        rows = [
+            row
+            for method in args.methods
+            for documents in args.documents
+            for row in measure(args, model, url, method, documents)
+        ]
+    names = ("requests", "max_tokens", "batch_size", "rounds", "dtype", "note")
     known = facts(
         args.device,
         uvicorn=version("uvicorn"),

@@ -12,6 +12,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin, get_type_hints
 
 from rag_middle.errors import UnsupportedGenerationError
@@ -365,7 +366,7 @@ def checked_options(arguments: Mapping[str, Any], *, allowed: type[Any]) -> Gene
         UnsupportedGenerationError: a name that is not an option here, with the nearest one; or a
             value that is refused.
     """
-    names = [name for name in OPTIONS if name in get_type_hints(allowed)]
+    names = _names_of(allowed)
     for name in arguments:
         if name not in names:
             hint = _ELSEWHERE.get(name) if allowed is GenerationKwargs else None
@@ -374,6 +375,12 @@ def checked_options(arguments: Mapping[str, Any], *, allowed: type[Any]) -> Gene
                 f"There is no option {name!r} here.{hint} Options: {', '.join(names)}."
             )
     return GenerationOptions(**arguments)
+
+
+@cache
+def _names_of(allowed: type[Any]) -> list[str]:
+    hints = get_type_hints(allowed)  # half a millisecond, which every call would wait for
+    return [name for name in OPTIONS if name in hints]
 
 
 def check_context_window(tokens: object) -> None:

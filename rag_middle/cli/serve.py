@@ -88,8 +88,11 @@ def serve(
     max_batch_size: Annotated[int, _limit("Prompts in one forward pass.", min=1)] = 8,
     max_waiting: Annotated[int, _limit("Answers that may wait; beyond: status 429.", min=1)] = 64,
     batch_wait: Annotated[
-        float, _limit("Seconds that a request waits for others to share a batch.", min=0, max=10)
-    ] = 0.005,
+        float,
+        _limit(
+            "Seconds that a free model waits for more requests, once there is one.", min=0, max=10
+        ),
+    ] = 0.01,
     max_body_bytes: Annotated[int, _limit("Of a request.", min=1024)] = 8 << 20,
     max_documents: Annotated[int, _limit("Of a prompt.", min=0)] = 200,
     max_connections: Annotated[int, _limit("Open at a time; beyond: status 503.", min=1)] = 256,

@@ -1,7 +1,7 @@
 """Requests that wait for the model, and the thread that takes several of them through it at once.
 
-Only requests of one method with equal options share forward passes. All of the model's work is done
-by one thread: a second one that computes on a CPU would bring a second set of OpenMP helpers.
+Only requests of one method with equal options share forward passes. One thread does all of the
+model's work: requests on one model take turns anyway.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +51,7 @@ class Job:
         options: of `RagMiddleModel.batch`, all but the seed.
         seed: of sampling; None: one is drawn.
         alternatives: as of `Follower`.
+        streams: whether text is handed on as it comes, and not all at the end.
         emit: called with each event, in the thread of the model.
         cancel: when set, the job ends, or does not begin.
         arrived: clock time.
@@ -60,11 +62,13 @@ class Job:
     options: Mapping[str, Any]
     seed: int
     alternatives: int | None
+    streams: bool
     emit: Callable[[Event], None]
     cancel: threading.Event = field(default_factory=threading.Event)
     arrived: float = field(default_factory=time.monotonic)
     has_text: bool = False
     has_ended: bool = False
+    tokens: list[TokenLogProbability] = field(default_factory=list)
 
     def shares_batch_with(self, other: Job) -> bool:
         """Whether both may go through the model together."""
@@ -80,11 +84,16 @@ class Job:
         """The last event, once."""
         if not self.has_ended:
             self.has_ended = True
+            if self.tokens:
+                self.emit(Piece("", self.tokens))
             self.emit(result)
 
     def _text(self, text: str, tokens: Sequence[TokenLogProbability]) -> None:
         self.has_text = True
-        self.emit(Piece(text, tokens))
+        if self.streams:
+            self.emit(Piece(text, tokens))
+        else:  # each event wakes the loop, which takes the interpreter from the model
+            self.tokens += tokens
 
 
 class BatchQueue:
@@ -94,7 +103,8 @@ class BatchQueue:
         model: that answers.
         max_batch_size: jobs in one forward pass.
         max_waiting: jobs that may wait; those that run do not count.
-        batch_wait: seconds that the first job of a batch waits for others.
+        batch_wait: seconds that a free model waits for more jobs, once there is one, where others
+            are on their way or shared the last batch.
         metrics: where sizes and times are noted.
     """
 
@@ -117,6 +127,9 @@ class BatchQueue:
         self._changed = threading.Condition()
         self._closed = False
         self._batch_seconds = 1.0  # of a batch, of late
+        self._free_since = 0.0
+        self._last_size = 0
+        self._coming = 0
         self._thread = threading.Thread(target=self._serve, name="rag-middle-serving", daemon=True)
         metrics.watch_queue(lambda: len(self._waiting), lambda: len(self._running))
 
@@ -133,6 +146,18 @@ class BatchQueue:
     def has_room(self) -> bool:
         """Whether one more job can wait."""
         return len(self._waiting) < self._max_waiting
+
+    @contextmanager
+    def coming(self) -> Iterator[None]:
+        """The block prepares jobs, which a batch may wait for."""
+        with self._changed:
+            self._coming += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._coming -= 1
+                self._changed.notify_all()
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """Have jobs done, all of them or none.
@@ -186,6 +211,7 @@ class BatchQueue:
         """Jobs that may share a batch with the one that waits longest; none: it is over."""
         with self._changed:
             self._running = []
+            self._free_since = time.monotonic()
             while True:
                 self._waiting = [job for job in self._waiting if not job.cancel.is_set()]
                 if not self._waiting:
@@ -196,11 +222,17 @@ class BatchQueue:
                 first = self._waiting[0]
                 batch = [job for job in self._waiting if job.shares_batch_with(first)]
                 batch = batch[: self._max_batch_size]
-                patience = first.arrived + self._batch_wait - time.monotonic()
+                # From when the model was free: who just got an answer may ask again. A client
+                # that is alone waits for nobody.
+                is_alone = self._coming == 0 and self._last_size <= 1
+                waits_since = max(first.arrived, self._free_since)
+                patience = waits_since + self._batch_wait - time.monotonic()
+                patience = 0 if is_alone and len(self._waiting) == 1 else patience
                 if len(batch) == self._max_batch_size or patience <= 0 or self._closed:
                     break
                 self._changed.wait(patience)
             self._running = batch
+            self._last_size = len(batch)
             self._waiting = [job for job in self._waiting if job not in batch]
             return batch
 

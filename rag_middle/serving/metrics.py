@@ -30,7 +30,11 @@ class Metrics:
         self.cancelled = self._counter("cancelled", "Answers whose client left.")
         self.prompt_tokens = self._counter("prompt_tokens", "Tokens of prompts.")
         self.new_tokens = self._counter("new_tokens", "Generated tokens.")
-        self.seconds = self._histogram("request_seconds", "From request to answer.", _SECONDS)
+        self.seconds = self._histogram(
+            "request_seconds",
+            "From a request to its answer, or to the beginning of a stream.",
+            _SECONDS,
+        )
         self.first_token = self._histogram(
             "first_token_seconds", "From a batch's start to its first token.", _SECONDS
         )

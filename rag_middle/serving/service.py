@@ -132,10 +132,11 @@ class Service:
     ) -> Response:
         """Put a request into the queue, and wait for its answer, or for the beginning of it."""
         events: asyncio.Queue[tuple[int, Event | None]] = asyncio.Queue()
-        choices, jobs = await run_in_threadpool(
-            self._jobs, body, method, max_new_tokens, prompts, _into(events)
-        )
-        self.queue.submit(jobs)
+        with self.queue.coming():
+            choices, jobs = await run_in_threadpool(
+                self._jobs, body, method, max_new_tokens, prompts, _into(events)
+            )
+            self.queue.submit(jobs)
         reply = reply_class(
             model=self._settings.model_name,
             method=method,
@@ -204,6 +205,7 @@ class Service:
                         options=options,
                         seed=seed + index,
                         alternatives=body.alternatives,
+                        streams=body.stream,
                         emit=lambda event, at=at: emit(at, event),  # type: ignore[misc]
                     )
                 )
