@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import os
 import re
+import shlex
 import statistics
 import subprocess
 import sys
@@ -260,6 +261,7 @@ def main() -> None:
         load_average=os.getloadavg()[1],
         model=named or "bundled reader",
         clock="wall",
+        command=shlex.join(["python", *sys.argv]),
         **{name: getattr(args, name) for name in names},
     )
     report(table(rows), rows, known, args.output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +43,16 @@ def _quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     monkeypatch.setenv("HAYSTACK_TELEMETRY_ENABLED", "False")
     monkeypatch.setenv("DSPY_CACHEDIR", str(tmp_path))
+
+
+@pytest.fixture(autouse=True)
+def _event_loop() -> Iterator[None]:
+    """LlamaIndex makes one where there is none, and leaves it open."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    asyncio.set_event_loop(None)
+    loop.close()
 
 
 def test_the_page_has_an_example_for_each() -> None:
@@ -201,9 +212,7 @@ def test_llama_index_packs_whole_documents(served: Served, case: ReaderCase) -> 
     assert str(answer) == served.model.generate(case.prompt, method="pine").text
 
 
-def test_dspy_and_haystack_send_marked_text(
-    served: Served, case: ReaderCase
-) -> None:
+def test_dspy_and_haystack_send_marked_text(served: Served, case: ReaderCase) -> None:
     reason = "comes with the extra 'clients'"
     dspy = pytest.importorskip("dspy", reason=reason)
     haystack = pytest.importorskip("haystack.components.generators.chat", reason=reason)

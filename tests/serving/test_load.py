@@ -64,6 +64,14 @@ def test_requests_that_wait_share_batches(
     assert metric(server, "rag_middle_batch_size_count") < 8
 
 
+def test_a_client_that_is_alone_waits_for_nobody(serve: Serve, tiny_model: RagMiddleModel) -> None:
+    server = serve(tiny_model, batch_wait=10)
+    started = time.monotonic()
+    for _ in range(3):
+        server.chat("Which river?", max_tokens=1)
+    assert time.monotonic() - started < 8
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_mixed_load_is_answered_as_one_by_one(
     serve: Serve, tiny_model: RagMiddleModel, seed: int
@@ -169,6 +177,7 @@ def test_the_others_of_a_batch_go_on(
     serve: Serve, tiny_model: RagMiddleModel, slow: list[float]
 ) -> None:
     server = serve(tiny_model, batch_wait=0.3)
+    server.chat("Which river?", n=2, max_tokens=1)  # with company, the next one waits for more
     answers: list[Any] = []
 
     def ask() -> None:
@@ -180,8 +189,8 @@ def test_the_others_of_a_batch_go_on(
         wait_until(lambda: len(slow) > 3)
     thread.join(60)
     assert answers[0].usage.completion_tokens == 200
-    assert metric(server, "rag_middle_batch_size_sum") == 2
-    assert metric(server, "rag_middle_batch_size_count") == 1
+    assert metric(server, "rag_middle_batch_size_sum") == 4
+    assert metric(server, "rag_middle_batch_size_count") == 2
 
 
 def test_a_client_that_leaves_while_it_waits(
