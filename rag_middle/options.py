@@ -366,7 +366,7 @@ def checked_options(arguments: Mapping[str, Any], *, allowed: type[Any]) -> Gene
         UnsupportedGenerationError: a name that is not an option here, with the nearest one; or a
             value that is refused.
     """
-    names = _names_of(allowed)
+    names = _names_of(allowed)  # type: ignore[arg-type]  # classes are hashable
     for name in arguments:
         if name not in names:
             hint = _ELSEWHERE.get(name) if allowed is GenerationKwargs else None
