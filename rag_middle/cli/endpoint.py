@@ -122,9 +122,9 @@ def open_endpoint(
 
 def serves_reader(model: EndpointModel) -> bool:
     """Whether it goes by the name of the bundled reader, or by its folder as vLLM names models."""
-    from rag_middle.reader import READER_NAME, is_reader
+    from rag_middle.reader import READER_NAME, SERVED_NAME, is_reader
 
-    return model.name == READER_NAME or is_reader(Path(model.name))
+    return model.name in (READER_NAME, SERVED_NAME) or is_reader(Path(model.name))
 
 
 def tell_work(model: EndpointModel) -> PlanCallback:

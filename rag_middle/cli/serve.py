@@ -11,15 +11,15 @@ from typing import Annotated, Any
 
 import typer
 
-from rag_middle.cli.answers import load_model
+from rag_middle.cli.asking import ModelOption, tell_of_reader
 from rag_middle.cli.checks import check_method
 from rag_middle.cli.console import DebugOption, reporting, tell
 from rag_middle.cli.flags import flags_of
+from rag_middle.cli.measuring import load
 from rag_middle.cli.method_options import parse_method_options
 from rag_middle.cli.options import (
     LOADING,
     METHOD_PANEL,
-    MODEL_PANEL,
     MethodOption,
     MethodOptionsOption,
     generation_flags,
@@ -27,7 +27,7 @@ from rag_middle.cli.options import (
 )
 from rag_middle.errors import MissingExtraError, UnsupportedGenerationError
 from rag_middle.options import GenerationOptions
-from rag_middle.reader import is_reader
+from rag_middle.reader import SERVED_NAME, is_reader
 from rag_middle.serving.settings import API_KEY_VARIABLE, ServerSettings, public_names
 
 __all__ = ["serve"]
@@ -44,10 +44,7 @@ def _limit(help_text: str, **more: Any) -> Any:
 @with_flags(options=generation_flags(("system", "on_overflow", *_DEFAULTS)), loading=LOADING)
 def serve(
     *,
-    model: Annotated[
-        str,
-        typer.Option("--model", "-m", help="Directory or hub name.", rich_help_panel=MODEL_PANEL),
-    ],
+    model: ModelOption = None,
     method: MethodOption = "none",
     method_option: MethodOptionsOption = None,
     allow_method: Annotated[
@@ -125,7 +122,9 @@ def serve(
             raise UnsupportedGenerationError(
                 f"{API_KEY_VARIABLE} has to be printable ASCII without spaces, or unset."
             )
-        loaded = load_model(model, method=default[1], method_options=method_options, **loading)
+        loaded = load(model, method=default[1], method_options=method_options, **loading)
+        if model is None:
+            tell_of_reader()
 
         import uvicorn
 
@@ -158,10 +157,10 @@ def serve(
         )
 
 
-def _name_of(model: str) -> str:
+def _name_of(model: str | None) -> str:
     """A model's name for clients, who need not know where folders are."""
-    if is_reader(model):
-        return "reader"
+    if model is None or is_reader(model):
+        return SERVED_NAME
     return os.path.basename(os.path.abspath(model)) if os.path.exists(model) else model
 
 
