@@ -411,8 +411,8 @@ FAULTS: tuple[Fault, ...] = (
         "rag_middle/answering/results.py",
         (
             "title in the middle of a line cited",
-            '_normalised(line).startswith(f"{title}:")',
-            'f"{title}:" in _normalised(line)',
+            r"^\s*({name}):",
+            r"\b({name}):",
         ),
     ),
     # -- evaluation, calibration -------------------------------------------------------------------

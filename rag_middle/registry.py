@@ -6,6 +6,7 @@ import difflib
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar, cast
 
@@ -17,6 +18,22 @@ T = TypeVar("T")
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _LAZY_TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+@dataclass(frozen=True, slots=True)
+class _Announcement:
+    """A target to import. Not an `EntryPoint`: where the package importlib_metadata is imported,
+    entry points are of its class and not of the standard library's.
+    """
+
+    value: str
+    package: str = ""
+
+    def load(self) -> object:
+        return EntryPoint(name="", value=self.value, group="").load()
+
+    def __str__(self) -> str:
+        return f"{self.value} of {self.package}" if self.package else self.value
 
 
 class Registry(Generic[T]):
@@ -48,8 +65,8 @@ class Registry(Generic[T]):
         self.kind = kind
         self._group = entry_point_group
         self._check = check
-        self._registered: dict[str, T | EntryPoint] = {}
-        self._announced: dict[str, EntryPoint] | None = None  # read on first need
+        self._registered: dict[str, T | _Announcement] = {}
+        self._announced: dict[str, _Announcement] | None = None  # read on first need
         self._loaded: dict[str, T] = {}
 
     def register(self, name: str, target: T | str) -> None:
@@ -71,8 +88,7 @@ class Registry(Generic[T]):
         if not isinstance(target, str):
             self._registered[name] = target
         elif _LAZY_TARGET.fullmatch(target):
-            # An entry point is exactly a target not yet imported.
-            self._registered[name] = EntryPoint(name=name, value=target, group="")
+            self._registered[name] = _Announcement(target)
         else:
             raise RegistrationError(
                 f"The target of {self.kind} {name!r} should read 'package.module:attribute', "
@@ -122,7 +138,7 @@ class Registry(Generic[T]):
 
     def _load(self, name: str) -> T:
         # Registered names first: they must be found without reading other packages' metadata.
-        source: T | EntryPoint
+        source: T | _Announcement
         if name in self._registered:
             source = self._registered[name]
         elif name in self._entry_points():
@@ -130,7 +146,7 @@ class Registry(Generic[T]):
         else:
             raise UnknownNameError(self._unknown(name))
         try:
-            target = source.load() if isinstance(source, EntryPoint) else source
+            target = source.load() if isinstance(source, _Announcement) else source
             if self._check is not None:
                 self._check(target)
         except Exception as error:  # importing other people's code can raise anything
@@ -143,12 +159,12 @@ class Registry(Generic[T]):
             ) from error
         return cast(T, target)
 
-    def _entry_points(self) -> dict[str, EntryPoint]:
+    def _entry_points(self) -> dict[str, _Announcement]:
         """Entry points under names of their own, sorted. Reads metadata, imports nothing."""
         if self._group is None:
             return {}
         if self._announced is None:
-            announced: dict[str, EntryPoint] = {}
+            announced: dict[str, _Announcement] = {}
             for point in sorted(entry_points(group=self._group), key=_sort_key):
                 if point.name in self._registered:
                     self._refuse(point, "a name of this package")
@@ -157,13 +173,13 @@ class Registry(Generic[T]):
                 elif not _NAME.fullmatch(point.name):
                     self._refuse(point, "a name has lower-case letters, digits and '_'")
                 else:
-                    announced[point.name] = point
+                    announced[point.name] = _announcement(point)
             self._announced = announced
         return self._announced
 
     def _refuse(self, point: EntryPoint, reason: str) -> None:
         warnings.warn(
-            f"Left out the {self.kind} {point.name!r} ({_source(point)}): {reason}.",
+            f"Left out the {self.kind} {point.name!r} ({_announcement(point)}): {reason}.",
             RuntimeWarning,
             stacklevel=4,
         )
@@ -181,12 +197,14 @@ def suggest(name: object, known: Iterable[str]) -> str:
     return f" Did you mean {by_spelling[close[0]]!r}?" if close else ""
 
 
+def _announcement(point: EntryPoint) -> _Announcement:
+    package = f"{point.dist.name} {point.dist.version}" if point.dist else ""
+    return _Announcement(point.value, package)
+
+
 def _source(target: object) -> str:
     """Where a target comes from, in words."""
-    if not isinstance(target, EntryPoint):
-        return repr(target)
-    package = f" of {target.dist.name} {target.dist.version}" if target.dist else ""
-    return f"{target.value}{package}"
+    return str(target) if isinstance(target, _Announcement) else repr(target)
 
 
 def _sort_key(point: EntryPoint) -> tuple[str, str]:

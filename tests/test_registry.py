@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -134,6 +135,16 @@ def test_other_packages_bring_names_of_their_own(methods: Registry[type], instal
 def test_registries_without_a_group_take_nothing_from_other_packages(install) -> None:
     install("zebra", {"zebra_method": "decimal:Decimal"})
     assert Registry[type]("method").names() == ()
+
+
+def test_entry_points_may_be_of_another_class_than_the_standard_librarys(
+    methods: Registry[type], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where importlib_metadata is imported, which OpenTelemetry and others do."""
+    package = SimpleNamespace(name="zebra", version="1.2")
+    point = SimpleNamespace(name="zebra_method", value="decimal:Decimal", dist=package)
+    monkeypatch.setattr("rag_middle.registry.entry_points", lambda group: [point])
+    assert methods.get("zebra_method").__name__ == "Decimal"
 
 
 def test_a_broken_package_costs_its_own_names_only(methods: Registry[type], install) -> None:

@@ -242,7 +242,7 @@ def _llama_index(model: RagMiddleModel, text: Texts) -> Iterator[tuple[int, ...]
         ]
         formatted = llm._get_prompt(PromptTemplate("{a} {b}"), a=mark(text()), b=text())
         for request in (
-            chat_request(llm, messages, {}),
+            chat_request(llm, messages, {}, has_chat_template=True),
             completion_request(llm, mark(text()) + text(), False, {}),
             completion_request(llm, formatted, True, {}),
             completion_request(llm, str(formatted) + " ", True, {}),
