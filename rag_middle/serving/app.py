@@ -71,11 +71,11 @@ def create_app(model: RagMiddleModel, settings: ServerSettings) -> FastAPI:
 
     @app.post("/v1/chat/completions")
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
-        return await service.chat(body, request)
+        return await service.answer(body, request)
 
     @app.post("/v1/completions")
     async def completions(body: CompletionRequest, request: Request) -> Response:
-        return await service.complete(body, request)
+        return await service.answer(body, request)
 
     @app.get("/health")
     async def health() -> Response:

@@ -85,6 +85,8 @@ def api_error(error: BaseException) -> ApiError:
     """What a client is told of an exception; of a mistake in the server, only that there is one."""
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, HTTPException):  # Starlette's own: no such route, or not by this verb
+        return ApiError(error.status_code, str(error.detail), headers=error.headers)
     if not isinstance(error, RagMiddleError):
         return ApiError(500, "The server failed. Its log says how.", code="internal_error")
     is_of_request = isinstance(error, PromptError | MarkerError | UnsupportedGenerationError)
@@ -111,13 +113,6 @@ async def _refused(_: Request, error: Exception) -> AsciiJson:
     return api_error(error).response()
 
 
-async def _no_such_route(_: Request, error: Exception) -> AsciiJson:
-    assert isinstance(error, HTTPException)
-    if isinstance(error, ApiError):
-        return error.response()
-    return ApiError(error.status_code, str(error.detail), headers=error.headers).response()
-
-
 async def _invalid(_: Request, error: Exception) -> AsciiJson:
     """The first thing that is wrong with a body; never what it holds."""
     assert isinstance(error, RequestValidationError)
@@ -132,7 +127,7 @@ async def _invalid(_: Request, error: Exception) -> AsciiJson:
 
 
 HANDLERS: dict[int | type[Exception], Any] = {
-    HTTPException: _no_such_route,
+    HTTPException: _refused,
     RequestValidationError: _invalid,
     RagMiddleError: _refused,
     Exception: _refused,

@@ -108,6 +108,11 @@ class SamplingRequest(BaseModel):
         return asked
 
     @property
+    def max_new_tokens(self) -> int | None:
+        """The most tokens of an answer, None where the request does not say."""
+        return self.max_tokens
+
+    @property
     def alternatives(self) -> int | None:
         """How many tokens to report beside each generated one, None for no log-probabilities."""
         raise NotImplementedError
@@ -129,6 +134,11 @@ class ChatRequest(SamplingRequest):
     max_completion_tokens: Count | None = None
     logprobs: StrictBool = False
     top_logprobs: Annotated[Whole, Field(ge=0, le=20)] = 0
+
+    @property
+    def max_new_tokens(self) -> int | None:
+        """See `SamplingRequest`; OpenAI's newer name comes first."""
+        return self.max_completion_tokens or self.max_tokens
 
     @property
     def alternatives(self) -> int | None:

@@ -52,44 +52,18 @@ class Service:
             metrics=self.metrics,
         )
 
-    async def chat(self, body: ChatRequest, request: Request) -> Response:
-        """``POST /v1/chat/completions``."""
+    async def answer(self, body: ChatRequest | CompletionRequest, request: Request) -> Response:
+        """The response to a request, streamed where it asks for that.
 
-        def prompts() -> list[RequestPrompt]:
-            documents = top_documents(body.documents)
-            trusted = self._settings.trust_markers
-            return [chat_prompt(body.messages, documents, trusted=trusted)]
-
-        tokens = body.max_completion_tokens or body.max_tokens
-        return await self._answer("chat", ChatReply, body, tokens, prompts, request)
-
-    async def complete(self, body: CompletionRequest, request: Request) -> Response:
-        """``POST /v1/completions``."""
-        texts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
-
-        def prompts() -> list[RequestPrompt]:
-            documents = top_documents(body.documents)
-            trusted = self._settings.trust_markers
-            return [text_prompt(text, documents, trusted=trusted) for text in texts]
-
-        return await self._answer("text", TextReply, body, body.max_tokens, prompts, request)
-
-    async def _answer(
-        self,
-        endpoint: str,
-        reply_class: type[Reply],
-        body: SamplingRequest,
-        max_new_tokens: int | None,
-        prompts: Callable[[], list[RequestPrompt]],
-        request: Request,
-    ) -> Response:
+        Raises:
+            ApiError: it is refused, or its answer failed.
+        """
+        endpoint = "chat" if isinstance(body, ChatRequest) else "text"
         method, status = "", 500
         try:
             method = self._method_name(body)
             with self.metrics.seconds.time():
-                response = await self._admitted(
-                    reply_class, body, method, max_new_tokens, prompts, request
-                )
+                response = await self._admitted(body, method, request)
             status = response.status_code
             return response
         except Exception as error:
@@ -122,22 +96,14 @@ class Service:
         return name
 
     async def _admitted(
-        self,
-        reply_class: type[Reply],
-        body: SamplingRequest,
-        method: str,
-        max_new_tokens: int | None,
-        prompts: Callable[[], list[RequestPrompt]],
-        request: Request,
+        self, body: ChatRequest | CompletionRequest, method: str, request: Request
     ) -> Response:
         """Put a request into the queue, and wait for its answer, or for the beginning of it."""
         events: asyncio.Queue[tuple[int, Event | None]] = asyncio.Queue()
         with self.queue.coming():
-            choices, jobs = await run_in_threadpool(
-                self._jobs, body, method, max_new_tokens, prompts, _into(events)
-            )
+            choices, jobs = await run_in_threadpool(self._jobs, body, method, _into(events))
             self.queue.submit(jobs)
-        reply = reply_class(
+        reply = (ChatReply if isinstance(body, ChatRequest) else TextReply)(
             model=self._settings.model_name,
             method=method,
             token_text=self._tokenizer.token_text,
@@ -163,10 +129,8 @@ class Service:
 
     def _jobs(
         self,
-        body: SamplingRequest,
+        body: ChatRequest | CompletionRequest,
         method: str,
-        max_new_tokens: int | None,
-        prompts: Callable[[], list[RequestPrompt]],
         emit: Callable[[int, Event], None],
     ) -> tuple[list[Choice], list[Job]]:
         """What is to be generated: everything that can be refused without the model is."""
@@ -174,15 +138,15 @@ class Service:
         choices: list[Choice] = []
         jobs: list[Job] = []
         seed = secrets.randbits(32) if body.seed is None else body.seed
-        read = prompts()
-        if len(read) * body.n > settings.max_choices:
+        prompts = _prompts(body, trusted=settings.trust_markers)
+        if len(prompts) * body.n > settings.max_choices:
             raise ApiError(
                 400,
-                f"The request asks for {len(read) * body.n} answers, and {settings.max_choices} "
+                f"The request asks for {len(prompts) * body.n} answers, and {settings.max_choices} "
                 "are the most here. Send several requests.",
                 param="n",
             )
-        for prompt in read:
+        for prompt in prompts:
             if len(prompt.documents) > settings.max_documents:
                 raise ApiError(
                     400,
@@ -194,7 +158,7 @@ class Service:
             if isinstance(body, CompletionRequest):
                 shape["template"] = "raw"
             tokens = self._model.encode(prompt.prompt, method="none", **shape)
-            options = self._options(body, max_new_tokens, tokens)
+            options = self._options(body, tokens)
             for index in range(body.n):
                 at = len(choices)
                 choices.append(Choice(index=at, prompt=prompt))
@@ -211,9 +175,7 @@ class Service:
                 )
         return choices, jobs
 
-    def _options(
-        self, body: SamplingRequest, max_new_tokens: int | None, tokens: TokenizedPrompt
-    ) -> dict[str, Any]:
+    def _options(self, body: SamplingRequest, tokens: TokenizedPrompt) -> dict[str, Any]:
         """Options of `RagMiddleModel.batch`: the request's, and the server's where it has none.
 
         Raises:
@@ -221,7 +183,7 @@ class Service:
         """
         defaults, window = self._settings.defaults, self._model.context_window
         drops = defaults.on_overflow == "drop_documents"
-        limit = max_new_tokens or defaults.max_new_tokens
+        limit = body.max_new_tokens or defaults.max_new_tokens
         while True:
             try:
                 fit_to_window(
@@ -230,7 +192,7 @@ class Service:
                 break
             except ContextOverflowError:
                 # Nobody asked for so many tokens. By halves, so that requests share batches.
-                if max_new_tokens is not None or limit == 1:
+                if body.max_new_tokens is not None or limit == 1:
                     raise
                 limit //= 2
         asked = {
@@ -303,6 +265,14 @@ class Service:
         self.metrics.prompt_length.observe(result.usage.prompt_tokens)
         self.metrics.new_tokens.inc(result.usage.completion_tokens)
         self.metrics.first_token.observe(result.timings.prefill)
+
+
+def _prompts(body: ChatRequest | CompletionRequest, *, trusted: bool) -> list[RequestPrompt]:
+    documents = top_documents(body.documents)
+    if isinstance(body, ChatRequest):
+        return [chat_prompt(body.messages, documents, trusted=trusted)]
+    texts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+    return [text_prompt(text, documents, trusted=trusted) for text in texts]
 
 
 class _ClientLeftError(Exception):
