@@ -37,7 +37,7 @@ class Piece:
     tokens: Sequence[TokenLogProbability]
 
 
-#: The last one is a `Generation` or an exception.
+#: What a job emits: pieces, and at the end a `Generation` or an exception.
 Event = Piece | Generation | BaseException
 
 
@@ -126,7 +126,7 @@ class BatchQueue:
         self._running: list[Job] = []
         self._changed = threading.Condition()
         self._closed = False
-        self._batch_seconds = 1.0  # of a batch, of late
+        self._batch_seconds = 1.0  # moving average
         self._free_since = 0.0
         self._last_size = 0
         self._coming = 0
@@ -208,7 +208,7 @@ class BatchQueue:
                 job.end(RuntimeError("The thread that runs the model has ended."))
 
     def _next_batch(self) -> list[Job]:
-        """Jobs that may share a batch with the one that waits longest; none: it is over."""
+        """Jobs that share a batch with the one that waits longest; none: the queue is closed."""
         with self._changed:
             self._running = []
             self._free_since = time.monotonic()
@@ -222,8 +222,8 @@ class BatchQueue:
                 first = self._waiting[0]
                 batch = [job for job in self._waiting if job.shares_batch_with(first)]
                 batch = batch[: self._max_batch_size]
-                # From when the model was free: who just got an answer may ask again. A client
-                # that is alone waits for nobody.
+                # Counted from when the model was free: a client that just got its answer may ask
+                # again. One that is alone does not wait.
                 is_alone = self._coming == 0 and self._last_size <= 1
                 waits_since = max(first.arrived, self._free_since)
                 patience = waits_since + self._batch_wait - time.monotonic()
@@ -254,15 +254,15 @@ class BatchQueue:
                 self._run(jobs[:half])
                 self._run(jobs[half:])
                 return
-            self._failed(jobs, error)
+            self._fail(jobs, error)
         except Exception as error:
-            self._failed(jobs, error)
+            self._fail(jobs, error)
         seconds = time.monotonic() - started
         self._batch_seconds += 0.2 * (seconds - self._batch_seconds)
         self._metrics.batch_size.observe(len(jobs))
         self._metrics.batch_seconds.observe(seconds)
 
-    def _failed(self, jobs: Sequence[Job], error: BaseException) -> None:
+    def _fail(self, jobs: Sequence[Job], error: BaseException) -> None:
         if not isinstance(error, RagMiddleError):
             _log.error("A batch of %d failed.", len(jobs), exc_info=error)
         for job in jobs:

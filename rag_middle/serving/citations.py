@@ -43,7 +43,7 @@ def citation_fields(
     """
     if not wanted:
         return {}
-    citations = _found(answer, documents)
+    citations = _in_answer(answer, documents)
     annotations = [
         {
             "type": "url_citation",
@@ -66,7 +66,7 @@ def citation_fields(
     return {name: value for name, value in fields.items() if value}
 
 
-def _found(answer: str, documents: Sequence[CallerDocument | None]) -> list[_Citation]:
+def _in_answer(answer: str, documents: Sequence[CallerDocument | None]) -> list[_Citation]:
     """Every mention of a title, in the order of the answer."""
     counts: dict[str, int] = {}
     citations: list[_Citation] = []

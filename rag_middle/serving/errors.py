@@ -93,13 +93,13 @@ def api_error(error: BaseException) -> ApiError:
     overflows = isinstance(error, ContextOverflowError)
     return ApiError(
         400 if is_of_request else 500,
-        error.worded(_spelt),
+        error.worded(_spelling),
         param=None if error.parameter is None else _FIELDS.get(error.parameter, error.parameter),
         code="context_length_exceeded" if overflows else None,
     )
 
 
-def _spelt(argument: Argument) -> str:
+def _spelling(argument: Argument) -> str:
     if argument == Argument("template", "raw"):
         return "POST /v1/completions"
     name = _FIELDS.get(argument.name, argument.name)

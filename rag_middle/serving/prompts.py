@@ -104,14 +104,14 @@ def text_prompt(text: str, documents: Sequence[CallerDocument], *, trusted: bool
     marked = MarkedText(text, trusted=trusted)
     marked.warn_of_strays()
     prompt = marked.prompt()
-    known = [*documents, *[None for _ in prompt.documents]]
     joined = gathered([*(source.document for source in documents), *prompt.documents])
     numbered = prompt.with_documents(
         replace(document, id=str(index)) for index, document in enumerate(joined)
     )
     if not prompt.documents and documents:  # a separator has to stand between them and the text
         numbered = ContextPrompt("", numbered.documents, numbered.suffix)
-    return RequestPrompt(numbered, tuple(known), marked.has_strays)
+    sources = (*documents, *(None for _ in prompt.documents))
+    return RequestPrompt(numbered, sources, marked.has_strays)
 
 
 def _parts(message: ChatMessage, *, trusted: bool) -> list[Part]:
@@ -182,7 +182,7 @@ def _numbered(
         messages[conversation.at]["content"] = conversation.prompt.with_documents(
             replace(document, id=str(index)) for index, document in enumerate(documents)
         )
-    read = [document.metadata.get(_INDEX) for document in documents]
+    indices = [document.metadata.get(_INDEX) for document in documents]
     return RequestPrompt(
-        messages, tuple(None if index is None else sources[index] for index in read), has_strays
+        messages, tuple(None if index is None else sources[index] for index in indices), has_strays
     )

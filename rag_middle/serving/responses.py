@@ -86,7 +86,7 @@ class Reply:
                 }
                 for choice in choices
             ],
-            "usage": usage(choices),
+            "usage": _usage(choices),
             "rag_middle": self._facts(choices[0]),
         }
 
@@ -126,7 +126,7 @@ class Reply:
             **self._head,
             "object": self.chunk_object,
             "choices": [],
-            "usage": usage(choices),
+            "usage": _usage(choices),
         }
 
     def _chunk(self, choice: Json) -> Json:
@@ -264,16 +264,11 @@ class TextReply(Reply):
         }
 
 
-def usage(choices: Sequence[Choice]) -> Mapping[str, int]:
+def _usage(choices: Sequence[Choice]) -> Mapping[str, int]:
     """Token counts; a prompt with several answers counts once."""
-    results = [choice.result for choice in choices if choice.result is not None]
-    of_prompts = {
-        id(choice.prompt): choice.result.usage.prompt_tokens
-        for choice in choices
-        if choice.result is not None
-    }
-    prompt_tokens = sum(of_prompts.values())
-    new_tokens = sum(result.usage.completion_tokens for result in results)
+    results = [(id(choice.prompt), choice.result) for choice in choices if choice.result]
+    prompt_tokens = sum({prompt: result.usage.prompt_tokens for prompt, result in results}.values())
+    new_tokens = sum(result.usage.completion_tokens for _, result in results)
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": new_tokens,

@@ -101,7 +101,7 @@ class Service:
         """Put a request into the queue, and wait for its answer, or for the beginning of it."""
         events: asyncio.Queue[tuple[int, Event | None]] = asyncio.Queue()
         with self.queue.coming():
-            choices, jobs = await run_in_threadpool(self._jobs, body, method, _into(events))
+            choices, jobs = await run_in_threadpool(self._jobs, body, method, _emitter(events))
             self.queue.submit(jobs)
         reply = (ChatReply if isinstance(body, ChatRequest) else TextReply)(
             model=self._settings.model_name,
@@ -279,7 +279,7 @@ class _ClientLeftError(Exception):
     """Nobody waits for the answer."""
 
 
-def _into(events: asyncio.Queue[tuple[int, Event | None]]) -> Callable[[int, Event], None]:
+def _emitter(events: asyncio.Queue[tuple[int, Event | None]]) -> Callable[[int, Event], None]:
     """Puts events of other threads into a queue of this thread's loop."""
     loop = asyncio.get_running_loop()
 
