@@ -62,14 +62,12 @@ def ask(
     """
     with reporting(as_json=as_json, debug=debug, flags=flags_of(ask, **OTHER_NAMES)):
         _check_question(question)
-        answerer, built = open_answerer(
-            options, quiet=as_json, remote=remote, **answering, **loading
-        )
+        answerer, built = open_answerer(options, loading, quiet=as_json, remote=remote, **answering)
         if as_json:
             answer = answerer.ask(question, **options)
             described = {
                 **answer.to_dict(),
-                "skipped": [asdict(each) for each in built.skipped] if built else [],
+                "skipped": [asdict(skipped) for skipped in built.skipped] if built else [],
             }
             if show_prompt:
                 described["prompt"] = _described_prompt(answerer, answer.prompt, options)

@@ -12,13 +12,12 @@ import typer
 from rag_middle.cli.answers import show_facts
 from rag_middle.cli.checks import check_generation, check_method, check_readable
 from rag_middle.cli.console import console, print_text, printable, quiet_progress_bars, tell
-from rag_middle.cli.endpoint import check_only_with_endpoint, open_endpoint
+from rag_middle.cli.endpoint import open_endpoint
 from rag_middle.cli.index import report_skipped, summary
 from rag_middle.cli.measuring import embedding_bar
 from rag_middle.cli.method_options import parse_method_options
 from rag_middle.cli.options import (
     GENERATION,
-    LOADING,
     MODEL_PANEL,
     PROMPT_PANEL,
     MethodOption,
@@ -31,7 +30,6 @@ from rag_middle.errors import IndexFormatError, PromptError, RetrievalConfigErro
 
 if TYPE_CHECKING:
     from rag_middle.answering import Answer, Answerer, AnswerStream, Source
-    from rag_middle.endpoint import EndpointModel
     from rag_middle.retrieval import Built
 
 __all__ = [
@@ -150,7 +148,6 @@ ANSWERING = (
     flag("prompt_template", PromptTemplateOption),
 )
 """What documents, model and method answer; arguments of `open_answerer`."""
-_LOADING = frozenset(parameter.name for parameter in LOADING)
 QUESTION = generation_flags(
     [name for name in GENERATION if name not in ("top_k", "num_beams")],
     on_overflow="drop_documents",
@@ -160,6 +157,7 @@ QUESTION = generation_flags(
 
 def open_answerer(
     generation: dict[str, Any],
+    loading: dict[str, Any],
     *,
     quiet: bool,
     method: str,
@@ -178,6 +176,7 @@ def open_answerer(
 
     Args:
         generation: fields of `GenerationOptions`, only to be checked.
+        loading: values of `LOADING`; device as on the command line.
         quiet: say nothing about the index.
         method: its name.
         docs: documents, or None for an index as it is.
@@ -187,8 +186,7 @@ def open_answerer(
         prompt_template: file, or None for the model's own.
         max_file_mib: larger files are skipped.
         remote: where the model is, if it is not to be loaded: values of `ENDPOINT`.
-        how: more arguments of ``Answerer.over``, those of `LOADING` among them; device as on the
-            command line.
+        how: more arguments of ``Answerer.over``.
     """
     from rag_middle.retrieval import check_exists
 
@@ -202,12 +200,11 @@ def open_answerer(
 
     from rag_middle.answering import Answerer, PromptTemplate
 
-    asked: str | EndpointModel | None = model
-    if remote and "endpoint" in remote:
-        loading = {name: how.pop(name) for name in [*how] if name in _LOADING}
-        asked = open_endpoint(remote, model, loading, method=method, method_options=method_options)
-    else:
-        check_only_with_endpoint(remote or {})
+    endpoint = open_endpoint(
+        remote or {}, model, loading, method=method, method_options=method_options
+    )
+    if endpoint is None:
+        how |= placed(loading)
     template = None if prompt_template is None else PromptTemplate.load(prompt_template)
     done: list[Built] = []
 
@@ -220,7 +217,7 @@ def open_answerer(
     with embedding_bar(hidden=quiet) as progress:
         answerer = Answerer.over(
             documents,
-            model=asked,
+            model=model if endpoint is None else endpoint,
             method=method,
             method_options=method_options,
             index_folder=None if docs is None else index,
@@ -228,9 +225,9 @@ def open_answerer(
             prompt_template=template,
             on_index=on_index,
             progress=progress,
-            **placed(how),
+            **how,
         )
-    if asked is None and not quiet:
+    if model is None and endpoint is None and not quiet:
         tell_of_reader()
     return answerer, done[0] if done else None
 

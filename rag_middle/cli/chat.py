@@ -52,7 +52,7 @@ def chat(
     """
     flags = flags_of(chat, **OTHER_NAMES)
     with reporting(as_json=False, debug=debug, flags=flags):
-        answerer, _ = open_answerer(options, quiet=False, **answering, **loading)
+        answerer, _ = open_answerer(options, loading, quiet=False, **answering)
         session = Chat(answerer, options, flags)
         session.run(_typed() if sys.stdin.isatty() else _piped())
     if session.failed and not sys.stdin.isatty():

@@ -13,9 +13,8 @@ from rag_middle.cli.checks import check_method, check_output_folder, check_reada
 from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting, tell
 from rag_middle.cli.endpoint import (
     ENDPOINT,
-    check_only_with_endpoint,
+    is_served_reader,
     open_endpoint,
-    serves_reader,
     tell_work,
 )
 from rag_middle.cli.flags import flags_of
@@ -162,16 +161,13 @@ def diagnose(
             check_method(name)
         if data is not None:
             check_readable(data, "data file", "a file of JSON lines", EvaluationDataError)
-        endpoint = None
-        if "endpoint" in remote:
-            endpoint = open_endpoint(remote, model, loading)
+        endpoint = open_endpoint(remote, model, loading)
+        if endpoint is not None:
             for name in names or ():
                 endpoint.checked_method(name)
-        else:
-            check_only_with_endpoint(remote)
         from rag_middle.evaluation.tasks.base import require_gold_documents
 
-        bundled = model is None if endpoint is None else serves_reader(endpoint)
+        bundled = model is None if endpoint is None else is_served_reader(endpoint.name)
         # Before PyTorch is imported: the data is where mistakes are.
         questions = chosen_task(task, data, documents, bundled=bundled)
         require_gold_documents(questions)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +11,7 @@ import typer
 from rag_middle.cli.console import tell
 from rag_middle.cli.options import LOADING, flag
 from rag_middle.errors import EndpointConfigError
+from rag_middle.reader import READER_ID, READER_NAME, is_reader
 from rag_middle.wording import Argument, counted
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rag_middle.evaluation.trials import PlanCallback
     from rag_middle.methods import Method
 
-__all__ = ["ENDPOINT", "check_only_with_endpoint", "open_endpoint", "serves_reader", "tell_work"]
+__all__ = ["ENDPOINT", "is_served_reader", "open_endpoint", "tell_work"]
 
 ENDPOINT_PANEL = "Model behind an HTTP address"
 
@@ -81,50 +81,44 @@ ENDPOINT = (
 _DEFAULTS = {parameter.name: parameter.default for parameter in (*ENDPOINT, *LOADING)}
 
 
-def check_only_with_endpoint(options: Mapping[str, Any]) -> None:
-    """Refuse options of an endpoint where none is named.
-
-    Raises:
-        EndpointConfigError: one of them was given.
-    """
-    for name, value in options.items():
-        if value != _DEFAULTS[name]:
-            raise EndpointConfigError(
-                Argument(name), " is about a model behind an HTTP address: name that with ",
-                Argument("endpoint"), " too.",
-            )  # fmt: skip
-
-
 def open_endpoint(
     options: Mapping[str, Any], model: str | None, loading: Mapping[str, Any], **more: Any
-) -> EndpointModel:
-    """The model behind an address.
+) -> EndpointModel | None:
+    """The model behind an address; None where no address is named.
 
     Args:
-        options: values of `ENDPOINT`, the address among them.
+        options: values of `ENDPOINT`.
         model: its name there.
         loading: values of `LOADING`, none of which means anything there.
         more: arguments of `EndpointModel`.
 
     Raises:
-        EndpointError: it cannot be asked, or it was said how to load it.
+        EndpointError: it cannot be asked, it was said how to load it, or options of an endpoint
+            were given without one.
     """
-    from rag_middle.endpoint import EndpointModel
-
-    for name, value in loading.items():
-        if value != _DEFAULTS[name]:
+    is_remote = "endpoint" in options
+    for name, value in (loading if is_remote else options).items():
+        if value == _DEFAULTS[name]:
+            continue
+        if is_remote:
             raise EndpointConfigError(
                 Argument(name), " says how to load a model, and this one runs at ",
                 Argument("endpoint"), ": set that on its server.",
             )  # fmt: skip
+        raise EndpointConfigError(
+            Argument(name), " is about a model behind an HTTP address: name that with ",
+            Argument("endpoint"), " too.",
+        )  # fmt: skip
+    if not is_remote:
+        return None
+    from rag_middle.endpoint import EndpointModel
+
     return EndpointModel(model=model, **options, **more)
 
 
-def serves_reader(model: EndpointModel) -> bool:
-    """Whether it goes by the name of the bundled reader, or by its folder as vLLM names models."""
-    from rag_middle.reader import READER_NAME, SERVED_NAME, is_reader
-
-    return model.name in (READER_NAME, SERVED_NAME) or is_reader(Path(model.name))
+def is_served_reader(name: str) -> bool:
+    """Whether a server calls the bundled reader so: `rag-middle serve`, or vLLM by its folder."""
+    return name in (READER_ID, READER_NAME) or is_reader(name)
 
 
 def tell_work(model: EndpointModel) -> PlanCallback:

@@ -27,10 +27,10 @@ from rag_middle.cli.options import (
 )
 from rag_middle.errors import MissingExtraError, UnsupportedGenerationError
 from rag_middle.options import GenerationOptions
-from rag_middle.reader import SERVED_NAME, is_reader
+from rag_middle.reader import READER_ID, is_reader
 from rag_middle.serving.settings import API_KEY_VARIABLE, ServerSettings, public_names
 
-__all__ = ["serve"]
+__all__ = ["public_name", "serve"]
 
 _SERVER_PANEL = "Server"
 _LIMITS_PANEL = "Limits"
@@ -131,7 +131,7 @@ def serve(
         from rag_middle.serving import create_app, named_methods
 
         settings = ServerSettings(
-            model_name=served_model_name or _name_of(model),
+            model_name=served_model_name or public_name(model),
             methods=named_methods(loaded, {**names, default[0]: loaded.method}),
             defaults=defaults,
             api_key=api_key,
@@ -157,10 +157,10 @@ def serve(
         )
 
 
-def _name_of(model: str | None) -> str:
+def public_name(model: str | None) -> str:
     """A model's name for clients, who need not know where folders are."""
     if model is None or is_reader(model):
-        return SERVED_NAME
+        return READER_ID
     return os.path.basename(os.path.abspath(model)) if os.path.exists(model) else model
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from rag_middle.errors import ModelNotFoundError
 
-__all__ = ["READER_NAME", "SERVED_NAME", "TRAINED_DOCUMENTS", "is_reader", "reader_path"]
+__all__ = ["READER_ID", "READER_NAME", "TRAINED_DOCUMENTS", "is_reader", "reader_path"]
 
 READER_NAME = "the bundled reader"
 """What it is called where a path would say nothing."""
 
-SERVED_NAME = "reader"
-"""What servers call it."""
+READER_ID = "rag-middle-reader"
+"""What `rag-middle serve` calls it unless it is told otherwise."""
 
 TRAINED_DOCUMENTS = 12
 """Most documents of a prompt that it was trained on."""
