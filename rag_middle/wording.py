@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["Argument", "WordedException", "counted", "percent", "points"]
+__all__ = ["Argument", "WordedException", "counted", "percent", "points", "shortened"]
 
 _NO_VALUE: Final = object
 
@@ -79,3 +79,11 @@ def points(difference: Mapping[str, float]) -> str:
         f"{100 * difference[name]:+.1f}".replace("-", "−") for name in ("value", "low", "high")
     )
     return f"{value} points (95 % interval {low} to {high})"
+
+
+def shortened(text: str, most: int = 300) -> str:
+    """At most so many characters of a text; ``…`` stands for the rest.
+
+    By default as many as a message quotes of what another program says.
+    """
+    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"

@@ -11,6 +11,7 @@ from typing import Any
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.generation import Generation, GenerationStream
 from rag_middle.generation.results import FinishReason, Timings, Usage
+from rag_middle.wording import shortened
 
 __all__ = ["Answer", "AnswerStream", "AnswerTimings", "Source", "cites", "mentions"]
 
@@ -84,8 +85,7 @@ class Source:
     @property
     def snippet(self) -> str:
         """The beginning of its text, in a line."""
-        text = " ".join(self.document.text.split())
-        return text if len(text) <= _SNIPPET else f"{text[: _SNIPPET - 1].rstrip()}…"
+        return shortened(" ".join(self.document.text.split()), _SNIPPET)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values."""

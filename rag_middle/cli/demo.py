@@ -32,6 +32,7 @@ from rag_middle.cli.options import (
     placed,
     with_flags,
 )
+from rag_middle.wording import shortened
 
 if TYPE_CHECKING:
     from rag_middle.demo import Demo, Example
@@ -200,7 +201,7 @@ def _show_example(example: Example) -> None:
         verdict = "right" if first.right else "wrong"
         table.add_row(
             Text(in_print(label)),
-            Text(_shortened(first.text)),
+            Text(_in_one_line(first.text)),
             Text(verdict, "green" if first.right else "red"),
             Text(
                 f"{example.different_answers(label)} different of {len(replies)}, "
@@ -210,9 +211,8 @@ def _show_example(example: Example) -> None:
     console().print(table)
 
 
-def _shortened(text: str) -> str:
-    shown = " ".join(printable(text).split())
-    return shown if len(shown) <= _ANSWER_WIDTH else shown[: _ANSWER_WIDTH - 1] + "…"
+def _in_one_line(text: str) -> str:
+    return shortened(" ".join(printable(text).split()), _ANSWER_WIDTH)
 
 
 def _show_curves(curves: PositionCurves) -> None:

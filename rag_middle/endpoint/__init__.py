@@ -6,7 +6,8 @@
     print(diagnose(model, task_for_file("questions.jsonl"), ["permutation"]).shape.name)
 
 Evaluation and answering take it wherever they need answers only. ``address``: where, and the key.
-``client``: JSON over HTTP. ``wire``: requests and replies. ``around``: methods without weights.
+``client``: JSON over HTTP. ``wire``: requests and replies. ``server``: asking for them. ``around``:
+methods without weights.
 """
 
 from rag_middle.endpoint.address import KEY_VARIABLE

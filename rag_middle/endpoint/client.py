@@ -26,14 +26,13 @@ from rag_middle.errors import (
     EndpointUnreachableError,
 )
 from rag_middle.plain_data import parse_json
-from rag_middle.wording import Argument
+from rag_middle.wording import Argument, shortened
 
 __all__ = ["Client"]
 
 T = TypeVar("T")
 
 _MOST_BYTES = 32 * 2**20  # of a reply, which holds the text of one answer
-_MOST_QUOTED = 300  # characters of a server's own words in a message
 _CONNECT_SECONDS = 10.0
 _FIRST_PAUSE = 0.5  # seconds; doubled from attempt to attempt
 _LONGEST_PAUSE = 60.0  # seconds; whoever asks for a longer one has run out of quota
@@ -288,7 +287,7 @@ class Client:
             # The key must not follow, and a POST would become a GET.
             target = self._struck_out(response.headers.get("location", "")).partition("?")[0]
             raise EndpointConfigError(
-                f"{url} sends requests on to {target[:_MOST_QUOTED]!r}. No redirect is "
+                f"{url} sends requests on to {shortened(target)!r}. No redirect is "
                 "followed, as the key would go along: name that address with ",
                 Argument("endpoint"),
                 " if you trust it.",
@@ -348,13 +347,12 @@ class Client:
     def _quoted(self, content: bytes) -> str:
         """A server's words, short and in one line, without the key."""
         text = " ".join(self._struck_out(content.decode("utf-8", "replace")).split())
-        shown = text if len(text) <= _MOST_QUOTED else f"{text[: _MOST_QUOTED - 1]}…"
-        return repr(shown)
+        return repr(shortened(text))
 
     def _reason(self, error: Exception) -> str:
         """Why a connection failed: the words of httpx, which may quote the server's."""
         text = " ".join(self._struck_out(str(error)).split())
-        return text[:_MOST_QUOTED] or type(error).__name__
+        return shortened(text) or type(error).__name__
 
     def _struck_out(self, text: str) -> str:
         struck_out: str = without_key(text, self._key, quoted=True)

@@ -16,20 +16,16 @@ from rag_middle.documents import ContextPrompt, parse
 from rag_middle.endpoint.address import Address, api_key
 from rag_middle.endpoint.around import arrangements, check_acts_around, stand_in
 from rag_middle.endpoint.client import Client
+from rag_middle.endpoint.server import MAX_FACT_LENGTH, Server
 from rag_middle.endpoint.wire import (
-    CHAT,
-    Reply,
     SendDocuments,
-    StreamedText,
     check_sending,
     check_served,
-    read_reply,
     request_body,
     resource,
 )
 from rag_middle.errors import (
     EndpointConfigError,
-    EndpointRefusedError,
     MethodConfigError,
     PromptError,
     WeightsNeededError,
@@ -46,7 +42,7 @@ from rag_middle.generation import (
     method_name,
 )
 from rag_middle.generation.effect import acts_on, check_documents
-from rag_middle.methods import Method, resolve_method
+from rag_middle.methods import Method, NoMethod, resolve_method
 from rag_middle.options import checked_options
 from rag_middle.plain_data import check_whole, is_finite_number, is_whole
 from rag_middle.wording import Argument
@@ -54,7 +50,6 @@ from rag_middle.wording import Argument
 __all__ = ["EndpointModel", "Workload"]
 
 _CHARACTERS_PER_TOKEN = 4  # of English text, roughly, under the vocabularies of today
-_MOST_FACTS = 1000  # characters of what a server says about a model
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +147,9 @@ class EndpointModel:
         self._send_documents = send_documents
         self._method = self.checked_method(method, method_options)
         self.address = Address.of(endpoint)
-        self._client = Client(
-            self.address, api_key(api_key_env, self.address), timeout=timeout, retries=retries
-        )
-        self._limit_field = "max_tokens"
-        listed = self._listed()
+        key = api_key(api_key_env, self.address)
+        self._server = Server(Client(self.address, key, timeout=timeout, retries=retries))
+        listed = self._server.models()
         self.name = _chosen_name(model, listed, self.address.url)
         self._facts = listed.get(self.name, {})
 
@@ -224,26 +217,6 @@ class EndpointModel:
                 "own: start the server with it (`rag-middle serve --method ...`)."
             ) from None
         return None if self._send_documents == "text" else "none"
-
-    def _listed(self) -> dict[str, dict[str, Any]]:
-        """What the server says of its models, by name; nothing where it has no list of them."""
-        try:
-            reply = self._client.get("/models")
-        except EndpointRefusedError as error:
-            if error.status in (404, 405, 501):
-                return {}
-            raise
-        entries = reply.get("data")
-        listed: dict[str, dict[str, Any]] = {}
-        for entry in entries if isinstance(entries, list) else []:
-            if isinstance(entry, Mapping) and isinstance(entry.get("id"), str):
-                # "created" is when vLLM was asked, and "permission" has an id drawn each time.
-                listed[entry["id"]] = {
-                    name: value
-                    for name, value in entry.items()
-                    if name not in ("created", "permission") and len(str(value)) <= _MOST_FACTS
-                }
-        return listed
 
     # -- asking -----------------------------------------------------------------------------------
 
@@ -383,7 +356,8 @@ class EndpointModel:
         """What asking prompts under methods will cost."""
         requests = characters = 0
         for prompt, method in prompts:
-            count = len(arrangements(prompt, self._around(method)))
+            around = _applied_here(method, self._served_method(method))
+            count = len(arrangements(prompt, around))
             requests += count
             characters += count * len(prompt.text)
         return Workload(
@@ -391,11 +365,6 @@ class EndpointModel:
             prompt_tokens=characters // _CHARACTERS_PER_TOKEN,
             new_tokens=requests * max_new_tokens,
         )
-
-    def _around(self, method: Method) -> Method:
-        """The method as far as it is applied here: the server applies the others."""
-        served = self._served_method(method)
-        return method if served in (None, "none") else resolve_method("none")
 
     def _questions(
         self,
@@ -409,11 +378,12 @@ class EndpointModel:
         chosen = self.method
         if method is not None or method_options:
             chosen = self.checked_method("none" if method is None else method, method_options)
-        around, served_method = self._around(chosen), self._served_method(chosen)
+        served_method = self._served_method(chosen)
+        around = _applied_here(chosen, served_method)
         questions = []
         seeds = settings.seeds(len(prompts))
-        for example, (given, seed) in enumerate(zip(prompts, seeds, strict=True)):
-            prompt = _as_prompt(given)
+        contexts = map(_as_prompt, prompts)
+        for example, (prompt, seed) in enumerate(zip(contexts, seeds, strict=True)):
             layout = stand_in(prompt).layout
             check_documents(chosen, layout, settings, example)
             orders = arrangements(prompt, around)
@@ -453,11 +423,18 @@ class EndpointModel:
         replies = []
         streamed = emit is not None and len(question.prompts) == 1
         for prompt in question.prompts:
-            body = self._body(question, prompt)
-            if streamed:
-                reply = self._streamed(question.path, body, stopped, emit_piece)
-            else:
-                reply = self._whole(question.path, body, stopped)
+            body = request_body(
+                prompt,
+                question.options,
+                model=self.name,
+                documents=self._send_documents,
+                seed=question.seed,
+                method=question.served_method,
+                extra=self._extra,
+            )
+            reply = self._server.answer(
+                question.path, body, stopped, emit_piece if streamed else None
+            )
             if question.served_method is not None and reply.finish_reason != "cancelled":
                 check_served(reply, question.served_method, len(prompt.documents), self.address.url)
             replies.append(reply)
@@ -485,72 +462,23 @@ class EndpointModel:
             seed=question.seed,
         )
 
-    def _body(self, question: _Question, prompt: ContextPrompt) -> dict[str, Any]:
-        return request_body(
-            prompt,
-            question.options,
-            model=self.name,
-            documents=self._send_documents,
-            seed=question.seed,
-            method=question.served_method,
-            extra=self._extra,
-        )
-
-    def _whole(self, path: str, body: dict[str, Any], stopped: threading.Event) -> Reply:
-        def run() -> Reply:
-            return read_reply(self._client.post(path, body, stopped), self.address.url)
-
-        return self._with_limit(path, body, run)
-
-    def _streamed(
-        self,
-        path: str,
-        body: dict[str, Any],
-        stopped: threading.Event,
-        emit: Callable[[str], None],
-    ) -> Reply:
-        body |= {"stream": True, "stream_options": {"include_usage": True}}
-
-        def run() -> Reply:
-            answer = StreamedText(self.address.url)
-            for event in self._client.events(path, body, stopped):
-                if piece := answer.take(event):
-                    emit(piece)
-            return answer.reply(cancelled=stopped.is_set())
-
-        return self._with_limit(path, body, run)
-
-    def _with_limit(self, path: str, body: dict[str, Any], ask: Callable[[], Reply]) -> Reply:
-        """Ask, with the limit of new tokens under the name that this server takes."""
-        self._rename_limit(body)
-        try:
-            return ask()
-        except EndpointRefusedError as error:
-            renamed = "max_completion_tokens"  # of OpenAI's newer models, which refuse the other
-            if path != CHAT or error.status != 400 or self._limit_field == renamed:
-                raise
-            if renamed not in str(error):
-                raise
-            self._limit_field = renamed
-        self._rename_limit(body)
-        return ask()
-
-    def _rename_limit(self, body: dict[str, Any]) -> None:
-        if "max_tokens" in body and self._limit_field != "max_tokens":
-            body[self._limit_field] = body.pop("max_tokens")
-
 
 def _chosen_name(name: str | None, listed: Mapping[str, Any], url: str) -> str:
     if name:
         return name
     if len(listed) == 1:
         return next(iter(listed))
-    known = "It does not list any."
+    names = "It does not list any."
     if listed:
-        known = f"It has {', '.join(sorted(listed)[:20])[:_MOST_FACTS]}."
+        names = f"It has {', '.join(sorted(listed)[:20])[:MAX_FACT_LENGTH]}."
     raise EndpointConfigError(
-        "Name the model that ", url, " shall use with ", Argument("model"), f". {known}"
+        "Name the model that ", url, " shall use with ", Argument("model"), f". {names}"
     )
+
+
+def _applied_here(method: Method, served_method: str | None) -> Method:
+    """The method as far as it is not the server that applies it."""
+    return method if served_method in (None, "none") else NoMethod()
 
 
 def _as_prompt(prompt: Prompt) -> ContextPrompt:

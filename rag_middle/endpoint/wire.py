@@ -17,7 +17,7 @@ from rag_middle.generation import FinishReason, Usage
 from rag_middle.markers import MARKER_KEY_VARIABLE
 from rag_middle.options import OPTIONS, GenerationOptions
 from rag_middle.plain_data import is_whole
-from rag_middle.wording import Argument
+from rag_middle.wording import Argument, shortened
 
 __all__ = [
     "CHAT",
@@ -39,7 +39,6 @@ SendDocuments = Literal["text", "marked", "field"]
 CHAT, COMPLETIONS = "/chat/completions", "/completions"
 
 _MOST_TOKENS = 2**31
-_MOST_QUOTED = 300  # characters
 _THINKING = ("reasoning_content", "reasoning")
 #: Options of `GenerationOptions` that the interface does not have, and the way round.
 _ELSEWHERE = {
@@ -164,7 +163,8 @@ def read_reply(reply: Mapping[str, Any], url: str) -> Reply:
     choice = _choice(reply)
     if choice is None:
         raise EndpointReplyError(
-            f"{url} sent a reply without an answer (its fields: {_short(list(reply))}). Is ",
+            f"{url} sent a reply without an answer (its fields: {shortened(repr(list(reply)))}). "
+            "Is ",
             Argument("endpoint"),
             " the address of an OpenAI-compatible server?",
         )
@@ -252,14 +252,14 @@ def check_served(reply: Reply, method: str, documents: int, url: str) -> None:
         EndpointReplyError: it does not say so, or says otherwise.
     """
     served = reply.served or {}
-    seen = served.get("documents")
-    if isinstance(seen, list):
-        seen = len(seen)
-    if served.get("method") == method and (seen == documents or (not seen and not documents)):
+    read = served.get("documents")
+    if isinstance(read, list):
+        read = len(read)
+    if served.get("method") == method and (read == documents or (not read and not documents)):
         return
+    said = shortened(repr(dict(served))) if served else "nothing of documents and methods"
     raise EndpointReplyError(
-        f"{url} should have read {documents} documents under {method}; its reply says "
-        f"{_short(dict(served)) if served else 'nothing of documents and methods'}. ",
+        f"{url} should have read {documents} documents under {method}; its reply says {said}. ",
         Argument("send_documents"),
         " is for `rag-middle serve` with that method among those it allows; leave it out for other "
         "servers.",
@@ -271,12 +271,6 @@ def _choice(reply: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], Mapping):
         return None
     return choices[0]
-
-
-def _short(content: object) -> str:
-    """Plain data of a server, as it goes into a message."""
-    text = repr(content)
-    return text if len(text) <= _MOST_QUOTED else f"{text[: _MOST_QUOTED - 1]}…"
 
 
 def _usage(reply: Mapping[str, Any]) -> Usage:

@@ -1,0 +1,109 @@
+"""An OpenAI-compatible server: the models that it lists, and its answers, streamed or whole."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rag_middle.endpoint.client import Client
+from rag_middle.endpoint.wire import CHAT, Reply, StreamedText, read_reply
+from rag_middle.errors import EndpointRefusedError
+
+__all__ = ["MAX_FACT_LENGTH", "Server"]
+
+MAX_FACT_LENGTH = 1000
+"""Characters of what a server says about its models, as far as it is kept or shown."""
+
+_LIMIT = "max_tokens"
+_NEWER_LIMIT = "max_completion_tokens"  # of OpenAI's newer models, which refuse the other
+
+
+class Server:
+    """Asks one server, from any number of threads.
+
+    Args:
+        client: connected to it.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._limit_field = _LIMIT
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return self._client.address.url
+
+    def models(self) -> dict[str, dict[str, Any]]:
+        """What it says of its models, by name; nothing where it has no list of them.
+
+        Raises:
+            EndpointError: it cannot be reached, refuses, or replies with something else.
+        """
+        try:
+            reply = self._client.get("/models")
+        except EndpointRefusedError as error:
+            if error.status in (404, 405, 501):
+                return {}
+            raise
+        entries = reply.get("data")
+        listed: dict[str, dict[str, Any]] = {}
+        for entry in entries if isinstance(entries, list) else []:
+            if isinstance(entry, Mapping) and isinstance(entry.get("id"), str):
+                # "created" is when vLLM was asked, and "permission" has an id drawn each time.
+                listed[entry["id"]] = {
+                    name: value
+                    for name, value in entry.items()
+                    if name not in ("created", "permission") and len(str(value)) <= MAX_FACT_LENGTH
+                }
+        return listed
+
+    def answer(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        stopped: threading.Event,
+        emit: Callable[[str], None] | None = None,
+    ) -> Reply:
+        """The answer to a request.
+
+        Args:
+            path: of the resource, from `wire.resource`.
+            body: from `wire.request_body`; its limit of new tokens goes under the name that the
+                server takes.
+            stopped: when set, the answer ends, or no further attempt is made.
+            emit: called with each piece of text of a streamed answer; None for a whole one.
+
+        Raises:
+            EndpointError: it cannot be reached, refuses, or replies with something else.
+        """
+        if emit is not None:
+            body = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        try:
+            return self._answer(path, self._with_limit(body), stopped, emit)
+        except EndpointRefusedError as error:
+            if path != CHAT or error.status != 400 or self._limit_field == _NEWER_LIMIT:
+                raise
+            if _NEWER_LIMIT not in str(error):
+                raise
+            self._limit_field = _NEWER_LIMIT
+        return self._answer(path, self._with_limit(body), stopped, emit)
+
+    def _answer(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        stopped: threading.Event,
+        emit: Callable[[str], None] | None,
+    ) -> Reply:
+        if emit is None:
+            return read_reply(self._client.post(path, body, stopped), self.url)
+        text = StreamedText(self.url)
+        for event in self._client.events(path, body, stopped):
+            if piece := text.take(event):
+                emit(piece)
+        return text.reply(cancelled=stopped.is_set())
+
+    def _with_limit(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        return {self._limit_field if name == _LIMIT else name: body[name] for name in body}
