@@ -25,10 +25,8 @@ _MOST_LAYERS = 1000
 _MOST_OF_A_SIZE = 2**26
 _MOST_NUMBERS = 10**13
 #: By the names that most families use, or translate into their own.
-_SIZES = (
-    *("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_size"),
-    *("head_dim", "intermediate_size", "vocab_size"),
-)
+_REQUIRED_SIZES = ("num_hidden_layers", "hidden_size", "vocab_size")
+_OTHER_SIZES = ("num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size")
 #: Numbers of a model per byte of its weights: 8 where one takes a bit, and as many again for
 #: tensors that are shared or made anew.
 _NUMBERS_PER_BYTE = 16
@@ -54,8 +52,8 @@ def format_errors(source: str, file: str) -> Iterator[None]:
 def _format_error(source: str, file: str, error: Exception) -> ModelFormatError:
     lines = [line.strip() for line in str(error).strip().splitlines()] or [""]
     said = " ".join(lines[:2])[:300].rstrip(". ")
-    found = _FIELD.search(said)
-    field = next(filter(None, found.groups()), None) if found else None
+    match = _FIELD.search(said)
+    field = next(filter(None, match.groups()), None) if match else None
     reason = f"{type(error).__name__}: {said}."
     if "ignore_mismatched_sizes" in said:
         reason = "the weights have other shapes than it says."
@@ -95,36 +93,26 @@ def check_config(source: str, config: PretrainedConfig) -> int | None:
         ModelFormatError: with the field where one is to blame.
     """
     text: Any = config.get_text_config(decoder=True)
-    for name in _SIZES:
+    for name in (*_REQUIRED_SIZES, *_OTHER_SIZES):
         value = getattr(text, name, None)
-        if value is None or isinstance(value, list | tuple):  # some have a size for each layer
+        if value is None and (name in _OTHER_SIZES or not hasattr(text, name)):
+            continue
+        if isinstance(value, list | tuple):  # some have a size for each layer
             continue
         most = _MOST_LAYERS if name == "num_hidden_layers" else _MOST_OF_A_SIZE
         if not is_whole(value, 1) or value > most:
             reason = f"{name} must be a whole number from 1 to {most}, got {value!r}."
-            raise ModelFormatError(
-                source, file="config.json", field=_own_name(text, name), reason=reason
-            )
-    for name in ("num_hidden_layers", "hidden_size", "vocab_size"):
-        if getattr(text, name, 1) is None:
-            reason = f"{name} must be a whole number, got None."
-            raise ModelFormatError(
-                source, file="config.json", field=_own_name(text, name), reason=reason
-            )
+            own_name = (getattr(text, "attribute_map", None) or {}).get(name, name)
+            raise ModelFormatError(source, file="config.json", field=own_name, reason=reason)
     if type(text) not in MODEL_FOR_CAUSAL_LM_MAPPING or config.is_encoder_decoder:
         return None
     with format_errors(source, "config.json"), torch.device("meta"):
         model = AutoModelForCausalLM.from_config(text)
-        numbers: int = sum(x.numel() for x in (*model.parameters(), *model.buffers()))
+        numbers = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
     if numbers > _MOST_NUMBERS:
         reason = f"it describes a model of {numbers:.1e} numbers."
         raise ModelFormatError(source, file="config.json", reason=reason)
     return numbers
-
-
-def _own_name(config: Any, name: str) -> str:
-    own: str = (getattr(config, "attribute_map", None) or {}).get(name, name)
-    return own
 
 
 def check_weights(source: str, numbers: int) -> None:
@@ -134,9 +122,9 @@ def check_weights(source: str, numbers: int) -> None:
         ModelFormatError: it is.
     """
     files = [*Path(source).glob("*.safetensors"), *Path(source).glob("*.bin")]
-    held = sum(path.stat().st_size for path in files)
-    if held and numbers > _NUMBERS_PER_BYTE * held + _BUFFERS:
+    size = sum(path.stat().st_size for path in files)
+    if size and numbers > _NUMBERS_PER_BYTE * size + _BUFFERS:
         reason = (
-            f"it describes a model of {numbers:.1e} numbers, and the weights are {held:.1e} bytes."
+            f"it describes a model of {numbers:.1e} numbers, and the weights are {size:.1e} bytes."
         )
         raise ModelFormatError(source, file="config.json", reason=reason)
