@@ -108,7 +108,7 @@ def check_config(source: str, config: PretrainedConfig) -> int | None:
         return None
     with format_errors(source, "config.json"), torch.device("meta"):
         model = AutoModelForCausalLM.from_config(text)
-        numbers = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
+        numbers: int = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
     if numbers > _MOST_NUMBERS:
         reason = f"it describes a model of {numbers:.1e} numbers."
         raise ModelFormatError(source, file="config.json", reason=reason)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rag_middle.methods.base import Runner
     from rag_middle.tokens import TokenizedPrompt
 
-__all__ = ["DocumentMethod", "DocumentSpans", "document_methods"]
+__all__ = ["DocumentMethod", "DocumentSpans", "document_method", "document_methods"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +111,16 @@ def document_methods(option: object) -> dict[str, DocumentMethod]:
                 f"rag_middle: the parameters of {name!r} are an object, {{}} for none; got "
                 f"{parameters!r}."
             )
-        methods[name] = _served(name, resolve_method(name, parameters))
+        methods[name] = document_method(resolve_method(name, parameters))
     return methods
 
 
-def _served(name: str, method: Method) -> DocumentMethod:
+def document_method(method: Method) -> DocumentMethod:
+    """What an engine has to know of a method.
+
+    Raises:
+        MethodConfigError: the method, or one of its parameters, is not served request by request.
+    """
     if isinstance(method, NoInterDocumentAttention):
         return DocumentMethod(method, "last" if method.equal_positions else "kept")
     if isinstance(method, ParallelContextWindows):
@@ -138,7 +143,7 @@ def _served(name: str, method: Method) -> DocumentMethod:
             )
         return DocumentMethod(method, "kept", in_circle=True)
     raise MethodConfigError(
-        f"vLLM does not serve {name!r} request by request: it serves "
+        f"vLLM does not serve {method.name!r} request by request: it serves "
         "no_inter_document_attention, parallel_context_windows and rotor. Run it with "
         "RagMiddleModel; methods that are nothing but rotary tables belong to the whole engine "
         "('method' or 'profile')."

@@ -12,7 +12,7 @@ from rag_middle.errors import PromptError
 from rag_middle.methods import Method
 from rag_middle.tokens import TokenizedPrompt, encode
 from rag_middle_vllm.documents.admission import BOUNDS, METHOD
-from rag_middle_vllm.documents.methods import DocumentMethod, document_methods
+from rag_middle_vllm.documents.methods import document_method
 
 if TYPE_CHECKING:
     from vllm import SamplingParams, TokensPrompt
@@ -49,9 +49,7 @@ def document_request(
     """
     from vllm import SamplingParams, TokensPrompt
 
-    parameters = DocumentMethod(method, "kept").identity()[1]
-    served = document_methods({method.name: parameters})[method.name]
-    tokenized = served.arranged(encode(tokenizer, prompt, **encoding))
+    tokenized = document_method(method).arranged(encode(tokenizer, prompt, **encoding))
     params = SamplingParams() if params is None else params.clone()
     params.extra_args = {
         **(params.extra_args or {}),

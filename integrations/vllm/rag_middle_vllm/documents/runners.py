@@ -43,7 +43,7 @@ def serve_documents(
     """
     check_engine(vllm_config)
     loaded = LoadedModel(model, vllm_config, model_config)
-    if sum(len(layer.attentions) > 0 for layer in loaded.layers.values()) < len(loaded.layers):
+    if not all(layer.attentions for layer in loaded.layers.values()):
         raise loaded.refused("it has layers without softmax attention, which read in order.")
     batch = DocumentBatch(methods)
     attend_to_documents(loaded, methods, batch)
