@@ -110,7 +110,7 @@ class Client:
             EndpointUnreachableError: there is no connection, or no answer in time.
             EndpointRefusedError: the server refuses, or answers with an error each time.
             EndpointReplyError: the reply is no JSON, or too large.
-            EndpointConfigError: the server sends us to another address.
+            EndpointConfigError: the server redirects to another address.
         """
         return self._attempts(lambda: self._whole("POST", path, body), stopped)
 

@@ -110,9 +110,9 @@ class EndpointModel:
             leaves out one that is sent otherwise (``{"temperature": None}``).
 
     Raises:
-        EndpointConfigError: an address, key or option that makes no sense.
-        EndpointUnreachableError: nobody answers there.
-        EndpointRefusedError: the server does not let us in.
+        EndpointConfigError: an invalid address, key or option.
+        EndpointUnreachableError: no connection, or no answer in time.
+        EndpointRefusedError: the server refuses the key, or the request.
         WeightsNeededError: the method needs the weights.
     """
 
