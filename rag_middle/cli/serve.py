@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 from copy import deepcopy
+from dataclasses import fields
 from importlib.util import find_spec
+from inspect import Parameter
 from ipaddress import ip_address
 from typing import Annotated, Any
 
@@ -22,6 +24,7 @@ from rag_middle.cli.options import (
     METHOD_PANEL,
     MethodOption,
     MethodOptionsOption,
+    flag,
     generation_flags,
     with_flags,
 )
@@ -37,11 +40,39 @@ _LIMITS_PANEL = "Limits"
 _DEFAULTS = ("max_new_tokens", "temperature", "top_p", "top_k", "repetition_penalty")
 
 
-def _limit(help_text: str, **more: Any) -> Any:
+def _option(help_text: str, **more: Any) -> Any:
     return typer.Option(help=help_text, rich_help_panel=_LIMITS_PANEL, **more)
 
 
-@with_flags(options=generation_flags(("system", "on_overflow", *_DEFAULTS)), loading=LOADING)
+def _limit(name: str, help_text: str, **more: Any) -> Parameter:
+    default = next(field.default for field in fields(ServerSettings) if field.name == name)
+    return flag(name, Annotated[type(default), _option(help_text, **more)], default)
+
+
+_LIMITS = (
+    _limit("max_batch_size", "Prompts in one forward pass.", min=1),
+    _limit("max_waiting", "Answers that may wait; beyond: status 429.", min=1),
+    _limit(
+        "batch_wait",
+        "Seconds that a free model waits for more requests, once there is one.",
+        min=0,
+        max=10,
+    ),
+    _limit("max_body_bytes", "Of a request.", min=1024),
+    _limit("max_documents", "Of a prompt.", min=0),
+    _limit(
+        "client_timeout",
+        "Seconds that a client has to send a request, or to take a piece.",
+        min=0.1,
+    ),
+)
+
+
+@with_flags(
+    options=generation_flags(("system", "on_overflow", *_DEFAULTS)),
+    loading=LOADING,
+    limits=_LIMITS,
+)
 def serve(
     *,
     model: ModelOption = None,
@@ -82,22 +113,10 @@ def serve(
             rich_help_panel=_SERVER_PANEL,
         ),
     ] = False,
-    max_batch_size: Annotated[int, _limit("Prompts in one forward pass.", min=1)] = 8,
-    max_waiting: Annotated[int, _limit("Answers that may wait; beyond: status 429.", min=1)] = 64,
-    batch_wait: Annotated[
-        float,
-        _limit(
-            "Seconds that a free model waits for more requests, once there is one.", min=0, max=10
-        ),
-    ] = 0.01,
-    max_body_bytes: Annotated[int, _limit("Of a request.", min=1024)] = 8 << 20,
-    max_documents: Annotated[int, _limit("Of a prompt.", min=0)] = 200,
-    max_connections: Annotated[int, _limit("Open at a time; beyond: status 503.", min=1)] = 256,
-    client_timeout: Annotated[
-        float, _limit("Seconds that a client has to send a request, or to take a piece.", min=0.1)
-    ] = 60.0,
+    limits: dict[str, Any],
+    max_connections: Annotated[int, _option("Open at a time; beyond: status 503.", min=1)] = 256,
     shutdown_timeout: Annotated[
-        int, _limit("Seconds that running requests get after SIGTERM or Ctrl-C.", min=0)
+        int, _option("Seconds that running requests get after SIGTERM or Ctrl-C.", min=0)
     ] = 30,
     debug: DebugOption = False,
 ) -> None:
@@ -136,12 +155,7 @@ def serve(
             defaults=defaults,
             api_key=api_key,
             trust_markers=trust_markers,
-            max_batch_size=max_batch_size,
-            max_waiting=max_waiting,
-            batch_wait=batch_wait,
-            max_body_bytes=max_body_bytes,
-            max_documents=max_documents,
-            client_timeout=client_timeout,
+            **limits,
         )
         _announce(settings, host)
         log = deepcopy(uvicorn.config.LOGGING_CONFIG)
