@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from copy import deepcopy
 from dataclasses import fields
 from importlib.util import find_spec
@@ -28,12 +26,16 @@ from rag_middle.cli.options import (
     generation_flags,
     with_flags,
 )
-from rag_middle.errors import MissingExtraError, UnsupportedGenerationError
+from rag_middle.errors import MissingExtraError
 from rag_middle.options import GenerationOptions
-from rag_middle.reader import READER_ID, is_reader
-from rag_middle.serving.settings import API_KEY_VARIABLE, ServerSettings, public_names
+from rag_middle.serving.settings import (
+    ServerSettings,
+    api_key_of_environment,
+    public_model_name,
+    public_names,
+)
 
-__all__ = ["public_name", "serve"]
+__all__ = ["serve"]
 
 _SERVER_PANEL = "Server"
 _LIMITS_PANEL = "Limits"
@@ -136,11 +138,7 @@ def serve(
         for _, other in others:
             check_method(other)
         defaults = GenerationOptions(**options)
-        api_key = os.environ.get(API_KEY_VARIABLE)
-        if api_key is not None and not re.fullmatch("[!-~]+", api_key):
-            raise UnsupportedGenerationError(
-                f"{API_KEY_VARIABLE} has to be printable ASCII without spaces, or unset."
-            )
+        api_key = api_key_of_environment()
         loaded = load(model, method=default[1], method_options=method_options, **loading)
         if model is None:
             tell_of_reader()
@@ -150,7 +148,7 @@ def serve(
         from rag_middle.serving import create_app, named_methods
 
         settings = ServerSettings(
-            model_name=served_model_name or public_name(model),
+            model_name=served_model_name or public_model_name(model),
             methods=named_methods(loaded, {**names, default[0]: loaded.method}),
             defaults=defaults,
             api_key=api_key,
@@ -169,13 +167,6 @@ def serve(
             server_header=False,
             log_config=log,
         )
-
-
-def public_name(model: str | None) -> str:
-    """A model's name for clients, who need not know where folders are."""
-    if model is None or is_reader(model):
-        return READER_ID
-    return os.path.basename(os.path.abspath(model)) if os.path.exists(model) else model
 
 
 def _announce(settings: ServerSettings, host: str) -> None:

@@ -46,7 +46,13 @@ def create_app(model: RagMiddleModel, settings: ServerSettings) -> FastAPI:
         docs_url=None,  # these pages load scripts from elsewhere
         redoc_url=None,
     )
-    app.add_middleware(Gate, settings=settings)
+    app.state.queue = service.queue
+    app.add_middleware(
+        Gate,
+        api_key=settings.api_key,
+        max_body_bytes=settings.max_body_bytes,
+        client_timeout=settings.client_timeout,
+    )
     described: dict[str, Any] = {
         "id": settings.model_name,
         "object": "model",

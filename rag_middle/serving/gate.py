@@ -10,9 +10,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rag_middle.serving.errors import ApiError
-from rag_middle.serving.settings import API_KEY_VARIABLE, ServerSettings
+from rag_middle.serving.settings import API_KEY_VARIABLE
 
-__all__ = ["Gate"]
+__all__ = ["Gate", "replayed"]
 
 _KEYED = "/v1/"
 
@@ -26,13 +26,26 @@ class Gate:
 
     Args:
         app: what lies behind.
-        settings: limits and key.
+        api_key: as of `ServerSettings`, like the limits.
+        max_body_bytes: see there.
+        client_timeout: see there.
+        names_requests: whether a response has a new ``x-request-id``.
     """
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        api_key: str | None,
+        max_body_bytes: int,
+        client_timeout: float,
+        names_requests: bool = True,
+    ) -> None:
         self._app = app
-        self._settings = settings
-        self._key = None if settings.api_key is None else settings.api_key.encode()
+        self._key = None if api_key is None else api_key.encode()
+        self._max_body_bytes = max_body_bytes
+        self._client_timeout = client_timeout
+        self._names_requests = names_requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a connection."""
@@ -42,10 +55,10 @@ class Gate:
         request_id = uuid4().hex
 
         async def send_in_time(message: Message) -> None:
-            if message["type"] == "http.response.start":
+            if self._names_requests and message["type"] == "http.response.start":
                 MutableHeaders(scope=message)["x-request-id"] = request_id
             try:
-                async with asyncio.timeout(self._settings.client_timeout):
+                async with asyncio.timeout(self._client_timeout):
                     await send(message)
             except TimeoutError:
                 raise _SlowClientError from None
@@ -58,7 +71,7 @@ class Gate:
                 await refusal.response()(scope, receive, send_in_time)
                 return
             if body is not None:
-                await self._app(scope, _replayed(body, receive), send_in_time)
+                await self._app(scope, replayed(body, receive), send_in_time)
         except _SlowClientError:
             return  # the server closes the connection of an answer that is not complete
 
@@ -80,11 +93,11 @@ class Gate:
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
         """The body of the request; None where the client has left."""
-        most = self._settings.max_body_bytes
+        most = self._max_body_bytes
         stated = Headers(scope=scope).get("content-length", "0")
         body = bytearray()
         try:
-            async with asyncio.timeout(self._settings.client_timeout):
+            async with asyncio.timeout(self._client_timeout):
                 while len(body) <= most >= int(stated if stated.isdecimal() else 0):
                     message = await receive()
                     if message["type"] == "http.disconnect":
@@ -96,7 +109,7 @@ class Gate:
             raise ApiError(
                 408,
                 "The request did not arrive within "
-                f"{self._settings.client_timeout:g} seconds. Send it again.",
+                f"{self._client_timeout:g} seconds. Send it again.",
                 headers={"Connection": "close"},
             ) from None
         raise ApiError(
@@ -106,7 +119,7 @@ class Gate:
         )
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
+def replayed(body: bytes, receive: Receive) -> Receive:
     """The body first, then whatever else happens: the client leaves."""
     unread = True
 

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rag_middle.errors import MethodConfigError
+from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.options import GenerationOptions
 from rag_middle.plain_data import check_whole
+from rag_middle.reader import READER_ID, is_reader
 
 if TYPE_CHECKING:
     from rag_middle.generation import MethodLike, RagMiddleModel
     from rag_middle.methods import Method
 
-__all__ = ["API_KEY_VARIABLE", "ServerSettings", "named_methods", "public_names"]
+__all__ = [
+    "API_KEY_VARIABLE",
+    "ServerSettings",
+    "api_key_of_environment",
+    "named_methods",
+    "public_model_name",
+    "public_names",
+]
 
 API_KEY_VARIABLE = "RAG_MIDDLE_API_KEY"
 """Environment variable with the key that clients have to send."""
@@ -110,3 +119,24 @@ def public_names(methods: Iterable[str]) -> dict[str, str]:
             )
         by_name[name] = method
     return by_name
+
+
+def public_model_name(model: str | None) -> str:
+    """A model's name for clients, who need not know where folders are; None: the bundled reader."""
+    if model is None or is_reader(model):
+        return READER_ID
+    return os.path.basename(os.path.abspath(model)) if os.path.exists(model) else model
+
+
+def api_key_of_environment() -> str | None:
+    """The value of `API_KEY_VARIABLE`.
+
+    Raises:
+        UnsupportedGenerationError: it is nothing that a header can hold.
+    """
+    key = os.environ.get(API_KEY_VARIABLE)
+    if key is not None and not re.fullmatch("[!-~]+", key):
+        raise UnsupportedGenerationError(
+            f"{API_KEY_VARIABLE} has to be printable ASCII without spaces, or unset."
+        )
+    return key
