@@ -49,6 +49,7 @@ _log = logging.getLogger(__name__)
 _SECRETS = (API_KEY_VARIABLE, MARKER_KEY_VARIABLE)
 _SCOPE = ("type", "http_version", "method", "scheme", "path", "raw_path", "query_string", "headers")
 _RETRY_SECONDS = 5
+_HEALTH_SECONDS = 2  # so long is a dead replica not replaced; Ray Serve's default is 10
 _FRONT_REQUESTS = 1000  # open at a time: they cost a task each, while `max_waiting` bounds the rest
 
 
@@ -153,6 +154,7 @@ def app(args: dict[str, Any]) -> Any:
         # of all replicas, for the first one that is free.
         max_ongoing_requests=2 * arguments.max_batch_size,
         max_queued_requests=arguments.max_waiting,
+        health_check_period_s=_HEALTH_SECONDS,
         ray_actor_options={"num_cpus": arguments.num_cpus, "num_gpus": arguments.num_gpus},
         **arguments.scaling,
     ).bind(arguments, secrets)
