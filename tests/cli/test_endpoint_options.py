@@ -158,7 +158,9 @@ def test_a_server_that_fails_is_one_line(run: Run, docs: Path, json_: tuple[str,
     assert KEY not in message
 
 
-@pytest.mark.parametrize("name", [public_model_name(str(reader_path())), READER_NAME, str(reader_path())])
+@pytest.mark.parametrize(
+    "name", [public_model_name(str(reader_path())), READER_NAME, str(reader_path())]
+)
 def test_the_bundled_reader_is_known_by_every_name_that_servers_give_it(name: str) -> None:
     assert is_served_reader(name)
     assert not is_served_reader("reader")
