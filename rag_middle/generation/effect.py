@@ -19,7 +19,7 @@ from rag_middle.attention import (
     vocabulary_size,
 )
 from rag_middle.attention.turns import OfModel
-from rag_middle.errors import PatchIneffectiveError, PromptError
+from rag_middle.errors import MethodConfigError, PatchIneffectiveError, PromptError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import Compose, Method, NoMethod
 from rag_middle.notices import MissingDocumentsWarning, warn_caller
@@ -27,7 +27,7 @@ from rag_middle.options import GenerationOptions, Kernels
 from rag_middle.tokens import TokenizedPrompt
 from rag_middle.wording import Argument
 
-__all__ = ["acts_on", "check_documents", "check_effect", "method_name"]
+__all__ = ["acts_on", "check_documents", "check_effect", "check_finite", "method_name"]
 
 _PREFIX, _DOCUMENTS, _SUFFIX = 4, (5, 7, 6), 4
 _REMEMBERED = 64
@@ -96,7 +96,8 @@ def check_effect(
     Raises:
         PatchIneffectiveError: the logits are the same.
         UnsupportedArchitectureError: this model cannot take this method.
-        MethodConfigError: parameters that do not fit this model.
+        MethodConfigError: parameters that do not fit this model, or under which its logits are no
+            finite numbers.
     """
     with_kernels = (method, kernels_in_use())
     if method.is_neutral or with_kernels in (_effective.get(model) or ()):
@@ -118,6 +119,19 @@ def check_effect(
         _effective.put(model, (with_kernels, *(_effective.get(model) or ()))[:_REMEMBERED])
 
 
+def check_finite(method: Method, changed: Tensor, base: Tensor) -> None:
+    """Refuse parameters under which logits `changed` are NaN or infinite where `base` are finite.
+
+    Greedy decoding would go on with token 0 and say nothing. Each parameter may be a finite number
+    and still leave the range of the model's number format: only the model's logits tell.
+    """
+    if bool((base.isfinite() & ~changed.isfinite()).any()):
+        raise MethodConfigError(
+            f"{method!r} makes the logits of this model NaN or infinite. A parameter is too large "
+            "or too close to 0 for the model's number format: choose a less extreme one."
+        )
+
+
 def _plans(model: PreTrainedModel, method: Method) -> bool:
     """Whether the method asks anything of the model's layers."""
     prompt = _prompt(range(_PREFIX + sum(_DOCUMENTS) + _SUFFIX), _DOCUMENTS)
@@ -136,8 +150,9 @@ def _changes(
     prompt = _prompt(_random_tokens(model, tokenizer, tokens), lengths)
     # Of a method that combines, some branch may well be the unmodified model.
     prompts = [prompt] * (_BRANCHES if method.combines else 1)
-    changed = _logits(model, method, prompts)
-    return not torch.equal(changed, _logits(model, NoMethod(), prompts))
+    changed, base = _logits(model, method, prompts), _logits(model, NoMethod(), prompts)
+    check_finite(method, changed, base)
+    return not torch.equal(changed, base)
 
 
 def _prompt(ids: Sequence[int], lengths: tuple[int, ...]) -> TokenizedPrompt:

@@ -19,6 +19,7 @@ from rag_middle.attention import (
 )
 from rag_middle.attention.installed import InstalledRotations
 from rag_middle.errors import PatchIneffectiveError
+from rag_middle.generation.effect import check_finite
 from rag_middle.generation.prompts import MethodLike
 from rag_middle.methods import layer_rotations, resolve_method
 
@@ -67,8 +68,8 @@ def install(model: PreTrainedModel, method: MethodLike) -> Installation:
         Undoes it.
 
     Raises:
-        MethodConfigError: the method is more than rotary tables, does not fit the model, or another
-            one is installed.
+        MethodConfigError: the method is more than rotary tables, does not fit the model, makes its
+            logits NaN or infinite, or another one is installed.
         ProfileMismatchError: its parameters were calibrated for a model of another shape.
         UnsupportedArchitectureError: the model cannot take it.
         PatchIneffectiveError: the model's logits are what they were.
@@ -85,7 +86,9 @@ def install(model: PreTrainedModel, method: MethodLike) -> Installation:
         before = _logits(model)
         installation = Installation(InstalledRotations(model, traits, modules, rotations))
         try:
-            if rotations and torch.equal(before, _logits(model)):
+            after = _logits(model)
+            check_finite(chosen, after, before)
+            if rotations and torch.equal(before, after):
                 raise PatchIneffectiveError(
                     f"{chosen!r} leaves the logits of this {traits.model_type} model exactly as "
                     "they are: this version of transformers goes around its hooks. Run "

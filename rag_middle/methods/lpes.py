@@ -90,7 +90,7 @@ class LPES(Method):
     def _as_tuple(self, num_layers: int) -> tuple[float, ...]:
         if isinstance(self.factors, tuple):
             return self.factors
-        return (float(self.factors),) * num_layers
+        return (self.factors,) * num_layers
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """One position scale per layer."""

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from rag_middle.errors import ProfileFormatError
+from rag_middle.plain_data import is_whole
 
 __all__ = ["FORMAT", "FORMAT_VERSION", "ModelFacts", "Origin", "Profile"]
 
@@ -144,7 +145,8 @@ class Profile:
                 f"This is not a profile: its 'format' is not {FORMAT!r}. Write one with "
                 "`rag-middle calibrate`."
             )
-        if content.get("version") != FORMAT_VERSION:
+        # True is equal to 1.
+        if not is_whole(content.get("version")) or content["version"] != FORMAT_VERSION:
             raise ProfileFormatError(
                 f"This profile has version {content.get('version')!r} of the format, and this "
                 f"package reads version {FORMAT_VERSION}. Use the package version that wrote it, "

@@ -187,6 +187,14 @@ def test_parameters_that_change_nothing_install_nothing() -> None:
         in_a_request(model, LPES_3)
 
 
+def test_parameters_that_leave_the_number_format_are_refused_and_undone() -> None:
+    model = FAMILIES["llama"].build("sdpa")
+    plain = logits(model)
+    with pytest.raises(MethodConfigError, match=r"scale=1e-300.* NaN or infinite"):
+        rag_middle.install(model, PositionInterpolation(scale=1e-300))
+    assert torch.equal(logits(model), plain)
+
+
 def test_models_without_rotary_positions_are_refused() -> None:
     with pytest.raises(UnsupportedArchitectureError):
         rag_middle.install(FAMILIES["gpt2"].build("sdpa"), PositionInterpolation(scale=2))

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle import ContextPrompt
 from rag_middle.attention import AttentionPlan, ModelTraits
-from rag_middle.errors import PatchIneffectiveError, UnsupportedArchitectureError
+from rag_middle.errors import (
+    MethodConfigError,
+    PatchIneffectiveError,
+    UnsupportedArchitectureError,
+)
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import LPES, PINE, SIW, Method
 from rag_middle.tokens import TokenizedPrompt
@@ -43,6 +49,31 @@ def test_a_method_without_effect_is_refused(
         model.generate("Why?", method=silent)
     unchecked = RagMiddleModel(llama, tokenizer, method=silent, self_check=False)
     assert unchecked.generate("Why?", max_new_tokens=1).applied
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("lpes", {"factors": 1e-300}),
+        ("position_interpolation", {"scale": 1e-300}),
+        ("attention_buckets", {"base_factors": (1e-300,)}),
+        ("ms_poe", {"min_ratio": 1e-300, "max_ratio": 1e-300}),
+        ("positional_hidden_states", {"channels": (3,), "factor": 1e308, "layers": (0,)}),
+        ("siw", {"alpha_dense": 1e308, "alpha_sparse": 1.0}),
+        ("ape", {"temperature": 1e-300, "scale": 1.0}),
+    ],
+)
+def test_parameters_that_leave_the_number_format_are_refused(
+    llama: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    prompt: ContextPrompt,
+    name: str,
+    options: dict[str, Any],
+) -> None:
+    model = RagMiddleModel(llama, tokenizer)
+    for _ in range(2):  # a refusal is not taken for a check that was passed
+        with pytest.raises(MethodConfigError, match=r"1e[-+]30.* NaN or infinite"):
+            model.generate(prompt, method=name, method_options=options, max_new_tokens=1)
 
 
 def test_a_method_may_happen_to_change_nothing_on_the_first_prompt(

@@ -54,6 +54,7 @@ WRONG: tuple[tuple[Callable[..., Method], dict[str, Any], str], ...] = (
     (LPES, {"factors": (1.2, 0.0)}, r"factors\[1\] must be above 0, got 0.0"),
     (LPES, {"factors": None}, "factors must be several factors, or one number, got None"),
     (LPES, {"factors": -1}, r"factors\[0\] must be above 0"),
+    (LPES, {"factors": 10**400}, r"factors\[0\] must be a finite number"),
     (MsPoE, {"min_ratio": 0}, "0 < min_ratio <= max_ratio, got 0 and 1.8"),
     (MsPoE, {"min_ratio": 2.0}, "0 < min_ratio <= max_ratio, got 2.0 and 1.8"),
     (MsPoE, {"max_ratio": inf}, "max_ratio must be a finite number"),

@@ -302,6 +302,7 @@ def changed(profile: Profile, **changes: Any) -> str:
         ("[]", "not a profile"),
         ({"format": "x"}, "not a profile"),
         ({"version": 2}, "version 2 of the format, and this package reads version 1"),
+        ({"version": True}, "version True of the format"),
         ({"options": []}, "'options' should be a Mapping"),
         ({"method": None}, "'method' should be a str, got None"),
         ({"model": 3}, "'model' should be an object"),
