@@ -99,8 +99,8 @@ def calibrate(
         estimated: called with the cost once, before the search begins.
 
     Raises:
-        CalibrationConfigError: neither examples nor an objective, or a search that is not for
-            this model.
+        CalibrationConfigError: neither examples nor an objective, an objective that returns
+            something else than a finite number, or a search that is not for this model.
         EvaluationConfigError: examples that do not fit the context window.
         CalibrationStateError: `state` is damaged, belongs to another search, or is in use.
         UnsupportedArchitectureError: the model cannot take the method.

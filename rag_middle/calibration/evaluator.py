@@ -10,6 +10,7 @@ from rag_middle.calibration.journal import Journal
 from rag_middle.calibration.objective import Criterion, Outcome
 from rag_middle.calibration.racing import Race
 from rag_middle.calibration.workers import Job, Workers
+from rag_middle.errors import CalibrationStateError
 from rag_middle.methods import Method
 
 __all__ = ["Candidate", "Evaluator", "ScoringProgress"]
@@ -130,7 +131,22 @@ class Evaluator:
         for job, outcome in self._workers.outcomes(list(missing.values())):
             self._journal.add(job.key, outcome)
             self._report_progress()
-        return [self._journal[job.key] for job in jobs]
+        return [self._of_journal(job) for job in jobs]
+
+    def _of_journal(self, job: Job) -> Outcome:
+        """The outcome, if it can be one of this job: a file with whole lines may still be wrong."""
+        outcome = self._journal[job.key]
+        prompts = 0 if job.stop is None else job.stop - job.start
+        possible = len(outcome.right) == prompts
+        possible &= outcome.complete == (outcome.prompts == prompts)
+        possible &= outcome.complete or job.criterion is None  # held-out prompts are all scored
+        if not possible:
+            raise CalibrationStateError(
+                f"The state of the search is damaged: for {job.key!r} it holds {outcome.prompts} "
+                f"verdicts ({outcome.right!r}), and there are {prompts} prompts. Delete the file "
+                "to search from the start."
+            )
+        return outcome
 
     def _report_progress(self) -> None:
         if self._progress:

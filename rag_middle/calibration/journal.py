@@ -147,7 +147,7 @@ def _read(path: Path, identity: Mapping[str, Any]) -> tuple[dict[str, Outcome], 
         outcomes = {entry["key"]: Outcome(**entry["outcome"]) for entry in entries}
         if not all(isinstance(key, str) for key in outcomes):
             raise TypeError("a key is not a string")
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise _damage_error(f"{path}", error) from error
     return outcomes, whole_bytes
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Literal, NamedTuple
 
 from rag_middle.calibration.examples import Example, ScoringScheme
@@ -11,7 +12,7 @@ from rag_middle.calibration.racing import UNSCORED, Race
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.generation import RagMiddleModel, Score
 from rag_middle.methods import Method
-from rag_middle.plain_data import check_whole
+from rag_middle.plain_data import check_whole, is_finite_number
 from rag_middle.tokens import TemplateName
 
 __all__ = ["Criterion", "ExampleObjective", "Objective", "Outcome"]
@@ -40,6 +41,10 @@ class Outcome:
         log_likelihood: mean over scored prompts, in nats per answer; None where it was not
             computed. For generated answers it is computed where none is right, to tell those
             candidates apart.
+
+    Raises:
+        TypeError: a field of the wrong type.
+        ValueError: a number that is not finite, or other characters in `right`.
     """
 
     score: float
@@ -48,12 +53,14 @@ class Outcome:
     log_likelihood: float | None = None
 
     def __post_init__(self) -> None:
-        # An objective may well say infinity; a file may say anything.
+        # An objective may return anything, and a file may hold anything.
         for number in (self.score, 0.0 if self.log_likelihood is None else self.log_likelihood):
-            if not isinstance(number, int | float) or isinstance(number, bool):
-                raise TypeError(f"score and log_likelihood must be numbers, got {number!r}")
+            if not is_finite_number(number):
+                raise ValueError(f"score and log_likelihood must be finite numbers, got {number!r}")
         if not isinstance(self.complete, bool) or not isinstance(self.right, str):
             raise TypeError(f"complete={self.complete!r} and right={self.right!r}")
+        if not {"0", "1", UNSCORED}.issuperset(self.right):
+            raise ValueError(f"right={self.right!r} is not of 0, 1 and {UNSCORED}")
 
     @property
     def prompts(self) -> int:
@@ -246,6 +253,12 @@ class ExampleObjective:
             if likelihood is not None
         ]
         log_likelihood = sum(weighted) / total if weighted else None
+        if log_likelihood is not None and not isfinite(log_likelihood):
+            raise CalibrationConfigError(
+                f"The answers' mean log-likelihood under {method!r} is {log_likelihood}: the model "
+                "or this candidate leaves the number format. Search a narrower range, or load the "
+                "model in a wider format."
+            )
         score = right_weight / total
         if criterion == "log_likelihood":
             assert log_likelihood is not None  # all were read

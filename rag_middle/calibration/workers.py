@@ -27,7 +27,7 @@ from transformers.utils.logging import disable_progress_bar
 from rag_middle.calibration.examples import Example
 from rag_middle.calibration.objective import Criterion, ExampleObjective, Objective, Outcome
 from rag_middle.calibration.racing import Race
-from rag_middle.errors import MissingExtraError, RagMiddleError, WorkerError
+from rag_middle.errors import CalibrationConfigError, MissingExtraError, RagMiddleError, WorkerError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import Method
 from rag_middle.tokens import TemplateName
@@ -108,14 +108,29 @@ def groups(jobs: Sequence[Job], workers: int = 1) -> list[Group]:
 
 
 def score_group(objective: Objective, group: Group) -> list[Outcome]:
-    """The outcomes of a group."""
+    """The outcomes of a group.
+
+    Raises:
+        CalibrationConfigError: the objective returned something else than a finite number.
+    """
     first = group[0]
     if not isinstance(objective, ExampleObjective) or first.stop is None:
-        return [Outcome(score=float(objective(job.method))) for job in group]
+        return [_custom_outcome(objective, job.method) for job in group]
     span, criterion = (first.start, first.stop), first.criterion
     if len(group) == 1:
         return [objective.outcome(first.method, *span, first.race, criterion=criterion)]
     return objective.outcomes([job.method for job in group], *span, criterion=criterion)
+
+
+def _custom_outcome(objective: Objective, method: Method) -> Outcome:
+    score = objective(method)
+    try:
+        return Outcome(score=float(score))
+    except (TypeError, ValueError, OverflowError):
+        raise CalibrationConfigError(
+            f"The objective returned {score!r} for {method!r}, and a search compares finite "
+            "numbers. Return a very low one for settings that must not win."
+        ) from None
 
 
 class Workers(ABC):

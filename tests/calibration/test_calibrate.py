@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -84,6 +85,40 @@ def test_it_finds_what_there_is_to_find(model: RagMiddleModel) -> None:
     assert calibration.profile.options == {"factors": [1.2, 1.3, 1.6, 1.7]}
     assert calibration.profile.recommended is None
     assert "Not checked on held-out prompts" in calibration.verdict
+
+
+@pytest.mark.parametrize("score", [float("nan"), -float("inf"), None, "high", 10**400])
+def test_a_score_that_is_no_finite_number_is_refused_at_once(
+    model: RagMiddleModel, tmp_path: Path, score: Any
+) -> None:
+    state, calls = tmp_path / "s.state", []
+
+    def objective(method: Method) -> float:
+        calls.append(method)
+        return score if len(calls) == 3 else 0.5
+
+    with pytest.raises(CalibrationConfigError, match=r"The objective returned .* for LPES"):
+        calibrate(model, SMALL, objective=objective, state=state)
+    assert len(calls) == 3
+    calibrate(model, SMALL, objective=objective, state=state)  # the state takes no harm
+
+
+@pytest.mark.parametrize("right", ["", "1", "1" * 500, "1-"])
+def test_verdicts_on_other_prompts_are_damage(
+    model: RagMiddleModel, examples: Examples, tmp_path: Path, right: str
+) -> None:
+    made, state = examples(6), tmp_path / "s.state"
+    searched = [example for example in made if example.question == made[0].question]
+    held_out = [example for example in made if example.question != made[0].question]
+    calibrate(model, SMALL, searched, held_out, state=state)
+    *lines, last = state.read_bytes().splitlines(keepends=True)
+    entry = json.loads(last.partition(b" ")[2])
+    assert entry["key"].startswith("held out: ")
+    entry["outcome"]["right"] = right
+    text = json.dumps(entry).encode()
+    state.write_bytes(b"".join(lines) + b"%08x " % zlib.crc32(text) + text + b"\n")
+    with pytest.raises(CalibrationStateError, match=f"there are {len(held_out)} prompts"):
+        calibrate(model, SMALL, searched, held_out, state=state)
 
 
 def test_what_does_not_help_is_not_recommended(model: RagMiddleModel, examples: Examples) -> None:

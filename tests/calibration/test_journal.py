@@ -120,6 +120,29 @@ def test_a_flipped_digit_is_noticed(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("score", float("nan")),
+        ("score", float("inf")),
+        ("score", 10**400),
+        ("log_likelihood", float("nan")),
+        ("log_likelihood", -float("inf")),
+        ("right", "012"),
+        ("right", "é11"),
+    ],
+)
+def test_impossible_outcomes_with_the_right_checksum_are_noticed(
+    tmp_path: Path, field: str, value: object
+) -> None:
+    path = written(tmp_path / "s.state")
+    header = path.read_bytes().splitlines(keepends=True)[0]
+    text = json.dumps({"key": "a", "outcome": {"score": 0.5, field: value}}).encode()
+    path.write_bytes(header + b"%08x " % zlib.crc32(text) + text + b"\n")
+    with pytest.raises(CalibrationStateError, match="damaged"), open_journal(path, IDENTITY):
+        pass
+
+
 def test_one_search_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "s.state"
     with (
