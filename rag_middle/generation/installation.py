@@ -31,12 +31,14 @@ _PROBE_TOKENS = 64
 class Installation:
     """A method on a model, until `undo`; as a context manager, until the end of its block."""
 
-    def __init__(self, rotations: InstalledRotations) -> None:
+    def __init__(self, model: PreTrainedModel, rotations: InstalledRotations) -> None:
+        self._model = model
         self._rotations = rotations
 
     def undo(self) -> None:
-        """Make the model what it was; again does nothing."""
-        self._rotations.remove()
+        """Make the model what it was, once no request runs on it; again does nothing."""
+        with model_lock(self._model):
+            self._rotations.remove()
 
     def __enter__(self) -> Installation:
         return self
@@ -84,7 +86,9 @@ def install(model: PreTrainedModel, method: MethodLike) -> Installation:
     with model_lock(model):
         modules = modules_by_layer(model, traits)
         before = _logits(model)
-        installation = Installation(InstalledRotations(model, traits, modules, rotations))
+        installation = Installation(
+            model, InstalledRotations(model, traits, modules, rotations)
+        )
         try:
             after = _logits(model)
             check_finite(chosen, after, before)

@@ -11,6 +11,7 @@ from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedM
 
 import rag_middle
 from rag_middle import RagMiddleModel, applied
+from rag_middle.attention import model_lock
 from rag_middle.errors import (
     MethodConfigError,
     PatchIneffectiveError,
@@ -216,3 +217,17 @@ def test_hooks_that_reach_nothing_are_found_out(monkeypatch: pytest.MonkeyPatch)
         rag_middle.install(model, PositionInterpolation(scale=2))
     monkeypatch.undo()
     rag_middle.install(model, PositionInterpolation(scale=2)).undo()
+
+
+def test_undo_waits_for_the_lock_of_the_model() -> None:
+    model = FAMILIES["llama"].build()
+    before = logits(model)
+    installation = rag_middle.install(model, LPES_3)
+    undoing = threading.Thread(target=installation.undo)
+    with model_lock(model):
+        undoing.start()
+        undoing.join(timeout=0.2)
+        assert undoing.is_alive()
+        assert not torch.equal(before, logits(model))
+    undoing.join(timeout=10)
+    assert torch.equal(before, logits(model))
