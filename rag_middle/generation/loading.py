@@ -33,6 +33,7 @@ from rag_middle.errors import (
 from rag_middle.generation.model_files import (
     check_config,
     check_json_files,
+    check_stated,
     check_weights,
     format_errors,
 )
@@ -48,6 +49,8 @@ _TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json"),
     *("special_tokens_map.json", "added_tokens.json"),
 )
+#: Options of loading that say how files are reached.
+_ACCESS = ("cache_dir", "force_download", "local_files_only", "proxies", "subfolder", "token")
 #: Seconds to wait for the hub to say whether it has a model.
 _HUB_TIMEOUT_S = 10.0
 
@@ -121,13 +124,18 @@ def load_model(
     if revision is not None:
         arguments["revision"] = revision
     stated = {name: value for name, value in arguments.items() if value is not None}
-    if not trust_remote_code and "config" not in options and not _lacks(source, "config.json"):
-        numbers = check_config(source, load_config(source, revision=revision))
+    has_config = "config" not in options and not _lacks(source, "config.json")
+    if has_config and not trust_remote_code:
+        config = load_config(source, revision=revision, attn_implementation=attn_implementation)
+        numbers = check_config(source, config)
         check_json_files(source, "generation_config.json")
         if numbers is not None:
             check_weights(source, numbers)
     try:
         with format_errors(source, "config.json"):
+            if has_config and trust_remote_code:
+                access = {name: options[name] for name in _ACCESS if name in options}
+                _check_stated(source, revision, attn_implementation, **access)
             outcome: Any = AutoModelForCausalLM.from_pretrained(
                 source, output_loading_info=True, **stated
             )
@@ -224,8 +232,15 @@ def load_tokenizer(
     return tokenizer
 
 
-def load_config(name_or_path: str | Path, *, revision: str | None = None) -> PretrainedConfig:
+def load_config(
+    name_or_path: str | Path,
+    *,
+    revision: str | None = None,
+    attn_implementation: str | None = None,
+) -> PretrainedConfig:
     """A model's config, without its weights; code that comes with it does not run.
+
+    A kernel of the hub that the config names is refused, but for `attn_implementation`.
 
     Raises:
         ModelNotFoundError: neither here nor to be fetched.
@@ -238,6 +253,7 @@ def load_config(name_or_path: str | Path, *, revision: str | None = None) -> Pre
     check_json_files(source, "config.json")
     try:
         with format_errors(source, "config.json"):
+            _check_stated(source, revision, attn_implementation)
             config: PretrainedConfig = AutoConfig.from_pretrained(
                 source, trust_remote_code=False, **chosen
             )
@@ -251,6 +267,13 @@ def load_config(name_or_path: str | Path, *, revision: str | None = None) -> Pre
             ) from error
         raise
     return config
+
+
+def _check_stated(
+    source: str, revision: str | None, attn_implementation: str | None, **access: Any
+) -> None:
+    stated, _ = PretrainedConfig.get_config_dict(source, revision=revision, **access)
+    check_stated(source, stated, attn_implementation=attn_implementation)
 
 
 def _source(name_or_path: str | Path) -> str:

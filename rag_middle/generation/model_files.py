@@ -6,7 +6,7 @@ A damaged number would otherwise fail deep in transformers, or have terabytes al
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,13 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, Pret
 from rag_middle.errors import ModelFormatError, RagMiddleError
 from rag_middle.plain_data import is_whole, parse_json
 
-__all__ = ["check_config", "check_json_files", "check_weights", "format_errors"]
+__all__ = [
+    "check_config",
+    "check_json_files",
+    "check_stated",
+    "check_weights",
+    "format_errors",
+]
 
 #: More than any model has; below, a model without numbers is built in seconds.
 _MOST_LAYERS = 1000
@@ -31,6 +37,16 @@ _OTHER_SIZES = ("num_attention_heads", "num_key_value_heads", "head_dim", "inter
 #: tensors that are shared or made anew.
 _NUMBERS_PER_BYTE = 16
 _BUFFERS = 10**8  # tables that no file holds
+#: Out of these transformers makes lists and tables while it reads a config.
+_MOST_STATED = {
+    **dict.fromkeys(("num_hidden_layers", "num_layers", "n_layers", "n_layer"), _MOST_LAYERS),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len"), _MOST_OF_A_SIZE),
+    "num_labels": 10**5,
+}
+_KERNEL_FIELDS = (
+    *("attn_implementation", "_attn_implementation"),
+    "_attn_implementation_internal",
+)
 _FIELD = re.compile(r"field ['`\"]?(\w+)|`(\w+)` must|'(\w+)' must")
 
 
@@ -79,6 +95,57 @@ def check_json_files(source: str, *names: str) -> None:
         if not isinstance(content, dict):
             reason = f"it should hold a JSON object, got {type(content).__name__}."
             raise ModelFormatError(source, file=name, reason=reason)
+
+
+def check_stated(
+    source: str, stated: Mapping[str, Any], *, attn_implementation: str | None = None
+) -> None:
+    """Refuse what must not even become a config object: it would fill the memory, or name code.
+
+    Args:
+        source: for messages.
+        stated: the content of a config.json.
+        attn_implementation: a kernel on the hub that the caller asked for by name.
+
+    Raises:
+        ModelFormatError: with the field.
+    """
+    for name, value in stated.items():
+        if isinstance(value, dict):  # the config of a part
+            check_stated(source, value, attn_implementation=attn_implementation)
+        size = _stated_size(name, value)
+        most = _MOST_STATED.get(name, _MOST_STATED["num_labels"])
+        reason = ""
+        if size is not None and size > most:
+            reason = f"{name} must be at most {most}, got {size!r}."
+        kernels = value.values() if isinstance(value, dict) else [value]
+        if name in _KERNEL_FIELDS:
+            for kernel in kernels:
+                if "/" in str(kernel) and kernel != attn_implementation:
+                    reason = (
+                        f"{name} names {kernel!r}, code that would be fetched from the hub and "
+                        "run. Take it out, or ask for it yourself with attn_implementation."
+                    )
+        if reason:
+            raise ModelFormatError(source, file="config.json", field=name, reason=reason)
+
+
+def _stated_size(name: str, value: Any) -> int | None:
+    """How large a value is, or what transformers makes of it; `None` where it does not grow."""
+    if name in _MOST_STATED:
+        return value if is_whole(value) else None
+    if name == "id2label" and isinstance(value, dict | list):
+        return len(value)
+    if name == "attention_types" and isinstance(value, list):  # GPT-Neo: [[kinds, how often], ...]
+        return sum(
+            len(entry[0]) * entry[1]
+            for entry in value
+            if isinstance(entry, list)
+            and len(entry) == 2
+            and isinstance(entry[0], list | str)
+            and is_whole(entry[1], 0)
+        )
+    return None
 
 
 def check_config(source: str, config: PretrainedConfig) -> int | None:

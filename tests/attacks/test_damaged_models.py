@@ -133,7 +133,13 @@ def test_chat_templates(template: Any, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "field", "reason"),
     [
-        ({"num_hidden_layers": 10**9}, "num_hidden_layers", "from 1 to 1000"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers", "from 1 to 1000"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers", "at most 1000"),
+        ({"num_labels": 10**6}, "num_labels", "at most 100000"),
+        ({"max_position_embeddings": 10**15}, "max_position_embeddings", "at most 67108864"),
+        ({"attention_types": [[["global"] * 2, 10**6]]}, "attention_types", "got 2000000"),
+        ({"attn_implementation": "evil/kernel"}, "attn_implementation", "names 'evil/kernel'"),
+        ({"_attn_implementation": {"": "evil/k"}}, "_attn_implementation", "names 'evil/k'"),
         ({"hidden_size": "64"}, "hidden_size", "expected int, got str"),
         ({"num_attention_heads": -4}, "num_attention_heads", "from 1 to"),
         ({"vocab_size": None}, "vocab_size", "expected int"),
@@ -152,3 +158,14 @@ def test_what_is_wrong_is_named(
     with pytest.raises(ModelFormatError, match=reason) as caught:
         use(folder)
     assert (caught.value.file, caught.value.field) == ("config.json", field)
+
+
+@pytest.mark.parametrize("field", ["attn_implementation", "_attn_implementation"])
+def test_only_the_caller_names_kernels(field: str, folder: Path) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {field: "evil/kernel"}))
+    with pytest.raises(ModelFormatError, match="names 'evil/kernel'"):
+        plan(folder)
+    with pytest.raises(ModelFormatError, match="names 'evil/kernel'"):
+        RagMiddleModel.from_pretrained(folder, device="cpu", trust_remote_code=True)
+    load_config(folder, attn_implementation="evil/kernel")
