@@ -23,6 +23,7 @@ from rag_middle.wording import Argument
 __all__ = [
     "KERNELS",
     "OPTIONS",
+    "SECRET_OPTIONS",
     "AskKwargs",
     "Declaration",
     "EncodeKwargs",
@@ -39,6 +40,9 @@ __all__ = [
     "check_context_window",
     "checked_options",
 ]
+
+#: Options of loading that nothing may show: tokens of the hub.
+SECRET_OPTIONS = ("token", "use_auth_token")
 
 Kernels = Literal["auto", "triton", "torch"]
 MissingDocuments = Literal["warn", "error", "ignore"]

@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from langchain_core.language_models.base import LangSmithParams
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 
 from langchain_rag_middle.arguments import (
     FRAMEWORK,
@@ -22,7 +30,13 @@ from langchain_rag_middle.documents import DocumentPrompt
 from langchain_rag_middle.responses import PROVIDER
 from langchain_rag_middle.weights import Weights
 from rag_middle import MethodConfigError, UnsupportedGenerationError
-from rag_middle.options import GenerationOptions, MissingDocuments, Overflow, TemplateName
+from rag_middle.options import (
+    SECRET_OPTIONS,
+    GenerationOptions,
+    MissingDocuments,
+    Overflow,
+    TemplateName,
+)
 
 if TYPE_CHECKING:
     from rag_middle import Method, RagMiddleModel
@@ -131,6 +145,15 @@ class RagMiddleSettings(BaseModel):
     def model_post_init(self, context: Any, /) -> None:
         """Pydantic's own, for private attributes, would end here: LangChain's has to come too."""
         super().model_post_init(context)
+
+    @field_validator("model_options", "tokenizer_options")
+    @classmethod
+    def _hide_secrets(cls, options: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Traces, caches and `repr` show every field."""
+        return options and {
+            name: SecretStr(value) if name in SECRET_OPTIONS and isinstance(value, str) else value
+            for name, value in options.items()
+        }
 
     @model_validator(mode="after")
     def _set_rag_middle_version(self) -> Self:

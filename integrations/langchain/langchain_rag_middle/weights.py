@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
 
 from huggingface_hub import try_to_load_from_cache
+from pydantic import SecretStr
+
+from rag_middle.options import SECRET_OPTIONS
 
 if TYPE_CHECKING:
     from rag_middle import RagMiddleModel
@@ -46,9 +49,15 @@ class Weights:
     def of(cls, **arguments: Any) -> Weights:
         """The weights that `RagMiddleModel.from_pretrained` loads with these arguments."""
         arguments["name_or_path"] = str(arguments["name_or_path"])
+        for name in ("model_options", "tokenizer_options"):
+            if name in arguments:
+                arguments[name] = {
+                    option: value.get_secret_value() if isinstance(value, SecretStr) else value
+                    for option, value in arguments[name].items()
+                }
         # An object that only has an address is its own key; it lives as long as the weights do.
         checkpoint = _checkpoint(arguments["name_or_path"])
-        key = json.dumps([arguments, checkpoint], sort_keys=True, default=repr)
+        key = _digest(json.dumps([arguments, checkpoint], sort_keys=True, default=repr))
         with cls._shared_lock:
             return cls._shared.setdefault(key, cls(arguments))
 
@@ -90,7 +99,12 @@ class Weights:
 
     @cached_property
     def _identity_by_name(self) -> dict[str, Any]:
-        given = {name: _plain(value) for name, value in self._arguments.items() if value}
+        given = {}
+        for name, value in self._arguments.items():
+            if name in ("model_options", "tokenizer_options"):  # a token changes no weights
+                value = {key: value[key] for key in value if key not in SECRET_OPTIONS}
+            if value:
+                given[name] = _plain(value)
         return {**given, "checkpoint": _checkpoint(self._arguments["name_or_path"])}
 
     def _identity_of_loaded(self) -> dict[str, Any]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from llama_index.llms.rag_middle import RequestError
+from llama_index.llms.rag_middle import RagMiddleLLM, RequestError
 from transformers import PreTrainedTokenizerFast
 
 from rag_middle import UnsupportedGenerationError
@@ -66,3 +67,13 @@ def test_stopping_ids_end_the_text(
 def test_the_prompt_is_not_echoed(make_llm: MakeLLM, said: Callable[..., None]) -> None:
     said("Loire")
     assert make_llm().complete("Which river?").text == "Loire"
+
+
+def test_tokens_of_the_hub_are_hidden(make_llm: MakeLLM, tmp_path: Path) -> None:
+    model = make_llm().rag_middle_model
+    model.model.save_pretrained(tmp_path)
+    model.tokenizer.save_pretrained(tmp_path)
+    options = {"token": "hf_SECRET"}
+    llm = RagMiddleLLM(model_name=tmp_path, model_kwargs=options, tokenizer_kwargs=options)
+    shown = [repr(llm), str(llm), llm.to_json(), str(llm.to_dict()), str(llm.model_dump())]
+    assert "hf_SECRET" not in str(shown)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from langchain_core.caches import InMemoryCache
+from langchain_core.load import dumps
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables import ConfigurableField
 from langchain_core.tracers import BaseTracer
@@ -201,3 +202,16 @@ class TestSharedWeights:
         gc.collect()
         ChatRagMiddle(model=folder, max_tokens=1).invoke("a")
         assert len(loads) == 2
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("name", ["token", "use_auth_token"])
+def test_tokens_of_the_hub_are_hidden(kind: Any, name: str, tiny_folder: Path) -> None:
+    options = {name: "hf_SECRET"}
+    model = kind(model=tiny_folder, model_options=options, tokenizer_options=options)
+    shown = [repr(model), str(model), str(model.model_dump()), model.model_dump_json()]
+    shown += [dumps(model), key(model), str(model._identifying_params)]
+    assert "hf_SECRET" not in str(shown)
+    assert key(model) == key(kind(model=tiny_folder))
+    assert model._weights._arguments["model_options"] == options
+    assert kind(**{field: getattr(model, field) for field in ("model", "model_options")})

@@ -27,7 +27,12 @@ from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.types import BaseOutputParser, PydanticProgramMode
 from llama_index.llms.rag_middle.asynchronous import in_thread, streamed_in_thread
 from llama_index.llms.rag_middle.errors import refusals
-from llama_index.llms.rag_middle.loading import chosen_method, loaded_model, stop_strings
+from llama_index.llms.rag_middle.loading import (
+    chosen_method,
+    loaded_model,
+    stop_strings,
+    without_secrets,
+)
 from llama_index.llms.rag_middle.prompting import (
     call_options,
     chat_request,
@@ -188,8 +193,8 @@ class RagMiddleLLM(CustomLLM):
             completion_to_prompt=completion_to_prompt,
             is_chat_model=is_chat_model,
             device_map=device_map,
-            model_kwargs=dict(model_kwargs or {}),
-            tokenizer_kwargs=dict(tokenizer_kwargs or {}),
+            model_kwargs=without_secrets(model_kwargs or {}),
+            tokenizer_kwargs=without_secrets(tokenizer_kwargs or {}),
             tokenizer_outputs_to_remove=list(tokenizer_outputs_to_remove or []),
             callback_manager=callback_manager or CallbackManager([]),
             pydantic_program_mode=pydantic_program_mode,

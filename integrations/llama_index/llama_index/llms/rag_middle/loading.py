@@ -9,8 +9,9 @@ from typing import Any
 from rag_middle import Method, MethodConfigError, RagMiddleModel, UnsupportedGenerationError
 from rag_middle.generation import MethodLike
 from rag_middle.methods import resolve_method
+from rag_middle.options import SECRET_OPTIONS
 
-__all__ = ["chosen_method", "loaded_model", "stop_strings"]
+__all__ = ["chosen_method", "loaded_model", "stop_strings", "without_secrets"]
 
 #: Arguments of `RagMiddleModel.from_pretrained` that people write into `model_kwargs`.
 _OWN = ("attn_implementation", "device", "dtype", "quantization_config", "revision")
@@ -98,6 +99,11 @@ def loaded_model(
         options = {"trust_remote_code": False, **tokenizer_kwargs}  # left out, it would ask
         tokenizer = AutoTokenizer.from_pretrained(str(tokenizer_name), **options)
     return RagMiddleModel(model, tokenizer, method=method, context_window=context_window)
+
+
+def without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What an LLM may keep of the options it loaded with, since `repr` and `to_dict` show it."""
+    return {name: value for name, value in options.items() if name not in SECRET_OPTIONS}
 
 
 def stop_strings(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
