@@ -33,16 +33,13 @@ class Served:
         url: without a path.
         model: behind it.
         server: of uvicorn.
+        client: OpenAI's; it does not try again.
     """
 
     url: str
     model: RagMiddleModel
     server: uvicorn.Server
-
-    @property
-    def client(self) -> openai.OpenAI:
-        """OpenAI's client; it does not try again."""
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60)
+    client: openai.OpenAI
 
     def chat(self, content: Any, **body: Any) -> Any:
         """A question as one message of the user."""
@@ -80,8 +77,11 @@ def serving(
         assert thread.is_alive()
         time.sleep(0.01)
     [listener] = server.servers[0].sockets
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60)
     try:
-        yield Served(f"http://127.0.0.1:{listener.getsockname()[1]}", model, server)
+        with client:  # connections that nobody closes are a warning in a later test
+            yield Served(url, model, server, client)
     finally:
         server.should_exit = True
         thread.join(30)

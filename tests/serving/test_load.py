@@ -128,13 +128,13 @@ def test_openais_client_tries_again(
     serve: Serve, tiny_model: RagMiddleModel, slow: list[float]
 ) -> None:
     server = serve(tiny_model, max_waiting=1, max_batch_size=1)
-    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=10)
+    messages: Any = [{"role": "user", "content": "Which river?"}]
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=10) as client:
 
-    def ask(_: int) -> Any:
-        messages: Any = [{"role": "user", "content": "Which river?"}]
-        return client.chat.completions.create(model="tested", messages=messages, max_tokens=3)
+        def ask(_: int) -> Any:
+            return client.chat.completions.create(model="tested", messages=messages, max_tokens=3)
 
-    assert all(not isinstance(outcome, Exception) for outcome in at_once(4, ask))
+        assert all(not isinstance(outcome, Exception) for outcome in at_once(4, ask))
 
 
 def test_several_answers_take_several_places(serve: Serve, tiny_model: RagMiddleModel) -> None:
