@@ -14,7 +14,6 @@ import torch
 from rag_middle.attention import applied
 from rag_middle.errors import IncompatibleMethodsError, UnsupportedArchitectureError
 from rag_middle.methods import LPES, METHODS, SIW, Compose, SelfExtend, resolve_method
-from rag_middle.registry import Registry
 from rag_middle.tokens import TokenizedPrompt
 from tests.conftest import FamilyModel
 from tests.contract.cases import LONG, SHORT, Prompt
@@ -68,7 +67,8 @@ def test_it_is_found_by_its_entry_point(
     monkeypatch: pytest.MonkeyPatch, weighted_documents: Any
 ) -> None:
     point = EntryPoint("weighted_documents", "weighted_documents:WeightedDocuments", "")
-    monkeypatch.setattr(Registry, "_entry_points", lambda _: {point.name: point})
+    monkeypatch.setattr("rag_middle.registry.entry_points", lambda group: [point])
+    monkeypatch.setattr(METHODS, "_announced", None)  # what was read before
     assert "weighted_documents" in METHODS
     method = resolve_method("weighted_documents", {"strength": 0.5})
     assert method == weighted_documents.WeightedDocuments(strength=0.5)
