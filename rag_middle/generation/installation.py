@@ -86,9 +86,7 @@ def install(model: PreTrainedModel, method: MethodLike) -> Installation:
     with model_lock(model):
         modules = modules_by_layer(model, traits)
         before = _logits(model)
-        installation = Installation(
-            model, InstalledRotations(model, traits, modules, rotations)
-        )
+        installation = Installation(model, InstalledRotations(model, traits, modules, rotations))
         try:
             after = _logits(model)
             check_finite(chosen, after, before)
