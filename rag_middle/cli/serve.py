@@ -7,7 +7,7 @@ from dataclasses import fields
 from importlib.util import find_spec
 from inspect import Parameter
 from ipaddress import ip_address
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -34,6 +34,9 @@ from rag_middle.serving.settings import (
     public_model_name,
     public_names,
 )
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 __all__ = ["serve"]
 
@@ -139,27 +142,31 @@ def serve(
             check_method(other)
         defaults = GenerationOptions(**options)
         api_key = api_key_of_environment()
-        loaded = load(model, method=default[1], method_options=method_options, **loading)
-        if model is None:
-            tell_of_reader()
-
         import uvicorn
 
         from rag_middle.serving import create_app, named_methods
+        from rag_middle.serving.batching import run_in_thread
 
-        settings = ServerSettings(
-            model_name=served_model_name or public_model_name(model),
-            methods=named_methods(loaded, {**names, default[0]: loaded.method}),
-            defaults=defaults,
-            api_key=api_key,
-            trust_markers=trust_markers,
-            **limits,
-        )
-        _announce(settings, host)
+        def prepare() -> FastAPI:
+            loaded = load(model, method=default[1], method_options=method_options, **loading)
+            if model is None:
+                tell_of_reader()
+            settings = ServerSettings(
+                model_name=served_model_name or public_model_name(model),
+                methods=named_methods(loaded, {**names, default[0]: loaded.method}),
+                defaults=defaults,
+                api_key=api_key,
+                trust_markers=trust_markers,
+                **limits,
+            )
+            _announce(settings, host)
+            return create_app(loaded, settings)
+
+        app = run_in_thread(prepare)
         log = deepcopy(uvicorn.config.LOGGING_CONFIG)
         log["handlers"]["access"]["stream"] = "ext://sys.stderr"
         uvicorn.run(
-            create_app(loaded, settings),
+            app,
             host=host,
             port=port,
             limit_concurrency=max_connections,

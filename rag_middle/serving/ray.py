@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator
 from importlib import import_module
 from typing import Any, Literal
 
-from fastapi import Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from starlette.applications import Starlette
@@ -172,6 +172,33 @@ def app(args: dict[str, Any]) -> Any:
     return front.bind(model)
 
 
+def _application(arguments: Arguments) -> FastAPI:
+    from rag_middle.generation import RagMiddleModel
+    from rag_middle.serving.app import create_app
+
+    names = public_names(arguments.methods)
+    default = next(iter(names))
+    model = RagMiddleModel.from_pretrained(
+        arguments.model,
+        method=names[default],
+        method_options=arguments.method_options or None,
+        **arguments.loading,
+    )
+    settings = ServerSettings(
+        model_name=arguments.served_model_name or public_model_name(arguments.model),
+        methods=named_methods(model, {**names, default: model.method}),
+        defaults=checked_options(arguments.options, allowed=GenerationKwargs),
+        trust_markers=arguments.trust_markers,
+        max_batch_size=arguments.max_batch_size,
+        max_waiting=arguments.max_waiting,
+        batch_wait=arguments.batch_wait,
+        max_body_bytes=arguments.max_body_bytes,
+        max_documents=arguments.max_documents,
+        client_timeout=arguments.client_timeout,
+    )
+    return create_app(model, settings)
+
+
 class Replica:
     """The application of `create_app`, called with requests that were read already.
 
@@ -187,30 +214,9 @@ class Replica:
     def __init__(self, arguments: Arguments, secrets: list[str]) -> None:
         _check_environment(secrets)
         # Not above: `front` needs no PyTorch, which takes seconds and some hundred MB.
-        from rag_middle.generation import RagMiddleModel
-        from rag_middle.serving.app import create_app
+        from rag_middle.serving.batching import run_in_thread
 
-        names = public_names(arguments.methods)
-        default = next(iter(names))
-        model = RagMiddleModel.from_pretrained(
-            arguments.model,
-            method=names[default],
-            method_options=arguments.method_options or None,
-            **arguments.loading,
-        )
-        settings = ServerSettings(
-            model_name=arguments.served_model_name or public_model_name(arguments.model),
-            methods=named_methods(model, {**names, default: model.method}),
-            defaults=checked_options(arguments.options, allowed=GenerationKwargs),
-            trust_markers=arguments.trust_markers,
-            max_batch_size=arguments.max_batch_size,
-            max_waiting=arguments.max_waiting,
-            batch_wait=arguments.batch_wait,
-            max_body_bytes=arguments.max_body_bytes,
-            max_documents=arguments.max_documents,
-            client_timeout=arguments.client_timeout,
-        )
-        self._app = create_app(model, settings)
+        self._app = run_in_thread(lambda: _application(arguments))
         self._app.state.queue.start()  # instead of its life: it ends with the process
 
     def check_health(self) -> None:
