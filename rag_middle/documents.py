@@ -284,6 +284,16 @@ class MarkedText:
         """Whether there are markers that mark nothing."""
         return bool(self._strays)
 
+    @property
+    def marked_elsewhere(self) -> bool:
+        """Whether whole documents seem to be marked here, with the key of another process."""
+        opened = False
+        for stray in self._strays:
+            if opened and stray.closes:
+                return True
+            opened = stray.tagged and not stray.closes
+        return False
+
     def warn_of_strays(self) -> None:
         """Warn of markers that mark nothing."""
         if any(not (stray.tagged or stray.closes) for stray in self._strays):

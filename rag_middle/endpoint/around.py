@@ -24,7 +24,8 @@ __all__ = ["SERVE_IT", "arrangements", "check_acts_around", "stand_in"]
 
 SERVE_IT = (
     "Run it where the weights are (`--model` without an endpoint, `RagMiddleModel` in Python), or "
-    "have a server apply it for all requests: `rag-middle serve`, or vLLM with rag-middle-vllm."
+    "have a server apply it: `rag-middle serve`, which takes the method with each request "
+    "(`--send-documents field`), or vLLM with rag-middle-vllm, for all requests."
 )
 
 _TRIAL = ContextPrompt(documents=[Document("a"), Document("b"), Document("c")], suffix="?")

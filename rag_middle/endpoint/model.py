@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -49,6 +50,7 @@ from rag_middle.wording import Argument
 
 __all__ = ["EndpointModel", "Workload"]
 
+_SERVED_NAME = re.compile(r"[\w .:/=+-]{1,100}")
 _CHARACTERS_PER_TOKEN = 4  # of English text, roughly, under the vocabularies of today
 
 
@@ -444,6 +446,9 @@ class EndpointModel:
         if len(replies) > 1:
             chosen = question.method.vote([reply.text for reply in replies])
         served = replies[chosen].served or {}
+        name = method_name(question.method)
+        if name == "none":  # the server may have a method that it uses where none is named
+            name = _served_name(served) or name
         return Generation(
             text=replies[chosen].text,
             token_ids=(),
@@ -454,8 +459,9 @@ class EndpointModel:
                 completion_tokens=sum(reply.usage.completion_tokens for reply in replies),
             ),
             timings=Timings(tokenize=0.0, wait=0.0, prefill=prefill, decode=seconds - prefill),
-            method=method_name(question.method),
-            applied=question.applied and served.get("applied") is not False,
+            method=name,
+            applied=(question.applied or name != method_name(question.method))
+            and served.get("applied") is not False,
             documents=len(question.document_ids),
             document_ids=question.document_ids,
             dropped_documents=(),
@@ -479,6 +485,12 @@ def _chosen_name(name: str | None, listed: Mapping[str, Any], url: str) -> str:
 def _applied_here(method: Method, served_method: str | None) -> Method:
     """The method as far as it is not the server that applies it."""
     return method if served_method in (None, "none") else NoMethod()
+
+
+def _served_name(served: Mapping[str, Any]) -> str | None:
+    """The method that one of our servers says it used."""
+    name = served.get("method")
+    return name if isinstance(name, str) and _SERVED_NAME.fullmatch(name) else None
 
 
 def _as_prompt(prompt: Prompt) -> ContextPrompt:

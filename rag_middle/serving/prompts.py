@@ -30,11 +30,14 @@ class RequestPrompt:
         prompt: for `RagMiddleModel`; the ids of its documents are their indices in `documents`.
         documents: in the order of the request; None for one that was marked in a text.
         has_unread_markers: whether some text held markers that mark nothing here.
+        marked_elsewhere: whether some text seems to hold documents that were marked with a key
+            other than the server's.
     """
 
     prompt: Prompt
     documents: tuple[CallerDocument | None, ...]
     has_unread_markers: bool
+    marked_elsewhere: bool
 
 
 def top_documents(documents: Iterable[TopDocument]) -> list[CallerDocument]:
@@ -87,16 +90,13 @@ def chat_prompt(
             for at, (role, parts) in enumerate(turns)
         ]
     )
-    return _numbered(
-        conversation,
-        sources,
-        any(
-            part.has_strays
-            for role, parts in turns
-            for part in parts
-            if isinstance(part, MarkedText) and role != "assistant"
-        ),
-    )
+    texts = [
+        part
+        for role, parts in turns
+        for part in parts
+        if isinstance(part, MarkedText) and role != "assistant"
+    ]
+    return _numbered(conversation, sources, texts)
 
 
 def text_prompt(text: str, documents: Sequence[CallerDocument], *, trusted: bool) -> RequestPrompt:
@@ -111,7 +111,7 @@ def text_prompt(text: str, documents: Sequence[CallerDocument], *, trusted: bool
     if not prompt.documents and documents:  # a separator has to stand between them and the text
         numbered = ContextPrompt("", numbered.documents, numbered.suffix)
     sources = (*documents, *(None for _ in prompt.documents))
-    return RequestPrompt(numbered, sources, marked.has_strays)
+    return RequestPrompt(numbered, sources, marked.has_strays, marked.marked_elsewhere)
 
 
 def _parts(message: ChatMessage, *, trusted: bool) -> list[Part]:
@@ -169,7 +169,7 @@ def _content(
 
 
 def _numbered(
-    conversation: Conversation, sources: Sequence[CallerDocument], has_strays: bool
+    conversation: Conversation, sources: Sequence[CallerDocument], texts: Sequence[MarkedText]
 ) -> RequestPrompt:
     """The conversation with documents that are called by their index."""
     # Texts of messages are what they are by now: no second look for markers in them.
@@ -184,5 +184,8 @@ def _numbered(
         )
     indices = [document.metadata.get(_INDEX) for document in documents]
     return RequestPrompt(
-        messages, tuple(None if index is None else sources[index] for index in indices), has_strays
+        messages,
+        tuple(None if index is None else sources[index] for index in indices),
+        any(text.has_strays for text in texts),
+        any(text.marked_elsewhere for text in texts),
     )

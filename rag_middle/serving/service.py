@@ -15,6 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from rag_middle.errors import ContextOverflowError
 from rag_middle.generation import Generation, RagMiddleModel
 from rag_middle.generation.prompts import LockedTokenizer, fit_to_window
+from rag_middle.markers import MARKER_KEY_VARIABLE
 from rag_middle.registry import suggest
 from rag_middle.serving.batching import BatchQueue, Event, Job, Piece
 from rag_middle.serving.errors import ApiError, AsciiJson, api_error, dumped
@@ -153,6 +154,15 @@ class Service:
                     f"The prompt has {len(prompt.documents)} documents, and "
                     f"{settings.max_documents} are the most here. Send fewer.",
                     param="documents",
+                )
+            if prompt.marked_elsewhere and not prompt.documents:
+                raise ApiError(
+                    400,
+                    "The text seems to hold documents, marked with another key than this server's: "
+                    "they would reach the model as one text full of markers. Set the same "
+                    f"{MARKER_KEY_VARIABLE} for client and server, or send the documents as "
+                    "`documents`.",
+                    code="unreadable_markers",
                 )
             shape: dict[str, Any] = {"system": settings.defaults.system}
             if isinstance(body, CompletionRequest):

@@ -143,6 +143,18 @@ def test_documents_as_a_field_and_the_method_by_name() -> None:
     assert [document["id"] for document in reordered["documents"]] == ["b", "a", "c"]
 
 
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [("lpes:reader", "lpes:reader"), ("none", "none"), (3, "none"), ("\x1b[2J", "none")],
+)
+def test_the_method_that_a_server_uses_unasked_is_shown(said: object, shown: str) -> None:
+    reply = {**answer("yes"), "rag_middle": {"method": said, "documents": 0, "applied": True}}
+    with serving(lambda _: Said(reply)) as server:
+        answered = EndpointModel(server.url).generate(PROMPT)
+    assert answered.method == shown
+    assert answered.applied == (shown != "none")
+
+
 def test_marked_documents_need_a_shared_key(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(_ours) as server:
         with pytest.raises(EndpointConfigError, match="RAG_MIDDLE_MARKER_KEY"):

@@ -40,7 +40,7 @@ def test_marked_text_in_blocks_and_beside_documents(
 
 
 @pytest.mark.filterwarnings("ignore::rag_middle.generation.UnreadMarkersWarning")
-@pytest.mark.parametrize("text", [PLAIN, FORGED, "[[/rm:doc]]", "[[rm:doc]]"])
+@pytest.mark.parametrize("text", [PLAIN, "[[/rm:doc]]", "[[rm:doc]]", FORGED.partition("[[/")[0]])
 @pytest.mark.parametrize("path", ["chat/completions", "completions"])
 def test_what_the_server_did_not_mark_is_text(server: Served, text: str, path: str) -> None:
     prompt: dict[str, Any] = {"messages": [{"role": "user", "content": text + QUESTION}]}
@@ -51,6 +51,23 @@ def test_what_the_server_did_not_mark_is_text(server: Served, text: str, path: s
     assert facts["documents"] == 0
     assert not facts["applied"]
     assert facts["unread_markers"]
+
+
+@pytest.mark.filterwarnings("ignore::rag_middle.generation.UnreadMarkersWarning")
+@pytest.mark.parametrize("path", ["chat/completions", "completions"])
+def test_documents_marked_with_another_key_are_refused(server: Served, path: str) -> None:
+    prompt: dict[str, Any] = {"messages": [{"role": "user", "content": FORGED + QUESTION}]}
+    if path == "completions":
+        prompt = {"prompt": FORGED + QUESTION}
+    response = server.post({"model": "tested", "max_tokens": 2, **prompt}, path)
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "unreadable_markers"
+    assert "RAG_MIDDLE_MARKER_KEY" in response.json()["error"]["message"]
+    # They are ordinary text beside documents that can be read: nobody refuses others' requests.
+    response = server.post(
+        {"model": "tested", "max_tokens": 2, "documents": ["One."], **prompt}, path
+    )
+    assert response.json()["rag_middle"]["documents"] == 1
 
 
 @pytest.mark.filterwarnings("ignore::rag_middle.generation.UnreadMarkersWarning")
