@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -248,17 +249,27 @@ _worker: _Worker | None = None  # of this process
 def _interrupts_blocked() -> Iterator[None]:
     """Block Ctrl-C until the end of the block, and in processes started here until `_start_worker`.
 
-    A process that is importing PyTorch would answer it with a traceback.
+    A process that is importing PyTorch would answer it with a traceback, and so would one whose
+    parent stopped before it had sent all there is to know.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
     resource_tracker.ensure_running()  # which, started in the block, would let Ctrl-C through
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # The mask is this thread's. Any other thread may take the signal, and then the main one raises.
+    handler = None
+    came: list[int] = []
+    if threading.current_thread() is threading.main_thread():
+        handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
     try:
         yield
     finally:
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _start_worker(make_objective: ObjectiveFactory, threads_each: int) -> None:

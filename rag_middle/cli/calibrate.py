@@ -348,7 +348,7 @@ def _tell_cost(cost: Estimate, workers: int, *, races: bool) -> None:
     if cost.seconds is not None:
         minutes = cost.seconds / 60
         took = f": about {minutes:.0f} minutes" if minutes >= 1.5 else ": a minute or less"
-        took += f" with {counted(workers, 'worker')}"
+        took += f" with {counted(workers, 'worker')} on an idle machine, after they have started"
     else:
         took = f"; the scores of {counted(cost.known, 'candidate')} are known from before the stop"
     tell(

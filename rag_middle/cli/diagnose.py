@@ -171,10 +171,11 @@ def diagnose(
         # Before PyTorch is imported: the data is where mistakes are.
         questions = chosen_task(task, data, documents, bundled=bundled)
         require_gold_documents(questions)
-        questions.items(limit, seed)  # refuses what there is too little of
+        items = questions.items(limit, seed)  # refuses what there is too little of
         from rag_middle.evaluation import Measurement, check_measurement, write_report
         from rag_middle.evaluation import diagnose as run_diagnosis
         from rag_middle.evaluation.charts import require_library
+        from rag_middle.evaluation.conclusions import note_on_gold
         from rag_middle.evaluation.plots import new_figure
         from rag_middle.evaluation.terminal import show_diagnosis
 
@@ -195,6 +196,8 @@ def diagnose(
         )
         check_measurement(questions, names or (), measurement)
         tell("Data", "dim", f"{questions.description}.")
+        if note := note_on_gold(items):
+            tell("Warning", "yellow", note)
         with (
             cpu_threads(threads),
             progress_bar("asking", hidden=as_json) as progress,

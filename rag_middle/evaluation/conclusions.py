@@ -14,8 +14,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from rag_middle.evaluation.conditions import Item
 from rag_middle.evaluation.measurement import BASELINE, Scoring
-from rag_middle.evaluation.metrics import Metric
+from rag_middle.evaluation.metrics import Metric, best_subspan_em
 from rag_middle.evaluation.results import PositionCurves, Results, Summary
 from rag_middle.evaluation.shapes import SHAPES, Shape, high_positions
 from rag_middle.evaluation.statistics import (
@@ -24,7 +25,7 @@ from rag_middle.evaluation.statistics import (
     Estimate,
     comparison_confidence,
 )
-from rag_middle.wording import percent
+from rag_middle.wording import counted, percent, shortened
 
 __all__ = [
     "MIN_QUESTIONS",
@@ -455,6 +456,27 @@ def next_steps(recommendation: Recommendation, advice: str, attempts: Attempts) 
     situation = _Situation(recommendation=recommendation, advice=advice, attempts=attempts)
     said = (say(situation) for reasons, say in _STEPS if recommendation.reason in reasons)
     return tuple(step for step in said if step)
+
+
+def note_on_gold(items: Sequence[Item]) -> str | None:
+    """A warning of gold documents that hold none of their question's answers; None: there is none.
+
+    Word for word, normalised. Answers in other words than the document's are legitimate, so this is
+    no error.
+    """
+    without = [
+        item.question
+        for item in items
+        if item.gold
+        and not best_subspan_em(f"{item.gold.title or ''}\n{item.gold.text}", item.answers)
+    ]
+    if not without:
+        return None
+    return (
+        f"The gold document holds none of the answers, word for word, in {len(without)} of "
+        f"{counted(len(items), 'question')}, such as {shortened(repr(without[0]), 100)}. Where it "
+        "does not answer its question, every method scores 0 at every position."
+    )
 
 
 def notes(summary: Summary, shape: Shape, curves: PositionCurves) -> tuple[str, ...]:

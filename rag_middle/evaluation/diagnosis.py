@@ -22,6 +22,7 @@ from rag_middle.evaluation.conclusions import (
     answer,
     comparisons,
     next_steps,
+    note_on_gold,
     notes,
     order_advice,
     recommend_from,
@@ -211,7 +212,11 @@ def diagnose(
         answer=answer(recommendation, shape, bootstrap.means, curves.positions, curves.metric),
         recommendation=recommendation,
         comparisons=comparisons(len(results.methods) - 1),
-        notes=(*notes(summary, shape, curves), *_votes(results, here)),
+        notes=(
+            *filter(None, [note_on_gold(task.items(measurement.limit, measurement.seed))]),
+            *notes(summary, shape, curves),
+            *_votes(results, here),
+        ),
         next_steps=next_steps(
             recommendation,
             advice,

@@ -60,12 +60,12 @@ def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
         out.print(f"With {_CONTROLS[control.name]}: {control.mean.text(share=share)}.")
     name = diagnosis.model["name"]
     out.print(Text(f"\nDoes {name} lose the middle? {diagnosis.answer.text}"), soft_wrap=True)
-    shape = SHAPES[diagnosis.shape.name]
-    out.print(
-        f"{shape[0].upper()}{shape[1:]} ({percent(diagnosis.shape.confidence)} of resamples).",
-        soft_wrap=True,
-    )
-    if diagnosis.answer.label != "unknown":  # else the answer has said it
+    if diagnosis.answer.label != "unknown":  # else the answer has said all that is known
+        shape = SHAPES[diagnosis.shape.name]
+        out.print(
+            f"{shape[0].upper()}{shape[1:]} ({percent(diagnosis.shape.confidence)} of resamples).",
+            soft_wrap=True,
+        )
         out.print(Text(diagnosis.recommendation.text, "bold"), soft_wrap=True)
     left_out = [f"{label}: {reason}" for label, reason in diagnosis.left_out.items()]
     for heading, style, lines in (

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -31,7 +33,12 @@ from rag_middle.calibration import (
     calibrate,
 )
 from rag_middle.calibration.objective import Objective
-from rag_middle.calibration.workers import ObjectiveFactory, groups, torch_threads
+from rag_middle.calibration.workers import (
+    ObjectiveFactory,
+    _interrupts_blocked,
+    groups,
+    torch_threads,
+)
 from rag_middle.errors import ContextOverflowError, MissingExtraError, WorkerError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import LPES, Method, PositionalHiddenStates
@@ -277,3 +284,19 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"rag-middle\[ray\]"):
         RayWorkers(opening(tmp_path, []), 2, 1)
+
+
+def test_an_interrupt_that_another_thread_takes_waits_too() -> None:
+    finished = False
+    with pytest.raises(KeyboardInterrupt), _interrupts_blocked():
+        asleep = threading.Event()
+        other = threading.Thread(target=asleep.wait)
+        other.start()
+        assert other.ident is not None
+        signal.pthread_kill(other.ident, signal.SIGINT)
+        asleep.set()
+        other.join()
+        for _ in range(1000):
+            finished = True
+    assert finished
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -137,6 +137,18 @@ def test_what_was_recognised_is_said_before_the_model_is_loaded(run: Run, tmp_pa
     assert "no model" not in shown.err
 
 
+def test_gold_documents_without_the_answer_are_named(run: Run, tmp_path: Path) -> None:
+    data = written(tmp_path / "mine.jsonl", 30)
+    shown = run("diagnose", "-m", tmp_path / "no model", "--data", data)
+    assert "holds none" not in shown.err
+    lines = data.read_text().replace("Number 3 is v3", "Number 3 is lost").splitlines()
+    data.write_text("\n".join(lines))
+    shown = run("diagnose", "-m", tmp_path / "no model", "--data", data)
+    assert "holds none of the answers, word for word, in 1 of 30 questions" in shown.err
+    assert "'Which is 3?'" in shown.err
+    assert shown.err.index("Which is 3?") < shown.err.index("no model")
+
+
 def test_prompts_that_do_not_fit_name_the_flag(run: Run, model: Path, tmp_path: Path) -> None:
     data = written(tmp_path / "long.jsonl", 12, words=60)
     shown = run(
