@@ -285,6 +285,10 @@ class OutputWriteError(RagMiddleError, OSError):
     """Results cannot be written where they were to go."""
 
 
+class ServerAddressError(RagMiddleError, OSError):
+    """A server cannot listen where it was told to."""
+
+
 class EvaluationError(RagMiddleError):
     """A measurement cannot be made, or not continued."""
 

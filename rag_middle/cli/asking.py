@@ -20,7 +20,7 @@ from rag_middle.cli.options import (
     GENERATION,
     MODEL_PANEL,
     PROMPT_PANEL,
-    MethodOption,
+    AskedMethodOption,
     MethodOptionsOption,
     flag,
     generation_flags,
@@ -143,7 +143,7 @@ ANSWERING = (
     flag("rebuild", RebuildOption, False),
     flag("max_file_mib", MaxFileMibOption),
     flag("model", ModelOption),
-    flag("method", MethodOption, "none"),
+    flag("method", AskedMethodOption),
     flag("method_option", MethodOptionsOption),
     flag("prompt_template", PromptTemplateOption),
 )
@@ -160,7 +160,7 @@ def open_answerer(
     loading: dict[str, Any],
     *,
     quiet: bool,
-    method: str,
+    method: str | None = None,
     docs: Path | None = None,
     index: Path | None = None,
     model: str | None = None,
@@ -178,7 +178,7 @@ def open_answerer(
         generation: fields of `GenerationOptions`, only to be checked.
         loading: values of `LOADING`; device as on the command line.
         quiet: say nothing about the index.
-        method: its name.
+        method: its name; None for the unmodified model, or what a server uses.
         docs: documents, or None for an index as it is.
         index: folder of the index, or None for the default one.
         model: directory or hub name, or None for the bundled reader.
@@ -195,7 +195,7 @@ def open_answerer(
     check_exists(documents)
     if prompt_template is not None:
         check_readable(prompt_template, "prompt template", "a JSON file", PromptError)
-    check_method(method, method_options)
+    check_method(method or "none", method_options)
     check_generation(generation)
 
     from rag_middle.answering import Answerer, PromptTemplate
@@ -218,7 +218,7 @@ def open_answerer(
         answerer = Answerer.over(
             documents,
             model=model if endpoint is None else endpoint,
-            method=method,
+            method=method or "none",
             method_options=method_options,
             index_folder=None if docs is None else index,
             max_file_bytes=None if max_file_mib is None else max_file_mib * 2**20,

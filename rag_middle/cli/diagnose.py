@@ -163,8 +163,9 @@ def diagnose(
             check_readable(data, "data file", "a file of JSON lines", EvaluationDataError)
         endpoint = open_endpoint(remote, model, loading)
         if endpoint is not None:
-            for name in names or ():
+            for name in ("none", *(names or ())):
                 endpoint.checked_method(name)
+            names = list(endpoint.offered_methods) if names is None else names
         from rag_middle.evaluation.tasks.base import require_gold_documents
 
         bundled = model is None if endpoint is None else is_served_reader(endpoint.name)

@@ -28,6 +28,7 @@ ENDPOINT_PANEL = "Model behind an HTTP address"
 class Documents(StrEnum):
     """text: within the message; marked: with markers; field: beside the messages."""
 
+    auto = "auto"
     text = "text"
     marked = "marked"
     field = "field"
@@ -57,7 +58,8 @@ SendDocumentsOption = Annotated[
     Documents,
     typer.Option(
         help="How documents travel. text: within the message; for rag-middle serve also marked "
-        "(the same with markers) and field (beside the messages), and the server applies methods.",
+        "(the same with markers) and field (beside the messages), and the server applies methods. "
+        "auto: field there, text elsewhere.",
         rich_help_panel=ENDPOINT_PANEL,
     ),
 ]
@@ -73,7 +75,7 @@ TimeoutOption = Annotated[
 ENDPOINT = (
     flag("endpoint", EndpointOption),
     flag("api_key_env", ApiKeyEnvOption),
-    flag("send_documents", SendDocumentsOption, Documents.text),
+    flag("send_documents", SendDocumentsOption, Documents.auto),
     flag("timeout", TimeoutOption, 300.0),
 )
 """Where a model is that is not loaded here; arguments of `EndpointModel`."""

@@ -23,6 +23,7 @@ __all__ = [
     "OUTPUT_PANEL",
     "PROMPT_PANEL",
     "TEXT_PANEL",
+    "AskedMethodOption",
     "MethodOption",
     "MethodOptionsOption",
     "flag",
@@ -100,11 +101,22 @@ class Bits(StrEnum):
     eight = "8bit"
 
 
+_METHOD_HELP = (
+    "A name (see rag-middle methods), NAME:PRESET, profile:PATH (see rag-middle calibrate), or "
+    "several joined by +."
+)
+AskedMethodOption = Annotated[
+    str | None,
+    typer.Option(
+        help=f"{_METHOD_HELP} Default: none; behind an HTTP address, what its server uses.",
+        show_default=False,
+        rich_help_panel=METHOD_PANEL,
+    ),
+]
 MethodOption = Annotated[
     str,
     typer.Option(
-        help="A name (see rag-middle methods), NAME:PRESET, profile:PATH (see rag-middle "
-        "calibrate), or several joined by +.",
+        help=_METHOD_HELP,
         rich_help_panel=METHOD_PANEL,
     ),
 ]

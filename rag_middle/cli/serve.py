@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from copy import deepcopy
 from dataclasses import fields
 from importlib.util import find_spec
@@ -26,7 +27,7 @@ from rag_middle.cli.options import (
     generation_flags,
     with_flags,
 )
-from rag_middle.errors import MissingExtraError
+from rag_middle.errors import MissingExtraError, ServerAddressError
 from rag_middle.options import GenerationOptions
 from rag_middle.serving.settings import (
     ServerSettings,
@@ -34,6 +35,7 @@ from rag_middle.serving.settings import (
     public_model_name,
     public_names,
 )
+from rag_middle.wording import Argument
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -142,6 +144,7 @@ def serve(
             check_method(other)
         defaults = GenerationOptions(**options)
         api_key = api_key_of_environment()
+        _check_address(host, port)
         import uvicorn
 
         from rag_middle.serving import create_app, named_methods
@@ -174,6 +177,21 @@ def serve(
             server_header=False,
             log_config=log,
         )
+
+
+def _check_address(host: str, port: int) -> None:
+    """Before a model is loaded for nothing; the server's own message has no way out."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        raise ServerAddressError(
+            f"Cannot listen on {host}:{port} ({error.strerror or error}). Choose another ",
+            Argument("port"),
+            ", 0 for any that is free, or another ",
+            Argument("host"),
+            ".",
+        ) from None
 
 
 def _announce(settings: ServerSettings, host: str) -> None:

@@ -29,6 +29,7 @@ from rag_middle.errors import (
     EndpointConfigError,
     MethodConfigError,
     PromptError,
+    RagMiddleError,
     WeightsNeededError,
 )
 from rag_middle.generation import (
@@ -100,12 +101,14 @@ class EndpointModel:
         model: as the server calls it; by default the only one that it has.
         api_key_env: environment variable with the key. By default OPENAI_API_KEY, if it is set
             and the address is local or https; ``""`` for no key.
-        method: as for `RagMiddleModel`.
+        method: as for `RagMiddleModel`; None for the one that the server uses where a request names
+            none.
         method_options: the method's parameters, where `method` is a name.
         send_documents: ``"text"`` within the message; ``"marked"`` the same with markers, for a
             server that shares ``RAG_MIDDLE_MARKER_KEY``; ``"field"`` as `documents` beside the
             messages. The last two are for `rag-middle serve`, whose replies must say that it read
-            them, and name the method in each request.
+            them, and name the method in each request. ``"auto"``: ``"field"`` there, ``"text"``
+            elsewhere.
         timeout: seconds that a request may take.
         retries: of a request after failures that may pass, with growing pauses between them.
         extra_body: more fields of each request, such as ``{"reasoning_effort": "low"}``; None
@@ -124,9 +127,9 @@ class EndpointModel:
         model: str | None = None,
         *,
         api_key_env: str | None = None,
-        method: MethodLike = "none",
+        method: MethodLike | None = None,
         method_options: Mapping[str, Any] | None = None,
-        send_documents: SendDocuments = "text",
+        send_documents: SendDocuments = "auto",
         timeout: float = 300.0,
         retries: int = 4,
         extra_body: Mapping[str, Any] | None = None,
@@ -146,14 +149,17 @@ class EndpointModel:
             )
         self._extra = dict(extra_body or {})
         check_sending(send_documents, self._extra)
-        self._send_documents = send_documents
-        self._method = self.checked_method(method, method_options)
         self.address = Address.of(endpoint)
         key = api_key(api_key_env, self.address)
         self._server = Server(Client(self.address, key, timeout=timeout, retries=retries))
         listed = self._server.models()
         self.name = _chosen_name(model, listed, self.address.url)
         self._facts = listed.get(self.name, {})
+        if send_documents == "auto":
+            send_documents = "text" if self._offered is None else "field"
+        self._send_documents = send_documents
+        self._as_served = method is None and not method_options
+        self._method = self.checked_method("none" if method is None else method, method_options)
 
     # -- what it is -------------------------------------------------------------------------------
 
@@ -168,14 +174,45 @@ class EndpointModel:
         window = self._facts.get("max_model_len")
         return window if is_whole(window, 1) else None
 
+    @property
+    def offered_methods(self) -> tuple[str, ...]:
+        """Methods that `rag-middle serve` applies when a request names them, and that need it.
+
+        Those without a name of their own on this side (a server's profiles) are left out.
+        """
+        if self._send_documents == "text":
+            return ()
+        names = []
+        for name in self._offered or ():
+            with suppress(RagMiddleError):
+                if self.checked_method(name).name != "none":
+                    names.append(name)
+        return tuple(names)
+
+    @property
+    def _offered(self) -> tuple[str, ...] | None:
+        """What one of our servers says that requests may name; None: it is another server."""
+        said = self._facts.get("rag_middle")
+        methods = said.get("methods") if isinstance(said, Mapping) else None
+        return tuple(map(str, methods)) if isinstance(methods, list) else None
+
+    @property
+    def served_under(self) -> str | None:
+        """The method that the server says it uses where a request names none."""
+        said = self._facts.get("rag_middle")
+        return _served_name(said.get("default_method")) if isinstance(said, Mapping) else None
+
     def identity(self) -> dict[str, Any]:
         """What tells this model from others: its name, the address, what the server says of it.
 
         A server does not say which weights it runs: give a model that is served otherwise than
         before (with a profile, say) another name there, or keep its records in another file.
         """
+        name = self.name
+        if self._send_documents == "text" and self.served_under not in (None, "none"):
+            name += f" under {self.served_under}"
         return {
-            "name": self.name,
+            "name": name,
             "endpoint": self.address.url,
             "server": self._facts,
             "send_documents": self._send_documents,
@@ -205,20 +242,23 @@ class EndpointModel:
 
     def _served_method(self, method: Method) -> str | None:
         """The method that the server shall apply; None where it is told nothing of methods."""
+        name = "none"
         try:
             check_acts_around(method)
         except WeightsNeededError:
             if self._send_documents == "text":
                 raise
-            name = method_name(method)
-            with suppress(MethodConfigError):  # by its name alone it has no parameters
-                if "profile:" not in name and resolve_method(name) == method:
-                    return name
+            name = _name_alone(method)
+        if self._send_documents == "text":
+            return None
+        if self._offered is not None and name not in self._offered:
             raise WeightsNeededError(
-                f"A server is asked for a method by its name, and {name} has parameters of its "
-                "own: start the server with it (`rag-middle serve --method ...`)."
-            ) from None
-        return None if self._send_documents == "text" else "none"
+                f"{self.address.url} offers {', '.join(self._offered)}, and not {name}: start it "
+                f"with `--allow-method {name}`, or measure what it serves, with ",
+                Argument("send_documents", "text"),
+                ".",
+            )
+        return name
 
     # -- asking -----------------------------------------------------------------------------------
 
@@ -377,10 +417,11 @@ class EndpointModel:
     ) -> list[_Question]:
         settings = checked_options(options, allowed=GenerationKwargs)
         path = resource(settings)
-        chosen = self.method
+        chosen, as_served = self.method, self._as_served
         if method is not None or method_options:
             chosen = self.checked_method("none" if method is None else method, method_options)
-        served_method = self._served_method(chosen)
+            as_served = False
+        served_method = None if as_served else self._served_method(chosen)
         around = _applied_here(chosen, served_method)
         questions = []
         seeds = settings.seeds(len(prompts))
@@ -437,8 +478,14 @@ class EndpointModel:
             reply = self._server.answer(
                 question.path, body, stopped, emit_piece if streamed else None
             )
-            if question.served_method is not None and reply.finish_reason != "cancelled":
-                check_served(reply, question.served_method, len(prompt.documents), self.address.url)
+            if reply.finish_reason != "cancelled":
+                check_served(
+                    reply,
+                    len(prompt.documents),
+                    self.address.url,
+                    sent=self._send_documents,
+                    method=question.served_method,
+                )
             replies.append(reply)
         seconds = perf_counter() - start
         prefill = first[0] if first else seconds
@@ -448,7 +495,7 @@ class EndpointModel:
         served = replies[chosen].served or {}
         name = method_name(question.method)
         if name == "none":  # the server may have a method that it uses where none is named
-            name = _served_name(served) or name
+            name = _served_name(served.get("method")) or name
         return Generation(
             text=replies[chosen].text,
             token_ids=(),
@@ -487,10 +534,25 @@ def _applied_here(method: Method, served_method: str | None) -> Method:
     return method if served_method in (None, "none") else NoMethod()
 
 
-def _served_name(served: Mapping[str, Any]) -> str | None:
-    """The method that one of our servers says it used."""
-    name = served.get("method")
-    return name if isinstance(name, str) and _SERVED_NAME.fullmatch(name) else None
+def _served_name(said: object) -> str | None:
+    """The name of a method, from a server's reply."""
+    return said if isinstance(said, str) and _SERVED_NAME.fullmatch(said) else None
+
+
+def _name_alone(method: Method) -> str:
+    """The name that a server is asked for a method by.
+
+    Raises:
+        WeightsNeededError: by its name alone it would have other parameters.
+    """
+    name = method_name(method)
+    with suppress(MethodConfigError):
+        if "profile:" not in name and resolve_method(name) == method:
+            return name
+    raise WeightsNeededError(
+        f"A server is asked for a method by its name, and {name} has parameters of its own: start "
+        "the server with it (`rag-middle serve --method ...`)."
+    )
 
 
 def _as_prompt(prompt: Prompt) -> ContextPrompt:

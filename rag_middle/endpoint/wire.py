@@ -34,7 +34,7 @@ __all__ = [
 
 #: How documents travel. ``text``: as the model reads them, within the message; ``marked``: the
 #: same with markers; ``field``: beside the messages, in ``documents``.
-SendDocuments = Literal["text", "marked", "field"]
+SendDocuments = Literal["auto", "text", "marked", "field"]
 
 CHAT, COMPLETIONS = "/chat/completions", "/completions"
 
@@ -87,7 +87,7 @@ def request_body(
         prompt: documents in the order in which the model shall read them.
         options: of generation.
         model: as the server calls it.
-        documents: how they travel.
+        documents: how they travel; not ``"auto"``.
         seed: of sampling.
         method: that the server shall apply; None says nothing about it.
         extra: more fields; they replace those made here, and None leaves one out.
@@ -245,21 +245,42 @@ class StreamedText:
         )
 
 
-def check_served(reply: Reply, method: str, documents: int, url: str) -> None:
-    """Refuse an answer to documents that the server has not read as documents.
+def check_served(
+    reply: Reply, documents: int, url: str, *, sent: SendDocuments, method: str | None
+) -> None:
+    """Refuse an answer to documents that the server has not read as its method needs them.
+
+    Args:
+        reply: to check.
+        documents: that were sent.
+        url: of the server.
+        sent: how they travelled.
+        method: that was asked for; None for whatever the server uses.
 
     Raises:
-        EndpointReplyError: it does not say so, or says otherwise.
+        EndpointReplyError: as text, they left its method without effect; otherwise, it does not say
+            that it read them, or says otherwise.
     """
     served = reply.served or {}
+    if sent == "text":
+        if served.get("applied") is False and documents and served.get("method") != "none":
+            raise EndpointReplyError(
+                f"{url} uses {served.get('method')}, which had no effect: it found no documents in "
+                "the text. Send them as documents, with ",
+                Argument("send_documents", "field"),
+                ", or start the server with --method none.",
+            )
+        return
     read = served.get("documents")
     if isinstance(read, list):
         read = len(read)
-    if served.get("method") == method and (read == documents or (not read and not documents)):
+    name = served.get("method")
+    if (name == method or (method is None and name)) and (read or 0) == documents:
         return
     said = shortened(repr(dict(served))) if served else "nothing of documents and methods"
+    under = "" if method is None else f" under {method}"
     raise EndpointReplyError(
-        f"{url} should have read {documents} documents under {method}; its reply says {said}. ",
+        f"{url} should have read {documents} documents{under}; its reply says {said}. ",
         Argument("send_documents"),
         " is for `rag-middle serve` with that method among those it allows; leave it out for other "
         "servers.",

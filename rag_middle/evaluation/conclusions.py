@@ -414,6 +414,12 @@ def _calibrate(at: _Situation) -> str:
 def _load_it(at: _Situation) -> str:
     if at.attempts.weights:
         return ""
+    if at.recommendation.reason == "helps":
+        label = at.recommendation.label
+        return (
+            f"Have it used where requests name no method: `rag-middle serve --method {label}`, or "
+            "in the client where it only arranges documents."
+        )
     return (
         "Most methods change what happens inside the model. Where its weights can be had, find the "
         "one that helps with `rag-middle diagnose --model` and without `--endpoint`; then serve it "

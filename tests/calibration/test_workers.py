@@ -287,16 +287,20 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_an_interrupt_that_another_thread_takes_waits_too() -> None:
-    finished = False
-    with pytest.raises(KeyboardInterrupt), _interrupts_blocked():
-        asleep = threading.Event()
-        other = threading.Thread(target=asleep.wait)
-        other.start()
-        assert other.ident is not None
-        signal.pthread_kill(other.ident, signal.SIGINT)
-        asleep.set()
-        other.join()
-        for _ in range(1000):
-            finished = True
+    asleep = threading.Event()
+    other = threading.Thread(target=asleep.wait)
+    other.start()
+    finished = []
+
+    def interrupted() -> None:
+        with _interrupts_blocked():
+            assert other.ident is not None
+            signal.pthread_kill(other.ident, signal.SIGINT)
+            asleep.set()
+            other.join()
+            finished.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert finished
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

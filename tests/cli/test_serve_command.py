@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -117,3 +118,12 @@ def test_without_its_requirements(
     shown = run("serve", "-m", chat_model)
     assert shown.status == 2
     assert "pip install 'rag-middle[serve]'" in shown.err
+
+
+def test_an_address_in_use_is_refused_before_a_model_is_loaded(run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        shown = run("serve", "-m", "no such model", "--port", port)
+    assert shown.status == 2
+    assert f"Cannot listen on 127.0.0.1:{port}" in shown.err
+    assert "--port" in shown.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -122,7 +123,7 @@ def _ours(request: Request) -> Said:
     """What our own server says besides: which documents it has read, under which method."""
     documents = request.body.get("documents")
     seen = len(parse(request.text).documents if documents is None else documents)
-    served = {"method": request.body["method"], "documents": seen, "applied": True}
+    served = {"method": request.body.get("method", "rotor"), "documents": seen, "applied": True}
     return Said({**answer("yes"), "rag_middle": served})
 
 
@@ -130,9 +131,11 @@ def test_documents_as_a_field_and_the_method_by_name() -> None:
     with serving(_ours) as server:
         model = EndpointModel(server.url, send_documents="field")
         assert model.generate(PROMPT, method="pine").method == "pine"
-        model.generate(PROMPT)
+        assert model.generate(PROMPT).method == "rotor"  # as the server has it
+        assert model.generate(PROMPT, method="none").method == "none"
         model.generate(PROMPT, method="long_context_reorder")
-        pine, base, reordered = (request.body for request in server.asked)
+        pine, served, base, reordered = (request.body for request in server.asked)
+    assert "method" not in served
     assert pine["messages"] == [{"role": "user", "content": "Read.\nWhich?"}]
     assert pine["documents"] == [
         {"id": "a", "title": "", "text": "first"},
@@ -153,6 +156,46 @@ def test_the_method_that_a_server_uses_unasked_is_shown(said: object, shown: str
         answered = EndpointModel(server.url).generate(PROMPT)
     assert answered.method == shown
     assert answered.applied == (shown != "none")
+
+
+def _listed(*methods: str) -> Said:
+    served = {"methods": list(methods), "default_method": methods[0]}
+    return Said({"data": [{"id": "tiny", "rag_middle": served}]})
+
+
+def test_our_server_gets_documents_and_says_what_it_offers() -> None:
+    with serving(_ours) as server:
+        server.models = _listed("pine", "none", "mine=profile:x")
+        model = EndpointModel(server.url)
+        assert model.offered_methods == ("pine",)
+        assert model.generate(PROMPT, method="pine").method == "pine"
+        assert len(server.asked[-1].body["documents"]) == 3
+        with pytest.raises(WeightsNeededError, match="--allow-method rotor"):
+            model.checked_method("rotor")
+        server.models = _listed("pine")
+        with pytest.raises(WeightsNeededError, match="--allow-method none"):
+            EndpointModel(server.url).checked_method("none")
+
+
+def test_a_model_served_under_a_method_is_called_so() -> None:
+    with serving(_ours) as server:
+        server.models = _listed("lpes:reader", "none")
+        assert EndpointModel(server.url).identity()["name"] == "tiny"  # `none` is asked for
+        model = EndpointModel(server.url, send_documents="text")
+        assert model.identity()["name"] == "tiny under lpes:reader"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_method_without_effect_on_text_is_no_measurement(streamed: bool) -> None:
+    reply = {**answer("yes"), "rag_middle": {"method": "pine", "documents": 0, "applied": False}}
+    stream = events("yes")
+    stream.content.insert(0, f"data: {json.dumps(reply)}\n\n".encode())
+    with serving(lambda _: stream if streamed else Said(reply)) as server:
+        model = EndpointModel(server.url, send_documents="text")
+        ask = (lambda p, **o: model.stream(p, **o).result) if streamed else model.generate
+        with pytest.raises(EndpointReplyError, match="pine, which had no effect"):
+            ask(PROMPT)
+        assert "yes" in ask("Which?", on_missing_documents="ignore").text
 
 
 def test_marked_documents_need_a_shared_key(monkeypatch: pytest.MonkeyPatch) -> None:
