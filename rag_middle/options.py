@@ -16,7 +16,7 @@ from functools import cache
 from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin, get_type_hints
 
 from rag_middle.errors import UnsupportedGenerationError
-from rag_middle.plain_data import check_whole, is_finite_number, is_whole
+from rag_middle.plain_data import check_keywords, check_whole, is_finite_number, is_whole
 from rag_middle.registry import suggest
 from rag_middle.wording import Argument
 
@@ -296,9 +296,9 @@ class Declaration:
         return ()
 
     def check(self, value: Any) -> None:
-        """Raise `UnsupportedGenerationError` unless it is a number in range or one of the names.
+        """Raise `UnsupportedGenerationError` unless it is of the type, in range, one of the names.
 
-        Values of other types are checked where they are used.
+        `seed` and `stop`, which take one value or several, are checked where they are used.
         """
         expected = None
         if self.choices:
@@ -309,8 +309,18 @@ class Declaration:
             if not (is_number(value) and self.option.allows(value)):
                 kind = "a whole number" if self.type is int else "a number"
                 expected = f"{kind} {self.option.range_text}"
-        elif self.type is str and not isinstance(value, str):
-            expected = "a string"
+        elif self.type is bool:
+            if not isinstance(value, bool):
+                expected = "True or False"
+        elif self.type in (str, str | None):
+            if not isinstance(value, self.type):
+                expected = "a string"
+        elif self.type == threading.Event | None:
+            # Events of other libraries do as well.
+            if value is not None and not callable(getattr(value, "is_set", None)):
+                expected = "a threading.Event"
+        elif self.type == Mapping[str, Any] | None:
+            check_keywords(self.name, value)
         if expected is not None:
             raise UnsupportedGenerationError(
                 Argument(self.name),

@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from math import inf, isfinite
 from typing import Any, TypeGuard
 
-from rag_middle.errors import UnsupportedGenerationError
+from rag_middle.errors import RagMiddleError, UnsupportedGenerationError
 from rag_middle.wording import Argument
 
 __all__ = [
+    "check_keywords",
     "check_whole",
     "is_finite_number",
     "is_whole",
@@ -63,6 +64,17 @@ def check_whole(name: str, value: object, *, least: int, hint: str = "") -> None
             Argument(name),
             f" must be a whole number, at least {least}, got {value!r}. {hint}".rstrip(),
         )
+
+
+def check_keywords(
+    name: str, value: object, error: type[RagMiddleError] = UnsupportedGenerationError
+) -> None:
+    """Raise `error` unless `value` is None or a mapping of names, as keyword arguments are."""
+    if value is None or (isinstance(value, Mapping) and all(isinstance(k, str) for k in value)):
+        return
+    raise error(
+        Argument(name), f" must be a mapping from names to values ({{'name': ...}}), got {value!r}."
+    )
 
 
 def map_strings(

@@ -190,7 +190,7 @@ def check_loading(
     if isinstance(quantization_config, str):
         _check_quantization(quantization_config)
     backends = {"eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()}
-    name = attn_implementation or "eager"
+    name = "eager" if attn_implementation is None else str(attn_implementation)
     if name not in backends and "/" not in name and not name.startswith("flash_attention"):
         raise UnsupportedGenerationError(
             "There is no ",
@@ -373,7 +373,7 @@ def _device(device: str | torch.device | None) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         chosen = torch.device(device)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise UnsupportedGenerationError(
             f"There is no device {device!r}: use 'cpu', 'cuda', 'cuda:1', 'mps'."
         ) from error

@@ -47,8 +47,9 @@ from rag_middle.options import (
     check_context_window,
     checked_options,
 )
+from rag_middle.plain_data import check_keywords
 from rag_middle.tokens import TokenizedPrompt
-from rag_middle.wording import Argument
+from rag_middle.wording import Argument, shortened
 
 __all__ = ["RagMiddleModel"]
 
@@ -115,6 +116,20 @@ class RagMiddleModel:
         document_cache: DocumentCache | None = None,
         kernels: Kernels = "auto",
     ) -> None:
+        for name, value, method_name, kind in (
+            ("model", model, "can_generate", "causal language model"),
+            ("tokenizer", tokenizer, "apply_chat_template", "tokenizer"),
+        ):
+            if not callable(getattr(value, method_name, None)):  # wrappers (PEFT) have it too
+                raise UnsupportedGenerationError(
+                    Argument(name),
+                    f" must be a loaded Hugging Face {kind}, got {shortened(repr(value))}. "
+                    "RagMiddleModel.from_pretrained loads both by name.",
+                )
+        if not isinstance(document_cache, DocumentCache | None):
+            raise UnsupportedGenerationError(
+                Argument("document_cache"), f" must be a DocumentCache, got {document_cache!r}."
+            )
         if model.config.is_encoder_decoder or not model.can_generate():
             raise UnsupportedGenerationError(
                 f"{type(model).__name__} is no decoder with a language-modelling head: load one "
@@ -184,6 +199,8 @@ class RagMiddleModel:
         """
         chosen = resolve_method(method, method_options)  # a misspelt name costs no loading
         check_context_window(context_window)
+        check_keywords("model_options", model_options)
+        check_keywords("tokenizer_options", tokenizer_options)
         check_loading(
             dtype=dtype,
             device=device,
@@ -283,6 +300,12 @@ class RagMiddleModel:
         """
         request = self._request(prompts, method, method_options, options)
         settings = request.options
+        if followers is not None and not (
+            isinstance(followers, Sequence) and all(isinstance(f, Follower) for f in followers)
+        ):
+            raise UnsupportedGenerationError(
+                Argument("followers"), f" must be a list of Follower, got {followers!r}."
+            )
         if followers is not None and (len(followers) != len(prompts) or settings.num_beams > 1):
             raise UnsupportedGenerationError(
                 f"There are {len(followers)} followers for {len(prompts)} prompts with "
@@ -527,6 +550,11 @@ class RagMiddleModel:
     def _continuations(
         self, prompts: Sequence[Prompt], continuations: Sequence[str | Sequence[int]]
     ) -> list[tuple[int, ...]]:
+        for name, values in (("prompts", prompts), ("continuations", continuations)):
+            if isinstance(values, str) or not isinstance(values, Sequence):
+                raise UnsupportedGenerationError(
+                    Argument(name), f" must be a list, got {type(values).__name__}."
+                )
         if len(prompts) != len(continuations):
             raise UnsupportedGenerationError(
                 f"Give one continuation per prompt: there are {len(continuations)} for "

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from time import perf_counter
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -37,9 +38,11 @@ from rag_middle.generation.identity import warn_of_mismatch
 from rag_middle.generation.results import DroppedDocument
 from rag_middle.methods import Method, NoMethod, Runner, resolve_method
 from rag_middle.options import GenerationOptions
+from rag_middle.plain_data import check_keywords
 from rag_middle.tokens import TokenizedPrompt, count_tokens, encode
 from rag_middle.tokens.encode import Prompt as Text
 from rag_middle.tokens.text import TextEncoder
+from rag_middle.wording import Argument
 
 __all__ = [
     "LockedTokenizer",
@@ -193,6 +196,7 @@ class Preparer:
         """The method of a call: its own, or the default one."""
         if method is not None:
             return self.checked(resolve_method(method, options))
+        check_keywords("method_options", options, MethodConfigError)
         if options:
             raise MethodConfigError(
                 f"Options {sorted(options)} were given without a method: name it too."
@@ -240,8 +244,14 @@ class Preparer:
         """Ids of what follows a prompt.
 
         Raises:
-            UnsupportedGenerationError: there are none.
+            UnsupportedGenerationError: there are none, or `text` is neither text nor ids.
         """
+        if not isinstance(text, Iterable) or not (
+            isinstance(text, str) or all(isinstance(token, Integral) for token in text)
+        ):
+            raise UnsupportedGenerationError(
+                Argument("continuation"), f" must be text or a list of token ids, got {text!r}."
+            )
         ids = self.tokenizer.continuation(text) if isinstance(text, str) else tuple(text)
         if not ids:
             raise UnsupportedGenerationError("A continuation needs at least one token.")

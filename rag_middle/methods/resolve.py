@@ -12,8 +12,10 @@ from rag_middle.errors import MethodConfigError, UnknownNameError
 from rag_middle.methods.base import METHODS, Method
 from rag_middle.methods.compose import Compose
 from rag_middle.methods.provenance import Provenance
+from rag_middle.plain_data import check_keywords
 from rag_middle.profiles import Profile, read_profile, shipped_profiles
 from rag_middle.registry import suggest
+from rag_middle.wording import Argument
 
 __all__ = [
     "as_option",
@@ -40,16 +42,24 @@ def resolve_method(
 
     Raises:
         UnknownNameError: no such method or preset, with the nearest names.
-        MethodConfigError: options that the method does not have, or that it refuses.
+        MethodConfigError: options that the method does not have, or that it refuses; or arguments
+            of other types.
         IncompatibleMethodsError: a composition that is refused.
         ProfileFormatError: a profile that cannot be read.
     """
+    check_keywords("method_options", options, MethodConfigError)
     if isinstance(method, Method):
         if options:
             raise MethodConfigError(
                 f"Options {sorted(options)} were given beside a method object: set them on it."
             )
         return method
+    if isinstance(method, bytes) or not isinstance(method, Sequence) or not method:
+        raise MethodConfigError(
+            Argument("method"),
+            " must be a name ('pine', 'lpes:reader', 'profile:PATH'), a method object such as "
+            f"Pine(), or a list of these, got {method!r}. `rag-middle methods` lists the names.",
+        )
     if not isinstance(method, str) or ("+" in method and not _is_profile(method)):
         if options:
             raise MethodConfigError(

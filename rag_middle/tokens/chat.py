@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from random import Random
@@ -60,7 +60,7 @@ def render_chat(
     tokenizer: Tokenizer,
     encoder: TextEncoder,
     conversation: Conversation,
-    **template_options: Any,
+    template_options: Mapping[str, Any],
 ) -> RenderedChat:
     """Render a conversation so that only the template writes control tokens.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rag_middle.documents import ContextPrompt, Document, parse, unmark
 from rag_middle.errors import PromptError
-from rag_middle.options import Template, TemplateName
+from rag_middle.options import OPTIONS, Template, TemplateName
 from rag_middle.tokens.chat import RenderedChat, render_chat, render_written
 from rag_middle.tokens.conversation import Conversation, Message
 from rag_middle.tokens.prompt import TokenizedBatch, TokenizedPrompt
@@ -68,6 +68,7 @@ def encode(
 
     Raises:
         PromptError: the prompt is empty, or of the wrong shape.
+        UnsupportedGenerationError: an argument is of the wrong type.
         MarkerError: the documents in a string or a message do not stand together.
         ChatTemplateError: there is no chat template and one is needed, or the template
             (a function too) fails, drops or repeats the documents, or makes control tokens of what
@@ -77,6 +78,9 @@ def encode(
         UnreadMarkersWarning: of document markers that `mark` has not made: they are text.
         ChatTemplateWarning: the prompt is not exactly what the chat template writes.
     """
+    OPTIONS["template"].check(template)
+    OPTIONS["system"].check(system)
+    OPTIONS["template_options"].check(template_options)
     encoder = TextEncoder(tokenizer)
     if isinstance(prompt, str):
         prompt = parse(prompt)
@@ -99,7 +103,7 @@ def encode(
         raise PromptError(Argument("allow_control_tokens", True), " needs ", _RAW, ".")
     options = {**(template_options or {}), "add_generation_prompt": add_generation_prompt}
     conversation = _conversation(prompt, system)
-    rendered = render_chat(tokenizer, encoder, conversation, **options)
+    rendered = render_chat(tokenizer, encoder, conversation, options)
     return _encode_rendered(encoder, rendered, conversation)
 
 

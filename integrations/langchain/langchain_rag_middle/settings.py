@@ -37,6 +37,7 @@ from rag_middle.options import (
     Overflow,
     TemplateName,
 )
+from rag_middle.plain_data import check_keywords
 
 if TYPE_CHECKING:
     from rag_middle import Method, RagMiddleModel
@@ -218,8 +219,13 @@ class RagMiddleSettings(BaseModel):
         self._warn_of_unknown(call, in_call=True)
         if stop is not None:
             call["stop"] = stop
+        if not isinstance(call.get("document_prompt"), DocumentPrompt | None):
+            raise UnsupportedGenerationError(
+                f"document_prompt must be a DocumentPrompt, got {call['document_prompt']!r}."
+            )
         options = self._checked_options(call)
         method, method_options = call.get("method"), call.get("method_options")
+        check_keywords("method_options", method_options, MethodConfigError)
         if method is None and method_options:
             raise MethodConfigError(
                 f"Options {sorted(method_options)} were given without a method: name it too."

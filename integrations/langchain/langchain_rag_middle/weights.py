@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 from collections.abc import Mapping
 from functools import cached_property
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
 
 from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
 from pydantic import SecretStr
 
 from rag_middle.options import SECRET_OPTIONS
@@ -138,9 +140,12 @@ def known_context_window(model: Any, revision: str | None = None) -> int | None:
     if not isinstance(model, str | Path):
         found: int | None = model.context_window
         return found
-    file: Any = Path(model).expanduser() / "config.json"
-    if not file.is_file():
-        file = try_to_load_from_cache(str(model), "config.json", revision=revision)
+    file: Any = Path(os.path.expanduser(model)) / "config.json"
+    if not os.path.isfile(file):
+        try:
+            file = try_to_load_from_cache(str(model), "config.json", revision=revision)
+        except HFValidationError:  # no name of a model; loading says so
+            return None
     if not isinstance(file, str | Path):
         return None
     text = Path(file).read_bytes()
@@ -166,8 +171,8 @@ def _scaled_window(folder: Path) -> int | None:
 
 def _checkpoint(name_or_path: object) -> str | None:
     """Changes when a model in a folder is saved anew; None for names on the hub."""
-    folder = Path(str(name_or_path)).expanduser()
-    if not folder.is_dir():
+    folder = Path(os.path.expanduser(str(name_or_path)))
+    if not os.path.isdir(folder):  # unlike Path.is_dir, also of names that no system takes
         return None
     files = sorted(file for pattern in _CHECKPOINT_FILES for file in folder.glob(pattern))
     return _digest([(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files])
