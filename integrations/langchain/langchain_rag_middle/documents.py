@@ -42,6 +42,11 @@ class DocumentPrompt(StringPromptTemplate):
     template: str = "{page_content}"
     template_format: PromptTemplateFormat = "f-string"
 
+    @classmethod
+    def get_lc_namespace(cls) -> list[str]:
+        """Where ``langchain_core.load.load`` finds the class."""
+        return cls.__module__.split(".")
+
     @model_validator(mode="after")
     def _find_variables(self) -> Self:
         self.input_variables = _template(self.template, self.template_format).input_variables

@@ -12,7 +12,7 @@ from langchain_core.outputs import Generation as TextGeneration
 from langchain_core.outputs import GenerationChunk, LLMResult
 from langchain_core.prompt_values import ChatPromptValue, PromptValue, StringPromptValue
 
-from langchain_rag_middle.arguments import renamed
+from langchain_rag_middle.arguments import OPTIONS, renamed
 from langchain_rag_middle.asynchronous import in_thread, pieces_in_thread
 from langchain_rag_middle.messages import prompt_text
 from langchain_rag_middle.responses import response_metadata, streamed, usage
@@ -187,7 +187,7 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
 
     def _copy_with(self, call: Mapping[str, Any]) -> RagMiddleLLM:
         method = self._options(None, call)["method"]
-        names = type(self).model_fields
+        names = {*OPTIONS, "method", "method_options", *self._call_names}
         own = {name: value for name, value in renamed(call).items() if name in names}
         copy = self.model_copy(update={name: v for name, v in own.items() if v is not None})
         copy._method = method

@@ -166,6 +166,11 @@ def _block(block: Mapping[str, Any], index: int) -> Part | None:
                 f"Message {index} holds a block of type 'search_result' whose content is neither "
                 "text nor a list of blocks."
             )
+        if any(isinstance(part, Mapping) and part.get("type") == kind for part in inner):
+            raise PromptError(
+                f"Message {index} holds a block of type 'search_result' inside another one: give "
+                "each document a block of its own."
+            )
         parts = [part if isinstance(part, str) else _block(part, index) for part in inner]
         text = "\n".join(part for part in parts if isinstance(part, str))
         source = block.get("source")

@@ -219,10 +219,6 @@ class RagMiddleSettings(BaseModel):
         self._warn_of_unknown(call, in_call=True)
         if stop is not None:
             call["stop"] = stop
-        if not isinstance(call.get("document_prompt"), DocumentPrompt | None):
-            raise UnsupportedGenerationError(
-                f"document_prompt must be a DocumentPrompt, got {call['document_prompt']!r}."
-            )
         options = self._checked_options(call)
         method, method_options = call.get("method"), call.get("method_options")
         check_keywords("method_options", method_options, MethodConfigError)

@@ -22,7 +22,7 @@ from rag_middle import (
     UnsupportedGenerationError,
 )
 from rag_middle.generation import model_facts
-from rag_middle.methods import PINE
+from rag_middle.methods import PINE, SIW, MsPoE
 from rag_middle.profiles import Profile, write_profile
 
 if TYPE_CHECKING:
@@ -115,6 +115,42 @@ def test_an_llm_is_loaded_from_a_folder_and_from_its_own_description(
     assert again.complete(marked).text == llm.complete(marked).text
 
 
+@pytest.fixture(scope="module")
+def saved(
+    network: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """The tiny model as a folder."""
+    folder = tmp_path_factory.mktemp("tiny-model")
+    network.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {},
+        {"method": "ms_poe", "method_options": {"first_layer": 1}},
+        {"method": MsPoE(first_layer=1)},
+        {"method": SIW(dense_areas={0: (True,) * 4, 1: (False,) * 4})},
+        {"method": ["long_context_reorder", "siw"]},
+        {"generate_kwargs": {"temperature": 0.5, "seed": 3, "method": MsPoE(first_layer=1)}},
+    ],
+    ids=str,
+)
+def test_an_llm_survives_its_description_in_json(
+    saved: Path, chosen: dict[str, Any], marked: str
+) -> None:
+    llm = RagMiddleLLM(model_name=str(saved), max_new_tokens=4, system_prompt="Brief.", **chosen)
+    for again in (RagMiddleLLM.from_dict(llm.to_dict()), RagMiddleLLM.from_json(llm.to_json())):
+        assert again.rag_middle_model.method == llm.rag_middle_model.method
+        assert again.system_prompt == "Brief."
+        assert again.to_json() == llm.to_json()
+    assert again.complete(marked).text == llm.complete(marked).text
+
+
 def test_a_missing_model_says_so() -> None:
     with pytest.raises(ModelNotFoundError, match="There is no such directory"):
         RagMiddleLLM(model_name="/nowhere/at/all")
@@ -174,6 +210,19 @@ def test_method_parameters_and_objects_are_taken(make_llm: MakeLLM) -> None:
         make_llm(method="pin")
     with pytest.raises(MethodConfigError, match="needs factors fitted to the model"):
         make_llm(method="lpes")
+
+
+@pytest.mark.parametrize(
+    "argument", ["generate_kwargs", "model_kwargs", "tokenizer_kwargs", "stopping_ids"]
+)
+def test_arguments_of_another_type_are_refused(make_llm: MakeLLM, argument: str) -> None:
+    for value in (3, "zz", object(), [None]):
+        with pytest.raises(UnsupportedGenerationError, match=argument):
+            make_llm(**{argument: value})
+    with pytest.raises(UnsupportedGenerationError, match="do_sample must be True or False"):
+        make_llm(generate_kwargs={"do_sample": "no"})
+    with pytest.raises(MethodConfigError, match="method must be a name"):
+        make_llm(generate_kwargs={"method": 3})
 
 
 def test_a_call_may_choose_another_method(make_llm: MakeLLM, marked: str) -> None:

@@ -30,6 +30,7 @@ from llama_index.llms.rag_middle.errors import refusals
 from llama_index.llms.rag_middle.loading import (
     chosen_method,
     loaded_model,
+    method_in_words,
     stop_strings,
     without_secrets,
 )
@@ -44,7 +45,9 @@ from llama_index.llms.rag_middle.responses import as_chat, completion, growing
 
 from rag_middle import RagMiddleModel
 from rag_middle.generation import MethodLike, method_name
+from rag_middle.methods import resolve_method
 from rag_middle.options import OPTIONS, MissingDocuments
+from rag_middle.plain_data import check_keywords
 
 __all__ = ["RagMiddleLLM"]
 
@@ -159,6 +162,12 @@ class RagMiddleLLM(CustomLLM):
         pydantic_program_mode: PydanticProgramMode = PydanticProgramMode.DEFAULT,
         output_parser: BaseOutputParser | None = None,
     ) -> None:
+        for argument, keywords in (
+            ("generate_kwargs", generate_kwargs),
+            ("model_kwargs", model_kwargs),
+            ("tokenizer_kwargs", tokenizer_kwargs),
+        ):
+            check_keywords(argument, keywords)
         loaded = loaded_model(
             model_name,
             model=model,
@@ -170,6 +179,7 @@ class RagMiddleLLM(CustomLLM):
             model_kwargs=model_kwargs or {},
             tokenizer_kwargs=tokenizer_kwargs or {},
         )
+        stops = stop_strings(loaded.tokenizer, stopping_ids or ())
         name = str(model_name or loaded.model.name_or_path or type(loaded.model).__name__)
         if isinstance(query_wrapper_prompt, str):
             query_wrapper_prompt = PromptTemplate(query_wrapper_prompt)
@@ -201,8 +211,10 @@ class RagMiddleLLM(CustomLLM):
             output_parser=output_parser,
         )
         self._model = loaded
-        self._stops = stop_strings(loaded.tokenizer, self.stopping_ids)
-        self._options({})  # a misspelt option is refused here, not at the first question
+        self._stops = stops
+        options = self._options({})  # a misspelt option is refused here, not at the first question
+        if options.get("method") is not None:
+            resolve_method(options["method"], options.get("method_options"))
 
     @classmethod
     def class_name(cls) -> str:
@@ -210,7 +222,18 @@ class RagMiddleLLM(CustomLLM):
 
     @field_serializer("method")
     def _method_as_text(self, method: Any) -> Any:
-        return method if isinstance(method, str) else repr(method)
+        return method if method is None else method_in_words(method)[0]
+
+    @field_serializer("method_options")
+    def _options_of_method(self, options: dict[str, Any]) -> dict[str, Any]:
+        return options or ({} if self.method is None else method_in_words(self.method)[1])
+
+    @field_serializer("generate_kwargs")
+    def _method_of_calls_as_text(self, options: dict[str, Any]) -> dict[str, Any]:
+        if options.get("method") is None:
+            return options
+        name, own = method_in_words(options["method"])
+        return {**options, "method": name, **({"method_options": own} if own else {})}
 
     @property
     def rag_middle_model(self) -> RagMiddleModel:

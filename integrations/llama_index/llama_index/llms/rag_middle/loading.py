@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from rag_middle import Method, MethodConfigError, RagMiddleModel, UnsupportedGenerationError
-from rag_middle.generation import MethodLike
-from rag_middle.methods import resolve_method
+from rag_middle import (
+    Method,
+    MethodConfigError,
+    RagMiddleError,
+    RagMiddleModel,
+    UnsupportedGenerationError,
+)
+from rag_middle.generation import MethodLike, method_name
+from rag_middle.methods import Compose, resolve_method
+from rag_middle.methods.resolve import as_option
 from rag_middle.options import SECRET_OPTIONS
 
-__all__ = ["chosen_method", "loaded_model", "stop_strings", "without_secrets"]
+__all__ = ["chosen_method", "loaded_model", "method_in_words", "stop_strings", "without_secrets"]
 
 #: Arguments of `RagMiddleModel.from_pretrained` that people write into `model_kwargs`.
 _OWN = ("attn_implementation", "device", "dtype", "quantization_config", "revision")
@@ -32,13 +40,33 @@ def chosen_method(
     if profile is None:
         if method is None and not options and isinstance(model, RagMiddleModel):
             return model.method
-        return resolve_method("none" if method is None else method, options)
+        # As JSON writes it in the description of an LLM: lists, and layers as text.
+        return resolve_method("none" if method is None else method, as_option(options))
     if method is not None or options:
         raise MethodConfigError(
             f"profile={str(profile)!r} names a method with its parameters, and method={method!r}, "
             f"method_options={options!r} were given too. Pass one of them."
         )
     return resolve_method(f"profile:{profile}")
+
+
+def method_in_words(method: MethodLike) -> tuple[str, dict[str, Any]]:
+    """The name and the options that choose a method; its `repr` where no name does."""
+    if isinstance(method, str):
+        return method, {}
+    chosen = resolve_method(method)
+    name = method_name(chosen)
+    changed: dict[str, Any] = {}
+    if chosen.provenance is None and not isinstance(chosen, Compose):
+        changed = {
+            field.name: getattr(chosen, field.name)
+            for field in fields(chosen)
+            if getattr(chosen, field.name) != field.default
+        }
+    try:
+        return (name, changed) if resolve_method(name, changed) == chosen else (repr(chosen), {})
+    except RagMiddleError:  # parts of a composition with options, a class that has no name
+        return repr(chosen), {}
 
 
 def loaded_model(
@@ -113,6 +141,8 @@ def stop_strings(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
         UnsupportedGenerationError: an id that the tokenizer does not have, or one that is a part
             of a character.
     """
+    if isinstance(ids, str) or not isinstance(ids, Sequence):
+        raise UnsupportedGenerationError(f"stopping_ids must be a list of token ids, got {ids!r}.")
     texts = []
     for token in ids:
         known = isinstance(token, int) and 0 <= token < len(tokenizer)

@@ -15,7 +15,7 @@ from llama_index.core.base.llms.types import (
     ThinkingBlock,
 )
 
-from rag_middle import Document, PromptError, mark
+from rag_middle import Document, PromptError, UnsupportedGenerationError, mark
 from rag_middle.generation import Prompt
 
 __all__ = ["Request", "chat_messages", "generation_options"]
@@ -72,11 +72,16 @@ def generation_options(
         defaults: the LLM's own.
         given: with the call.
         stops: stop strings besides those of the call.
+
+    Raises:
+        UnsupportedGenerationError: ``do_sample`` is neither True nor False.
     """
     options = {**defaults, **given}
     # A temperature of the call is newer than a do_sample of the LLM.
     inherited = None if "temperature" in given else defaults.get("do_sample")
-    options.pop("do_sample", None)
+    for value in (options.pop("do_sample", None), inherited):
+        if not isinstance(value, bool | None):
+            raise UnsupportedGenerationError(f"do_sample must be True or False, got {value!r}.")
     sampled = given.get("do_sample", inherited)
     if sampled is False:
         options["temperature"] = 0.0
