@@ -54,7 +54,8 @@ def resolve_method(
                 f"Options {sorted(options)} were given beside a method object: set them on it."
             )
         return method
-    if isinstance(method, bytes) or not isinstance(method, Sequence) or not method:
+    written: object = method
+    if isinstance(written, bytes) or not isinstance(written, Sequence) or not written:
         raise MethodConfigError(
             Argument("method"),
             " must be a name ('pine', 'lpes:reader', 'profile:PATH'), a method object such as "

@@ -60,7 +60,7 @@ def method_in_words(method: MethodLike) -> tuple[str, dict[str, Any]]:
     if chosen.provenance is None and not isinstance(chosen, Compose):
         changed = {
             field.name: getattr(chosen, field.name)
-            for field in fields(chosen)
+            for field in fields(chosen)  # type: ignore[arg-type]  # methods are dataclasses
             if getattr(chosen, field.name) != field.default
         }
     try:
@@ -141,7 +141,8 @@ def stop_strings(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
         UnsupportedGenerationError: an id that the tokenizer does not have, or one that is a part
             of a character.
     """
-    if isinstance(ids, str) or not isinstance(ids, Sequence):
+    stated: object = ids
+    if isinstance(stated, str) or not isinstance(stated, Sequence):
         raise UnsupportedGenerationError(f"stopping_ids must be a list of token ids, got {ids!r}.")
     texts = []
     for token in ids:
