@@ -8,6 +8,8 @@ READY := $(VENV)/.ready
 
 # One thread per process: the tests run in parallel, and small models gain nothing from more.
 export OMP_NUM_THREADS ?= 1
+# Every worker, and every process that a test starts, would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 # mkdocs-material's advertisement.
 export NO_MKDOCS_2_WARNING = 1
 

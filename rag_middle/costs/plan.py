@@ -136,7 +136,8 @@ def plan_costs(
             raise _unplanned(model_type, error) from error
         for method in methods:
             try:
-                work = count_method(model, method, prompt)
+                unmodified = isinstance(method, NoMethod)
+                work = plain if unmodified else count_method(model, method, prompt)
             except (RagMiddleError, NotImplementedError) as error:
                 problem = " ".join(str(error).split())
                 costs.append(MethodCost(method=method.name, tokens=length, problem=problem))

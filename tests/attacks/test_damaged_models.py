@@ -135,7 +135,7 @@ def test_chat_templates(template: Any, folder: Path) -> None:
     [
         ({"num_hidden_layers": 0}, "num_hidden_layers", "from 1 to 1000"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers", "at most 1000"),
-        ({"num_labels": 10**6}, "num_labels", "at most 100000"),
+        ({"num_labels": 100_001}, "num_labels", "at most 100000"),
         ({"max_position_embeddings": 10**15}, "max_position_embeddings", "at most 67108864"),
         ({"attention_types": [[["global"] * 2, 10**6]]}, "attention_types", "got 2000000"),
         ({"attn_implementation": "evil/kernel"}, "attn_implementation", "names 'evil/kernel'"),
