@@ -15,7 +15,7 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from rag_middle.attention import Request, applied, in_eval_mode, input_device, turn
+from rag_middle.attention import Request, applied, in_eval_mode, input_device, turn, use_kernels
 from rag_middle.generation.effect import acts_on, method_name
 from rag_middle.generation.following import Follower, LogProbabilities
 from rag_middle.generation.forward import cached_length, prefilled_cache
@@ -45,7 +45,7 @@ from rag_middle.generation.results import (
 from rag_middle.generation.text import Completion
 from rag_middle.methods import Method
 from rag_middle.methods.parallel_context.document_cache import DocumentCache
-from rag_middle.options import GenerationOptions
+from rag_middle.options import GenerationOptions, Kernels
 from rag_middle.tokens import TokenizedBatch
 
 __all__ = ["GenerationRequest", "generate"]
@@ -65,6 +65,7 @@ class GenerationRequest:
         seeds: one per prompt, ``None`` where nothing is drawn.
         documents: keys and values computed for earlier requests.
         followers: one per prompt, or none.
+        kernels: what computes the method's attention.
     """
 
     prompts: Sequence[PreparedPrompt]
@@ -73,6 +74,7 @@ class GenerationRequest:
     seeds: Sequence[int | None]
     documents: DocumentCache | None = None
     followers: Sequence[Follower] = ()
+    kernels: Kernels = "auto"
 
     def is_cancelled(self) -> bool:
         """Whether somebody asked for an early end of all prompts."""
@@ -103,7 +105,7 @@ def generate(
     )
     run.progress = progress
     rows: list[list[int]] = [[] for _ in run.completions]
-    with turn(model, request.is_cancelled) as taken:
+    with use_kernels(request.kernels), turn(model, request.is_cancelled) as taken:
         run.started = perf_counter()
         if taken and not request.is_cancelled():
             rows = _generated_tokens(model, tokenizer, run, ends, progress)

@@ -16,14 +16,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 import rag_middle
 from rag_middle.attention import model_traits
 from rag_middle.attention.turns import OfModel
-from rag_middle.fingerprint import weights_sample, weights_sha256
+from rag_middle.fingerprint import fingerprint, weights_sample, weights_sha256
 from rag_middle.methods import Method, Provenance
 from rag_middle.notices import ProfileWarning, warn_caller
 from rag_middle.profiles import ModelFacts
 from rag_middle.reader import READER_NAME, is_reader
 from rag_middle.wording import Argument
 
-__all__ = ["display_name", "model_facts", "software", "warn_of_mismatch"]
+__all__ = ["display_name", "model_facts", "model_identity", "software", "warn_of_mismatch"]
 
 _REMEMBERED = 64
 
@@ -57,6 +57,20 @@ def model_facts(
         weights_sample=weights_sample(model),
         tokenizer_sha256=_tokenizer(tokenizer),
     )
+
+
+def model_identity(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> dict[str, str | None]:
+    """Name, revision, type, number format, and 16 digits of a digest of a sample of the weights."""
+    facts = model_facts(model, tokenizer, all_weights=False)
+    return {
+        "name": facts.id,
+        "revision": facts.revision,
+        "type": facts.model_type,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "weights": (facts.weights_sample or fingerprint(model))[:16],
+    }
 
 
 def software(device: torch.device) -> dict[str, str]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -26,7 +25,7 @@ from rag_middle.generation import engine, forward
 from rag_middle.generation.batching import in_groups, rows_of
 from rag_middle.generation.engine import GenerationRequest
 from rag_middle.generation.following import Follower
-from rag_middle.generation.identity import model_facts, software
+from rag_middle.generation.identity import model_identity, software
 from rag_middle.generation.loading import check_loading, load_model, load_tokenizer
 from rag_middle.generation.model_files import format_errors
 from rag_middle.generation.own_config import check_own_config
@@ -52,23 +51,6 @@ from rag_middle.tokens import TokenizedPrompt
 from rag_middle.wording import Argument, shortened
 
 __all__ = ["RagMiddleModel"]
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _with_own_kernels(
-    call: Callable[Concatenate[RagMiddleModel, P], R],
-) -> Callable[Concatenate[RagMiddleModel, P], R]:
-    """A method of `RagMiddleModel` whose requests run on what its `kernels` says."""
-
-    @wraps(call)
-    def with_kernels(self: RagMiddleModel, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with use_kernels(self._kernels):
-            return call(self, *args, **kwargs)
-
-    return with_kernels
 
 
 class RagMiddleModel:
@@ -143,7 +125,9 @@ class RagMiddleModel:
         self.document_cache = document_cache
         traits = model_traits(model)
         window = traits.context_window if context_window is None else context_window
-        self._prepare = Preparer(model, tokenizer, context_window=window, self_check=self_check)
+        self._prepare = Preparer(
+            model, tokenizer, context_window=window, self_check=self_check, kernels=kernels
+        )
         self._method = self.checked_method(method, method_options)
 
     @classmethod
@@ -268,7 +252,6 @@ class RagMiddleModel:
             [prompt], method=method, method_options=method_options, max_batch_size=1, **options
         )[0]
 
-    @_with_own_kernels
     def batch(
         self,
         prompts: Sequence[Prompt],
@@ -352,7 +335,6 @@ class RagMiddleModel:
             )
         )
 
-    @_with_own_kernels
     def stream(
         self,
         prompt: Prompt,
@@ -385,13 +367,12 @@ class RagMiddleModel:
             )
         request = self._request([prompt], method, method_options, options)
         # Not `self`: the thread must not keep alive what only the stream's owner needs.
-        model, tokenizer, kernels = self.model, self._prepare.tokenizer, self._kernels
+        model, tokenizer = self.model, self._prepare.tokenizer
 
         def work(emit: Callable[[str], None], stopped: threading.Event) -> Generation:
             follower = Follower(on_text=lambda text, _: emit(text), cancel=stopped)
             running = replace(request, followers=[follower])
-            with use_kernels(kernels):  # a choice of the thread
-                return engine.generate(model, tokenizer, running)[0]
+            return engine.generate(model, tokenizer, running)[0]
 
         return GenerationStream(work, document_ids=request.prompts[0].tokens.document_ids)
 
@@ -411,6 +392,7 @@ class RagMiddleModel:
             options=settings,
             seeds=settings.seeds(len(prompts)),
             documents=self.document_cache,
+            kernels=self._kernels,
         )
 
     def score(
@@ -435,7 +417,6 @@ class RagMiddleModel:
             [prompt], [continuation], method=method, method_options=method_options, **options
         )[0]
 
-    @_with_own_kernels
     def score_batch(
         self,
         prompts: Sequence[Prompt],
@@ -455,16 +436,16 @@ class RagMiddleModel:
         ids = self._continuations(prompts, continuations)
         room = [len(continuation) for continuation in ids]
         prepared = self._prepare.prompts(prompts, chosen, settings, room)
-        return scores(
-            self.model,
-            prepared,
-            ids,
-            chosen,
-            max_batch_size=max_batch_size,
-            documents=self.document_cache,
-        )
+        with use_kernels(self._kernels):
+            return scores(
+                self.model,
+                prepared,
+                ids,
+                chosen,
+                max_batch_size=max_batch_size,
+                documents=self.document_cache,
+            )
 
-    @_with_own_kernels
     def score_methods(
         self,
         prompts: Sequence[Prompt],
@@ -504,16 +485,16 @@ class RagMiddleModel:
             missing_documents_hint=settings.missing_documents_hint,
             on_overflow=settings.on_overflow,
         )
-        return scores_by_method(
-            self.model,
-            lambda method: self._prepare.prompts(tokens, method, fit, room),
-            ids,
-            chosen,
-            max_batch_size=max_batch_size,
-            documents=self.document_cache,
-        )
+        with use_kernels(self._kernels):
+            return scores_by_method(
+                self.model,
+                lambda method: self._prepare.prompts(tokens, method, fit, room),
+                ids,
+                chosen,
+                max_batch_size=max_batch_size,
+                documents=self.document_cache,
+            )
 
-    @_with_own_kernels
     def logits(
         self,
         prompt: Prompt,
@@ -539,13 +520,14 @@ class RagMiddleModel:
         settings = checked_options(options, allowed=PromptKwargs)
         chosen = self._prepare.method(method, method_options, default=self.method)
         prepared = self._prepare.prompts([prompt], chosen, settings, 0)[0]
-        return forward.prompt_logits(
-            self.model,
-            prepared.branches,
-            chosen,
-            all_positions=all_positions,
-            documents=self.document_cache,
-        )
+        with use_kernels(self._kernels):
+            return forward.prompt_logits(
+                self.model,
+                prepared.branches,
+                chosen,
+                all_positions=all_positions,
+                documents=self.document_cache,
+            )
 
     def _continuations(
         self, prompts: Sequence[Prompt], continuations: Sequence[str | Sequence[int]]
@@ -583,7 +565,6 @@ class RagMiddleModel:
         return input_device(self.model)
 
     @property
-    @_with_own_kernels
     def runner(self) -> Runner:
         """Runs the model as methods do that look at prompts before they answer."""
         return self._prepare.runner(NoMethod())
@@ -603,20 +584,12 @@ class RagMiddleModel:
         values of every parameter, so that another training of a model under the same name is
         noticed; it is no checksum of the whole.
         """
-        facts = model_facts(self.model, self.tokenizer, all_weights=False)
-        return {
-            "name": facts.id,
-            "revision": facts.revision,
-            "type": facts.model_type,
-            "dtype": str(self.model.dtype).removeprefix("torch."),
-            "weights": (facts.weights_sample or self.fingerprint())[:16],
-        }
+        return model_identity(self.model, self.tokenizer)
 
     def software(self) -> dict[str, str]:
         """Versions, and the device."""
         return software(self.device)
 
-    @_with_own_kernels
     def checked_method(
         self, method: MethodLike, method_options: Mapping[str, Any] | None = None
     ) -> Method:
@@ -663,7 +636,6 @@ class RagMiddleModel:
             return self._prepare.tokenizer.count(prompt)
         return len(self._prepare.encode(prompt, NoMethod(), settings))
 
-    @_with_own_kernels
     def precompute(self, prompts: Sequence[Prompt], **options: Unpack[EncodeKwargs]) -> int:
         """Read the documents of prompts into `document_cache` before anybody asks.
 
@@ -690,7 +662,8 @@ class RagMiddleModel:
                 "length, and softmax attention without windows in every layer."
             )
         settings = checked_options(options, allowed=EncodeKwargs)
-        return sum(
-            precompute(cache, self.model, self._prepare.encode(prompt, NoMethod(), settings))
-            for prompt in prompts
-        )
+        with use_kernels(self._kernels):
+            return sum(
+                precompute(cache, self.model, self._prepare.encode(prompt, NoMethod(), settings))
+                for prompt in prompts
+            )

@@ -18,7 +18,6 @@ from rag_middle.attention import (
     ModelTraits,
     in_eval_mode,
     input_device,
-    kernels_in_use,
     last_token_attention,
     model_traits,
     turn,
@@ -37,7 +36,7 @@ from rag_middle.generation.forward import next_token_logits
 from rag_middle.generation.identity import warn_of_mismatch
 from rag_middle.generation.results import DroppedDocument
 from rag_middle.methods import Method, NoMethod, Runner, resolve_method
-from rag_middle.options import GenerationOptions
+from rag_middle.options import GenerationOptions, Kernels
 from rag_middle.plain_data import check_keywords
 from rag_middle.tokens import TokenizedPrompt, count_tokens, encode
 from rag_middle.tokens.encode import Prompt as Text
@@ -117,13 +116,20 @@ class ModelRunner:
         model: of the request.
         tokenizer: of the model.
         method: name of the method that asks, for messages.
+        kernels: what computes the attention of methods in its passes.
     """
 
-    def __init__(self, model: PreTrainedModel, tokenizer: LockedTokenizer, method: str) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: LockedTokenizer,
+        method: str,
+        kernels: Kernels = "auto",
+    ) -> None:
         self._model = model
         self._tokenizer = tokenizer
         self._method = method
-        self._kernels = kernels_in_use()
+        self._kernels = kernels
 
     @property
     def traits(self) -> ModelTraits:
@@ -171,6 +177,7 @@ class Preparer:
         tokenizer: of the model.
         context_window: tokens that fit, ``None`` where nobody knows.
         self_check: prove of every method new to the model that it takes effect.
+        kernels: what computes the attention of methods in the passes that this takes.
     """
 
     def __init__(
@@ -180,11 +187,13 @@ class Preparer:
         *,
         context_window: int | None,
         self_check: bool,
+        kernels: Kernels,
     ) -> None:
         self.tokenizer = LockedTokenizer(tokenizer)
         self._model = model
         self.context_window = context_window
         self._self_check = self_check
+        self._kernels = kernels
 
     def method(
         self,
@@ -207,7 +216,8 @@ class Preparer:
         """The method, once it is known to take effect."""
         method.check_fits(model_traits(self._model))
         if self._self_check:
-            check_effect(self._model, self.tokenizer.tokenizer, method)
+            with use_kernels(self._kernels):
+                check_effect(self._model, self.tokenizer.tokenizer, method)
         warn_of_mismatch(self._model, self.tokenizer.tokenizer, method)
         return method
 
@@ -298,7 +308,7 @@ class Preparer:
 
     def runner(self, method: Method) -> ModelRunner:
         """What the method may do with the model while it arranges documents."""
-        return ModelRunner(self._model, self.tokenizer, method_name(method))
+        return ModelRunner(self._model, self.tokenizer, method_name(method), self._kernels)
 
     def _encode(self, prompt: Prompt, options: GenerationOptions) -> TokenizedPrompt:
         _check_type(prompt)
