@@ -7,7 +7,6 @@ from copy import deepcopy
 from dataclasses import fields
 from importlib.util import find_spec
 from inspect import Parameter
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -201,11 +200,9 @@ def _announce(settings: ServerSettings, host: str) -> None:
         f"{settings.model_name}; methods: {', '.join(settings.methods)} (the first one where a "
         "request names none).",
     )
-    try:
-        is_local = ip_address(host).is_loopback
-    except ValueError:
-        is_local = host == "localhost"
-    if settings.api_key is None and not is_local:
+    from rag_middle.endpoint.address import is_local
+
+    if settings.api_key is None and not is_local(host):
         tell(
             "Warning",
             "yellow",

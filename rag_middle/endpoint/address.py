@@ -17,7 +17,7 @@ from rag_middle.errors import EndpointConfigError
 from rag_middle.plain_data import map_strings
 from rag_middle.wording import Argument
 
-__all__ = ["KEY_VARIABLE", "Address", "api_key", "without_key"]
+__all__ = ["KEY_VARIABLE", "Address", "api_key", "is_local", "without_key"]
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 
@@ -82,7 +82,7 @@ class Address:
                 )
         return cls(
             url=f"{parts.scheme}://{parts.netloc}{path or '/v1'}",
-            local=_is_local(parts.hostname),
+            local=is_local(parts.hostname),
             encrypted=parts.scheme == "https",
         )
 
@@ -100,7 +100,8 @@ def _split(url: object) -> SplitResult:
     return parts
 
 
-def _is_local(host: str) -> bool:
+def is_local(host: str) -> bool:
+    """Whether a host is this machine, reached by nobody else."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

@@ -94,16 +94,18 @@ class Gate:
     async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
         """The body of the request; None where the client has left."""
         most = self._max_body_bytes
-        stated = Headers(scope=scope).get("content-length", "0")
+        stated = Headers(scope=scope).get("content-length", "")
+        too_long = stated.isdecimal() and int(stated) > most
         body = bytearray()
         try:
             async with asyncio.timeout(self._client_timeout):
-                while len(body) <= most >= int(stated if stated.isdecimal() else 0):
+                while not too_long:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         return None
                     body += message.get("body", b"")
-                    if not message.get("more_body") and len(body) <= most:
+                    too_long = len(body) > most
+                    if not too_long and not message.get("more_body"):
                         return bytes(body)
         except TimeoutError:
             raise ApiError(

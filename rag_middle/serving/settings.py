@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.options import GenerationOptions
-from rag_middle.plain_data import check_whole
+from rag_middle.plain_data import check_whole, is_finite_number
 from rag_middle.reader import READER_ID, is_reader
+from rag_middle.wording import Argument
 
 if TYPE_CHECKING:
     from rag_middle.generation import MethodLike, RagMiddleModel
@@ -54,6 +55,10 @@ class ServerSettings:
         max_choices: answers to one request, over all of its prompts.
         client_timeout: seconds that a client may take to send a request, or to take a piece of an
             answer.
+
+    Raises:
+        MethodConfigError: there are no methods.
+        UnsupportedGenerationError: a limit that makes no sense.
     """
 
     model_name: str
@@ -74,6 +79,16 @@ class ServerSettings:
             raise MethodConfigError("A server needs at least one method: 'none' is one.")
         for name in ("max_batch_size", "max_waiting", "max_body_bytes", "max_choices"):
             check_whole(name, getattr(self, name), least=1)
+        check_whole("max_documents", self.max_documents, least=0)
+        if not is_finite_number(self.batch_wait) or self.batch_wait < 0:
+            raise UnsupportedGenerationError(
+                Argument("batch_wait"), f" must be seconds, 0 or more, got {self.batch_wait!r}."
+            )
+        if not is_finite_number(self.client_timeout) or self.client_timeout <= 0:
+            raise UnsupportedGenerationError(
+                Argument("client_timeout"),
+                f" must be seconds above 0, got {self.client_timeout!r}.",
+            )
 
     @property
     def default_method(self) -> str:

@@ -12,8 +12,9 @@ import httpx
 import openai
 import pytest
 
-from rag_middle.errors import MethodConfigError
+from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.generation import RagMiddleModel
+from rag_middle.methods import NoMethod
 from rag_middle.serving import ServerSettings, named_methods
 from rag_middle.serving.gate import Gate
 from rag_middle.serving.settings import public_names
@@ -283,6 +284,23 @@ def test_keys(serve: Serve, server: Served) -> None:
     assert "secret-key" not in repr(
         ServerSettings(model_name="a", methods={"none": None}, api_key="secret-key")
     )  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "reason"),
+    [
+        ("max_batch_size", 0, "at least 1"),
+        ("max_documents", -1, "at least 0"),
+        ("max_documents", 2.5, "whole number"),
+        ("batch_wait", -0.1, "0 or more"),
+        ("batch_wait", float("nan"), "0 or more"),
+        ("client_timeout", 0, "above 0"),
+        ("client_timeout", "60", "above 0"),
+    ],
+)
+def test_limits_that_make_no_sense(limit: str, value: Any, reason: str) -> None:
+    with pytest.raises(UnsupportedGenerationError, match=f"{limit}.*{reason}"):
+        ServerSettings(model_name="a", methods={"none": NoMethod()}, **{limit: value})
 
 
 def test_an_answer_that_is_not_taken_is_given_up() -> None:

@@ -19,7 +19,7 @@ from rag_middle.errors import RagMiddleError
 from rag_middle.markers import marked_parts
 from rag_middle.tokens import TokenizedPrompt, encode
 from rag_middle_vllm.documents.admission import BOUNDS, METHOD, Admission, refusal
-from rag_middle_vllm.documents.prompts import document_bounds, plain_messages
+from rag_middle_vllm.documents.prompts import document_edges, plain_messages
 
 __all__ = ["hook_renderer"]
 
@@ -59,7 +59,7 @@ class _DocumentReader:
         except RagMiddleError as error:
             raise refusal(str(error)) from error
         if method is not None:
-            bounds = document_bounds(tokenized)
+            bounds = document_edges(tokenized)
             # Here as well as in the engine: an answer that is streamed has begun by then.
             self.admission.check_prompt(name, bounds, len(tokenized))
             request.vllm_xargs = {**request.vllm_xargs, BOUNDS: bounds}

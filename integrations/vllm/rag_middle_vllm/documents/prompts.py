@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rag_middle.tokens.encode import Prompt
 
-__all__ = ["document_bounds", "document_request", "plain_messages"]
+__all__ = ["document_edges", "document_request", "plain_messages"]
 
 
 def document_request(
@@ -54,12 +54,12 @@ def document_request(
     params.extra_args = {
         **(params.extra_args or {}),
         METHOD: method.name,
-        BOUNDS: document_bounds(tokenized),
+        BOUNDS: document_edges(tokenized),
     }
     return TokensPrompt(prompt_token_ids=list(tokenized.input_ids)), params
 
 
-def document_bounds(prompt: TokenizedPrompt) -> list[int]:
+def document_edges(prompt: TokenizedPrompt) -> list[int]:
     """The indices where each document begins and where the last one ends; empty without any."""
     documents = prompt.layout.documents
     return [start for start, _ in documents] + [end for _, end in documents[-1:]]
