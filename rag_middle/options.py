@@ -21,6 +21,7 @@ from rag_middle.registry import suggest
 from rag_middle.wording import Argument
 
 __all__ = [
+    "ENDPOINT_SECONDS",
     "KERNELS",
     "OPTIONS",
     "SECRET_OPTIONS",
@@ -34,6 +35,7 @@ __all__ = [
     "Option",
     "Overflow",
     "PromptKwargs",
+    "SendDocuments",
     "Template",
     "TemplateFunction",
     "TemplateName",
@@ -41,12 +43,18 @@ __all__ = [
     "checked_options",
 ]
 
+#: That a request to an endpoint may take.
+ENDPOINT_SECONDS = 300.0
 #: Options of loading that nothing may show: tokens of the hub.
 SECRET_OPTIONS = ("token", "use_auth_token")
 
 Kernels = Literal["auto", "triton", "torch"]
 MissingDocuments = Literal["warn", "error", "ignore"]
 Overflow = Literal["error", "drop_documents"]
+#: How documents travel to an endpoint. ``text``: as the model reads them, within the message;
+#: ``marked``: the same with markers; ``field``: beside the messages, in ``documents``; ``auto``: that
+#: for `rag-middle serve`, ``text`` elsewhere.
+SendDocuments = Literal["auto", "text", "marked", "field"]
 TemplateName = Literal["auto", "chat", "raw"]
 #: Writes messages as one text, in place of a chat template.
 TemplateFunction = Callable[[Sequence[Mapping[str, Any]]], str]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 from rag_middle.cli.console import tell
-from rag_middle.cli.options import LOADING, flag
+from rag_middle.cli.options import LOADING, choice_type, flag
 from rag_middle.errors import EndpointConfigError
+from rag_middle.options import ENDPOINT_SECONDS, SendDocuments
 from rag_middle.reader import READER_ID, READER_NAME, is_reader
 from rag_middle.wording import Argument, counted
 
@@ -23,15 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["ENDPOINT", "is_served_reader", "open_endpoint", "tell_work"]
 
 ENDPOINT_PANEL = "Model behind an HTTP address"
-
-
-class Documents(StrEnum):
-    """text: within the message; marked: with markers; field: beside the messages."""
-
-    auto = "auto"
-    text = "text"
-    marked = "marked"
-    field = "field"
 
 
 EndpointOption = Annotated[
@@ -54,15 +45,6 @@ ApiKeyEnvOption = Annotated[
         rich_help_panel=ENDPOINT_PANEL,
     ),
 ]
-SendDocumentsOption = Annotated[
-    Documents,
-    typer.Option(
-        help="How documents travel. text: within the message; for rag-middle serve also marked "
-        "(the same with markers) and field (beside the messages), and the server applies methods. "
-        "auto: field there, text elsewhere.",
-        rich_help_panel=ENDPOINT_PANEL,
-    ),
-]
 TimeoutOption = Annotated[
     float,
     typer.Option(
@@ -72,11 +54,25 @@ TimeoutOption = Annotated[
     ),
 ]
 
+_SEND_DOCUMENTS = choice_type("SendDocuments", get_args(SendDocuments))
+
 ENDPOINT = (
     flag("endpoint", EndpointOption),
     flag("api_key_env", ApiKeyEnvOption),
-    flag("send_documents", SendDocumentsOption, Documents.auto),
-    flag("timeout", TimeoutOption, 300.0),
+    flag(
+        "send_documents",
+        Annotated[
+            _SEND_DOCUMENTS,
+            typer.Option(
+                help="How documents travel. text: within the message; for rag-middle serve also "
+                "marked (the same with markers) and field (beside the messages), and the server "
+                "applies methods. auto: field there, text elsewhere.",
+                rich_help_panel=ENDPOINT_PANEL,
+            ),
+        ],
+        _SEND_DOCUMENTS("auto"),
+    ),
+    flag("timeout", TimeoutOption, ENDPOINT_SECONDS),
 )
 """Where a model is that is not loaded here; arguments of `EndpointModel`."""
 

@@ -26,6 +26,7 @@ __all__ = [
     "AskedMethodOption",
     "MethodOption",
     "MethodOptionsOption",
+    "choice_type",
     "flag",
     "generation_flags",
     "placed",
@@ -213,7 +214,12 @@ GENERATION = (
 #: Where the command line takes less than Python does.
 _FLAG_TYPES = {"seed": int | None, "stop": list[str] | None}
 _FLAG_NAMES = {"num_beams": ("--beams",)}
-_Choice: Any = StrEnum  # mypy knows its functional form with literal names only
+
+
+def choice_type(name: str, choices: Iterable[str]) -> Any:
+    """A type for flags that take one of some words."""
+    enumeration: Any = StrEnum  # mypy knows its functional form with literal names only
+    return enumeration(name, {choice: choice for choice in choices})
 
 
 def generation_flags(names: Iterable[str] = GENERATION, **defaults: Any) -> Group:
@@ -237,7 +243,7 @@ def _declared_flag(declaration: Declaration, default: Any, panel: str) -> Parame
     name, option = declaration.name, declaration.option
     kind: Any = _FLAG_TYPES.get(name, declaration.type)
     if declaration.choices:
-        kind = _Choice(name, {choice: choice for choice in declaration.choices})
+        kind = choice_type(name, declaration.choices)
         default = kind(default)
     help_text, *_ = option.help.partition(" In Python")
     repeatable = default == ()

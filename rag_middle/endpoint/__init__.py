@@ -12,6 +12,6 @@ methods without weights.
 
 from rag_middle.endpoint.address import KEY_VARIABLE
 from rag_middle.endpoint.model import EndpointModel, Workload
-from rag_middle.endpoint.wire import SendDocuments
+from rag_middle.options import SendDocuments
 
 __all__ = ["KEY_VARIABLE", "EndpointModel", "SendDocuments", "Workload"]

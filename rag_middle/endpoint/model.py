@@ -19,7 +19,6 @@ from rag_middle.endpoint.around import arrangements, check_acts_around, stand_in
 from rag_middle.endpoint.client import Client
 from rag_middle.endpoint.server import MAX_FACT_LENGTH, Server
 from rag_middle.endpoint.wire import (
-    SendDocuments,
     check_sending,
     check_served,
     request_body,
@@ -45,7 +44,7 @@ from rag_middle.generation import (
 )
 from rag_middle.generation.effect import acts_on, check_documents
 from rag_middle.methods import Method, NoMethod, resolve_method
-from rag_middle.options import checked_options
+from rag_middle.options import ENDPOINT_SECONDS, SendDocuments, checked_options
 from rag_middle.plain_data import check_whole, is_finite_number, is_whole
 from rag_middle.wording import Argument
 
@@ -130,7 +129,7 @@ class EndpointModel:
         method: MethodLike | None = None,
         method_options: Mapping[str, Any] | None = None,
         send_documents: SendDocuments = "auto",
-        timeout: float = 300.0,
+        timeout: float = ENDPOINT_SECONDS,
         retries: int = 4,
         extra_body: Mapping[str, Any] | None = None,
     ) -> None:

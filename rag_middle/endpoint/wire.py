@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from rag_middle.documents import ContextPrompt
 from rag_middle.errors import (
@@ -15,7 +15,7 @@ from rag_middle.errors import (
 )
 from rag_middle.generation import FinishReason, Usage
 from rag_middle.markers import MARKER_KEY_VARIABLE
-from rag_middle.options import OPTIONS, GenerationOptions
+from rag_middle.options import OPTIONS, GenerationOptions, SendDocuments
 from rag_middle.plain_data import is_whole
 from rag_middle.wording import Argument, shortened
 
@@ -23,7 +23,6 @@ __all__ = [
     "CHAT",
     "COMPLETIONS",
     "Reply",
-    "SendDocuments",
     "StreamedText",
     "check_sending",
     "check_served",
@@ -31,10 +30,6 @@ __all__ = [
     "request_body",
     "resource",
 ]
-
-#: How documents travel. ``text``: as the model reads them, within the message; ``marked``: the
-#: same with markers; ``field``: beside the messages, in ``documents``.
-SendDocuments = Literal["auto", "text", "marked", "field"]
 
 CHAT, COMPLETIONS = "/chat/completions", "/completions"
 
