@@ -89,6 +89,14 @@ def model() -> PreTrainedModel:
 
 
 @pytest.fixture(scope="module")
+def shallow_models(model: PreTrainedModel) -> list[tuple[PreTrainedModel, int]]:
+    """With two and three layers, and the launches of their decode step without a method."""
+    models = [without_numbers(replaced(model.config, num_hidden_layers=depth)) for depth in (2, 3)]
+    prompt = prompt_of(400, 4)
+    return [(m, count_method(m, NoMethod(), prompt).decode.launches) for m in models]
+
+
+@pytest.fixture(scope="module")
 def plain(model: PreTrainedModel) -> MethodWork:
     return count_method(model, NoMethod(), prompt_of(TOKENS, 20))
 
@@ -124,14 +132,13 @@ def test_half_precision_stays_half_and_nothing_waits(
     ],
 )
 def test_a_further_layer_costs_a_token_few_operations(
-    model: PreTrainedModel, method: Method, operations: int
+    shallow_models: list[tuple[PreTrainedModel, int]], method: Method, operations: int
 ) -> None:
-    def launches(depth: int, method: Method) -> int:
-        shallow = without_numbers(replaced(model.config, num_hidden_layers=depth))
-        return count_method(shallow, method, prompt_of(400, 4)).decode.launches
-
-    added = [launches(depth, method) - launches(depth, NoMethod()) for depth in (2, 3)]
-    assert added[1] - added[0] == operations
+    two, three = (
+        count_method(shallow, method, prompt_of(400, 4)).decode.launches - launches
+        for shallow, launches in shallow_models
+    )
+    assert three - two == operations
 
 
 @pytest.mark.one_in(3)
