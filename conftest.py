@@ -15,8 +15,9 @@ gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Nor do collections of tests search it: those that ask for one take half a second less."""
+    """Nor do collections of tests search it; they are rarer too: tensors count their users."""
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
     gc.enable()
 
 
