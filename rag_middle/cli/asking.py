@@ -234,7 +234,12 @@ def open_answerer(
 
 def tell_of_reader() -> None:
     """Say on standard error which model answers where none was named."""
-    tell("Note", "dim", f"answers come from the bundled reader, {_READS}; see --model.")
+    tell(
+        "Warning",
+        "yellow",
+        f"answers come from the bundled reader, {_READS}: about other documents it writes nonsense. "
+        "Sources are real. Name a model with --model.",
+    )
 
 
 def stream_text(pieces: AnswerStream) -> Answer:
