@@ -237,7 +237,7 @@ def tell_of_reader() -> None:
     tell(
         "Warning",
         "yellow",
-        f"answers come from the bundled reader, {_READS}: about other documents it writes nonsense. "
+        f"answers come from the bundled reader, {_READS}: about others it writes nonsense. "
         "Sources are real. Name a model with --model.",
     )
 

@@ -248,4 +248,4 @@ def test_whoever_names_no_model_is_told_what_the_bundled_one_reads(
     shown = run("ask", "Which colour?", "--docs", page, "--max-new-tokens", 2)
     assert shown.status == 0, shown.err
     assert "the bundled reader, which works only on the demo corpus" in shown.err
-    assert shown.err.count("Note:") == 1
+    assert shown.err.count("Warning:") == 1
