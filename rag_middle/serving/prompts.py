@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from rag_middle.conventions.documents import CallerDocument, block_parts
 from rag_middle.documents import ContextPrompt, Document, MarkedText, gathered
 from rag_middle.errors import PromptError
 from rag_middle.generation import Prompt
 from rag_middle.markers import literal
-from rag_middle.serving.conventions import CallerDocument, RefusalBlock, TextBlock, TopDocument
 from rag_middle.serving.schema import ChatMessage
 from rag_middle.tokens.conversation import Conversation
 
-__all__ = ["RequestPrompt", "chat_prompt", "text_prompt", "top_documents"]
+__all__ = ["RequestPrompt", "chat_prompt", "text_prompt"]
 
 #: What tools returned is told by the user: most chat templates know no such role.
 _ROLES = {"developer": "system", "tool": "user", "function": "user"}
@@ -38,16 +38,6 @@ class RequestPrompt:
     documents: tuple[CallerDocument | None, ...]
     has_unread_markers: bool
     marked_elsewhere: bool
-
-
-def top_documents(documents: Iterable[TopDocument]) -> list[CallerDocument]:
-    """A request's ``documents``."""
-    return [
-        CallerDocument(document=Document(entry), convention="cohere")
-        if isinstance(entry, str)
-        else entry.read()
-        for entry in documents
-    ]
 
 
 def chat_prompt(
@@ -117,17 +107,10 @@ def text_prompt(text: str, documents: Sequence[CallerDocument], *, trusted: bool
 def _parts(message: ChatMessage, *, trusted: bool) -> list[Part]:
     if message.content is None:
         return []
-    if isinstance(message.content, str):
-        return [MarkedText(message.content, trusted=trusted)]
-    parts: list[Part] = []
-    for block in message.content:
-        if isinstance(block, TextBlock):
-            parts.append(MarkedText(block.text, trusted=trusted))
-        elif isinstance(block, RefusalBlock):
-            parts.append(MarkedText(block.refusal))
-        else:
-            parts.append(block.read())
-    return parts
+    return [
+        MarkedText(part, trusted=trusted) if isinstance(part, str) else part
+        for part in block_parts(message.content)
+    ]
 
 
 def _content(

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
+from rag_middle.conventions.citations import citation_fields
 from rag_middle.generation import Generation, TokenLogProbability
-from rag_middle.serving.citations import citation_fields
 from rag_middle.serving.prompts import RequestPrompt
 
 __all__ = ["ChatReply", "Choice", "Reply", "TextReply"]

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
+from rag_middle.conventions.documents import Block, TopDocument
 from rag_middle.registry import suggest
-from rag_middle.serving.conventions import Block, TopDocument
 
 __all__ = ["ChatMessage", "ChatRequest", "CompletionRequest", "SamplingRequest"]
 

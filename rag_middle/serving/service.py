@@ -12,6 +12,7 @@ from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
+from rag_middle.conventions.documents import top_documents
 from rag_middle.errors import ContextOverflowError
 from rag_middle.generation import Generation, RagMiddleModel
 from rag_middle.generation.prompts import LockedTokenizer, fit_to_window
@@ -20,7 +21,7 @@ from rag_middle.registry import suggest
 from rag_middle.serving.batching import BatchQueue, Event, Job, Piece
 from rag_middle.serving.errors import ApiError, AsciiJson, api_error, dumped
 from rag_middle.serving.metrics import Metrics
-from rag_middle.serving.prompts import RequestPrompt, chat_prompt, text_prompt, top_documents
+from rag_middle.serving.prompts import RequestPrompt, chat_prompt, text_prompt
 from rag_middle.serving.responses import ChatReply, Choice, Reply, TextReply
 from rag_middle.serving.schema import ChatRequest, CompletionRequest, SamplingRequest
 from rag_middle.serving.settings import ServerSettings

@@ -81,6 +81,13 @@ def encode(
     OPTIONS["template"].check(template)
     OPTIONS["system"].check(system)
     OPTIONS["template_options"].check(template_options)
+    if template_options and template_options.get("documents"):
+        raise PromptError(
+            Argument("template_options"),
+            " must not hold documents: the template would write them as text, and no method could "
+            "tell where they are. Put them into the prompt: ContextPrompt(documents=[...]), or "
+            "documents= of an integration or of a request to the server.",
+        )
     encoder = TextEncoder(tokenizer)
     if isinstance(prompt, str):
         prompt = parse(prompt)

@@ -12,9 +12,9 @@ from llama_index.core.base.llms.types import CitableBlock, DocumentBlock
 from llama_index.core.base.llms.types import TextBlock as LlamaText
 
 from rag_middle import ContextPrompt, Document
+from rag_middle.conventions.citations import citation_fields
+from rag_middle.conventions.documents import CallerDocument
 from rag_middle.generation import Generation
-from rag_middle.serving.citations import citation_fields
-from rag_middle.serving.conventions import CallerDocument
 from tests.serving.conftest import Served
 
 QUESTION = "Which of them lies on the river?"
@@ -44,6 +44,11 @@ BLOCKS: dict[str, Callable[[Document], Any]] = {
         "title": d.title,
         "content": [{"type": "text", "text": d.text}],
         "citations": {"enabled": True},
+    },
+    "tool_result": lambda d: {
+        "type": "tool_result",
+        "tool_use_id": "1",
+        "content": [BLOCKS["search_result"](d)],
     },
     "langchain": lambda d: dict(create_plaintext_block(d.text, title=d.title)),
     "llama_index document": lambda d: DocumentBlock(
@@ -197,7 +202,7 @@ ANSWER = "Lyon: on the river (Lyon; Paris)."
 def read(kind: str, document: Document) -> CallerDocument:
     from pydantic import TypeAdapter
 
-    from rag_middle.serving.conventions import Block, TopDocument
+    from rag_middle.conventions.documents import Block, TopDocument
 
     if kind in BLOCKS:
         return TypeAdapter(Block).validate_python(BLOCKS[kind](document)).read()

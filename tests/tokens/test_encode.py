@@ -265,6 +265,7 @@ def test_a_missing_chat_template_is_reported(
     [
         ([{"role": "user", "content": "Why?"}], {"template": "raw"}, "not chat messages"),
         ("Why?", {"template": "raw", "template_options": {"a": 1}}, "no chat template is used"),
+        ("Why?", {"template_options": {"documents": ["a"]}}, "must not hold documents"),
         ("Why?", {"allow_control_tokens": True}, "needs template='raw'"),
     ],
 )

@@ -19,6 +19,7 @@ __all__ = [
     "IgnoredArgumentWarning",
     "renamed",
     "warn_of_unknown",
+    "with_extra_body",
 ]
 
 #: What LangChain's users know an option of a request by.
@@ -49,6 +50,7 @@ _ALIASES = {
     "model_id": "model",
     "model_name": "model",
     "stop_sequences": "stop",
+    "chat_template_kwargs": "template_options",
 }
 #: Names that other models know, and what to do here.
 _ELSEWHERE = {
@@ -107,6 +109,28 @@ def renamed(given: Mapping[str, Any]) -> dict[str, Any]:
             )
         renamed[known] = value
     return renamed
+
+
+def with_extra_body(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of a call, with those of ``extra_body``: what clients of vLLM send beside them.
+
+    Raises:
+        UnsupportedGenerationError: no mapping, or one thing twice.
+    """
+    rest = {name: value for name, value in given.items() if name != "extra_body"}
+    extra = given.get("extra_body")
+    if extra is None:
+        return rest
+    if not isinstance(extra, Mapping):
+        raise UnsupportedGenerationError(
+            f"extra_body must be a mapping of options, got {type(extra).__name__}."
+        )
+    twice = sorted(rest.keys() & extra.keys())
+    if twice:
+        raise UnsupportedGenerationError(
+            f"{', '.join(twice)} was given with the call and in extra_body: pass it once."
+        )
+    return {**rest, **extra}
 
 
 def warn_of_unknown(given: Mapping[str, Any], known: Collection[str], where: str) -> None:

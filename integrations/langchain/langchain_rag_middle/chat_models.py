@@ -15,9 +15,10 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import get_config_list
 
-from langchain_rag_middle.arguments import IgnoredArgumentWarning
+from langchain_rag_middle.arguments import IgnoredArgumentWarning, with_extra_body
 from langchain_rag_middle.asynchronous import in_thread, pieces_in_thread
 from langchain_rag_middle.call_threads import CallThreads
+from langchain_rag_middle.citations import cited
 from langchain_rag_middle.gathering import Gathering, Request
 from langchain_rag_middle.messages import as_prompt_documents, prompt_messages
 from langchain_rag_middle.responses import response_metadata, streamed, usage
@@ -46,14 +47,16 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
     can be given with a call or through ``bind``, the `method` too.
 
     Documents reach the model as text that `DocumentPrompt`, `format_docs` or `MarkDocuments` has
-    marked; as content blocks of type ``search_result`` or ``text-plain``; in a tool's message whose
-    artifact names them (``response_format="content_and_artifact"``); or as ``documents=`` of a
-    call, before the last message of the user. Documents of system messages at the start and of the
-    last turn that has any count, together; those of earlier turns are plain text.
+    marked; as content blocks (``search_result``, ``text-plain``, ``document``, ... as clients of
+    other models send them); in a tool's message whose artifact names them
+    (``response_format="content_and_artifact"``); or as ``documents=`` of a call, also in
+    ``extra_body``, before the last message of the user. Documents of system messages at the start
+    and of the last turn that has any count, together; those of earlier turns are plain text.
 
     ``response_metadata["rag_middle"]`` of an answer tells the method, whether it was applied, how
-    many documents there were, and how long it took. There is no tool calling and no structured
-    output. The arguments are the attributes of `RagMiddleSettings`.
+    many documents there were, and how long it took. Where an answer names a document that came as
+    an object, its ``content_blocks`` have a ``citation`` annotation. There is no tool calling and
+    no structured output. The arguments are the attributes of `RagMiddleSettings`.
 
     Raises:
         ContextOverflowError: a call's prompt does not fit.
@@ -91,11 +94,12 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
 
     @property
     def _call_names(self) -> tuple[str, ...]:
-        return ("documents",)
+        return ("documents", "extra_body")
 
     def _request(
         self, messages: Sequence[BaseMessage], stop: list[str] | None, given: dict[str, Any]
     ) -> Request:
+        given = with_extra_body(given)
         documents = as_prompt_documents(given.get("documents") or (), self.document_prompt)
         options = self._options(stop, given)
         prompt = prompt_messages(messages, documents, document_prompt=self.document_prompt)
@@ -111,8 +115,9 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         request = self._request(messages, stop, kwargs)
         gathered = Gathering.submit(self, request)
         if gathered is not None:
-            return self._result(gathered.result())
-        return self._result(self.rag_middle_model.generate(request.prompt, **request.options))
+            return self._result(gathered.result(), request)
+        generation = self.rag_middle_model.generate(request.prompt, **request.options)
+        return self._result(generation, request)
 
     async def _agenerate(
         self,
@@ -124,13 +129,13 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         request = self._request(messages, stop, kwargs)
         gathered = Gathering.submit(self, request)
         if gathered is not None:
-            return self._result(await asyncio.wrap_future(gathered))
+            return self._result(await asyncio.wrap_future(gathered), request)
 
         def call(cancel: threading.Event) -> Generation:
             model = self.rag_middle_model
             return model.generate(request.prompt, cancel=cancel, **request.options)
 
-        return self._result(await in_thread(call))
+        return self._result(await in_thread(call), request)
 
     def _stream(
         self,
@@ -154,26 +159,22 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
             yield chunk
 
     def _chunks(self, request: Request) -> Generator[ChatGenerationChunk, None, None]:
-        yield from streamed(
-            self.rag_middle_model, request.prompt, request.options, _piece, self._last_chunk
-        )
+        def last(generation: Generation) -> ChatGenerationChunk:
+            message = AIMessageChunk(
+                content="", chunk_position="last", **self._facts(generation, request)
+            )
+            return ChatGenerationChunk(message=message)
 
-    def _last_chunk(self, generation: Generation) -> ChatGenerationChunk:
-        message = AIMessageChunk(
-            content="",
-            chunk_position="last",
-            usage_metadata=usage(generation),
-            response_metadata=response_metadata(generation, self.model_name),
-        )
-        return ChatGenerationChunk(message=message)
+        yield from streamed(self.rag_middle_model, request.prompt, request.options, _piece, last)
 
-    def _result(self, generation: Generation) -> ChatResult:
-        message = AIMessage(
-            content=generation.text,
-            usage_metadata=usage(generation),
-            response_metadata=response_metadata(generation, self.model_name),
-        )
+    def _result(self, generation: Generation, request: Request) -> ChatResult:
+        message = AIMessage(content=generation.text, **self._facts(generation, request))
         return ChatResult(generations=[ChatGeneration(message=message)])
+
+    def _facts(self, generation: Generation, request: Request) -> dict[str, Any]:
+        metadata = response_metadata(generation, self.model_name)
+        metadata["rag_middle"]["citations"] = cited(generation, request.prompt)
+        return {"usage_metadata": usage(generation), "response_metadata": metadata}
 
     # -- several calls ------------------------------------------------------------------------
 

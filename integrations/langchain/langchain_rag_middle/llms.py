@@ -12,7 +12,7 @@ from langchain_core.outputs import Generation as TextGeneration
 from langchain_core.outputs import GenerationChunk, LLMResult
 from langchain_core.prompt_values import ChatPromptValue, PromptValue, StringPromptValue
 
-from langchain_rag_middle.arguments import OPTIONS, renamed
+from langchain_rag_middle.arguments import OPTIONS, renamed, with_extra_body
 from langchain_rag_middle.asynchronous import in_thread, pieces_in_thread
 from langchain_rag_middle.messages import prompt_text
 from langchain_rag_middle.responses import response_metadata, streamed, usage
@@ -180,6 +180,7 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
 
     def _with_call_options(self, given: Mapping[str, Any]) -> tuple[RagMiddleLLM, dict[str, Any]]:
         """A model whose own options are those of the call, and what else was given."""
+        given = with_extra_body(given)
         own = {"tags", "metadata", "run_name", "run_id"}
         options = {name: value for name, value in given.items() if name not in own}
         rest = {name: value for name, value in given.items() if name in own}
@@ -194,6 +195,7 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
         return copy
 
     def _options(self, stop: list[str] | None, given: Mapping[str, Any]) -> dict[str, Any]:
+        given = with_extra_body(given)
         if given.get("documents") is not None:
             raise UnsupportedGenerationError(
                 "A text has its documents in it: mark them with format_docs(documents), or use "

@@ -12,6 +12,12 @@ from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, ToolMes
 from langchain_rag_middle.documents import DocumentPrompt
 from rag_middle import ContextPrompt, PromptError
 from rag_middle import Document as PromptDocument
+from rag_middle.conventions.documents import (
+    block_parts,
+    parsed_block,
+    parsed_document,
+    sent_document,
+)
 from rag_middle.documents import MarkedText, gathered, split
 from rag_middle.tokens.conversation import Conversation
 
@@ -44,10 +50,11 @@ def prompt_messages(
 ) -> list[dict[str, Any]]:
     """Messages as `RagMiddleModel` reads them.
 
-    Documents come from marked text, from blocks of type ``search_result`` and
-    ``text-plain``, from `documents`, and from tools whose artifact says which documents their
-    content holds. Within a message they are put together where the first one stands. Neighbouring
-    messages of the user and of tools, of which several hold documents, become one.
+    Documents come from marked text, from blocks of every convention that the server reads (of type
+    ``search_result``, ``document``, ``text-plain``, ...), from `documents`, and from tools whose
+    artifact says which documents their content holds. Within a message they are put together where
+    the first one stands. Neighbouring messages of the user and of tools, of which several hold
+    documents, become one.
 
     Args:
         messages: in order.
@@ -106,26 +113,31 @@ def prompt_text(messages: Sequence[BaseMessage], *, document_prompt: DocumentPro
 
 
 def as_prompt_documents(given: Any, document_prompt: DocumentPrompt) -> list[PromptDocument]:
-    """What was passed as ``documents=``.
+    """What was passed as ``documents=``: documents, strings, or what vLLM and Cohere take.
 
     Raises:
         PromptError: not a list of documents.
     """
-    if isinstance(given, str | Document | PromptDocument) or not isinstance(given, Iterable):
+    one = str | Document | PromptDocument | Mapping
+    if isinstance(given, one) or not isinstance(given, Iterable):
         raise PromptError(f"documents must be a list of documents, got {type(given).__name__}.")
-    return [_as_prompt_document(each, document_prompt) for each in given]
+    return [_as_prompt_document(entry, index, document_prompt) for index, entry in enumerate(given)]
 
 
-def _as_prompt_document(given: object, document_prompt: DocumentPrompt) -> PromptDocument:
-    if isinstance(given, Document):
-        return document_prompt.document(given)
-    if isinstance(given, PromptDocument):
-        return given
-    if isinstance(given, str):
-        return PromptDocument(given)
+def _as_prompt_document(
+    entry: object, index: int, document_prompt: DocumentPrompt
+) -> PromptDocument:
+    if isinstance(entry, Document):
+        return document_prompt.document(entry)
+    if isinstance(entry, PromptDocument):
+        return entry
+    if isinstance(entry, str):
+        return PromptDocument(entry)
+    if isinstance(entry, Mapping):
+        return sent_document(parsed_document(dict(entry), f"Document {index}"))
     raise PromptError(
-        f"documents must hold LangChain documents, rag-middle documents or strings, got "
-        f"{type(given).__name__}."
+        f"documents must hold LangChain documents, rag-middle documents, mappings "
+        f'{{"title", "text"}} or strings, got {type(entry).__name__}.'
     )
 
 
@@ -142,47 +154,23 @@ def _parts(message: BaseMessage, index: int, document_prompt: DocumentPrompt) ->
     joined = isinstance(message, AIMessage)
     parts: list[Part] = []
     for block in blocks:
-        part = block if isinstance(block, str) else _block(block, index)
-        if part is None or part == "":
-            continue
-        if joined and parts and isinstance(part, str) and isinstance(parts[-1], str):
-            parts[-1] += part  # an answer's text may be cut anywhere
-        else:
-            parts.append(part)
+        for part in [block] if isinstance(block, str) else _block(block, index):
+            if part == "":
+                continue
+            if joined and parts and isinstance(part, str) and isinstance(parts[-1], str):
+                parts[-1] += part  # an answer's text may be cut anywhere
+            else:
+                parts.append(part)
     if isinstance(message, ToolMessage) and _is_documents(message.artifact):
         return [piece for part in parts for piece in _by_artifact(part, message.artifact)]
     return parts
 
 
-def _block(block: Mapping[str, Any], index: int) -> Part | None:
-    kind = block.get("type")
-    if kind == "text":
-        return str(block.get("text", ""))
-    if kind == "search_result":
-        content = block.get("content") or ()
-        inner = content if isinstance(content, list | tuple) else [content]
-        if not all(isinstance(part, str | Mapping) for part in inner):
-            raise PromptError(
-                f"Message {index} holds a block of type 'search_result' whose content is neither "
-                "text nor a list of blocks."
-            )
-        if any(isinstance(part, Mapping) and part.get("type") == kind for part in inner):
-            raise PromptError(
-                f"Message {index} holds a block of type 'search_result' inside another one: give "
-                "each document a block of its own."
-            )
-        parts = [part if isinstance(part, str) else _block(part, index) for part in inner]
-        text = "\n".join(part for part in parts if isinstance(part, str))
-        source = block.get("source")
-        return PromptDocument(text, title=block.get("title") or None, id=source)
-    if kind == "text-plain" and isinstance(block.get("text"), str):
-        return PromptDocument(block["text"], title=block.get("title") or None, id=block.get("id"))
-    if kind in _NO_TEXT:
-        return None
-    raise PromptError(
-        f"Message {index} holds a block of type {kind!r}, and this model reads text only. Use "
-        "'text', or 'search_result' or 'text-plain' (with its text) for a document."
-    )
+def _block(block: Mapping[str, Any], index: int) -> list[Part]:
+    if block.get("type") in _NO_TEXT:
+        return []
+    parts = block_parts([parsed_block(dict(block), f"A block of message {index}")])
+    return [part if isinstance(part, str) else sent_document(part) for part in parts]
 
 
 def _by_artifact(part: Part, artifact: Sequence[Document | PromptDocument]) -> list[Part]:

@@ -1,20 +1,43 @@
 """Documents as clients of different interfaces send them, each convention one class.
 
-None of them makes the server open a file or fetch an address: a document comes with its text.
+None of them opens a file or fetches an address: a document comes with its text.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from rag_middle.documents import Document, unmark
+from rag_middle.errors import PromptError
 
-__all__ = ["Block", "CallerDocument", "Convention", "RefusalBlock", "TextBlock", "TopDocument"]
+__all__ = [
+    "Block",
+    "CallerDocument",
+    "Convention",
+    "TopDocument",
+    "block_parts",
+    "caller_document",
+    "parsed_block",
+    "parsed_document",
+    "sent_document",
+    "top_documents",
+]
 
 Convention = Literal[
     "documents",
@@ -47,6 +70,22 @@ class CallerDocument:
     source: str | None = None
     blocks: tuple[str, ...] = ()
     cited: bool = True
+
+    @property
+    def title(self) -> str | None:
+        """What an answer may call it: its title, the one in its metadata, or its id."""
+        known = (self.document.title, self.document.metadata.get("title"), self.id)
+        return next((str(name) for name in known if name), None)
+
+    @property
+    def name(self) -> str | None:
+        """What its caller knows it by: its id, or where it comes from."""
+        return self.id or self.source
+
+    @property
+    def cited_text(self) -> str:
+        """Its text as it was sent, all blocks together."""
+        return "\n".join(self.blocks) or self.document.text
 
     @property
     def url(self) -> str | None:
@@ -158,9 +197,9 @@ class DocumentBlock(_Part):
 class SearchResultBlock(_Part):
     """Anthropic: a ``search_result`` block."""
 
-    source: str
-    title: str
-    content: str | list[TextBlock]
+    source: str | None = None
+    title: str | None = None
+    content: str | list[TextBlock | str]
     citations: _Citations | None = None
 
     def read(self) -> CallerDocument:
@@ -183,6 +222,14 @@ class PlainTextBlock(_Part):
     context: str | None = None
     id: str | None = None
     url: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _decoded(cls, block: Any) -> Any:
+        encoded = block.get("base64") if isinstance(block, dict) else None
+        if not isinstance(encoded, str) or block.get("text") is not None:
+            return block
+        return {**block, "text": _decoded(encoded)}
 
     def read(self) -> CallerDocument:
         """The document."""
@@ -266,8 +313,15 @@ class FileBlock(_Part):
         )
 
 
-def _texts(content: str | list[TextBlock]) -> tuple[str, ...]:
-    return (content,) if isinstance(content, str) else tuple(block.text for block in content)
+def _texts(content: str | Sequence[TextBlock | str]) -> tuple[str, ...]:
+    parts = (content,) if isinstance(content, str) else content
+    return tuple(part if isinstance(part, str) else part.text for part in parts)
+
+
+class ToolResultBlock(_Part):
+    """Anthropic: what a tool returned, as a text or in blocks of text and documents."""
+
+    content: str | list[ResultBlock] = ""
 
 
 _BLOCKS = {
@@ -277,6 +331,7 @@ _BLOCKS = {
     "text-plain": "PlainTextBlock",
     "file": "FileBlock",
     "citable": "CitableBlock",
+    "tool_result": "ToolResultBlock",
 }
 
 
@@ -290,7 +345,7 @@ def _kind_of_block(block: Any) -> str | None:
     return _BLOCKS.get(kind) if isinstance(kind, str) else None
 
 
-Block = Annotated[
+_TEXTS_AND_DOCUMENTS = (
     Annotated[TextBlock, Tag("TextBlock")]
     | Annotated[RefusalBlock, Tag("RefusalBlock")]
     | Annotated[DocumentBlock, Tag("DocumentBlock")]
@@ -298,13 +353,20 @@ Block = Annotated[
     | Annotated[PlainTextBlock, Tag("PlainTextBlock")]
     | Annotated[LlamaDocumentBlock, Tag("LlamaDocumentBlock")]
     | Annotated[CitableBlock, Tag("CitableBlock")]
-    | Annotated[FileBlock, Tag("FileBlock")],
-    Discriminator(
-        _kind_of_block,
-        custom_error_type="block_type",
-        custom_error_message="this model reads text: a block is 'text', or a document ("
-        "'document', 'search_result', 'text-plain', 'citable', 'file' with plain text)",
-    ),
+    | Annotated[FileBlock, Tag("FileBlock")]
+)
+_BY_KIND = Discriminator(
+    _kind_of_block,
+    custom_error_type="block_type",
+    custom_error_message="this model reads text: a block is 'text', or a document ("
+    "'document', 'search_result', 'text-plain', 'citable', 'file' with plain text)",
+)
+
+ResultBlock = Annotated[_TEXTS_AND_DOCUMENTS, _BY_KIND]
+"""A part of what a tool returned."""
+
+Block = Annotated[
+    _TEXTS_AND_DOCUMENTS | Annotated[ToolResultBlock, Tag("ToolResultBlock")], _BY_KIND
 ]
 """A part of a message."""
 
@@ -323,3 +385,87 @@ TopDocument = Annotated[
     Discriminator(_kind_of_document),
 ]
 """An entry of a request's ``documents``."""
+
+ToolResultBlock.model_rebuild()
+_SOURCE = "rag_middle_source"
+_block: TypeAdapter[Any] = TypeAdapter(Block)
+_top_document: TypeAdapter[Any] = TypeAdapter(TopDocument)
+
+
+def parsed_block(block: object, where: str) -> Any:
+    """A content block, as the class of its convention.
+
+    Args:
+        block: as its caller sent it.
+        where: names it in errors.
+
+    Raises:
+        PromptError: no text and no document, or one without its text.
+    """
+    return _parsed(_block, block, where)
+
+
+def parsed_document(document: object, where: str) -> CallerDocument:
+    """An entry of ``documents``; raises as `parsed_block` does."""
+    [read] = top_documents([_parsed(_top_document, document, where)])
+    return read
+
+
+def _parsed(adapter: TypeAdapter[Any], value: object, where: str) -> Any:
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"] if not str(part)[:1].isupper())
+        raise PromptError(
+            f"{where}{f' ({place})' if place else ''} cannot be read: {first['msg']}. "
+            "docs/serving.md shows the forms of documents."
+        ) from error
+
+
+def block_parts(content: str | Iterable[Any]) -> list[str | CallerDocument]:
+    """Texts and documents of a message's content, in order."""
+    if isinstance(content, str):
+        return [content]
+    parts: list[str | CallerDocument] = []
+    for block in content:
+        if isinstance(block, TextBlock):
+            parts.append(block.text)
+        elif isinstance(block, RefusalBlock):
+            parts.append(block.refusal)
+        elif isinstance(block, ToolResultBlock):
+            parts += block_parts(block.content)
+        else:
+            parts.append(block.read())
+    return parts
+
+
+def sent_document(source: CallerDocument) -> Document:
+    """The document for a prompt, by its caller's id; `caller_document` gives the source back."""
+    document = source.document
+    metadata = {**document.metadata, _SOURCE: source}
+    return replace(document, id=source.name, metadata=metadata)
+
+
+def caller_document(document: Document) -> CallerDocument:
+    """What the caller of a prompt sent as this document; LangChain's own where nobody noted it."""
+    source = document.metadata.get(_SOURCE)
+    if isinstance(source, CallerDocument):
+        return source
+    address = document.metadata.get("source")
+    return CallerDocument(
+        document=document,
+        convention="langchain",
+        id=document.id,
+        source=address if isinstance(address, str) else None,
+    )
+
+
+def top_documents(documents: Iterable[TopDocument]) -> list[CallerDocument]:
+    """A request's ``documents``."""
+    return [
+        CallerDocument(document=Document(entry), convention="cohere")
+        if isinstance(entry, str)
+        else entry.read()
+        for entry in documents
+    ]

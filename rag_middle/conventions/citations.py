@@ -1,19 +1,20 @@
 """Citations, each in the convention in which its document was sent.
 
-An answer cites a document where it names the document's title, in parentheses or before a colon
-(`rag_middle.answering.results.cites`). That says what the model claims, not that it is right.
+An answer cites a document where it names the document's title, or its id where it has none, in
+parentheses or before a colon (`rag_middle.answering.results.cites`). That says what the model
+claims, not that it is right.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rag_middle.answering.results import mentions
-from rag_middle.serving.conventions import CallerDocument, Convention
+from rag_middle.conventions.documents import CallerDocument, Convention
 
-__all__ = ["citation_fields"]
+__all__ = ["citation_fields", "langchain_citations", "llama_index_citations"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class _Citation:
 
     @property
     def title(self) -> str | None:
-        return self.source.document.title
+        return self.source.title
 
 
 def citation_fields(
@@ -66,6 +67,20 @@ def citation_fields(
     return {name: value for name, value in fields.items() if value}
 
 
+def langchain_citations(answer: str, documents: Iterable[CallerDocument]) -> list[dict[str, Any]]:
+    """Citations as LangChain's annotations, whatever way the documents came; ids in ``extras``."""
+    found = []
+    for citation in _in_answer(answer, tuple(documents)):
+        fields = {**_langchain(citation), "extras": {"document_id": citation.source.name}}
+        found.append({name: value for name, value in fields.items() if value is not None})
+    return found
+
+
+def llama_index_citations(answer: str, documents: Iterable[CallerDocument]) -> list[dict[str, Any]]:
+    """Citations as LlamaIndex's ``CitationBlock``, whatever way the documents came."""
+    return [_llama_index(citation) for citation in _in_answer(answer, tuple(documents))]
+
+
 def _in_answer(answer: str, documents: Sequence[CallerDocument | None]) -> list[_Citation]:
     """Every mention of a title, in the order of the answer."""
     counts: dict[str, int] = {}
@@ -78,7 +93,7 @@ def _in_answer(answer: str, documents: Sequence[CallerDocument | None]) -> list[
         if source.cited:
             citations += (
                 _Citation(answer, start, end, source, index, number)
-                for start, end in mentions(answer, source.document.title)
+                for start, end in mentions(answer, source.title)
             )
     return sorted(citations, key=lambda citation: (citation.start, citation.index))
 
@@ -136,7 +151,7 @@ def _langchain(citation: _Citation) -> dict[str, Any]:
         "url": citation.source.url,
         "start_index": citation.start,
         "end_index": citation.end,
-        "cited_text": citation.source.blocks[0],
+        "cited_text": citation.source.cited_text,
     }
 
 
