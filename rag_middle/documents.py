@@ -48,6 +48,7 @@ __all__ = [
     "has_documents",
     "mark",
     "parse",
+    "prompt_of_parts",
     "split",
     "unmark",
 ]
@@ -303,6 +304,39 @@ class MarkedText:
 
     def _inside(self, part: Marked) -> str:
         return unescape(self.text[part.text_start : part.text_end])
+
+
+def prompt_of_parts(
+    parts: Iterable[MarkedText | Document], groups: Literal["single", "last"] = "single"
+) -> ContextPrompt:
+    """A message of texts and documents, its documents together where the first one stands.
+
+    Args:
+        parts: in order; a text may hold marked documents.
+        groups: of each text, as of `parse`.
+
+    Raises:
+        MarkerError: as `parse` does.
+
+    Warns:
+        UnreadMarkersWarning: as `parse` does.
+    """
+    before: list[str] = []
+    documents: list[Document] = []
+    after: list[str] = []
+    for part in parts:
+        if isinstance(part, Document):
+            documents.append(part)
+            continue
+        part.warn_of_strays()
+        prompt = part.prompt(groups)
+        (after if documents else before).append(prompt.prefix)
+        documents += prompt.documents
+        (after if documents else before).append(prompt.suffix)
+    prefix, suffix = (
+        "\n\n".join(text.strip("\n") for text in texts if text.strip()) for texts in (before, after)
+    )
+    return ContextPrompt(f"{prefix}\n\n" if prefix else "", gathered(documents), suffix)
 
 
 def has_documents(text: str) -> bool:

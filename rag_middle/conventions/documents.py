@@ -9,7 +9,7 @@ import base64
 import binascii
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -23,8 +23,11 @@ from pydantic import (
     model_validator,
 )
 
-from rag_middle.documents import Document, unmark
+from rag_middle.documents import ContextPrompt, Document, unmark
 from rag_middle.errors import PromptError
+
+if TYPE_CHECKING:
+    from rag_middle.generation import DroppedDocument
 
 __all__ = [
     "Block",
@@ -36,6 +39,7 @@ __all__ = [
     "parsed_block",
     "parsed_document",
     "sent_document",
+    "sources_of",
     "top_documents",
 ]
 
@@ -459,6 +463,25 @@ def caller_document(document: Document) -> CallerDocument:
         id=document.id,
         source=address if isinstance(address, str) else None,
     )
+
+
+def sources_of(prompt: object, dropped: Iterable[DroppedDocument] = ()) -> list[CallerDocument]:
+    """What the documents of a prompt came from; of marked text nothing is known.
+
+    Args:
+        prompt: for `RagMiddleModel.generate`.
+        dropped: those that the model did not read.
+    """
+    messages = prompt if isinstance(prompt, list | tuple) else [{"content": prompt}]
+    contents = [message["content"] for message in messages]
+    unread = {document.id for document in dropped} - {None}
+    return [
+        caller_document(document)
+        for content in contents
+        if isinstance(content, ContextPrompt)
+        for document in content.documents
+        if document.id not in unread
+    ]
 
 
 def top_documents(documents: Iterable[TopDocument]) -> list[CallerDocument]:

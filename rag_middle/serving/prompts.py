@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rag_middle.conventions.documents import CallerDocument, block_parts
-from rag_middle.documents import ContextPrompt, Document, MarkedText, gathered
+from rag_middle.documents import ContextPrompt, Document, MarkedText, gathered, prompt_of_parts
 from rag_middle.errors import PromptError
 from rag_middle.generation import Prompt
 from rag_middle.markers import literal
@@ -131,24 +131,15 @@ def _content(
     if len(parts) == len(texts) and sum(text.has_documents() for text in texts) < 2:
         joined = "\n\n".join(text.text for text in texts)
         return texts[0] if len(texts) == 1 else MarkedText(joined, trusted=trusted)
-    before: list[str] = []
-    documents: list[Document] = []
-    after: list[str] = []
+    numbered: list[MarkedText | Document] = []
     for part in parts:
         if isinstance(part, CallerDocument):
             metadata = {**part.document.metadata, _INDEX: len(sources)}
             sources.append(part)
-            documents.append(replace(part.document, metadata=metadata))
-            continue
-        part.warn_of_strays()
-        prompt = part.prompt("last" if earlier else "single")
-        (after if documents else before).append(prompt.prefix)
-        documents += prompt.documents
-        (after if documents else before).append(prompt.suffix)
-    prefix, suffix = (
-        "\n\n".join(text.strip("\n") for text in texts if text.strip()) for texts in (before, after)
-    )
-    return ContextPrompt(f"{prefix}\n\n" if prefix else "", gathered(documents), suffix)
+            numbered.append(replace(part.document, metadata=metadata))
+        else:
+            numbered.append(part)
+    return prompt_of_parts(numbered, "last" if earlier else "single")
 
 
 def _numbered(

@@ -14,8 +14,7 @@ from langchain_core.messages.block_translators import register_translator
 from langchain_core.messages.content import ContentBlock
 
 from langchain_rag_middle.responses import PROVIDER
-from rag_middle import ContextPrompt
-from rag_middle.conventions.documents import caller_document
+from rag_middle.conventions.documents import sources_of
 
 if TYPE_CHECKING:
     from rag_middle import Generation
@@ -36,14 +35,7 @@ def cited(generation: Generation, messages: Sequence[Mapping[str, Any]]) -> list
     """
     from rag_middle.conventions.citations import langchain_citations  # PyTorch, needed by now
 
-    dropped = {document.id for document in generation.dropped_documents} - {None}
-    documents = [
-        caller_document(document)
-        for message in messages
-        if isinstance(message["content"], ContextPrompt)
-        for document in message["content"].documents
-        if document.id not in dropped
-    ]
+    documents = sources_of(messages, generation.dropped_documents)
     return langchain_citations(generation.text, documents) if documents else []
 
 

@@ -18,7 +18,7 @@ from rag_middle.conventions.documents import (
     parsed_document,
     sent_document,
 )
-from rag_middle.documents import MarkedText, gathered, split
+from rag_middle.documents import MarkedText, prompt_of_parts, split
 from rag_middle.tokens.conversation import Conversation
 
 __all__ = ["as_prompt_documents", "prompt_messages", "prompt_text"]
@@ -268,25 +268,5 @@ def _content(
         return texts[0]
     if len(texts) == len(parts) and sum(text.has_documents() for text in texts) < 2:
         return "\n\n".join(text.text for text in texts)
-    return _prompt(parts, earlier=earlier)
-
-
-def _prompt(parts: Sequence[ReadPart], *, earlier: bool) -> ContextPrompt:
-    """Documents together where the first one stands."""
-    before: list[str] = []
-    documents: list[PromptDocument] = []
-    after: list[str] = []
-    for part in parts:
-        if isinstance(part, PromptDocument):
-            documents.append(part)
-            continue
-        # What was said in an earlier turn must not make later ones fail.
-        part.warn_of_strays()
-        prompt = part.prompt("last" if earlier else "single")
-        (after if documents else before).append(prompt.prefix)
-        documents.extend(prompt.documents)
-        (after if documents else before).append(prompt.suffix)
-    prefix, suffix = (
-        "\n\n".join(text.strip("\n") for text in texts if text.strip()) for texts in (before, after)
-    )
-    return ContextPrompt(f"{prefix}\n\n" if prefix else "", gathered(documents), suffix)
+    # What was said in an earlier turn must not make later ones fail.
+    return prompt_of_parts(parts, "last" if earlier else "single")

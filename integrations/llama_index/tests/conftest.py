@@ -176,7 +176,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     def record(self: RagMiddleModel, prompt: Any, options: dict[str, Any]) -> None:
         if isinstance(prompt, ContextPrompt):
             prompt = prompt.marked
-        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        messages = (
+            [{"role": "user", "content": prompt}]
+            if isinstance(prompt, str)
+            else [{**m, "content": getattr(m["content"], "marked", m["content"])} for m in prompt]
+        )
         read = [m["content"] for m in messages if m["role"] != "assistant"]
         text = "\n".join(m["content"] for m in messages)
         documents = sum(len(split(content)) // 2 for content in read)

@@ -26,6 +26,7 @@ from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_ca
 from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.types import BaseOutputParser, PydanticProgramMode
 from llama_index.llms.rag_middle.asynchronous import in_thread, streamed_in_thread
+from llama_index.llms.rag_middle.documents import documents_of_call, with_documents
 from llama_index.llms.rag_middle.errors import refusals
 from llama_index.llms.rag_middle.loading import (
     chosen_method,
@@ -61,7 +62,8 @@ class RagMiddleLLM(CustomLLM):
 
     Documents are told apart by markers: put `MarkDocuments` last among the postprocessors of a
     query or chat engine, and let `DocumentPromptHelper` pack them. Chat messages may also hold
-    documents as `CitableBlock`.
+    documents as ``CitableBlock`` or ``DocumentBlock``, and every call takes ``documents=``, also in
+    ``extra_body``. Where an answer names such a document, its message has a ``CitationBlock``.
 
     The names are those of ``HuggingFaceLLM``. Of the options of a call (``llm.complete(prompt,
     temperature=0.7)``) and of `generate_kwargs` none is ignored: they are those of
@@ -303,18 +305,27 @@ class RagMiddleLLM(CustomLLM):
 
     def _chat_request(self, messages: Sequence[ChatMessage], given: Mapping[str, Any]) -> Request:
         has_template = bool(getattr(self._model.tokenizer, "chat_template", None))
-        return chat_request(self, messages, self._options(given), has_chat_template=has_template)
+        documents, rest = documents_of_call(given)
+        request = chat_request(self, messages, self._options(rest), has_chat_template=has_template)
+        return Request(with_documents(request.prompt, documents), request.options)
+
+    def _completion_request(
+        self, prompt: str, formatted: bool, given: Mapping[str, Any]
+    ) -> Request:
+        documents, rest = documents_of_call(given)
+        request = completion_request(self, prompt, formatted, self._options(rest))
+        return Request(with_documents(request.prompt, documents), request.options)
 
     def _answer(self, request: Request) -> CompletionResponse:
         generation = self._model.generate(request.prompt, **request.options)
-        return completion(generation.text, generation, self.model_name)
+        return completion(generation.text, generation, self.model_name, prompt=request.prompt)
 
     def _growing(
         self, request: Request, shape: Callable[[CompletionResponse], Any] = lambda answer: answer
     ) -> Generator[Any, None, None]:
         # Refusals come here, at the call, and not when the first piece is asked for.
         pieces = self._model.stream(request.prompt, **request.options)
-        return growing(pieces, self.model_name, shape)
+        return growing(pieces, self.model_name, shape, request.prompt)
 
     # -- LlamaIndex's calls -------------------------------------------------------------------
 
@@ -333,7 +344,7 @@ class RagMiddleLLM(CustomLLM):
             RequestError: the prompt or an option is refused.
         """
         with refusals():
-            return self._answer(completion_request(self, prompt, formatted, self._options(kwargs)))
+            return self._answer(self._completion_request(prompt, formatted, kwargs))
 
     @llm_completion_callback()
     def stream_complete(
@@ -341,7 +352,7 @@ class RagMiddleLLM(CustomLLM):
     ) -> CompletionResponseGen:
         """As `complete`, piece by piece. What is raised while generating is raised here."""
         with refusals():
-            return self._growing(completion_request(self, prompt, formatted, self._options(kwargs)))
+            return self._growing(self._completion_request(prompt, formatted, kwargs))
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
@@ -362,7 +373,7 @@ class RagMiddleLLM(CustomLLM):
         """As `complete`, in a thread. Cancelling ends the generation."""
         with refusals():
             return await in_thread(
-                self._answer, completion_request(self, prompt, formatted, self._options(kwargs))
+                self._answer, self._completion_request(prompt, formatted, kwargs)
             )
 
     @llm_completion_callback()
@@ -371,7 +382,7 @@ class RagMiddleLLM(CustomLLM):
     ) -> CompletionResponseAsyncGen:
         """As `stream_complete`, in a thread."""
         with refusals():
-            request = completion_request(self, prompt, formatted, self._options(kwargs))
+            request = self._completion_request(prompt, formatted, kwargs)
             return await streamed_in_thread(self._growing, request)
 
     @llm_chat_callback()

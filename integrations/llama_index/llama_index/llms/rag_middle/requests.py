@@ -6,16 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llama_index.core.base.llms.types import (
-    CachePoint,
-    ChatMessage,
-    CitableBlock,
-    MessageRole,
-    TextBlock,
-    ThinkingBlock,
-)
+from llama_index.core.base.llms.types import ChatMessage, MessageRole
+from llama_index.llms.rag_middle.documents import block_content
 
-from rag_middle import Document, PromptError, UnsupportedGenerationError, mark
+from rag_middle import UnsupportedGenerationError
 from rag_middle.generation import Prompt
 
 __all__ = ["Request", "chat_messages", "generation_options"]
@@ -44,20 +38,18 @@ class Request:
     options: dict[str, Any]
 
 
-def chat_messages(messages: Sequence[ChatMessage]) -> list[dict[str, str]]:
-    """Messages as chat templates read them, documents marked.
-
-    Citable blocks become marked documents.
+def chat_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """Messages as `RagMiddleModel` reads them: texts, or prompts with their documents.
 
     Raises:
         PromptError: a message holds something else than text.
     """
-    converted = []
-    for index, message in enumerate(messages):
-        role = _ROLES.get(message.role, message.role.value)
-        content = "\n".join(_texts(message, index))
-        converted.append({"role": role, "content": content})
-    return converted
+    roles = [_ROLES.get(message.role, message.role.value) for message in messages]
+    answered = max((at for at, role in enumerate(roles) if role == "assistant"), default=-1)
+    return [
+        {"role": role, "content": block_content(message.blocks, index, earlier=index < answered)}
+        for index, (role, message) in enumerate(zip(roles, messages, strict=True))
+    ]
 
 
 def generation_options(
@@ -91,19 +83,3 @@ def generation_options(
         own = options.get("stop", ())
         options["stop"] = [*([own] if isinstance(own, str) else own), *stops]
     return options
-
-
-def _texts(message: ChatMessage, index: int) -> list[str]:
-    texts = []
-    for block in message.blocks:
-        if isinstance(block, TextBlock):
-            texts.append(block.text)
-        elif isinstance(block, CitableBlock):
-            inner = _texts(ChatMessage(role=message.role, blocks=list(block.content)), index)
-            texts.append(mark(Document("\n".join(inner), title=block.title or None)))
-        elif not isinstance(block, ThinkingBlock | CachePoint):
-            raise PromptError(
-                f"Message {index} holds a {type(block).__name__}, and this model reads text only. "
-                "Use TextBlock, or CitableBlock for a document."
-            )
-    return texts

@@ -8,19 +8,27 @@ from typing import Any
 from llama_index.core.base.llms.types import (
     ChatMessage,
     ChatResponse,
+    CitationBlock,
     CompletionResponse,
     MessageRole,
+    TextBlock,
 )
 from llama_index.llms.rag_middle.errors import refusals
 
 from rag_middle import Generation
+from rag_middle.conventions.citations import llama_index_citations
+from rag_middle.conventions.documents import sources_of
 from rag_middle.generation import GenerationStream
 
 __all__ = ["as_chat", "completion", "growing"]
 
 
 def completion(
-    text: str, generation: Generation | None, model_name: str, delta: str | None = None
+    text: str,
+    generation: Generation | None,
+    model_name: str,
+    delta: str | None = None,
+    prompt: object = None,
 ) -> CompletionResponse:
     """A response.
 
@@ -29,23 +37,29 @@ def completion(
         generation: where it comes from; ``None`` while it is being written.
         model_name: for ``raw``.
         delta: what is new in it.
+        prompt: what was generated for; its documents may be cited.
     """
-    raw = None if generation is None else _raw(generation, model_name)
+    raw = None if generation is None else _raw(generation, model_name, prompt)
     return CompletionResponse(text=text, delta=delta, raw=raw)
 
 
 def as_chat(response: CompletionResponse) -> ChatResponse:
-    """The same as a message of the assistant."""
+    """The same as a message of the assistant, its citations in blocks behind the text."""
+    blocks: list[Any] = [TextBlock(text=response.text)]
+    if isinstance(response.raw, dict):
+        blocks += map(CitationBlock.model_validate, response.raw["rag_middle"]["citations"])
     return ChatResponse(
-        message=ChatMessage(role=MessageRole.ASSISTANT, content=response.text),
+        message=ChatMessage(role=MessageRole.ASSISTANT, blocks=blocks),
         delta=response.delta,
         raw=response.raw,
     )
 
 
-def _raw(generation: Generation, model_name: str) -> dict[str, Any]:
+def _raw(generation: Generation, model_name: str, prompt: object) -> dict[str, Any]:
     """``usage`` and ``finish_reason`` where other LLMs have them; the rest in ``rag_middle``."""
+    sources = sources_of(prompt, generation.dropped_documents)
     everything = generation.to_dict()
+    everything["citations"] = llama_index_citations(generation.text, sources)
     usage = everything.pop("usage")
     del everything["text"], everything["token_ids"]
     return {
@@ -57,7 +71,10 @@ def _raw(generation: Generation, model_name: str) -> dict[str, Any]:
 
 
 def growing(
-    pieces: GenerationStream, model_name: str, shape: Callable[[CompletionResponse], Any]
+    pieces: GenerationStream,
+    model_name: str,
+    shape: Callable[[CompletionResponse], Any],
+    prompt: object = None,
 ) -> Generator[Any, None, None]:
     """Responses as they grow, the last one with ``raw``; each in the `shape` of the call."""
     text = ""
@@ -66,4 +83,4 @@ def growing(
             if piece:
                 text += piece
                 yield shape(completion(text, None, model_name, piece))
-        yield shape(completion(text, pieces.result, model_name, ""))
+        yield shape(completion(text, pieces.result, model_name, "", prompt))

@@ -1,0 +1,154 @@
+"""Documents of calls and messages, and of prompts that are built by hand."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from io import IOBase
+from typing import Any
+
+from llama_index.core.base.llms.types import (
+    CachePoint,
+    CitableBlock,
+    CitationBlock,
+    DocumentBlock,
+    TextBlock,
+    ThinkingBlock,
+)
+from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore
+
+from rag_middle import ContextPrompt, Document, PromptError, UnsupportedGenerationError
+from rag_middle.conventions.documents import block_parts, parsed_block, parsed_document
+from rag_middle.conventions.documents import sent_document as sent
+from rag_middle.documents import MarkedText, prompt_of_parts
+
+__all__ = ["block_content", "documents_of_call", "with_documents"]
+
+#: Blocks that are not for the model to read.
+_NO_TEXT = (ThinkingBlock, CachePoint, CitationBlock)
+
+
+def block_content(blocks: Iterable[Any], index: int, *, earlier: bool) -> str | ContextPrompt:
+    """A message's content: its text, or a prompt where it holds documents as objects.
+
+    Args:
+        blocks: of the message.
+        index: of the message, for errors.
+        earlier: the model has answered since.
+
+    Raises:
+        PromptError: a block holds something else than text.
+    """
+    parts = _parts(blocks, index)
+    texts = [part for part in parts if isinstance(part, str)]
+    if len(texts) == len(parts):
+        return "\n".join(texts)
+    read = [MarkedText(part) if isinstance(part, str) else part for part in parts]
+    return prompt_of_parts(read, "last" if earlier else "single")
+
+
+def _parts(blocks: Iterable[Any], index: int) -> list[str | Document]:
+    parts: list[str | Document] = []
+    where = f"A block of message {index}"
+    for block in blocks:
+        if isinstance(block, TextBlock):
+            parts.append(block.text)
+        elif isinstance(block, CitableBlock):
+            inner = _parts(block.content, index)
+            texts = [part if isinstance(part, str) else part.render() for part in inner]
+            content = [{"text": text} for text in texts]
+            parts += _read({**block.model_dump(exclude={"content"}), "content": content}, where)
+        elif isinstance(block, DocumentBlock):
+            if block.data is None:
+                raise PromptError(
+                    f"Message {index} holds a DocumentBlock without data. No path or address is "
+                    "opened here: pass DocumentBlock(data=...) with its text."
+                )
+            raw = block.resolve_document().read() if isinstance(block.data, IOBase) else block.data
+            encoded = base64.b64encode(raw) if isinstance(block.data, IOBase) else raw
+            fields = {"data": encoded.decode("ascii"), "title": block.title}
+            parts += _read({"block_type": "document", **fields}, where)
+        elif not isinstance(block, _NO_TEXT):
+            raise PromptError(
+                f"Message {index} holds a {type(block).__name__}, and this model reads text only. "
+                "Use TextBlock, or CitableBlock or DocumentBlock for a document."
+            )
+    return parts
+
+
+def _read(block: Mapping[str, Any], where: str) -> list[str | Document]:
+    parts = block_parts([parsed_block(dict(block), where)])
+    return [part if isinstance(part, str) else sent(part) for part in parts]
+
+
+def documents_of_call(given: Mapping[str, Any]) -> tuple[list[Document], dict[str, Any]]:
+    """The documents of a call, and its other arguments.
+
+    They come as ``documents=`` or, as clients of vLLM send them, in ``extra_body``: nodes, strings,
+    documents of rag-middle, or mappings in the conventions of vLLM and Cohere. Other entries of
+    ``extra_body`` are options of the call.
+
+    Raises:
+        PromptError: they are none.
+        UnsupportedGenerationError: one thing twice.
+    """
+    rest = dict(given)
+    extra = rest.pop("extra_body", None) or {}
+    twice = sorted(rest.keys() & extra.keys())
+    if twice:
+        raise UnsupportedGenerationError(
+            f"{', '.join(twice)} was given with the call and in extra_body: pass it once."
+        )
+    rest |= extra
+    if "chat_template_kwargs" in rest:
+        rest["template_options"] = rest.pop("chat_template_kwargs")
+    entries = rest.pop("documents", None) or ()
+    if isinstance(entries, str | Mapping | BaseNode | Document) or not isinstance(
+        entries, Iterable
+    ):
+        raise PromptError(f"documents must be a list of documents, got {type(entries).__name__}.")
+    return [_document(entry, index) for index, entry in enumerate(entries)], rest
+
+
+def _document(entry: object, index: int) -> Document:
+    if isinstance(entry, Document):
+        return entry
+    if isinstance(entry, str):
+        return Document(entry)
+    if isinstance(entry, Mapping):
+        return sent(parsed_document(dict(entry), f"Document {index}"))
+    node = entry.node if isinstance(entry, NodeWithScore) else entry
+    if not isinstance(node, BaseNode):
+        raise PromptError(
+            "documents must hold nodes, rag-middle documents, mappings "
+            f'{{"title", "text"}} or strings, got {type(entry).__name__}.'
+        )
+    score = {} if not isinstance(entry, NodeWithScore) else {"score": entry.score}
+    text = MarkedText(node.get_content(MetadataMode.LLM)).plain()
+    return Document(text, id=node.node_id, metadata={**node.metadata, **score})
+
+
+def with_documents(prompt: Any, documents: Sequence[Document]) -> Any:
+    """A prompt with documents at the beginning of its last message of the user.
+
+    Raises:
+        PromptError: it has none.
+    """
+    if not documents:
+        return prompt
+    if isinstance(prompt, str):
+        return prompt_of_parts([*documents, MarkedText(prompt)])
+    users = [at for at, message in enumerate(prompt) if message["role"] == "user"]
+    if not users:
+        raise PromptError("documents go with a question: add a message of the user.")
+    content = prompt[users[-1]]["content"]
+    if isinstance(content, str):
+        together = with_documents(content, documents)
+    else:
+        together = ContextPrompt(
+            content.prefix, [*documents, *content.documents], content.suffix, content.separator
+        )
+    return [
+        {**message, "content": together} if at == users[-1] else message
+        for at, message in enumerate(prompt)
+    ]
