@@ -46,6 +46,7 @@ __all__ = [
     "escape",
     "gathered",
     "has_documents",
+    "labelled",
     "mark",
     "parse",
     "prompt_of_parts",
@@ -214,6 +215,19 @@ def mark(document: Document | str) -> str:
         PromptError: neither a document nor a string.
     """
     return seal(_as_document(document).render())
+
+
+def labelled(text: str, number: int | None = None, source: str | None = None) -> str:
+    """The text after ``[number]`` and ``(source)``, in brackets as answers cite them.
+
+    Args:
+        text: of a document.
+        number: its rank. Ranks bring the order of documents back under methods without one.
+        source: what names it, in any order.
+    """
+    marks = [] if number is None else [f"[{number}]"]
+    marks += [] if source is None else [f"({source})"]
+    return " ".join([*marks, text])
 
 
 class MarkedText:

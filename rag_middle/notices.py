@@ -12,6 +12,7 @@ __all__ = [
     "BackendFallbackWarning",
     "ChatTemplateWarning",
     "MissingDocumentsWarning",
+    "NumberedDocumentsWarning",
     "ProfileWarning",
     "UnreadMarkersWarning",
     "pass_over",
@@ -23,6 +24,10 @@ _passed_over = {__name__.partition(".")[0]}
 
 class MissingDocumentsWarning(WordedException, UserWarning):
     """The prompt has no documents, and a method or a question needs some."""
+
+
+class NumberedDocumentsWarning(WordedException, UserWarning):
+    """Documents say their rank, under a method that keeps their order from mattering."""
 
 
 class BackendFallbackWarning(WordedException, UserWarning):

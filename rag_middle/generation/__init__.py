@@ -28,6 +28,7 @@ from rag_middle.notices import (
     BackendFallbackWarning,
     ChatTemplateWarning,
     MissingDocumentsWarning,
+    NumberedDocumentsWarning,
     ProfileWarning,
     UnreadMarkersWarning,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "Installation",
     "MethodLike",
     "MissingDocumentsWarning",
+    "NumberedDocumentsWarning",
     "ProfileWarning",
     "Prompt",
     "PromptKwargs",

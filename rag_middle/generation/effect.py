@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
@@ -22,15 +23,28 @@ from rag_middle.attention.turns import OfModel
 from rag_middle.errors import MethodConfigError, PatchIneffectiveError, PromptError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import Compose, Method, NoMethod
-from rag_middle.notices import MissingDocumentsWarning, warn_caller
+from rag_middle.notices import (
+    MissingDocumentsWarning,
+    NumberedDocumentsWarning,
+    warn_caller,
+)
 from rag_middle.options import GenerationOptions, Kernels
 from rag_middle.tokens import TokenizedPrompt
 from rag_middle.wording import Argument
 
-__all__ = ["acts_on", "check_documents", "check_effect", "check_finite", "method_name"]
+__all__ = [
+    "acts_on",
+    "check_documents",
+    "check_effect",
+    "check_finite",
+    "check_numbers",
+    "method_name",
+]
 
 _PREFIX, _DOCUMENTS, _SUFFIX = 4, (5, 7, 6), 4
 _REMEMBERED = 64
+#: A rank at the start of a document: "[1] ", "Source 1:", "Document [1](Title: ...", "1. ".
+_NUMBER = re.compile(r"\W*(?:[^\W\d]+\W{0,2})?(\d{1,3})(?:[\])}:]|\.?\s)")
 _BRANCHES = 2
 
 #: Methods that moved a model's logits already, and on which kernels. Tuples are replaced, never
@@ -82,6 +96,26 @@ def check_documents(
     if options.on_missing_documents == "error":
         raise PromptError(*message)
     warn_caller(MissingDocumentsWarning(*message))
+
+
+def check_numbers(method: Method, starts: Sequence[str]) -> None:
+    """Warn where the order comes back through numbers in documents, under an order-free method.
+
+    Args:
+        method: what the request runs under.
+        starts: how each document of the prompt begins, in order.
+    """
+    numbers = [int(match[1]) if (match := _NUMBER.match(start)) else None for start in starts]
+    if len(starts) < 2 or numbers not in ([*range(len(starts))], [*range(1, len(starts) + 1)]):
+        return
+    free = " and ".join(part.name for part in method.parts if part.order_free)
+    warn_caller(
+        NumberedDocumentsWarning(
+            f"Under {free} the order of documents makes no difference, and these say theirs: they "
+            f"are numbered ({starts[0].strip()!r}), so another order is another prompt. Name a "
+            "document by its title or id instead of its rank."
+        )
+    )
 
 
 def check_effect(

@@ -31,7 +31,12 @@ from rag_middle.errors import (
     PromptError,
     UnsupportedGenerationError,
 )
-from rag_middle.generation.effect import check_documents, check_effect, method_name
+from rag_middle.generation.effect import (
+    check_documents,
+    check_effect,
+    check_numbers,
+    method_name,
+)
 from rag_middle.generation.forward import next_token_logits
 from rag_middle.generation.identity import warn_of_mismatch
 from rag_middle.generation.results import DroppedDocument
@@ -61,6 +66,8 @@ Prompt = Text | TokenizedPrompt
 
 _locks: WeakKeyDictionary[PreTrainedTokenizerBase, threading.Lock] = WeakKeyDictionary()
 _registry_lock = threading.Lock()
+
+_START_TOKENS = 12  # of a document, in which a number would stand
 
 
 class LockedTokenizer:
@@ -290,6 +297,9 @@ class Preparer:
         tokens = self._encode(prompt, options)
         self._check_vocabulary(tokens.input_ids)
         check_documents(method, tokens.layout, options, example)
+        if any(part.order_free for part in method.parts):
+            starts = (ids[:_START_TOKENS] for ids in tokens.documents_ids)
+            check_numbers(method, [self.tokenizer.decode(ids) for ids in starts])
         kept, dropped = fit_to_window(
             tokens,
             max_new_tokens=new_tokens,

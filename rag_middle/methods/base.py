@@ -248,6 +248,11 @@ class Method(ABC):
         return cls(**examples)
 
     @property
+    def order_free(self) -> bool:
+        """True if answers do not depend on the order in which documents are given."""
+        return False
+
+    @property
     def needs_documents(self) -> bool:
         """True if the method does nothing without marked documents."""
         return False

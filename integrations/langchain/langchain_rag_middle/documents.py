@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from rag_middle import Document as PromptDocument
 from rag_middle import PromptError, mark
-from rag_middle.documents import unmark
+from rag_middle.documents import labelled, unmark
 
 __all__ = ["DocumentPrompt", "MarkDocuments", "format_docs"]
 
@@ -89,6 +89,8 @@ class DocumentPrompt(StringPromptTemplate):
 def format_docs(
     documents: Iterable[Document],
     *,
+    numbered: bool = False,
+    source: str | None = None,
     document_prompt: DocumentPrompt | None = None,
     separator: str = "\n\n",
 ) -> str:
@@ -100,11 +102,36 @@ def format_docs(
 
     Args:
         documents: in the order in which the model shall read them.
+        numbered: write ``[1]``, ``[2]``, ... into them. The order then shows in the text, so that
+            a method whose answers do not depend on it (`Method.order_free`) cannot keep its
+            promise: `NumberedDocumentsWarning`. Prefer `source`.
+        source: metadata to write into each in parentheses, or ``"id"`` for `Document.id`. With
+            titles, models that are asked to cite them name them in a form that is found again.
         document_prompt: how each reads; by default its ``page_content``.
         separator: whitespace between documents.
+
+    Raises:
+        PromptError: a document does not have this `source`.
     """
     prompt = DocumentPrompt() if document_prompt is None else document_prompt
-    return separator.join(_marked_once(prompt.document(each).text) for each in documents)
+    return separator.join(
+        _marked_once(
+            labelled(
+                prompt.document(document).text,
+                number if numbered else None,
+                None if source is None else _source(document, source),
+            )
+        )
+        for number, document in enumerate(documents, start=1)
+    )
+
+
+def _source(document: Document, name: str) -> str:
+    value = document.id if name == "id" else document.metadata.get(name)
+    if value is None:
+        has = ", ".join([*(["id"] if document.id else []), *document.metadata]) or "nothing"
+        raise PromptError(f"A document has no {name!r} to be called by: it has {has}.")
+    return str(value)
 
 
 class MarkDocuments(BaseDocumentTransformer):

@@ -17,9 +17,9 @@ from llama_index.core.schema import (
     NodeWithScore,
     TextNode,
 )
-from llama_index.llms.rag_middle import MarkDocuments
+from llama_index.llms.rag_middle import MarkDocuments, format_nodes
 
-from rag_middle import mark, parse
+from rag_middle import PromptError, mark, parse
 
 Nodes = list[NodeWithScore]
 
@@ -113,3 +113,14 @@ def test_the_shuffling_of_these_tests_shuffles(
     nodes: Nodes, shuffled: Callable[..., MarkDocuments]
 ) -> None:
     assert [n.node_id for n in shuffled([2, 0, 1]).postprocess_nodes(nodes)][:1] == ["node-2"]
+
+
+def test_nodes_of_a_hand_made_prompt_are_marked_and_called_by_their_source(nodes: Nodes) -> None:
+    plain = parse(format_nodes(nodes)).documents
+    assert [document.text for document in plain] == [read(node) for node in nodes]
+    assert format_nodes(MarkDocuments().postprocess_nodes(nodes)) == format_nodes(nodes)
+    node = TextNode(text="a", id_="7", metadata={})
+    assert parse(format_nodes([node], source="id")).documents[0].text == "(7) a"
+    assert parse(format_nodes([node], numbered=True)).documents[0].text == "[1] a"
+    with pytest.raises(PromptError, match="no 'title' to be called by: it has id"):
+        format_nodes([node], source="title")

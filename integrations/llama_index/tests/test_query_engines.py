@@ -20,6 +20,10 @@ from llama_index.core.query_engine import (
     RouterQueryEngine,
     SubQuestionQueryEngine,
 )
+from llama_index.core.query_engine.citation_query_engine import (
+    CITATION_QA_TEMPLATE,
+    CITATION_REFINE_TEMPLATE,
+)
 from llama_index.core.question_gen import LLMQuestionGenerator
 from llama_index.core.question_gen.types import BaseQuestionGenerator, SubQuestion
 from llama_index.core.schema import MetadataMode
@@ -45,7 +49,13 @@ Shuffled = Callable[..., MarkDocuments]
 
 ORDERS = ([0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0], [3, 5, 0, 2, 4, 1])
 #: Modes that ask once where everything fits, and those that ask once per document.
-ONE_CALL = ("compact", "tree_summarize", "simple_summarize", "compact_accumulate")
+ONE_CALL = (
+    "compact",
+    "tree_summarize",
+    "simple_summarize",
+    "SimpleDocuments",
+    "compact_accumulate",
+)
 CALL_PER_DOCUMENT = ("refine", "accumulate")
 #: Windows that take all six documents at once, and about two of them.
 ROOMY, TIGHT = 4096, 335
@@ -88,8 +98,16 @@ def tool(engine: BaseQueryEngine) -> QueryEngineTool:
 
 def engine_of(mode: str, index: VectorStoreIndex, marker: Any) -> BaseQueryEngine:
     options: dict[str, Any] = {"similarity_top_k": 6, "node_postprocessors": [marker]}
-    if mode == "simple_summarize":
+    if mode == "SimpleDocuments":
         return index.as_query_engine(response_synthesizer=SimpleDocuments(), **options)
+    if mode == "CitationQueryEngine":
+        synthesizer = MarkedSynthesizer(
+            get_response_synthesizer(
+                text_qa_template=CITATION_QA_TEMPLATE, refine_template=CITATION_REFINE_TEMPLATE
+            )
+        )
+        del options["node_postprocessors"]
+        return CitationQueryEngine.from_args(index, response_synthesizer=synthesizer, **options)
     if mode == "citation":
         return MarkedCitationQueryEngine.from_args(index, **options)
     if mode == "router":
@@ -106,7 +124,7 @@ def engine_of(mode: str, index: VectorStoreIndex, marker: Any) -> BaseQueryEngin
     return index.as_query_engine(response_mode=mode, **options)
 
 
-MODES = (*ONE_CALL, *CALL_PER_DOCUMENT, "citation", "router", "sub_question")
+MODES = (*ONE_CALL, *CALL_PER_DOCUMENT, "citation", "CitationQueryEngine", "router", "sub_question")
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -135,7 +153,7 @@ def assert_sources_are_clean(response: Any, mode: str) -> None:
         assert "rm:doc" not in str(node.to_dict())
 
 
-@pytest.mark.parametrize("mode", [m for m in MODES if m != "simple_summarize"])
+@pytest.mark.parametrize("mode", [m for m in MODES if not m.lower().startswith("simple")])
 def test_tight_windows_get_whole_documents_too(
     mode: str, make_llm: MakeLLM, use: Use, index: VectorStoreIndex, question: str, calls: list
 ) -> None:
@@ -182,7 +200,7 @@ def test_answers_under_pine_do_not_depend_on_the_order_of_nodes(
     shuffled: Shuffled,
 ) -> None:
     if window == TIGHT:
-        window = 300 if mode == "simple_summarize" else tight(mode)
+        window = 300 if mode.lower().startswith("simple") else tight(mode)
     use(make_llm(method="pine", context_window=window, on_missing_documents="ignore"))
     # Where there are several calls, and where sources are numbered, order decides what each call
     # is about: only a fixed one is the same for all orders.
@@ -191,7 +209,7 @@ def test_answers_under_pine_do_not_depend_on_the_order_of_nodes(
     answers = set()
     for places in ORDERS:
         engine = engine_of(mode, index, shuffled(places, order=arranged))
-        if mode == "simple_summarize" and window != ROOMY:
+        if mode.lower().startswith("simple") and window != ROOMY:
             with pytest.warns(DroppedTextWarning):
                 answers.add(str(engine.query(question)))
         else:

@@ -78,6 +78,11 @@ class APE(Method):
         )
 
     @property
+    def order_free(self) -> bool:
+        """True: all documents begin at the same position."""
+        return True
+
+    @property
     def needs_documents(self) -> bool:
         """Without documents there is nothing to sharpen."""
         return True

@@ -57,6 +57,11 @@ class ParallelContextWindows(Method):
         return plan_of_blocks(self.name, traits, placement=placement)
 
     @property
+    def order_free(self) -> bool:
+        """True: all documents begin at the same position."""
+        return True
+
+    @property
     def needs_documents(self) -> bool:
         """Without documents there are no windows."""
         return True

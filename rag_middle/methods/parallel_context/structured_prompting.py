@@ -53,6 +53,11 @@ class StructuredPrompting(Method):
         return plan_of_blocks(self.name, traits, placement="to_end", one_of_many=True)
 
     @property
+    def order_free(self) -> bool:
+        """True: all documents begin at the same position."""
+        return True
+
+    @property
     def needs_documents(self) -> bool:
         """Without documents there are no groups."""
         return True

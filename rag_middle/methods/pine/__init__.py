@@ -73,6 +73,11 @@ class PINE(Method):
         return AttentionPlan.uniform(layers, DocumentOrder())
 
     @property
+    def order_free(self) -> bool:
+        """True: documents rank each other by what they say."""
+        return True
+
+    @property
     def needs_documents(self) -> bool:
         """Without documents there is no order to be independent of."""
         return True

@@ -136,6 +136,11 @@ class RoToR(Method):
         return AttentionPlan.uniform(layers, circle)
 
     @property
+    def order_free(self) -> bool:
+        """True, unless documents are ordered by what comes with them."""
+        return self.order in ("lexical", "frequency")
+
+    @property
     def needs_documents(self) -> bool:
         """Without documents there is no order to be independent of."""
         return True

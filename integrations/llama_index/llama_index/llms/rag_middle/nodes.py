@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, Literal, TypeVar
 
@@ -10,9 +11,10 @@ from llama_index.core.bridge.pydantic import Field
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle
 
-from rag_middle import mark
+from rag_middle import PromptError, mark
+from rag_middle.documents import labelled, unmark
 
-__all__ = ["MarkDocuments", "marked_node", "plain_node"]
+__all__ = ["MarkDocuments", "format_nodes", "marked_node", "plain_node"]
 
 N = TypeVar("N", bound=BaseNode)
 
@@ -67,6 +69,48 @@ def plain_node(node: N) -> N:
     copied = node.model_copy()
     copied.__class__ = type(node).__mro__[2]  # _marked_class put two classes before it
     return copied
+
+
+def format_nodes(
+    nodes: Iterable[BaseNode | NodeWithScore],
+    *,
+    numbered: bool = False,
+    source: str | None = None,
+    separator: str = "\n\n",
+) -> str:
+    """Nodes as one marked text, for prompts that are built by hand.
+
+    ::
+
+        context = format_nodes(retriever.retrieve(question))
+        llm.complete(f"{context}\n\nQuestion: {question}\nAnswer:")
+
+    Args:
+        nodes: in the order in which the model shall read them; marked or not.
+        numbered: write ``[1]``, ``[2]``, ... into them. The order then shows in the text, so that
+            a method whose answers do not depend on it (`Method.order_free`) cannot keep its
+            promise: `NumberedDocumentsWarning`. Prefer `source`.
+        source: metadata to write into each in parentheses, or ``"id"`` for the node's id.
+        separator: whitespace between documents.
+
+    Raises:
+        PromptError: a node does not have this `source`.
+    """
+    texts = []
+    for number, scored in enumerate(nodes, start=1):
+        node = plain_node(scored.node if isinstance(scored, NodeWithScore) else scored)
+        name = None if source is None else _source(node, source)
+        text = unmark(node.get_content(MetadataMode.LLM))
+        texts.append(mark(labelled(text, number if numbered else None, name)))
+    return separator.join(texts)
+
+
+def _source(node: BaseNode, name: str) -> str:
+    value = node.node_id if name == "id" else node.metadata.get(name)
+    if value is None:
+        has = ", ".join(["id", *node.metadata])
+        raise PromptError(f"A node has no {name!r} to be called by: it has {has}.")
+    return str(value)
 
 
 class _Marked:

@@ -102,7 +102,7 @@ class DocumentPromptHelper(PromptHelper):
         if not text_chunks:
             return []
         size = self._available(prompt, padding, llm, tools) // len(text_chunks)
-        return [self._shortened(chunk, max(size, 1)) for chunk in text_chunks]
+        return _Texts(self._shortened(chunk, max(size, 1)) for chunk in text_chunks)
 
     def _shortened(self, text: str, size: int) -> str:
         pieces = _pieces(text)
@@ -172,6 +172,13 @@ class DocumentPromptHelper(PromptHelper):
     def _tokens(self, piece: _Piece) -> int:
         # rag-middle writes the separator after each document, and tokenises both together.
         return len(self._token_counter.tokenizer(piece.text + _SEPARATOR))
+
+
+class _Texts(list[str]):
+    """Texts that stay texts in a prompt: ``simple_summarize`` writes the list itself there."""
+
+    def __str__(self) -> str:
+        return _SEPARATOR.join(self)
 
 
 class _Piece(NamedTuple):
