@@ -119,10 +119,28 @@ def contract_matrix() -> str:
     return text
 
 
+def applications(framework: str) -> str:
+    """Applications of a framework; they live with the tests, which build them."""
+    sys.path.insert(0, str(ROOT))
+    declared: Any = import_module("tests.applications.declared")
+    text: str = declared.markdown(getattr(declared, framework))
+    return text
+
+
 PAGES = (
     Generated(path="README.md", block="methods", render=methods_table),
     Generated(path="docs/cli.md", block="commands", render=command_line),
     Generated(path="docs/contract_matrix.md", block="matrix", render=contract_matrix),
+    Generated(
+        path="docs/integrations/langchain.md",
+        block="applications",
+        render=lambda: applications("LANGCHAIN"),
+    ),
+    Generated(
+        path="docs/integrations/llama_index.md",
+        block="applications",
+        render=lambda: applications("LLAMA_INDEX"),
+    ),
 )
 
 

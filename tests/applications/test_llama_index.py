@@ -1,0 +1,407 @@
+"""Applications after LlamaIndex's public patterns.
+
+Each answer is right, and the model reads as many documents as the application retrieved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from llama_index.core import PromptTemplate, VectorStoreIndex, get_response_synthesizer
+from llama_index.core.base.base_selector import BaseSelector, SelectorResult, SingleSelection
+from llama_index.core.base.llms.types import ChatMessage, CitableBlock, CitationBlock, TextBlock
+from llama_index.core.chat_engine import CondenseQuestionChatEngine, SimpleChatEngine
+from llama_index.core.indices.query.query_transform import HyDEQueryTransform
+from llama_index.core.ingestion import IngestionPipeline
+from llama_index.core.memory import ChatMemoryBuffer
+from llama_index.core.node_parser import SentenceSplitter, SentenceWindowNodeParser
+from llama_index.core.postprocessor import (
+    LongContextReorder,
+    MetadataReplacementPostProcessor,
+    SimilarityPostprocessor,
+)
+from llama_index.core.query_engine import (
+    CitationQueryEngine,
+    CustomQueryEngine,
+    RetrieverQueryEngine,
+    RouterQueryEngine,
+    SubQuestionQueryEngine,
+    TransformQueryEngine,
+)
+from llama_index.core.question_gen.types import BaseQuestionGenerator, SubQuestion
+from llama_index.core.retrievers import BaseRetriever, QueryFusionRetriever
+from llama_index.core.schema import Document
+from llama_index.core.tools import QueryEngineTool
+from llama_index.core.workflow import Event, StartEvent, StopEvent, Workflow, step
+from llama_index.llms.rag_middle import (
+    DocumentPromptHelper,
+    MarkDocuments,
+    MarkedCitationQueryEngine,
+    MarkedSynthesizer,
+    RagMiddleLLM,
+    format_nodes,
+)
+
+from rag_middle import RagMiddleModel
+from tests.applications.declared import LLAMA_INDEX, Application
+from tests.applications.world import NAME, QUESTION, TEXTS, WordEmbedding, is_right, nodes
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::rag_middle.generation.NumberedDocumentsWarning"  # citation engines number sources
+)
+
+ASKED = PromptTemplate("{context_str}\n\nQuestion: {query_str}\nAnswer:")
+REFINE = PromptTemplate(
+    "So far: {existing_answer}\n\n{context_msg}\n\nQuestion: {query_str}\nAnswer:"
+)
+CHAT = "{context_str}"
+MARKED = {"similarity_top_k": 6, "node_postprocessors": [MarkDocuments()]}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What an application is built from."""
+
+    llm: RagMiddleLLM
+    index: VectorStoreIndex
+    helper: DocumentPromptHelper
+
+    @property
+    def retriever(self) -> BaseRetriever:
+        return self.index.as_retriever(similarity_top_k=6)
+
+    def synthesizer(self, mode: str = "compact", **options: Any) -> Any:
+        return get_response_synthesizer(
+            self.llm,
+            prompt_helper=self.helper,
+            text_qa_template=ASKED,
+            refine_template=REFINE,
+            summary_template=ASKED,
+            response_mode=mode,
+            **options,
+        )
+
+    def engine(self, mode: str = "compact", **options: Any) -> Any:
+        synthesizer = self.synthesizer(mode, streaming=options.pop("streaming", False))
+        options = {**MARKED, **options}
+        return self.index.as_query_engine(self.llm, response_synthesizer=synthesizer, **options)
+
+
+Build = Callable[[Parts], Any]
+BUILT: dict[str, Build] = {}
+
+
+def application(name: str) -> Callable[[Build], Build]:
+    def declare(build: Build) -> Build:
+        BUILT[name] = build
+        return build
+
+    return declare
+
+
+@pytest.fixture(scope="module")
+def parts(reader: RagMiddleModel) -> Parts:
+    llm = RagMiddleLLM(
+        model=reader, method="pine", max_new_tokens=16, on_missing_documents="ignore"
+    )
+    index = VectorStoreIndex(nodes(), embed_model=WordEmbedding())
+    return Parts(llm, index, DocumentPromptHelper.from_llm(llm))
+
+
+def test_every_application_is_declared() -> None:
+    assert [*BUILT] == [declared.name for declared in LLAMA_INDEX]
+
+
+@pytest.mark.parametrize("declared", LLAMA_INDEX, ids=lambda declared: declared.name)
+def test_the_answer_is_right_and_all_documents_are_seen(
+    declared: Application, parts: Parts, seen: list[int]
+) -> None:
+    assert is_right(BUILT[declared.name](parts))
+    assert tuple(seen) == declared.documents
+
+
+@application("query engine, `compact`")
+def _(p: Parts) -> Any:
+    response = p.engine().query(QUESTION)
+    assert "rm:doc" not in str([source.to_dict() for source in response.source_nodes])
+    return response
+
+
+@application("query engine, `refine`")
+def _(p: Parts) -> Any:
+    return p.engine("refine").query(QUESTION)
+
+
+@application("query engine, `tree_summarize`")
+def _(p: Parts) -> Any:
+    return p.engine("tree_summarize").query(QUESTION)
+
+
+@application("query engine, `simple_summarize`")
+def _(p: Parts) -> Any:
+    return p.engine("simple_summarize").query(QUESTION)
+
+
+@application("query engine, `accumulate`")
+def _(p: Parts) -> Any:
+    return p.engine("accumulate").query(QUESTION)
+
+
+@application("query engine, `compact_accumulate`")
+def _(p: Parts) -> Any:
+    return p.engine("compact_accumulate").query(QUESTION)
+
+
+@application("query engine, streamed")
+def _(p: Parts) -> Any:
+    return "".join(p.engine(streaming=True).query(QUESTION).response_gen)
+
+
+@application("query engine, asynchronous")
+def _(p: Parts) -> Any:
+    return asyncio.run(p.engine().aquery(QUESTION))
+
+
+@application("query engine with `SimilarityPostprocessor`")
+def _(p: Parts) -> Any:
+    processors = [SimilarityPostprocessor(similarity_cutoff=0.1), MarkDocuments()]
+    return p.engine(node_postprocessors=processors).query(QUESTION)
+
+
+@application("query engine with `LongContextReorder`")
+def _(p: Parts) -> Any:
+    return p.engine(node_postprocessors=[LongContextReorder(), MarkDocuments()]).query(QUESTION)
+
+
+@application("query engine over sentence windows")
+def _(p: Parts) -> Any:
+    parser = SentenceWindowNodeParser.from_defaults(
+        sentence_splitter=lambda text: [text], window_size=1
+    )
+    windows = parser.get_nodes_from_documents([Document(text=text) for text in TEXTS.values()])
+    index = VectorStoreIndex(windows, embed_model=WordEmbedding())
+    processors = [MetadataReplacementPostProcessor(target_metadata_key="window"), MarkDocuments()]
+    return RetrieverQueryEngine(
+        index.as_retriever(similarity_top_k=6), p.synthesizer(), node_postprocessors=processors
+    ).query(QUESTION)
+
+
+@application("query engine over an ingestion pipeline")
+def _(p: Parts) -> Any:
+    pipeline = IngestionPipeline(
+        transformations=[SentenceSplitter(chunk_size=128, chunk_overlap=0), WordEmbedding()]
+    )
+    chunks = pipeline.run(documents=[Document(text=text) for text in TEXTS.values()])
+    index = VectorStoreIndex(chunks, embed_model=WordEmbedding())
+    return RetrieverQueryEngine(
+        index.as_retriever(similarity_top_k=6),
+        p.synthesizer(),
+        node_postprocessors=[MarkDocuments()],
+    ).query(QUESTION)
+
+
+@application("`RetrieverQueryEngine`")
+def _(p: Parts) -> Any:
+    return RetrieverQueryEngine.from_args(
+        p.retriever,
+        llm=p.llm,
+        response_synthesizer=p.synthesizer(),
+        node_postprocessors=[MarkDocuments()],
+    ).query(QUESTION)
+
+
+@application("`QueryFusionRetriever`")
+def _(p: Parts) -> Any:
+    few = p.index.as_retriever(similarity_top_k=2)
+    fusion = QueryFusionRetriever(
+        [few, p.retriever],
+        llm=p.llm,
+        num_queries=1,
+        similarity_top_k=6,
+        mode="reciprocal_rerank",
+        use_async=False,
+    )
+    return RetrieverQueryEngine(
+        fusion, p.synthesizer(), node_postprocessors=[MarkDocuments()]
+    ).query(QUESTION)
+
+
+@application("`HyDEQueryTransform`")
+def _(p: Parts) -> Any:
+    hyde = HyDEQueryTransform(llm=p.llm, include_original=True)
+    return TransformQueryEngine(p.engine(), hyde).query(QUESTION)
+
+
+@application("`CitationQueryEngine`, its own synthesizer")
+def _(p: Parts) -> Any:
+    return CitationQueryEngine.from_args(
+        p.index, llm=p.llm, citation_qa_template=ASKED, **MARKED
+    ).query(QUESTION)
+
+
+@application("`CitationQueryEngine`")
+def _(p: Parts) -> Any:
+    return CitationQueryEngine.from_args(
+        p.index,
+        llm=p.llm,
+        response_synthesizer=MarkedSynthesizer(p.synthesizer()),
+        similarity_top_k=6,
+    ).query(QUESTION)
+
+
+@application("`MarkedCitationQueryEngine`")
+def _(p: Parts) -> Any:
+    return MarkedCitationQueryEngine.from_args(
+        p.index, llm=p.llm, response_synthesizer=p.synthesizer(), similarity_top_k=6
+    ).query(QUESTION)
+
+
+def tool(p: Parts) -> QueryEngineTool:
+    return QueryEngineTool.from_defaults(p.engine(), name="things", description="Prices.")
+
+
+class First(BaseSelector):
+    """Selects the first engine, without asking."""
+
+    def _select(self, choices: Any, query: Any) -> SelectorResult:
+        return SelectorResult(selections=[SingleSelection(index=0, reason="it is the first")])
+
+    async def _aselect(self, choices: Any, query: Any) -> SelectorResult:
+        return self._select(choices, query)
+
+    def _get_prompts(self) -> dict[str, Any]:
+        return {}
+
+    def _update_prompts(self, prompts: Any) -> None: ...
+
+
+@application("`RouterQueryEngine`")
+def _(p: Parts) -> Any:
+    return RouterQueryEngine(
+        selector=First(), query_engine_tools=[tool(p)], llm=p.llm, summarizer=p.synthesizer()
+    ).query(QUESTION)
+
+
+class SameQuestion(BaseQuestionGenerator):
+    """Asks the question twice, without asking the model."""
+
+    def generate(self, tools: Any, query: Any) -> list[SubQuestion]:
+        return [SubQuestion(sub_question=query.query_str, tool_name="things")] * 2
+
+    async def agenerate(self, tools: Any, query: Any) -> list[SubQuestion]:
+        return self.generate(tools, query)
+
+    def _get_prompts(self) -> dict[str, Any]:
+        return {}
+
+    def _update_prompts(self, prompts: Any) -> None: ...
+
+
+@application("`SubQuestionQueryEngine`")
+def _(p: Parts) -> Any:
+    return SubQuestionQueryEngine.from_defaults(
+        [tool(p)],
+        llm=p.llm,
+        question_gen=SameQuestion(),
+        response_synthesizer=MarkedSynthesizer(p.synthesizer()),
+        use_async=False,
+        verbose=False,
+    ).query(QUESTION)
+
+
+class ByHand(CustomQueryEngine):
+    """Writes its own prompt."""
+
+    retriever: BaseRetriever
+    llm: Any
+
+    def custom_query(self, query_str: str) -> str:
+        context = format_nodes(self.retriever.retrieve(query_str))
+        return str(self.llm.complete(f"{context}\n\nQuestion: {query_str}\nAnswer:"))
+
+
+@application("`CustomQueryEngine`")
+def _(p: Parts) -> Any:
+    return ByHand(retriever=p.retriever, llm=p.llm).query(QUESTION)
+
+
+class Retrieved(Event):
+    nodes: list[Any]
+
+
+class Flow(Workflow):
+    """Retrieves, then generates."""
+
+    def __init__(self, p: Parts) -> None:
+        super().__init__(timeout=60)
+        self.p = p
+
+    @step
+    async def retrieve(self, event: StartEvent) -> Retrieved:
+        return Retrieved(nodes=await self.p.retriever.aretrieve(event.query))
+
+    @step
+    async def generate(self, event: Retrieved) -> StopEvent:
+        marked = MarkDocuments().postprocess_nodes(event.nodes)
+        return StopEvent(result=await self.p.synthesizer().asynthesize(QUESTION, marked))
+
+
+@application("workflow: retrieve, generate")
+def _(p: Parts) -> Any:
+    async def run() -> Any:
+        return await Flow(p).run(query=QUESTION)
+
+    return asyncio.run(run())
+
+
+def chat_engine(p: Parts, mode: str, **options: Any) -> Any:
+    # LlamaIndex's default memory leaves a database connection open.
+    memory = ChatMemoryBuffer.from_defaults(token_limit=400)
+    return p.index.as_chat_engine(mode, llm=p.llm, memory=memory, **MARKED, **options)
+
+
+@application("chat engine, `context`, two questions")
+def _(p: Parts) -> Any:
+    engine = chat_engine(p, "context", context_template=CHAT)
+    return [str(engine.chat(QUESTION)), str(engine.chat(QUESTION))]
+
+
+@application("chat engine, `condense_plus_context`")
+def _(p: Parts) -> Any:
+    return chat_engine(p, "condense_plus_context", context_prompt=CHAT).chat(QUESTION)
+
+
+@application("chat engine, `condense_question`")
+def _(p: Parts) -> Any:
+    memory = ChatMemoryBuffer.from_defaults(token_limit=400)
+    engine = CondenseQuestionChatEngine.from_defaults(p.engine(), llm=p.llm, memory=memory)
+    return engine.chat(QUESTION)
+
+
+@application("chat engine, `simple`, documents in the message")
+def _(p: Parts) -> Any:
+    context = format_nodes(p.retriever.retrieve(QUESTION))
+    memory = ChatMemoryBuffer.from_defaults(token_limit=400)
+    engine = SimpleChatEngine.from_defaults(llm=p.llm, memory=memory)
+    return engine.chat(f"{context}\n\nQuestion: {QUESTION}")
+
+
+@application("chat with `CitableBlock`")
+def _(p: Parts) -> Any:
+    citable = [
+        CitableBlock(title=name, source="prices.md", content=text) for name, text in TEXTS.items()
+    ]
+    blocks = [*citable, TextBlock(text=QUESTION)]
+    message = p.llm.chat([ChatMessage(role="user", blocks=blocks)]).message
+    [citation] = [block for block in message.blocks if isinstance(block, CitationBlock)]
+    assert citation.title == NAME
+    return message.content
+
+
+@application("`documents=` of a call")
+def _(p: Parts) -> Any:
+    return p.llm.complete(QUESTION, documents=p.retriever.retrieve(QUESTION))
