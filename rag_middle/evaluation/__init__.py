@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from rag_middle.evaluation.cost import Cost, measure_costs
     from rag_middle.evaluation.diagnosis import Diagnosis, diagnose, fitted_presets
     from rag_middle.evaluation.measurement import LabelledMethod, Measurement, labelled_methods
+    from rag_middle.evaluation.metrics import METRICS, Metric
     from rag_middle.evaluation.plots import plot_cost, plot_gaps, plot_position_curves
     from rag_middle.evaluation.records import Record
     from rag_middle.evaluation.report import write_evaluation, write_report
@@ -64,6 +65,7 @@ __all__ = [
     "AS_GIVEN",
     "CLOSED_BOOK",
     "GOLD_ONLY",
+    "METRICS",
     "TASKS",
     "Answer",
     "Bootstrap",
@@ -76,6 +78,7 @@ __all__ = [
     "KeyValueRetrieval",
     "LabelledMethod",
     "Measurement",
+    "Metric",
     "MultiDocumentQA",
     "OwnQuestions",
     "PositionCurve",
@@ -148,6 +151,10 @@ __getattr__, __dir__ = names_on_first_use(
             "LabelledMethod",
             "Measurement",
             "labelled_methods",
+        ),
+        "metrics": (
+            "METRICS",
+            "Metric",
         ),
         "plots": (
             "plot_cost",

@@ -202,7 +202,7 @@ def gap_chart(curves: PositionCurves) -> Chart:
         {"method": _value(curve.label), **_values(curve.gap, share, signed=True)}
         for curve in curves.curves
     ]
-    unit = "points" if share else "nats"
+    unit = "points" if share else curves.metric.unit
     x = {
         "type": "quantitative",
         "title": f"Best position minus worst, {unit}",

@@ -1,9 +1,12 @@
-"""Whether all prompts of a run fit the model's context window, before the first one is asked."""
+"""Whether all prompts of a run fit the model's context window, before the first one is asked.
+
+And, for tasks that want it, how a long prompt loses its middle until it fits.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rag_middle.documents import ContextPrompt
@@ -11,7 +14,7 @@ from rag_middle.errors import EvaluationConfigError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.wording import Argument
 
-__all__ = ["CheckedPrompt", "check_lengths"]
+__all__ = ["CheckedPrompt", "check_lengths", "cut_middle"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +82,69 @@ def check_lengths(
         f"{checked.new_tokens}, and the context window has {window}. ",
         *advice,
     )
+
+
+def cut_middle(
+    model: RagMiddleModel, prompt: ContextPrompt, most_tokens: int, *, template: Any = "auto"
+) -> ContextPrompt:
+    """The prompt without the tokens in its middle, where it has too many.
+
+    As LongBench does it (arXiv:2308.14508): of the text, the first half of the tokens that fit and
+    the last half stay. Documents stay documents, those within the cut are left out.
+
+    Args:
+        model: counts the tokens.
+        prompt: of any length.
+        most_tokens: that the prompt may have, template included.
+        template: as in generation.
+
+    Raises:
+        EvaluationConfigError: the tokenizer does not say where its tokens lie in the text.
+    """
+    excess = _tokens(model, prompt, template) - most_tokens
+    if excess <= 0:
+        return prompt
+    if not model.tokenizer.is_fast:
+        raise EvaluationConfigError(
+            "Long prompts are cut in their middle by the positions of tokens in the text, which "
+            "this tokenizer does not know. Load a fast one (use_fast=True)."
+        )
+    encoding = model.tokenizer(
+        prompt.text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+    )
+    offsets = encoding["offset_mapping"]
+    room, shortened = len(offsets), prompt
+    while excess > 0:  # a template, and documents tokenised on their own, take tokens too
+        room -= excess
+        half = room // 2
+        if half < 1:
+            raise EvaluationConfigError(
+                f"No prompt fits {most_tokens} tokens. Use a larger context window, or ask for "
+                "shorter answers."
+            )
+        shortened = _without(prompt, offsets[half - 1][1], offsets[-half][0])
+        excess = _tokens(model, shortened, template) - most_tokens
+    return shortened
+
+
+def _tokens(model: RagMiddleModel, prompt: ContextPrompt, template: Any) -> int:
+    return len(model.encode(prompt, method="none", template=template))
+
+
+def _without(prompt: ContextPrompt, start: int, end: int) -> ContextPrompt:
+    """The prompt without the characters from `start` to `end` of its text."""
+    cursor = 0
+
+    def left_of(text: str) -> str:
+        nonlocal cursor
+        first, last = (min(max(at - cursor, 0), len(text)) for at in (start, end))
+        cursor += len(text)
+        return text[:first] + text[last:]
+
+    prefix, documents = left_of(prompt.prefix), []
+    for document in prompt.documents:
+        text = left_of(document.render())
+        cursor += len(prompt.separator)
+        if text:
+            documents.append(replace(document, text=text, title=None))
+    return ContextPrompt(prefix, documents, left_of(prompt.suffix), prompt.separator)

@@ -141,7 +141,9 @@ def plot_gaps(curves: PositionCurves, *, axes: Any = None) -> Figure:
     ]
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
-    axes.set_xlabel(f"Best position minus worst, {'points' if curves.metric.share else 'nats'}")
+    axes.set_xlabel(
+        f"Best position minus worst, {'points' if curves.metric.share else curves.metric.unit}"
+    )
     axes.set_title("Gap between positions; crossing 0: not significant", fontsize=10)
     return axes.figure  # type: ignore[no-any-return]
 

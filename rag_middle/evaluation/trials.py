@@ -11,7 +11,7 @@ from typing import Any
 from rag_middle.documents import ContextPrompt
 from rag_middle.errors import EvaluationConfigError, EvaluationDataError, WeightsNeededError
 from rag_middle.evaluation.conditions import Condition, Item
-from rag_middle.evaluation.lengths import CheckedPrompt, check_lengths
+from rag_middle.evaluation.lengths import CheckedPrompt, check_lengths, cut_middle
 from rag_middle.evaluation.measurement import (
     BASELINE,
     LabelledMethod,
@@ -105,7 +105,7 @@ def run(
         raise EvaluationDataError(f"{task.name} has no questions. Check its data and limit.")
     controls = task.controls if measurement.controls else ()
     trials = [
-        _Trial(item, condition, entry, task.prompt(item, condition))
+        _Trial(item, condition, entry, _prompt(model, task, measurement, item, condition))
         for entry in labelled
         for condition in (
             *measurement.conditions(task),
@@ -143,6 +143,20 @@ def run(
             model=identity["model"],
             software=model.software(),
         )
+
+
+def _prompt(
+    model: TextGenerator, task: Task, measurement: Measurement, item: Item, condition: Condition
+) -> ContextPrompt:
+    """What is asked, without its middle where the task wants that and it is too long."""
+    prompt, window = task.prompt(item, condition), model.context_window
+    if not task.cuts_middle or not isinstance(model, RagMiddleModel):
+        return prompt
+    limits = [task.most_prompt_tokens, window and window - _room(measurement, task)]
+    most_tokens = min((limit for limit in limits if limit is not None), default=None)
+    if most_tokens is None:
+        return prompt
+    return cut_middle(model, prompt, most_tokens, template=measurement.template)
 
 
 def check_measurement(

@@ -30,6 +30,7 @@ from rag_middle.evaluation.tasks import TASKS, Task, make_task, task_for_file
 from tests.retrieval.embedding import HashingEmbedder
 
 DATA = Path(__file__).parent / "data"
+NQ = DATA / "nq_open_gold.jsonl"
 OWN = {
     "question": "Which river?",
     "answers": ["Loire"],
@@ -70,7 +71,7 @@ def keeps_the_contract(task: Task) -> None:
     ("name", "options"),
     [
         ("own_questions", {}),
-        ("multi_document_qa", {"data": DATA / "nq_open_gold.jsonl", "documents": 5}),
+        ("multi_document_qa", {"data": NQ, "documents": 5}),
         ("key_value_retrieval", {"keys": 8}),
         ("invented_documents", {"documents": 4}),
     ],
@@ -187,7 +188,7 @@ def test_pairs_without_their_key_are_refused(tmp_path: Path) -> None:
 
 
 def test_random_distractors_hold_no_answer() -> None:
-    task = make_task("multi_document_qa", {"data": DATA / "nq_open_gold.jsonl", "documents": 10})
+    task = make_task("multi_document_qa", {"data": NQ, "documents": 10})
     for item in task.items(None, 0):
         assert len(item.documents) == 10
         assert len({document.text for document in item.documents}) == 10
@@ -196,12 +197,39 @@ def test_random_distractors_hold_no_answer() -> None:
 
 
 def test_prompts_are_the_benchmarks_without_ranks() -> None:
-    task = make_task("multi_document_qa", {"data": DATA / "nq_open_gold.jsonl", "documents": 3})
+    task = make_task("multi_document_qa", {"data": NQ, "documents": 3})
     [item] = task.items(1, 0)
     text = task.prompt(item, position(0)).text
     assert text.startswith("Write a high-quality answer for the given question using only")
     assert "\n\nDocument (Title: List of Nobel laureates in Physics) The first Nobel" in text
     assert text.endswith("Question: who got the first nobel prize in physics\nAnswer:")
+
+
+def test_with_ranks_the_prompt_is_the_benchmarks(tmp_path: Path) -> None:
+    contexts = [{"title": title, "text": f"{title}.", "isgold": title == "B"} for title in "AB"]
+    line = {"question": "Which?", "answers": ["B"], "ctxs": contexts}
+    path = written(tmp_path / "nq.jsonl", line)
+    task = make_task("multi_document_qa", {"data": path, "ranks": True})
+    [item] = task.items(None, 0)
+    assert task.prompt(item, position(0)).text == (
+        "Write a high-quality answer for the given question using only the provided search "
+        "results (some of which might be irrelevant).\n\n"
+        "Document [1](Title: B) B.\nDocument [2](Title: A) A.\n\n"
+        "Question: Which?\nAnswer:"
+    )
+    assert "not the benchmark's" not in task.provenance
+    assert "not the benchmark's" in make_task("multi_document_qa", {"data": NQ}).provenance
+
+
+def test_the_first_line_of_an_answer_counts_as_in_the_benchmark() -> None:
+    options = {"data": NQ, "documents": 3}
+    task = make_task("multi_document_qa", options)
+    [item] = task.items(1, 0)
+    copied = f"\nNobody.\n{item.answers[0]} is in the first document."
+    assert task.scores(item, AS_GIVEN, copied)["best_subspan_em"] == 0
+    assert task.scores(item, AS_GIVEN, f"\n {item.answers[0]}\nor not")["best_subspan_em"] == 1
+    whole = make_task("multi_document_qa", {**options, "whole_answer": True})
+    assert whole.scores(item, AS_GIVEN, copied)["best_subspan_em"] == 1
 
 
 class LetterEmbedder:
@@ -219,7 +247,7 @@ def test_hard_distractors_are_those_most_like_the_question(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(retrieval, "SentenceTransformerEmbedder", LetterEmbedder)
-    options = {"data": DATA / "nq_open_gold.jsonl", "documents": 4}
+    options = {"data": NQ, "documents": 4}
     hard = make_task("multi_document_qa", {**options, "distractors": "hard"}).items(3, 0)
     drawn = make_task("multi_document_qa", options).items(3, 0)
     embedder = LetterEmbedder()
@@ -398,9 +426,9 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 def test_the_format_of_a_file_says_its_task(tmp_path: Path) -> None:
     assert task_for_file(DATA / "kv_75_keys.jsonl").name == "key_value_retrieval"
-    assert task_for_file(DATA / "nq_open_gold.jsonl", documents=4).num_positions == 4
+    assert task_for_file(NQ, documents=4).num_positions == 4
     # A title and a text are anybody's: no instruction of a benchmark.
-    assert task_for_file(DATA / "nq_open_gold.jsonl").name == "own_questions"
+    assert task_for_file(NQ).name == "own_questions"
     assert task_for_file(written(tmp_path / "own.jsonl", OWN)).name == "own_questions"
     with pytest.raises(EvaluationDataError, match="none of the known formats"):
         task_for_file(written(tmp_path / "x.jsonl", {"a": 1}))
@@ -414,8 +442,8 @@ def test_the_format_of_a_file_says_its_task(tmp_path: Path) -> None:
         ("invented_documents", {"document": 3}, "Did you mean 'documents'"),
         ("key_value_retrieval", {"identifier_characters": 99}, "at most 36"),
         ("own_questions", {}, "needs 'data'"),
-        ("own_questions", {"data": DATA / "nq_open_gold.jsonl", "distractors": "near"}, "near"),
-        ("own_questions", {"data": DATA / "nq_open_gold.jsonl", "asked": "?"}, "question"),
+        ("own_questions", {"data": NQ, "distractors": "near"}, "near"),
+        ("own_questions", {"data": NQ, "asked": "?"}, "question"),
         ("retrieved_qa", {"data": "q.jsonl"}, "needs 'index'"),
         ("retrieved_qa", {"data": "q", "index": "i", "best": "middle"}, "best"),
     ],

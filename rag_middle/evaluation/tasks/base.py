@@ -43,6 +43,8 @@ class Task(ABC):
         stop: strings that end an answer.
         by_likelihood: whether there is one right answer whose log-likelihood can be measured.
         controls: the conditions that the unmodified model can be asked under besides.
+        cuts_middle: prompts that do not fit lose the tokens in their middle, as benchmarks of long
+            contexts do it; else they are refused.
     """
 
     name: ClassVar[str]
@@ -53,6 +55,7 @@ class Task(ABC):
     stop: ClassVar[tuple[str, ...]] = ()
     by_likelihood: ClassVar[bool] = True
     controls: ClassVar[tuple[Condition, ...]] = (GOLD_ONLY, CLOSED_BOOK)
+    cuts_middle: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -69,6 +72,11 @@ class Task(ABC):
     @abstractmethod
     def num_positions(self) -> int:
         """Positions of the gold document: documents in a prompt; 0 without gold documents."""
+
+    @property
+    def most_prompt_tokens(self) -> int | None:
+        """Where `cuts_middle`: tokens of a prompt, if fewer than the model takes."""
+        return None
 
     @property
     def num_questions(self) -> int | None:

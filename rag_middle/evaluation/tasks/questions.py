@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
@@ -204,14 +204,22 @@ class OwnQuestions(Task):
 class MultiDocumentQA(OwnQuestions):
     """Multi-document question answering of the Lost in the Middle benchmark (arXiv:2307.03172).
 
-    Lines are ``{"question", "answers", "title", "text"}`` (a question and its gold passage; the
-    other passages are drawn) or in that benchmark's own format (``"question", "answers", "ctxs"``,
-    one of them with ``"isgold": true``). Instruction, question and score are the benchmark's; a
-    document reads "Document (Title: ...) ..." without the benchmark's rank "[3]", so that it reads
-    the same at every position.
+    Lines are the benchmark's own (``"question", "answers", "ctxs"``, one of them with
+    ``"isgold": true``), whose distractors were retrieved for the question, or ``{"question",
+    "answers", "title", "text"}`` (a question and its gold passage), where the other passages are
+    drawn from the other lines: other distractors than the benchmark's.
+
+    Instruction, question and score are the benchmark's: the first line of the answer counts, as
+    one that goes on would copy the documents. A document reads "Document (Title: ...) ...".
+
+    Attributes:
+        ranks: write the benchmark's prompt letter by letter, "Document [3](Title: ...) ...". By
+            default the rank is left out, so that a document reads the same at every position.
+        whole_answer: score all of the answer, and not its first line.
     """
 
     name: ClassVar[str] = "multi_document_qa"
+    version: ClassVar[int] = 2
     title: ClassVar[str] = "Multi-document question answering"
     max_new_tokens: ClassVar[int] = 100
 
@@ -219,10 +227,33 @@ class MultiDocumentQA(OwnQuestions):
         "Write a high-quality answer for the given question using only the provided search "
         "results (some of which might be irrelevant).\n\n"
     )
+    ranks: bool = False
+    whole_answer: bool = False
 
     @property
     def provenance(self) -> str:
-        return f"{Path(self.data).name}; prompt and score after nelson-liu/lost-in-the-middle (MIT)"
+        _, content = first_line(self.data)
+        drawn = "" if "ctxs" in content else "; distractors are not the benchmark's"
+        return (
+            f"{Path(self.data).name}; prompt and score after nelson-liu/lost-in-the-middle (MIT)"
+            f"{drawn}"
+        )
+
+    def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
+        prompt = super().prompt(item, condition)
+        if not self.ranks:
+            return prompt
+        ranked = [
+            replace(document, text=_ranked(document.text, rank))
+            for rank, document in enumerate(prompt.documents, start=1)
+        ]
+        return ContextPrompt(prompt.prefix, ranked, f"\n{prompt.suffix}", separator="\n")
+
+    def scores(self, item: Item, condition: Condition, answer: str) -> dict[str, float]:
+        text = answer.strip()
+        return super().scores(
+            item, condition, text if self.whole_answer else text.partition("\n")[0]
+        )
 
     def _documents(self, line: str, content: dict[str, Any]) -> tuple[list[Document], int]:
         if "ctxs" not in content:
@@ -245,6 +276,12 @@ class MultiDocumentQA(OwnQuestions):
     def _shown(self, document: Document) -> Document:
         title = f" (Title: {document.title})" if document.title else ""
         return Document(f"Document{title} {document.text}", id=document.id or document.title)
+
+
+def _ranked(text: str, rank: int) -> str:
+    """A passage with its 1-based rank, as the benchmark writes it."""
+    rest = text.removeprefix("Document")
+    return f"Document [{rank}]{rest.removeprefix(' ') if rest.startswith(' (') else rest}"
 
 
 class _Pool:
