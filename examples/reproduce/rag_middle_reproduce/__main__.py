@@ -8,7 +8,13 @@ import sys
 from pathlib import Path
 
 from rag_middle import RagMiddleError, RagMiddleModel
+from rag_middle.reader import reader_path
 from rag_middle_reproduce import Cell, ModelConfig, evaluate, markdown_tables, read_config
+
+
+def model_path(name: str) -> str:
+    """Where to load a model from: ``reader`` is the bundled one."""
+    return str(reader_path()) if name == "reader" else name
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -24,7 +30,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     def load(entry: ModelConfig) -> RagMiddleModel:
         return RagMiddleModel.from_pretrained(
-            entry.name,
+            model_path(entry.name),
             device=options.device,
             dtype=entry.dtype,
             revision=entry.revision,

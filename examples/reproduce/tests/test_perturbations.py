@@ -1,0 +1,88 @@
+"""Perturbations against twins that compute row by row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rag_middle import MethodConfigError, UnsupportedArchitectureError
+from rag_middle.attention import applied
+from rag_middle.evaluation import KeyValueRetrieval
+from rag_middle.generation import RagMiddleModel
+from tests.conftest import FamilyModel
+from tests.contract.cases import LONG, Prompt
+from tests.methods.against_naive import WAYS, assert_equal_to_naive
+from tests.reference.perturbations import NaiveCroppedMask, NaiveMovedPositions
+
+pytest.importorskip("yaml", reason="needs pyyaml (extra eval)")
+from rag_middle_reproduce.perturbations import CroppedMask, MovedPositions, accuracies
+
+
+def span(document: int) -> Any:
+    return lambda prompt: prompt.layout.documents[document]
+
+
+def target(document: int, to: str) -> Any:
+    def of(prompt: Prompt) -> int:
+        start, end = prompt.layout.documents[document]
+        if to == "beginning":
+            return prompt.layout.prefix_tokens
+        return prompt.layout.suffix_start - (end - start)
+
+    return of
+
+
+@pytest.mark.parametrize(("name", "implementation"), WAYS)
+def test_a_cropped_document_sees_itself_and_the_first_token(
+    name: str, implementation: str, family_model: FamilyModel
+) -> None:
+    assert_equal_to_naive(
+        family_model(name, implementation),
+        CroppedMask(document=1, layers=(0, 1)),
+        NaiveCroppedMask,
+        span=span(1),
+        changed_layers=(0, 1),
+    )
+
+
+@pytest.mark.parametrize(("document", "to"), [(2, "beginning"), (0, "end")])
+@pytest.mark.parametrize(("name", "implementation"), WAYS)
+def test_the_last_token_alone_sees_a_document_elsewhere(
+    name: str, implementation: str, document: int, to: Any, family_model: FamilyModel
+) -> None:
+    assert_equal_to_naive(
+        family_model(name, implementation),
+        MovedPositions(document=document, to=to),
+        NaiveMovedPositions,
+        span=span(document),
+        target=target(document, to),
+    )
+
+
+def test_upper_layers_are_left_alone() -> None:
+    assert CroppedMask(document=0).layers == tuple(range(8))
+
+
+def test_what_cannot_be_perturbed_is_refused(family_model: FamilyModel) -> None:
+    with pytest.raises(MethodConfigError, match="pass document"):
+        CroppedMask()
+    with pytest.raises(MethodConfigError, match="'beginning' or 'end'"):
+        MovedPositions(document=0, to="middle")  # type: ignore[arg-type]
+    with (
+        pytest.raises(MethodConfigError, match="below 3"),
+        applied(family_model("llama"), CroppedMask(document=3), [LONG.tokens]),
+    ):
+        pass
+    with (
+        pytest.raises(UnsupportedArchitectureError, match="window"),
+        applied(family_model("gemma3"), MovedPositions(document=0), [LONG.tokens]),
+    ):
+        pass
+
+
+def test_curves_by_position(model: RagMiddleModel) -> None:
+    task = KeyValueRetrieval(keys=3, identifier_characters=6)
+    curves = accuracies(model, task, limit=2, positions=(0, 2))
+    assert list(curves) == ["as it is", "PE to beginning", "PE to end", "crop mask"]
+    assert all(len(values) == 2 for values in curves.values())
