@@ -26,6 +26,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--limit", type=int, help="most questions of each task")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 ...")
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder of the results")
+    parser.add_argument(
+        "--try-out",
+        action="store_true",
+        help="on the bundled reader and one question of each task: numbers mean nothing",
+    )
     options = parser.parse_args(arguments)
 
     def load(entry: ModelConfig) -> RagMiddleModel:
@@ -34,6 +39,8 @@ def main(arguments: list[str] | None = None) -> None:
             device=options.device,
             dtype=entry.dtype,
             revision=entry.revision,
+            device_map=entry.device_map,
+            quantization_config=entry.quantization_config,
             attn_implementation=entry.attn_implementation,
             context_window=entry.context_window,
         )
@@ -43,6 +50,8 @@ def main(arguments: list[str] | None = None) -> None:
 
     try:
         config = read_config(options.config).limited(options.limit).with_models(options.model)
+        if options.try_out:
+            config = config.tried_out()
         data, cells = options.data or options.config.parent, list[Cell]()
         records = options.out / "records"
         for cell in evaluate(config, load, data=data, records=records, progress=report):

@@ -6,17 +6,20 @@
     models:
       - name: lmsys/vicuna-7b-v1.5
         dtype: float16
-        methods: [positional_hidden_states:llama-2-7b-chat]   # for this model only
+        methods: ["profile:lpes-vicuna-7b-v1.5.json"]         # for this model only
+        task_options: {max_prompt_tokens: 15500}              # of the tasks that have it
     tasks:
       - task: multi_document_qa
         label: NQ, 10 documents
-        options: {data: nq-open-gold.jsonl.gz, documents: 10}
+        options: {data: nq-open-10_total_documents_gold_at_0.jsonl.gz, ranks: true}
         measurement: {positions: [0, 4, 9]}                   # for this task only
-    methods: [ms_poe, {name: lpes, options: {factors: 1.2}, label: lpes 1.2}]
+    methods: [ms_poe, {name: position_interpolation, options: {scale: 1.5}, label: PI 1.5}]
     measurement: {limit: 500}
-    source: arXiv:2606.27705
+    source: arXiv:2606.27705, theirs
     published:
       - {model: lmsys/vicuna-7b-v1.5, task: "NQ, 10 documents", method: ms_poe, mean: 63.5}
+
+Data files and profiles are in the data folder.
 """
 
 from __future__ import annotations
@@ -38,9 +41,14 @@ from rag_middle.evaluation import (
     labelled_methods,
     make_task,
 )
+from rag_middle.methods import LPES, Compose, Method, PositionalHiddenStates, resolve_method
+from rag_middle.methods.resolve import method_from_file
 from rag_middle_reproduce import tasks as _tasks  # noqa: F401 - registers them
 
 __all__ = ["EvaluationConfig", "ModelConfig", "Published", "TaskConfig", "read_config"]
+
+_PROFILE = "profile:"
+_READER_WINDOW = 32_768  # tokens: more than the reader was made for, and enough for every prompt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,16 +60,22 @@ class ModelConfig:
         dtype: of the weights.
         revision: on the hub.
         attn_implementation: of the model.
+        device_map: ``auto`` to spread a large model over all devices.
+        quantization_config: ``4bit`` or ``8bit``.
         context_window: tokens, instead of what the model's config says.
         methods: for this model besides those for all.
+        task_options: of those tasks that have them, in place of the tasks' own.
     """
 
     name: str
     dtype: str = "auto"
     revision: str | None = None
     attn_implementation: str | None = None
+    device_map: str | None = None
+    quantization_config: str | None = None
     context_window: int | None = None
     methods: tuple[Any, ...] = ()
+    task_options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,20 +87,28 @@ class TaskConfig:
         label: tells it from the same task with other options; by default its name.
         options: of the task; relative paths are in the data folder.
         measurement: fields of `Measurement` for this task only.
+        also: scores that get tables of their own, from the same answers.
     """
 
     task: str
     label: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     measurement: Mapping[str, Any] = field(default_factory=dict)
+    also: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", self.label or self.task)
+        object.__setattr__(self, "also", tuple(self.also))
 
-    def make(self, data: Path) -> Task:
-        """The task, with its files in the folder `data`."""
-        options = dict(self.options)
-        for parameter in fields(TASKS.get(self.task)):
+    def make(self, data: Path, model: ModelConfig) -> Task:
+        """The task as it is put to a model, with its files in the folder `data`."""
+        parameters = fields(TASKS.get(self.task))
+        names = {parameter.name for parameter in parameters}
+        options = {
+            **self.options,
+            **{name: value for name, value in model.task_options.items() if name in names},
+        }
+        for parameter in parameters:
             if "Path" in str(parameter.type) and options.get(parameter.name):
                 options[parameter.name] = data / options[parameter.name]
         return make_task(self.task, options)
@@ -133,9 +155,11 @@ class EvaluationConfig:
     source: str = ""
     published: tuple[Published, ...] = ()
 
-    def measurement_of(self, task: TaskConfig) -> Measurement:
-        """How a task is measured."""
+    def measurement_of(self, task: TaskConfig, metric: str | None = None) -> Measurement:
+        """How a task is measured, by `metric` where one is named."""
         values = {**self.measurement, **task.measurement}
+        if metric is not None:
+            values["metric"] = metric
         names = [field.name for field in fields(Measurement)]
         for name in values:
             if name not in names:
@@ -144,9 +168,26 @@ class EvaluationConfig:
                 )
         return Measurement(**values)
 
-    def methods_of(self, model: ModelConfig) -> tuple[LabelledMethod, ...]:
-        """What is compared on a model, the unmodified model first."""
-        return labelled_methods([*self.methods, *model.methods])
+    def methods_of(self, model: ModelConfig, data: Path) -> tuple[LabelledMethod, ...]:
+        """What is compared on a model, the unmodified model first.
+
+        Raises:
+            EvaluationConfigError: a profile that is not in the folder `data`, or LPES without
+                fitted factors.
+            UnknownNameError, MethodConfigError: as `rag_middle.evaluation.labelled_methods`.
+        """
+        specs = [_with_profile(spec, data, model) for spec in (*self.methods, *model.methods)]
+        methods = labelled_methods(specs)
+        for method in methods:
+            for part in method.method.parts:
+                if isinstance(part, LPES) and not isinstance(part.factors, tuple):
+                    raise EvaluationConfigError(
+                        f"{method.label}: one factor in every layer is position interpolation, not "
+                        "LPES, whose factors are fitted to the model. Fit them with `rag-middle "
+                        f"calibrate --method lpes:paper --model {model.name}`, or name "
+                        "position_interpolation."
+                    )
+        return methods
 
     def limited(self, limit: int | None) -> EvaluationConfig:
         """The same with at most so many questions for every task; None changes nothing."""
@@ -167,6 +208,31 @@ class EvaluationConfig:
                 )
         return replace(self, models=tuple(models[name] for name in names))
 
+    def tried_out(self) -> EvaluationConfig:
+        """The same on the bundled reader, one question each and a few new tokens.
+
+        It shows that data, prompts, methods and scores go together; its numbers mean nothing. In
+        place of parameters that were fitted to the papers' models stand some that fit the reader.
+        """
+        model = self.models[0]
+        specs = [LabelledMethod(*_for_reader(spec)) for spec in (*self.methods, *model.methods)]
+        reader = replace(
+            ModelConfig(name="reader", context_window=_READER_WINDOW),
+            task_options=model.task_options,
+        )
+        tasks = []
+        for task in self.tasks:
+            measurement = {**self.measurement, **task.measurement, "limit": 1, "max_new_tokens": 2}
+            if isinstance(positions := measurement.get("positions"), list):
+                measurement["positions"] = positions[:2]
+            options = dict(task.options)
+            if task.task == "key_value_retrieval" and "data" not in options:
+                options["identifier_characters"] = 6  # short prompts
+            tasks.append(replace(task, measurement=measurement, options=options))
+        return replace(
+            self, models=(reader,), tasks=tuple(tasks), methods=tuple(specs), published=()
+        )
+
     def check(self, data: Path) -> None:
         """Refuse what cannot be run, before any model is loaded.
 
@@ -183,10 +249,11 @@ class EvaluationConfig:
                     f"got {names}."
                 )
         for model in self.models:
+            methods = self.methods_of(model, data)
             for task in self.tasks:
-                check_measurement(
-                    task.make(data), self.methods_of(model), self.measurement_of(task)
-                )
+                for metric in (None, *task.also):
+                    measurement = self.measurement_of(task, metric)
+                    check_measurement(task.make(data, model), methods, measurement)
 
 
 def read_config(path: str | Path) -> EvaluationConfig:
@@ -210,6 +277,36 @@ def read_config(path: str | Path) -> EvaluationConfig:
         methods=tuple(config.methods),
         published=tuple(_parsed(Published, score, path.name) for score in config.published),
     )
+
+
+def _with_profile(spec: Any, data: Path, model: ModelConfig) -> Any:
+    """A method as it is named; a profile with its path in the data folder."""
+    if not isinstance(spec, str) or not spec.startswith(_PROFILE):
+        return spec
+    path = data / spec.removeprefix(_PROFILE)
+    if not path.is_file():
+        raise EvaluationConfigError(
+            f"There is no profile {str(path)!r}: its parameters are fitted to {model.name}, and "
+            "not published with the paper. Fit them with `rag-middle calibrate --method lpes:paper "
+            f"--model {model.name}`, and copy the profile that it writes there."
+        )
+    return LabelledMethod(spec, method_from_file(path))
+
+
+def _for_reader(spec: Any) -> tuple[str, Method]:
+    """Label and method, with parameters that fit the bundled reader."""
+    if isinstance(spec, Mapping):
+        [_, labelled] = labelled_methods([spec])
+        return labelled.label, labelled.method
+    if isinstance(spec, str) and spec.startswith(_PROFILE):
+        return spec, resolve_method("lpes:reader")
+    parts = [
+        PositionalHiddenStates(channels=(3,), factor=0.5, layers=(1, 2))
+        if part.startswith("positional_hidden_states:")
+        else resolve_method(part)
+        for part in str(spec).split("+")
+    ]
+    return str(spec), parts[0] if len(parts) == 1 else Compose(methods=tuple(parts))
 
 
 def _parsed(kind: type, content: Any, name: str) -> Any:

@@ -17,7 +17,7 @@ from rag_middle.evaluation import (
     measure_costs,
     run,
 )
-from rag_middle_reproduce.config import EvaluationConfig, ModelConfig, Published
+from rag_middle_reproduce.config import EvaluationConfig, ModelConfig, Published, TaskConfig
 
 __all__ = ["Cell", "evaluate", "markdown_tables"]
 
@@ -84,19 +84,20 @@ def evaluate(
     config.check(data)
     for entry in config.models:
         model = load(entry)
-        for task_entry in config.tasks:
-            task, measurement = task_entry.make(data), config.measurement_of(task_entry)
+        for task_entry, metric in _tables(config):
+            task = task_entry.make(data, entry)
+            measurement = config.measurement_of(task_entry, metric)
             name = "--".join(re.sub(r"[^\w.-]+", "-", s) for s in (entry.name, task_entry.label))
             results = run(
                 model,
                 task,
-                config.methods_of(entry),
+                config.methods_of(entry, data),
                 measurement,
                 records=records / f"{name}.jsonl",
                 progress=progress,
             )
             costs = None
-            if config.cost:
+            if config.cost and metric is None:
                 conditions = measurement.conditions(task)
                 middle = conditions[len(results.positions) // 2]
                 prompts = [task.prompt(item, middle) for item in results.items[:_COST_PROMPTS]]
@@ -104,7 +105,7 @@ def evaluate(
                 costs = measure_costs(model, results.methods, prompts, template=template)
             yield Cell(
                 model=entry.name,
-                task=task_entry.label,
+                task=task_entry.label if metric is None else f"{task_entry.label}, {metric}",
                 summary=results.summary(costs),
                 curves=results.curves() if results.positions else None,
                 identity=dict(results.model),
@@ -113,9 +114,17 @@ def evaluate(
                 published=tuple(
                     score
                     for score in config.published
-                    if (score.model, score.task) == (entry.name, task_entry.label)
+                    if metric is None
+                    and (score.model, score.task) == (entry.name, task_entry.label)
                 ),
             )
+
+
+def _tables(config: EvaluationConfig) -> Iterator[tuple[TaskConfig, str | None]]:
+    """Tasks, each with its main score and then with those that it has besides."""
+    for task in config.tasks:
+        for metric in (None, *task.also):
+            yield task, metric
 
 
 def markdown_tables(config: EvaluationConfig, cells: list[Cell]) -> str:

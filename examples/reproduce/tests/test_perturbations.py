@@ -76,7 +76,7 @@ def test_what_cannot_be_perturbed_is_refused(family_model: FamilyModel) -> None:
         pass
     with (
         pytest.raises(UnsupportedArchitectureError, match="window"),
-        applied(family_model("gemma3"), MovedPositions(document=0), [LONG.tokens]),
+        applied(family_model("gemma3_text"), MovedPositions(document=0), [LONG.tokens]),
     ):
         pass
 

@@ -3,143 +3,113 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rag_middle import EvaluationConfigError, RagMiddleModel, UnknownNameError, retrieval
-from rag_middle.evaluation import LabelledMethod
-from rag_middle.methods import Compose, Method, PositionalHiddenStates
-from tests.evaluation.test_tasks import DATA, LetterEmbedder
+from rag_middle import EvaluationConfigError, RagMiddleModel, UnknownNameError
+from rag_middle.profiles.files import measured_profiles, write_profile
 
 pytest.importorskip("yaml", reason="needs pyyaml (extra eval)")
-from rag_middle_reproduce import (
-    EvaluationConfig,
-    ModelConfig,
-    evaluate,
-    markdown_tables,
-    read_config,
-)
+import prepare
+from rag_middle_reproduce import perturbations, read_config
 from rag_middle_reproduce.__main__ import main
+from tests.records import write_records
 
 FOLDER = Path(__file__).parents[1]
-CONFIGS = sorted(FOLDER.glob("*/*.yaml"))
-#: The configuration of each paper that takes least time.
+README = (FOLDER / "README.md").read_text(encoding="utf-8")
+CONFIGS = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.glob("*/*.yaml"))
+#: Commands of the README's table; paths are relative to its folder.
+COMMANDS = re.findall(r"`python -m (rag_middle_reproduce[\w.]*) ([^`]+)`", README)
+#: The rows that take least time.
 QUICK = (
-    *("pine/judge", "ms_poe/multi_document_qa", "positional_hidden_states/key_value_retrieval"),
+    *("ms_poe/zeroscrolls", "positional_hidden_states/timeline_order"),
     *("lpes/multi_document_qa", "siw/key_value_retrieval"),
 )
-LONG = {
-    "input": "Which?",
-    "context": "Passage 1:\nLyon.\n\nPassage 2:\nNantes.\n",
-    "answers": ["N"],
-}
-TIMELINE = {"context": "First b, then a.", "question": "1. a\n2. b", "answer": "2, 1"}
-CHOICES = {"question": "Which is a river?", "choices": ["Lyon", "Loire"], "answer": 1}
-PAIRS = {"prompt": "What is 2 + 2?", "chosen": "It is 4.", "rejected": "It is 5."}
 TASK = {"task": "invented_documents", "label": "three", "options": {"documents": 3}}
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A few rows under the names that the configurations use."""
-    folder = tmp_path_factory.mktemp("data")
-    # First lines, cut: the tiny model's tokens are bytes.
-    rows = [json.loads(line) for line in (DATA / "nq_open_gold.jsonl").read_text().splitlines()]
-    pairs = [[f"key{n}", f"value{n}"] for n in range(140)]
-    asked = {"key": "key3", "value": "value3"}
-    sets = ("hotpotqa", "2wikimqa", "musique", "qasper", "multifieldqa_en")
-    files: dict[str, list[dict[str, Any]]] = {
-        "nq-open-gold.jsonl.gz": [
-            {**row, "text": row["text"][:40] + " " + row["answers"][0]} for row in rows
-        ],
-        "kv-retrieval-75_keys.jsonl.gz": [{"ordered_kv_records": pairs[:75], **asked}] * 2,
-        "kv-retrieval-140_keys.jsonl.gz": [{"ordered_kv_records": pairs, **asked}] * 2,
-        "longbench.jsonl": [{**LONG, "dataset": name} for name in sets for _ in range(2)],
-        "loogle-longdep-qa.jsonl": [{**TIMELINE, "task": "Timeline reorder"}] * 2,
-        "mmlu-test.jsonl": [CHOICES] * 2,
-        "mmlu-dev.jsonl": [CHOICES] * 2,
-        "rewardbench.jsonl": [PAIRS] * 2,
-    }
-    for name, lines in files.items():
-        (folder / name).write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    """A few records of every dataset, and the profiles that a search would have left."""
+    folder = write_records(tmp_path_factory.mktemp("data"))
+    for name in ("vicuna-7b-v1.5", "qwen2.5-7b-instruct"):
+        write_profile(measured_profiles("lpes")["reader"], folder / f"lpes-{name}.json")
     return folder
 
 
-def test_there_is_a_configuration_for_every_paper() -> None:
-    papers = {path.parent.name for path in CONFIGS}
-    assert papers == {"pine", "ms_poe", "positional_hidden_states", "lpes", "siw"}
-    readme = (FOLDER / "README.md").read_text(encoding="utf-8")
+def test_the_table_has_every_configuration_and_names_none_that_is_not_there() -> None:
+    named = {path for _, arguments in COMMANDS for path in re.findall(r"\S+\.yaml", arguments)}
+    assert named == set(CONFIGS)
+
+
+def test_every_dataset_of_a_configuration_is_one_that_prepare_fetches(data: Path) -> None:
     for path in CONFIGS:
-        assert path.relative_to(FOLDER).as_posix() in readme
+        config = read_config(FOLDER / path)
+        config.check(data)
+        for task in config.tasks:
+            for name in ("data", "shots"):
+                if name in task.options:
+                    assert task.options[name] in {file.name for file in prepare.FILES}
 
 
-def shrunk(method: Method) -> Method:
-    """A published setting names channels and layers that a tiny model does not have."""
-    if isinstance(method, PositionalHiddenStates):
-        return PositionalHiddenStates(channels=(3,), factor=method.factor, layers=(0, 1))
-    if isinstance(method, Compose):
-        return Compose(methods=tuple(map(shrunk, method.methods)))
-    return method
-
-
-def tiny_version(config: EvaluationConfig) -> EvaluationConfig:
-    """One model, two questions, two positions, short answers; the settings otherwise."""
-    small = {"limit": 2, "max_new_tokens": 2}
-    tasks = []
-    for task in config.tasks:
-        measurement = {**config.measurement, **task.measurement, **small}
-        if "positions" in measurement:
-            measurement["positions"] = (0, 1)
-        tasks.append(replace(task, measurement=measurement))
-    methods = tuple(
-        LabelledMethod(method.label, shrunk(method.method))
-        for method in config.methods_of(config.models[0])
-    )
-    model = replace(config.models[0], methods=())
-    return replace(config, models=(model,), tasks=tuple(tasks), methods=methods[1:])
-
-
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize(
-    "path",
+    ("module", "arguments"),
     [
-        pytest.param(path, id=name, marks=() if name in QUICK else pytest.mark.slow)
-        for path in CONFIGS
-        for name in [f"{path.parent.name}/{path.stem}"]
+        pytest.param(
+            *command, marks=() if any(map(" ".join(command).count, QUICK)) else pytest.mark.slow
+        )
+        for command in COMMANDS
     ],
+    ids=lambda value: value if value.count(" ") else "",
 )
-@pytest.mark.one_in(4)
-def test_a_configuration_runs_with_a_tiny_model(
-    path: Path, data: Path, tmp_path: Path, model: RagMiddleModel, monkeypatch: pytest.MonkeyPatch
+def test_a_command_of_the_table_runs_on_the_bundled_reader(
+    module: str,
+    arguments: str,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(retrieval, "SentenceTransformerEmbedder", LetterEmbedder)
-    config = read_config(path)
-    labels = [method.label for method in config.methods_of(config.models[0])]
-    loaded: list[ModelConfig] = []
-
-    def load(entry: ModelConfig) -> RagMiddleModel:
-        loaded.append(entry)
-        return model
-
-    cells = list(evaluate(tiny_version(config), load, data=data, records=tmp_path))
-    assert [entry.name for entry in loaded] == [config.models[0].name]
-    assert [cell.task for cell in cells] == [task.label for task in config.tasks]
+    pytest.importorskip("rouge_score", reason="needs rouge-score (extra eval)")
+    monkeypatch.chdir(FOLDER)
+    if module.endswith("perturbations"):
+        small = shlex.split("--model reader --pairs 3 --positions 2 --limit 1")
+        perturbations.main(small)
+        assert "| crop mask |" in capsys.readouterr().out
+        return
+    config, *rest = shlex.split(arguments.replace("DATA", str(data)))
+    out = tmp_path / "out"
+    main([config, *rest, "--try-out", "--out", str(out)])
+    tried = read_config(FOLDER / config).tried_out()
+    cells = json.loads((out / "results.json").read_text(encoding="utf-8"))["cells"]
+    assert len(cells) == sum(1 + len(task.also) for task in tried.tasks)
     for cell in cells:
-        assert [method.label for method in cell.summary.methods] == labels
-        assert cell.summary.questions == 2
-        json.dumps(cell.to_dict())
-    page = markdown_tables(config, cells)
-    assert config.title in page
-    for published in config.published:
-        assert published.model in {entry.name for entry in config.models}
-        assert published.task in {task.label for task in config.tasks}
-        assert "arXiv" in config.source
-        assert "theirs" in config.source
-        if published.model == config.models[0].name:
-            assert f"{published.mean:g}" in page
-            assert f"published ({config.source})" in page
+        labels = [method["label"] for method in cell["summary"]["methods"]]
+        assert labels == ["none", *(method.label for method in tried.methods)]
+
+
+def test_published_numbers_are_of_models_and_tasks_that_are_there() -> None:
+    for path in CONFIGS:
+        config = read_config(FOLDER / path)
+        for published in config.published:
+            assert published.model in {entry.name for entry in config.models}
+            assert published.task in {task.label for task in config.tasks}
+            assert "arXiv" in config.source
+            assert "theirs" in config.source
+
+
+def test_lpes_needs_fitted_factors(data: Path, tmp_path: Path) -> None:
+    unfitted = {"name": "lpes", "options": {"factors": 1.5}}
+    with pytest.raises(EvaluationConfigError, match="position interpolation, not LPES"):
+        read_config(written(tmp_path, methods=[unfitted])).check(data)
+    missing = read_config(FOLDER / "lpes/multi_document_qa.yaml")
+    with pytest.raises(EvaluationConfigError, match="calibrate --method lpes:paper --model lmsys"):
+        missing.methods_of(missing.models[0], tmp_path)
 
 
 def written(tmp_path: Path, **changes: Any) -> Path:
@@ -163,7 +133,7 @@ def test_the_command_writes_tables_and_goes_on_from_its_records(
     score = {"model": "a/model", "task": "three", "method": "none", "mean": 12.5}
     path = written(
         tmp_path,
-        models=[{"name": "a/model", "methods": [{"name": "lpes", "options": {"factors": 1.5}}]}],
+        models=[{"name": "a/model", "methods": ["ms_poe"]}],
         source="their paper",
         published=[score, {**score, "method": "another method"}],
         cost=True,
@@ -175,7 +145,7 @@ def test_the_command_writes_tables_and_goes_on_from_its_records(
     assert "| another method (not run) |" in page
     [cell] = json.loads((out / "results.json").read_text(encoding="utf-8"))["cells"]
     labels = [method["label"] for method in cell["summary"]["methods"]]
-    assert labels == ["none", "position_interpolation", "lpes"]
+    assert labels == ["none", "position_interpolation", "ms_poe"]
     assert cell["summary"]["methods"][1]["cost"]["first_token_ratio"] > 0
     [records] = (out / "records").glob("*.jsonl")
     before = records.read_bytes()

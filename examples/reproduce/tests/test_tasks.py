@@ -1,115 +1,346 @@
-"""Questions, prompts and scores of the papers' tasks."""
+"""Questions, prompts and scores of the papers' tasks, on records in the published formats."""
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rag_middle import EvaluationDataError
-from rag_middle.evaluation import AS_GIVEN, make_task, position
+from rag_middle import EvaluationConfigError, EvaluationDataError
+from rag_middle.evaluation import AS_GIVEN, CLOSED_BOOK, make_task, position
 from tests.evaluation.test_tasks import keeps_the_contract, written
 
 pytest.importorskip("yaml", reason="needs pyyaml (extra eval)")
-pytest.importorskip("rag_middle_reproduce")
+from rag_middle_reproduce.tasks.file_task import FileTask
+from rag_middle_reproduce.tasks.judging import SECTIONS
+from rag_middle_reproduce.tasks.longbench import _DATASETS as LONGBENCH
+from rag_middle_reproduce.tasks.metrics import classification, order_deviations
+from tests.records import RECORDS, write_records
 
-PAIRS = {"prompt": "What is 2 + 2?", "chosen": "It is 4.", "rejected": "It is 5."}
-CHOICES = {"question": "Which is a river?", "choices": ["Lyon", "Loire"], "answer": 1}
-LONG = {
-    "input": "Which river?",
-    "context": "Passage 1:\nLyon has the Rhône.\n\nPassage 2:\nNantes has the Loire.\n",
-    "answers": ["the Loire"],
-    "dataset": "hotpotqa",
+#: First half dozen bytes of the SHA-256 of LongBench's prompts.
+DIGESTS = {
+    "narrativeqa": "aada7ed24b06",
+    "qasper": "0fbdd123fe7f",
+    "multifieldqa_en": "20b4666a2de8",
+    "hotpotqa": "9ec4ae308865",
+    "2wikimqa": "9ec4ae308865",
+    "musique": "9ec4ae308865",
+    "gov_report": "91c25d585b18",
+    "qmsum": "dca23b678fe0",
+    "multi_news": "2af3f28c40b9",
+    "trec": "0eff8bebdba9",
+    "triviaqa": "00a802e6377e",
+    "samsum": "a68d88423490",
+    "passage_count": "986550b6c610",
+    "passage_retrieval_en": "39b96b7fa52b",
+    "lcc": "6a1f24cf0bb8",
+    "repobench-p": "ee9ec182ea5f",
 }
-TIMELINE = {"context": "First b, then a.", "question": "1. a\n2. b", "answer": "2, 1"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_records(tmp_path_factory.mktemp("data"))
+
+
+def options_of(name: str) -> tuple[str, dict[str, Any]]:
+    """The task that reads a file, and its options."""
+    folder, _, stem = name.removesuffix(".jsonl").rpartition("/")
+    if folder:
+        return folder, {"dataset": stem}
+    if stem.startswith("ceval"):
+        return "multiple_choice", {"wording": "ceval"}
+    kinds = {"loogle": "timeline_order", "mmlu": "multiple_choice", "rewardbench": "pairwise_judge"}
+    return kinds[stem.partition("-")[0]], {}
+
+
+@pytest.mark.parametrize("name", [name for name in RECORDS if name.endswith(".jsonl")])
+def test_every_dataset_is_read_and_its_right_answers_score_best(data: Path, name: str) -> None:
+    kind, options = options_of(name)
+    if any(metric in name for metric in ("summ", "qmsum", "gov", "squality", "news", "samsum")):
+        pytest.importorskip("rouge_score", reason="needs rouge-score (extra eval)")
+    task = make_task(kind, {"data": data / name, **options})
+    assert isinstance(task, FileTask)
+    keeps_the_contract(task)
+
+
+# -- LongBench ------------------------------------------------------------------------------------
+
+
+def test_longbench_prompts_are_the_benchmarks() -> None:
+    """The digests are those of LongBench/config/dataset2prompt.json, commit 2e00731."""
+    prompts = {
+        name: hashlib.sha256(d.prompt.encode()).hexdigest()[:12] for name, d in LONGBENCH.items()
+    }
+    assert prompts == DIGESTS
+
+
+def test_a_longbench_prompt_is_the_whole_text(data: Path) -> None:
+    options = {"data": data / "longbench/hotpotqa.jsonl", "dataset": "hotpotqa"}
+    record = RECORDS["longbench/hotpotqa.jsonl"][0]
+    for passages, count in ((False, 1), (True, 2)):
+        task = make_task("longbench", {**options, "passages": passages})
+        item = task.items(1, 0)[0]
+        prompt = task.prompt(item, AS_GIVEN)
+        template = LONGBENCH["hotpotqa"].prompt
+        assert prompt.text == template.format(context=record["context"], input=record["input"])
+        assert len(prompt.documents) == count
+        assert task.prompt(item, CLOSED_BOOK).documents == ()
+
+
+def test_a_longbench_dataset_decides_length_and_metric(data: Path) -> None:
+    task = make_task("longbench", {"data": data / "longbench/samsum.jsonl", "dataset": "samsum"})
+    assert (task.metrics, task.max_new_tokens, task.stop) == (("rouge_l",), 128, ("\n",))
+    with pytest.raises(EvaluationConfigError, match="one of narrativeqa"):
+        make_task("longbench", {"data": data / "longbench/samsum.jsonl", "dataset": "lsht"})
+    with pytest.raises(EvaluationDataError, match="no line for"):
+        make_task("longbench", {"data": data / "longbench/samsum.jsonl"}).items(None, 0)
 
 
 @pytest.mark.parametrize(
-    ("name", "line"),
+    ("dataset", "answer", "score"),
     [
-        ("pairwise_judge", PAIRS),
-        ("multiple_choice", CHOICES),
-        ("long_context_qa", LONG),
-        ("timeline_order", TIMELINE),
+        ("trec", "City\nDate", 1),  # the first line counts
+        ("trec", "City or Date", 0.5),
+        ("triviaqa", "\nArlen\nQuestion", 1),
+        ("passage_count", "1, or 2", 0.5),
+        ("passage_retrieval_en", "Paragraph 2", 1),
+        ("passage_retrieval_en", "none", 0),
+        ("lcc", "# doubled\n    return 2 * x\n", 1),
+        ("lcc", "```python\n    return 2 * y\n", 0.94),
     ],
 )
-def test_every_task_keeps_the_contract(tmp_path: Path, name: str, line: dict[str, Any]) -> None:
-    keeps_the_contract(make_task(name, {"data": written(tmp_path / "data.jsonl", line, line)}))
+def test_longbench_scores(data: Path, dataset: str, answer: str, score: float) -> None:
+    path = data / f"longbench/{dataset}.jsonl"
+    task = make_task("longbench", {"data": path, "dataset": dataset})
+    [value] = task.scores(task.items(1, 0)[0], AS_GIVEN, answer).values()
+    assert value == pytest.approx(score)
+
+
+def test_classes_that_are_part_of_the_label_do_not_count() -> None:
+    classes = ["location", "Other", "Other location"]
+    assert classification("Other location", "Other location", classes) == 1
+
+
+# -- LooGLE ---------------------------------------------------------------------------------------
+
+
+def test_timelines_are_found_in_a_literal_of_python(data: Path) -> None:
+    task = make_task("timeline_order", {"data": data / "loogle-longdep_qa.jsonl"})
+    first, second = task.items(None, 0)
+    assert (first.answers, second.answers) == (("3,2,1",), ("3,1,2",))
+    text = task.prompt(first, AS_GIVEN).text
+    assert text == (
+        "Please answer the question based on the long texts below. \n"
+        f"{RECORDS['loogle-longdep_qa.jsonl'][0]['input']}\nQuestion: {first.question}\nAnswer: "
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "sd"),
+    [
+        ("3,2,1", 0),
+        ("III, II, I", 0),
+        ("3. The town was founded in 1208.\n2. The mill.\n1. The bridge.", 0),
+        ("3, 1, 2", -1),
+        ("1, 3, 2", -2),
+        ("3, 2", -2),
+        ("I do not know", -2),
+    ],
+)
+def test_orders_are_read_in_arabic_and_roman_numbers(data: Path, answer: str, sd: float) -> None:
+    task = make_task("timeline_order", {"data": data / "loogle-longdep_qa.jsonl"})
+    assert task.scores(task.items(1, 0)[0], AS_GIVEN, answer)["sd"] == sd
+
+
+def greedy_swap_distance(places: list[int]) -> int:
+    """Swap what gains most per place, until nothing is wrong (LooGLE's rule)."""
+    places, distance = list(places), 0
+    while places != sorted(places):
+
+        def gain(i: int, j: int) -> float:
+            before = abs(places[i] - i) + abs(places[j] - j)
+            return (before - abs(places[j] - i) - abs(places[i] - j)) / (j - i)
+
+        i, j = max(itertools.combinations(range(len(places)), 2), key=lambda pair: gain(*pair))
+        places[i], places[j] = places[j], places[i]
+        distance += j - i
+    return distance
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_deviations_are_as_defined_and_the_largest_are_those_of_no_order(n: int) -> None:
+    wanted = list(range(1, n + 1))
+    largest = Counter[str]()
+    for order in itertools.permutations(wanted):
+        deviations = order_deviations(order, wanted)
+        places = [order.index(thing) for thing in wanted]
+        assert -deviations["lsd"] == pytest.approx(
+            sum((p - i) ** 2 for i, p in enumerate(places)) / n
+        )
+        assert -deviations["sdd"] == greedy_swap_distance(places)
+        for name, value in deviations.items():
+            largest[name] = max(largest[name], -value)
+    for name, value in order_deviations([], wanted).items():
+        assert -value == pytest.approx(largest[name])
+
+
+# -- multiple choice ------------------------------------------------------------------------------
+
+
+def test_shots_are_five_of_the_same_subject_and_a_limit_takes_all_subjects(data: Path) -> None:
+    options = {"data": data / "mmlu-test.jsonl", "shots": data / "mmlu-dev.jsonl"}
+    task = make_task("multiple_choice", options)
+    first, second = task.items(2, 0)
+    assert task.items(None, 0)[:2] == [first, second]
+    assert first.question.startswith(
+        "The following are multiple choice questions (with answers) about abstract algebra.\n\n"
+        "Which is 0?\nA. 0\nB. 1\nC. 2\nD. 3\nAnswer: A\n\n"
+    )
+    assert first.question.endswith("\n\nWhich is 0?\nA. 0\nB. 1\nC. 2\nD. 3\nAnswer:")
+    assert first.question.count("Answer:") == second.question.count("Answer:") == 6
+    assert "virology" in second.question
+    assert "virology" not in first.question
+    with pytest.raises(EvaluationDataError, match="5 examples of 'abstract_algebra'; 6 stand"):
+        make_task("multiple_choice", {**options, "num_shots": 6}).items(None, 0)
+
+
+def test_ceval_is_asked_in_chinese(data: Path) -> None:
+    options = {"data": data / "ceval-val.jsonl", "shots": data / "ceval-dev.jsonl"}
+    [item] = make_task("multiple_choice", {**options, "wording": "ceval"}).items(None, 0)
+    assert item.question.startswith("以下是中国关于high school physics考试的单项选择题")
+    assert item.question.endswith("A. 5\nB. 6\nC. 7\nD. 8\n答案：")
+    assert item.question.count("答案： A") == 5
+
+
+# -- RewardBench ----------------------------------------------------------------------------------
 
 
 def test_an_answer_keeps_its_letter_in_both_orders(tmp_path: Path) -> None:
-    task = make_task("pairwise_judge", {"data": written(tmp_path / "p.jsonl", *[PAIRS] * 20)})
+    line = RECORDS["rewardbench.jsonl"][0]
+    task = make_task("pairwise_judge", {"data": written(tmp_path / "p.jsonl", *[line] * 20)})
     items = task.items(None, 0)
-    assert {item.answers[0] for item in items} == {"A", "B"}
+    assert {item.answers[0] for item in items} == {"[[A]]", "[[B]]"}
     for item in items:
         first, second = (task.prompt(item, position(at)).documents for at in (0, 1))
         assert first == second[::-1]
         assert item.gold is not None
-        assert item.gold.text == f"Answer of assistant {item.answers[0]}:\nIt is 4."
+        assert (
+            f"[The Start of Assistant {item.answers[0][2]}'s Answer]\nIt is 4.\n" in item.gold.text
+        )
+    text = task.prompt(items[0], position(0)).text
+    assert (
+        '"[[B]]" if assistant B is better.\n\n[User Question]\nWhat is 2 + 2?\n\n[The Sta' in text
+    )
+
+
+def test_sections_are_rewardbenchs(data: Path) -> None:
+    path = data / "rewardbench.jsonl"
+    counts = {
+        s: len(make_task("pairwise_judge", {"data": path, "section": s}).items(None, 0))
+        for s in SECTIONS
+    }
+    assert counts == {"chat": 1, "chat_hard": 1, "safety": 1, "reasoning": 2}
+    assert (
+        len(make_task("pairwise_judge", {"data": path, "subset": "math-prm"}).items(None, 0)) == 1
+    )
+    with pytest.raises(EvaluationConfigError, match="one of chat, chat_hard"):
+        make_task("pairwise_judge", {"data": path, "section": "code"})
 
 
 @pytest.mark.parametrize(
-    ("answer", "right"), [("A", 1), (" B.", 0), ("[[A]]", 1), ("Answer A is", 1), ("Neither", 0)]
+    ("answer", "right"),
+    [("[[A]]", 1), ("So: [[B]].", 0), ("Answer A", 0.5), ("[[B]] not [[A]]", 1), ("", 0.5)],
 )
-def test_the_verdict_of_a_judge_is_found(tmp_path: Path, answer: str, right: int) -> None:
-    task = make_task("pairwise_judge", {"data": written(tmp_path / "p.jsonl", *[PAIRS] * 9)})
-    item = next(item for item in task.items(None, 0) if item.answers == ("A",))
+def test_verdicts_are_read_as_rewardbench_reads_them(data: Path, answer: str, right: float) -> None:
+    task = make_task("pairwise_judge", {"data": data / "rewardbench.jsonl"})
+    item = next(item for item in task.items(None, 0) if item.answers == ("[[A]]",))
     assert task.scores(item, position(0), answer) == {"accuracy": right}
 
 
-def test_choices_are_lettered_after_examples(tmp_path: Path) -> None:
-    shots = written(tmp_path / "shots.jsonl", {**CHOICES, "answer": "A"})
-    task = make_task(
-        "multiple_choice", {"data": written(tmp_path / "c.jsonl", CHOICES), "shots": shots}
-    )
-    [item] = task.items(None, 0)
-    assert task.prompt(item, AS_GIVEN).text == (
-        "Which is a river?\nA. Lyon\nB. Loire\nAnswer: A\n\n"
-        "Which is a river?\nA. Lyon\nB. Loire\nAnswer:"
-    )
-    assert item.answers == ("B",)
+# -- ZeroSCROLLS and L-Eval -----------------------------------------------------------------------
 
 
-def test_numbered_passages_become_documents(tmp_path: Path) -> None:
-    path = written(tmp_path / "l.jsonl", LONG, {**LONG, "dataset": "narrativeqa"})
-    task = make_task("long_context_qa", {"data": path, "dataset": "hotpotqa"})
-    [item] = task.items(None, 0)
-    assert [document.text for document in item.documents] == [
-        "Lyon has the Rhône.",
-        "Nantes has the Loire.",
-    ]
+def test_zeroscrolls_prompts_are_those_of_the_data(data: Path) -> None:
+    path = data / "zeroscrolls/squality.jsonl"
+    task = make_task("zeroscrolls", {"data": path, "dataset": "squality"})
+    [item] = task.items(None, 0)  # two lines, one for each reference
+    assert item.answers == ("He left town.", "B.")
+    prompt = task.prompt(item, AS_GIVEN)
+    assert prompt.text == RECORDS["zeroscrolls/squality.jsonl"][0]["input"]
+    assert [document.text for document in prompt.documents] == ["A tale."]
 
 
 @pytest.mark.parametrize(
-    ("answer", "score"), [("3, 1, 2", 1.0), ("3, 2, 1", 1 / 3), ("3, 3, 2", 0.0), ("none", 0.0)]
-)
-def test_an_order_is_scored_by_its_right_numbers(tmp_path: Path, answer: str, score: float) -> None:
-    path = written(tmp_path / "t.jsonl", {**TIMELINE, "answer": "3, 1, 2"})
-    task = make_task("timeline_order", {"data": path})
-    [item] = task.items(None, 0)
-    assert task.scores(item, AS_GIVEN, answer) == {"accuracy": pytest.approx(score)}
-
-
-def test_questions_of_other_kinds_are_left_out_of_timelines(tmp_path: Path) -> None:
-    other = {"context": "c", "question": "q", "answer": "a", "task": "Computation"}
-    wanted = {**TIMELINE, "task": "Timeline reorder"}
-    task = make_task("timeline_order", {"data": written(tmp_path / "t.jsonl", other, wanted)})
-    assert len(task.items(None, 0)) == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "line", "message"),
+    ("dataset", "answer", "score"),
     [
-        ("pairwise_judge", {"prompt": "p", "chosen": "c"}, "no field 'rejected'"),
-        ("multiple_choice", {**CHOICES, "answer": 2}, "one of the letters AB"),
-        ("timeline_order", {**TIMELINE, "answer": "later"}, "numbers of events"),
-        ("long_context_qa", {**LONG, "context": 3}, "should be a str"),
+        ("quality", "(A) or (B)", 0),
+        ("space_digest", "About 60 %", 0.5),
+        ("book_sum_sort", "2, 3, 1", 2 / 3),
+        ("book_sum_sort", "2, 1", 0),
+        ("qasper", "3 letters", 2 / 3),
+    ],
+)
+def test_zeroscrolls_scores(data: Path, dataset: str, answer: str, score: float) -> None:
+    path = data / f"zeroscrolls/{dataset}.jsonl"
+    task = make_task("zeroscrolls", {"data": path, "dataset": dataset})
+    [value] = task.scores(task.items(1, 0)[0], AS_GIVEN, answer).values()
+    assert value == pytest.approx(score)
+
+
+def test_answers_that_are_kept_back_are_said_to_be(tmp_path: Path) -> None:
+    line = {**RECORDS["zeroscrolls/quality.jsonl"][0], "output": ""}
+    path = written(tmp_path / "test.jsonl", line)
+    with pytest.raises(EvaluationDataError, match="take the split 'validation'"):
+        make_task("zeroscrolls", {"data": path, "dataset": "quality"}).items(None, 0)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "answer", "score"),
+    [
+        ("coursera", "A", 0.25),
+        ("coursera", "AC", 0),
+        ("coursera", "The options are A. and B.", 1),
+        ("quality", "(B) because of (A)", 1),
+        ("gsm100", "9 + 9 = 18\n\nQuestion: 7", 1),
+        ("gsm100", "The answer is 18.", 1),
+        ("gsm100", "The answer is 19, not 18", 0),
+        ("topic_retrieval_longchat", "the mill of  Arlen.", 1),
+        ("sci_fi", "It is False", 0),
+    ],
+)
+def test_l_eval_scores(data: Path, dataset: str, answer: str, score: float) -> None:
+    task = make_task("l_eval", {"data": data / f"l_eval/{dataset}.jsonl", "dataset": dataset})
+    assert task.scores(task.items(1, 0)[0], AS_GIVEN, answer) == {"accuracy": score}
+
+
+# -- what is wrong is said ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("rewardbench.jsonl", {"rejected": None}, "'rejected' should be a str"),
+        ("mmlu-test.jsonl", {"answer": 4}, "one of the letters ABCD"),
+        ("loogle-longdep_qa.jsonl", {"qa_pairs": "[{'Q': "}, "as Python writes it"),
+        ("loogle-longdep_qa.jsonl", {"qa_pairs": "[3]"}, "a list of questions"),
+        (
+            "loogle-longdep_qa.jsonl",
+            {"qa_pairs": [{"Q": "?", "A": "later", "type": "timeline_reorder"}]},
+            "an order of events",
+        ),
+        ("longbench/hotpotqa.jsonl", {"context": 3}, "should be a str"),
+        ("l_eval/tpo.jsonl", {"outputs": ["A"]}, "2 instructions and 1 outputs"),
     ],
 )
 def test_a_wrong_line_is_named(
-    tmp_path: Path, name: str, line: dict[str, Any], message: str
+    tmp_path: Path, name: str, changes: dict[str, Any], message: str
 ) -> None:
-    path = written(tmp_path / "data.jsonl", line)
+    kind, options = options_of(name)
+    path = written(tmp_path / "data.jsonl", {**RECORDS[name][0], **changes})
     with pytest.raises(EvaluationDataError, match=rf"data\.jsonl:1.*{message}"):
-        make_task(name, {"data": path}).items(None, 0)
+        make_task(kind, {"data": path, **options}).items(None, 0)

@@ -1,0 +1,24 @@
+"""Tasks of the papers that need data of their own; see `rag_middle.evaluation.Task`.
+
+Importing this registers them, so that they are known without installing the package, too.
+"""
+
+from rag_middle.evaluation import TASKS
+from rag_middle_reproduce.tasks.judging import PairwiseJudge
+from rag_middle_reproduce.tasks.l_eval import LEval
+from rag_middle_reproduce.tasks.longbench import LongBench
+from rag_middle_reproduce.tasks.multiple_choice import MultipleChoice
+from rag_middle_reproduce.tasks.timeline import TimelineOrder
+from rag_middle_reproduce.tasks.zeroscrolls import ZeroScrolls
+
+__all__ = [
+    "LEval",
+    "LongBench",
+    "MultipleChoice",
+    "PairwiseJudge",
+    "TimelineOrder",
+    "ZeroScrolls",
+]
+
+for _task in (LEval, LongBench, MultipleChoice, PairwiseJudge, TimelineOrder, ZeroScrolls):
+    TASKS.register(_task.name, _task)

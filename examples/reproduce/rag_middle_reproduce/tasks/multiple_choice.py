@@ -1,0 +1,121 @@
+"""Lettered choices without documents: MMLU (arXiv:2009.03300) and C-Eval (arXiv:2305.08322)."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rag_middle import ContextPrompt, EvaluationDataError
+from rag_middle.evaluation import Condition, Item, get_field, read_lines
+from rag_middle_reproduce.tasks.file_task import FileTask, choose
+
+__all__ = ["MultipleChoice"]
+
+_LETTER = re.compile(r"(?<![A-Za-z'])([A-Z])(?![A-Za-z'])")
+
+
+@dataclass(frozen=True, slots=True)
+class _Wording:
+    instruction: str
+    answer: str
+
+
+_WORDINGS = {
+    "mmlu": _Wording(
+        "The following are multiple choice questions (with answers) about {subject}.\n\n",
+        "Answer:",
+    ),
+    "ceval": _Wording(
+        "以下是中国关于{subject}考试的单项选择题，请选出其中的正确答案。\n\n", "答案："
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultipleChoice(FileTask):
+    """Questions with lettered choices and no documents: does a method do harm there?
+
+    Questions come in turns from each subject, so that a limit takes as many of each. Before a
+    question stand the first `num_shots` examples of its own subject.
+
+    lm-evaluation-harness has both benchmarks, by log-likelihood of the letter (tasks ``mmlu`` and
+    ``ceval-valid``); prefer it for numbers to be compared with others'.
+
+    Attributes:
+        data: JSON lines with ``question``, ``subject`` and either ``choices`` (texts) and
+            ``answer`` (0-based, or a letter), as MMLU's, or ``A`` to ``D`` and ``answer``, as
+            C-Eval's.
+        shots: a file of the same format with the examples (MMLU's split ``dev``).
+        num_shots: examples before each question.
+        wording: ``"mmlu"`` or ``"ceval"``.
+    """
+
+    name: ClassVar[str] = "multiple_choice"
+    title: ClassVar[str] = "Multiple choice without documents"
+    source: ClassVar[str] = "MMLU"
+    metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
+    max_new_tokens: ClassVar[int] = 4
+
+    shots: str | Path | None = None
+    num_shots: int = 5
+    wording: str = "mmlu"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choose(self.name, "wording", self.wording, _WORDINGS)
+
+    def items(self, limit: int | None, seed: int) -> list[Item]:
+        wording, subjects = _WORDINGS[self.wording], self._by_subject(self.data)
+        shots = {} if self.shots is None else self._by_subject(self.shots)
+        in_turns = zip_longest(*([(s, *q) for q in subjects[s]] for s in subjects))
+        turns = [entry for turn in in_turns for entry in turn if entry is not None]
+        items = []
+        for index, (subject, question, answer) in enumerate(turns[:limit]):
+            examples = shots.get(subject, [])[: self.num_shots]
+            if self.shots is not None and len(examples) < self.num_shots:
+                raise EvaluationDataError(
+                    f"{Path(self.shots).name} has {len(examples)} examples of {subject!r}; "
+                    f"{self.num_shots} stand before each question. Lower num_shots, or add some."
+                )
+            text = wording.instruction.replace("{subject}", subject.replace("_", " "))
+            text += "".join(f"{shown} {letter}\n\n" for shown, letter in examples)
+            items.append(Item(id=f"{index}", question=text + question, answers=(answer,)))
+        return items
+
+    def _by_subject(self, path: str | Path) -> dict[str, list[tuple[str, str]]]:
+        """Questions with their choices, and the right letters, by subject."""
+        subjects = defaultdict(list)
+        for line, content in read_lines(path):
+            question = self._question(line, content)
+            subjects[get_field(content, "subject", str, line)].append(question)
+        return subjects
+
+    def _question(self, line: str, content: dict[str, Any]) -> tuple[str, str]:
+        if "choices" in content:
+            choices = get_field(content, "choices", list, line)
+        else:
+            choices = [get_field(content, letter, str, line) for letter in "ABCD"]
+        letters = string.ascii_uppercase[: len(choices)]
+        answer = content.get("answer")
+        if isinstance(answer, int) and 0 <= answer < len(letters):
+            answer = letters[answer]
+        if not isinstance(answer, str) or len(answer) != 1 or answer not in letters:
+            raise EvaluationDataError(
+                f"{line}: 'answer' should be one of the letters {letters}, or a 0-based number; "
+                f"got {answer!r}."
+            )
+        lettered = "\n".join(f"{a}. {text}" for a, text in zip(letters, choices, strict=True))
+        question = get_field(content, "question", str, line).strip()
+        return f"{question}\n{lettered}\n{_WORDINGS[self.wording].answer}", answer
+
+    def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
+        return ContextPrompt(suffix=item.question)
+
+    def scores(self, item: Item, condition: Condition, answer: str) -> dict[str, float]:
+        letter = _LETTER.search(answer)
+        return {"accuracy": float(letter is not None and letter[1] in item.answers)}

@@ -1,0 +1,108 @@
+"""LooGLE's timeline questions (arXiv:2311.04939)."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rag_middle import ContextPrompt, Document, EvaluationDataError
+from rag_middle.evaluation import Condition, Item, arranged_documents, get_field
+from rag_middle_reproduce.tasks.file_task import ContextTask
+from rag_middle_reproduce.tasks.metrics import DEVIATIONS, order_deviations
+
+__all__ = ["TimelineOrder"]
+
+#: The type of these questions in the hub's data, in the repository's sample and in its outputs.
+_TYPES = ("timeline_reorder", "timeline reorder", "时间线")
+_ROMAN = {name: value for value, name in enumerate("I II III IV V VI VII VIII IX X".split(), 1)}
+_NUMERAL = re.compile(r"(?<![\w.])(\d+|[IVX]+)(?![\w])(?!\.\d)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimelineOrder(ContextTask):
+    """Put the numbered events of a long text into the order of time.
+
+    Lines are documents of LooGLE's long-dependency questions: ``input`` (the text) and
+    ``qa_pairs``, a list or, as published, a string with a Python literal of one, of ``{"Q", "A",
+    "type", "S"}``. Questions of other types are left out. Orders are read in Arabic numbers, which
+    the data has, and in Roman ones, which the benchmark's outputs have.
+
+    The scores are LooGLE's, negated so that higher is better; see `order_deviations` for what is
+    followed. An answer counts by the order in which it first names each event.
+    """
+
+    name: ClassVar[str] = "timeline_order"
+    title: ClassVar[str] = "Timeline reordering"
+    source: ClassVar[str] = "bigai-nlco/LooGLE, longdep_qa (CC BY-SA 4.0)"
+    metrics: ClassVar[tuple[str, ...]] = DEVIATIONS
+    max_new_tokens: ClassVar[int] = 500
+
+    def items(self, limit: int | None, seed: int) -> list[Item]:
+        questions = [
+            (f"{line}, question {index}", content, question)
+            for line, content in self._lines(None)
+            for index, question in _questions(line, content)
+        ]
+        if not questions:
+            raise EvaluationDataError(
+                f"{self.provenance}: no question is of a type in {', '.join(_TYPES)}."
+            )
+        items = []
+        for index, (where, content, question) in enumerate(questions[:limit]):
+            answer = str(question.get("A"))
+            events = _order(answer)
+            if len(events) < 2 or sorted(events) != list(range(1, len(events) + 1)):
+                raise EvaluationDataError(
+                    f"{where}: 'A' should be an order of events such as '2,1,3', got {answer!r}."
+                )
+            items.append(
+                Item(
+                    id=f"{index}",
+                    question=get_field(question, "Q", str, where),
+                    answers=(answer,),
+                    others=(Document(get_field(content, "input", str, where)),),
+                )
+            )
+        return items
+
+    def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
+        return ContextPrompt(
+            "Please answer the question based on the long texts below. \n",
+            arranged_documents(item, condition),
+            f"\nQuestion: {item.question}\nAnswer: ",
+            separator="",
+        )
+
+    def scores(self, item: Item, condition: Condition, answer: str) -> dict[str, float]:
+        wanted = _order(item.answers[0])
+        stated = [event for event in _order(answer) if event in wanted]
+        return order_deviations(list(dict.fromkeys(stated)), wanted)
+
+
+def _order(text: str) -> list[int]:
+    """The numbers of a text, 7 and VII alike."""
+    numerals = [match[1] for match in _NUMERAL.finditer(text)]
+    return [int(n) if n.isdigit() else _ROMAN[n] for n in numerals if n.isdigit() or n in _ROMAN]
+
+
+def _questions(line: str, content: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The timeline questions of a document, with their 0-based numbers in the line."""
+    pairs = content.get("qa_pairs")
+    if isinstance(pairs, str):
+        try:
+            pairs = ast.literal_eval(pairs)
+        except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
+            raise EvaluationDataError(
+                f"{line}: 'qa_pairs' should be a list, or a string with one as Python writes it "
+                f"({error})."
+            ) from error
+    if not isinstance(pairs, list) or not all(isinstance(pair, dict) for pair in pairs):
+        raise EvaluationDataError(
+            f"{line}: 'qa_pairs' should be a list of questions, got {type(pairs).__name__}."
+        )
+    for index, pair in enumerate(pairs):
+        if str(pair.get("type")).lower() in _TYPES:
+            yield index, pair
