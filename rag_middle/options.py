@@ -18,6 +18,11 @@ from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin, get
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.plain_data import check_keywords, check_whole, is_finite_number, is_whole
 from rag_middle.registry import suggest
+from rag_middle.tools.definitions import (
+    check_response_format,
+    check_tool_choice,
+    check_tools,
+)
 from rag_middle.wording import Argument
 
 __all__ = [
@@ -61,8 +66,8 @@ TemplateFunction = Callable[[Sequence[Mapping[str, Any]]], str]
 Template = TemplateName | TemplateFunction
 
 
-class EncodeKwargs(TypedDict, total=False):
-    """Options of `GenerationOptions` that say how text becomes tokens."""
+class TemplateKwargs(TypedDict, total=False):
+    """Options of `GenerationOptions` about the template around a prompt."""
 
     template: Template
     system: str | None
@@ -70,17 +75,27 @@ class EncodeKwargs(TypedDict, total=False):
     allow_control_tokens: bool
 
 
-class PromptKwargs(EncodeKwargs, total=False):
-    """Options of `GenerationOptions` about the prompt."""
+class EncodeKwargs(TemplateKwargs, total=False):
+    """Options of `GenerationOptions` that say how text becomes tokens."""
+
+    tools: Sequence[Mapping[str, Any]] | None
+
+
+class RequestKwargs(TypedDict, total=False):
+    """Options of `GenerationOptions` about documents."""
 
     on_missing_documents: MissingDocuments
     missing_documents_hint: str
     on_overflow: Overflow
 
 
-class AskKwargs(PromptKwargs, total=False):
+class PromptKwargs(EncodeKwargs, RequestKwargs, total=False):
+    """Options of `GenerationOptions` about the prompt."""
+
+
+class AskKwargs(TemplateKwargs, RequestKwargs, total=False):
     """Options of `GenerationOptions` that a question takes: all but ``top_k``, which counts
-    documents there.
+    documents there, tools, and formats: its answer is text.
     """
 
     max_new_tokens: int
@@ -93,10 +108,12 @@ class AskKwargs(PromptKwargs, total=False):
     cancel: threading.Event | None
 
 
-class GenerationKwargs(AskKwargs, total=False):
+class GenerationKwargs(AskKwargs, EncodeKwargs, total=False):
     """Fields of `GenerationOptions` as keyword arguments, for type checkers and editors."""
 
     top_k: int
+    tool_choice: str | Mapping[str, Any]
+    response_format: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +245,27 @@ class GenerationOptions:
         threading.Event | None,
         Option("When set, by any thread, generation ends after the token under way."),
     ] = None
+    tools: Annotated[
+        Sequence[Mapping[str, Any]] | None,
+        Option(
+            "Tools that the model may call, as the OpenAI interface describes them; the chat "
+            "template shows them."
+        ),
+    ] = None
+    tool_choice: Annotated[
+        str | Mapping[str, Any],
+        Option(
+            "auto: the model decides; none: it calls no tool; any: it has to call one; or the "
+            "name of the one it has to call."
+        ),
+    ] = "auto"
+    response_format: Annotated[
+        Mapping[str, Any] | None,
+        Option(
+            "What the answer has to be: of type json_schema, json_object, regex or grammar, as "
+            "the OpenAI interface says it."
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         for name, declaration in OPTIONS.items():
@@ -240,6 +278,9 @@ class GenerationOptions:
                 " draws: use one of them.",
             )
         object.__setattr__(self, "stop", _stop_strings(self.stop))
+        check_tools(self.tools)
+        check_tool_choice(self.tool_choice, self.tools)
+        check_response_format(self.response_format)
         self.seeds(len(self.seed) if isinstance(self.seed, Sequence) else 1)
 
     @property
@@ -251,7 +292,7 @@ class GenerationOptions:
     def shapes_text(self) -> bool:
         """Whether anything is said about how text becomes tokens."""
         return self.template != "auto" or any(
-            (self.system, self.template_options, self.allow_control_tokens)
+            (self.system, self.template_options, self.allow_control_tokens, self.tools)
         )
 
     @property
@@ -364,6 +405,9 @@ KERNELS = Declaration(
 #: What people know from other libraries, and where it is here.
 _ELSEWHERE = {
     "do_sample": "A temperature above 0 draws tokens; 0 does not.",
+    "function_call": "Did you mean 'tool_choice'?",
+    "functions": "Did you mean 'tools'?",
+    "logprobs": "score() says how probable a text is.",
     "max_length": "max_new_tokens counts the generated tokens alone.",
     "max_tokens": "Did you mean 'max_new_tokens'?",
     "n": "Repeat the prompt in batch().",

@@ -82,6 +82,8 @@ def render_chat(
             ".",
         )
     write = ChatTemplate(tokenizer, template_options)
+    if conversation.tools:
+        write.check_tools(conversation.messages)
     return _Rendering(write, encoder, conversation, write.sources, template_options).render()
 
 
@@ -116,7 +118,7 @@ class _Rendering:
 
     def __init__(
         self,
-        write: TemplateFunction,
+        write: Callable[..., str],
         encoder: TextEncoder,
         conversation: Conversation,
         sources: Sequence[str] = (),
@@ -132,7 +134,7 @@ class _Rendering:
             self._names, phrases = vocabulary(tuple(sources))
         self._phrases = re.compile(f"({phrases})")
         strings = [conversation.prompt.prefix, conversation.prompt.suffix, *sources]
-        map_strings([conversation.messages, options], strings.append)
+        map_strings([conversation.messages, conversation.tools, options], strings.append)
         self._documents, self._cut, self._opening, self._closing = _absent_characters(4, *strings)
 
     def render(self) -> RenderedChat:
@@ -141,7 +143,7 @@ class _Rendering:
         Warns:
             ChatTemplateWarning: it is not exactly as the template writes it.
         """
-        plain = self._split(self._apply(self._messages(str, str)))
+        plain = self._split(self._apply(str, str))
         texts = ["".join(part) for part in (plain.before, plain.after)]
         # Where the template looks for control tokens in contents, it finds none in the second.
         fenced = self._fenced(self._fence) or self._fenced(
@@ -206,7 +208,7 @@ class _Rendering:
             end = place + len(text)
         segments.append((True, plain[end:]))
         texts = [self._conversation.prompt.prefix, self._conversation.prompt.suffix]
-        map_strings([*self._conversation.messages], texts.append)
+        map_strings([self._conversation.messages, self._conversation.tools], texts.append)
         said, rest = (
             Counter(self._encoder.control_ids(self._encoder.encode(pieces, continues=True)))
             for pieces in (texts, [text for inside, text in segments if inside])
@@ -251,7 +253,7 @@ class _Rendering:
             return change_word(text) if _WORD.fullmatch(text) else change(text)
 
         try:
-            parts = self._parts(self._apply(self._messages(change, changed, change_role)))
+            parts = self._parts(self._apply(change, changed, change_role))
         except ChatTemplateError:
             return None
         rendered: list[Segments] = []
@@ -296,12 +298,13 @@ class _Rendering:
         texts = [self._conversation.prompt.prefix, self._conversation.prompt.suffix]
         # Not the names of fields, which are the framework's.
         map_strings([[*message.values()] for message in self._conversation.messages], texts.append)
+        map_strings(self._conversation.tools, texts.append)
         return not any(map(self._encoder.has_control_characters, texts))
 
     def _own_control_ids(self) -> list[int]:
         """The control tokens of the same conversation with nothing in it."""
-        messages = self._messages(self._harmless, self._harmless, self._harmless_role)
-        return self._control_ids(self._split(self._apply(messages)))
+        text = self._apply(self._harmless, self._harmless, self._harmless_role)
+        return self._control_ids(self._split(text))
 
     def _control_ids(self, rendered: RenderedChat) -> list[int]:
         """The control tokens of a rendered conversation, in order."""
@@ -309,13 +312,13 @@ class _Rendering:
         after = self._encoder.encode(rendered.after, continues=True)
         return self._encoder.control_ids(before + after)
 
-    def _messages(
+    def _apply(
         self,
         change: Callable[[str], str],
         change_other: Callable[[str], str],
         change_role: Callable[[str], str] = str,
-    ) -> list[Message]:
-        """The messages with all text changed and a sentinel in place of the documents.
+    ) -> str:
+        """The template's text of messages with all text changed and a sentinel for the documents.
 
         Args:
             change: of contents.
@@ -346,7 +349,8 @@ class _Rendering:
             if content is not None:
                 new["content"] = content
             messages.append(new)
-        return messages
+        tools = map_strings(self._conversation.tools, changed, changed_key)
+        return self._written(messages, tools)
 
     def _is_name(self, text: str) -> bool:
         return text in (self._names or ()) and self._encoder.inert_pieces(text) == [text]
@@ -399,9 +403,9 @@ class _Rendering:
         )
         return role if is_known else _masked(role)
 
-    def _apply(self, messages: list[Message]) -> str:
+    def _written(self, messages: list[Message], tools: list[Message]) -> str:
         try:
-            text: object = self._write(messages)
+            text: object = self._write(messages, tools) if tools else self._write(messages)
         except ChatTemplateError:
             raise
         except Exception as error:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import Any
 
 from rag_middle.documents import ContextPrompt, MarkedText, gathered
@@ -27,11 +28,13 @@ class Conversation:
         messages: ``{"role", "content"}`` and whatever else the template reads; without markers.
         prompt: the content of message ``at``, with its documents.
         at: 0-based index of that message, empty in ``messages``; None where there are no documents.
+        tools: that the template shows the model, in OpenAI's form.
     """
 
     messages: tuple[Message, ...]
     prompt: ContextPrompt = field(default_factory=ContextPrompt)
     at: int | None = None
+    tools: tuple[Message, ...] = ()
 
     @classmethod
     def of_prompt(cls, prompt: ContextPrompt) -> Conversation:
@@ -94,7 +97,7 @@ class Conversation:
                 "The messages start with a system message and system= was given too. Pass one."
             )
         messages = (message_of("system", system), *self.messages)
-        return Conversation(messages, self.prompt, None if self.at is None else self.at + 1)
+        return replace(self, messages=messages, at=None if self.at is None else self.at + 1)
 
 
 def _with_documents(roles: Sequence[str], contents: Sequence[Content]) -> list[int]:
@@ -194,7 +197,22 @@ def _plain_fields(message: Message, index: int) -> dict[str, Any]:
             "pass strings, numbers, lists and mappings with strings as keys."
         )
 
-    return {str(name): plain(item) for name, item in message.items() if name != "content"}
+    fields = {str(name): plain(item) for name, item in message.items() if name != "content"}
+    if isinstance(fields.get("tool_calls"), list):
+        fields["tool_calls"] = [_with_read_arguments(call) for call in fields["tool_calls"]]
+    return fields
+
+
+def _with_read_arguments(call: Any) -> Any:
+    """A tool call whose arguments are an object: OpenAI's form writes JSON into a string."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"] or "{}")
+    except (ValueError, RecursionError):
+        return call
+    return {**call, "function": {**function, "arguments": arguments}}
 
 
 def _plain(content: Content) -> str | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rag_middle.documents import ContextPrompt, Document, parse, unmark
-from rag_middle.errors import PromptError
+from rag_middle.errors import ChatTemplateError, PromptError
 from rag_middle.options import OPTIONS, Template, TemplateName
 from rag_middle.tokens.chat import RenderedChat, render_chat, render_written
 from rag_middle.tokens.conversation import Conversation, Message
@@ -39,6 +40,7 @@ def encode(
     add_generation_prompt: bool = True,
     allow_control_tokens: bool = False,
     template_options: Mapping[str, Any] | None = None,
+    tools: Sequence[Mapping[str, Any]] | None = None,
 ) -> TokenizedPrompt:
     """Tokenise a prompt and say where its documents lie.
 
@@ -65,14 +67,15 @@ def encode(
         allow_control_tokens: raw only: recognise control tokens in prefix and suffix, which then
             must be the caller's own text. Documents stay inert.
         template_options: chat only: more arguments for the template (``enable_thinking``).
+        tools: chat only: what the model may call, in OpenAI's form. What they say is inert too.
 
     Raises:
         PromptError: the prompt is empty, or of the wrong shape.
         UnsupportedGenerationError: an argument is of the wrong type.
         MarkerError: the documents in a string or a message do not stand together.
         ChatTemplateError: there is no chat template and one is needed, or the template
-            (a function too) fails, drops or repeats the documents, or makes control tokens of what
-            messages say.
+            (a function too) fails, drops or repeats the documents, leaves tools out, or makes
+            control tokens of what messages say.
 
     Warns:
         UnreadMarkersWarning: of document markers that `mark` has not made: they are text.
@@ -91,6 +94,12 @@ def encode(
     encoder = TextEncoder(tokenizer)
     if isinstance(prompt, str):
         prompt = parse(prompt)
+    if tools and not (template == "chat" or (template == "auto" and has_chat_template(tokenizer))):
+        raise ChatTemplateError(
+            Argument("tools"),
+            " go through the tokenizer's chat template: it has none, or another template was "
+            "chosen. Leave out template=, or use a model whose chat template knows tools.",
+        )
     if callable(template):
         if allow_control_tokens or template_options or not add_generation_prompt:
             raise PromptError(
@@ -109,7 +118,7 @@ def encode(
     if allow_control_tokens:
         raise PromptError(Argument("allow_control_tokens", True), " needs ", _RAW, ".")
     options = {**(template_options or {}), "add_generation_prompt": add_generation_prompt}
-    conversation = _conversation(prompt, system)
+    conversation = replace(_conversation(prompt, system), tools=tuple(tools or ()))
     rendered = render_chat(tokenizer, encoder, conversation, options)
     return _encode_rendered(encoder, rendered, conversation)
 

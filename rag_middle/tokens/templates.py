@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
+from itertools import product
 from typing import Any
 
 from rag_middle.errors import ChatTemplateError
@@ -15,6 +17,35 @@ from rag_middle.tokens.text import Tokenizer
 __all__ = ["ChatTemplate", "has_chat_template", "vocabulary"]
 
 _PROBE = "\uf8ff"  # a text that no template writes by itself
+# A tool, a call of it and its result, whose words no template writes by itself either.
+_PROBE_NAME, _PROBE_KEY, _PROBE_RESULT = "probe_of_tools", "probe_key", "probe result"
+_PROBE_TOOL = {
+    "type": "function",
+    "function": {
+        "name": _PROBE_NAME,
+        "description": _PROBE,
+        "parameters": {
+            "type": "object",
+            "properties": {_PROBE_KEY: {"type": "string", "description": _PROBE}},
+            "required": [_PROBE_KEY],
+        },
+    },
+}
+_PROBE_ID = "probe1234"  # nine letters and digits, as Mistral's template wants them
+_PROBE_CALL: list[Message] = [
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {
+                "id": _PROBE_ID,
+                "type": "function",
+                "function": {"name": _PROBE_NAME, "arguments": {_PROBE_KEY: _PROBE}},
+            }
+        ],
+    },
+    {"role": "tool", "name": _PROBE_NAME, "tool_call_id": _PROBE_ID, "content": _PROBE_RESULT},
+]
 
 
 def has_chat_template(tokenizer: Tokenizer) -> bool:
@@ -32,17 +63,58 @@ class ChatTemplate:
         templates = [tokenizer.chat_template, options.get("chat_template")]
         map_strings(templates, self.sources.append)
 
-    def __call__(self, messages: Sequence[Message]) -> str:
+    def __call__(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> str:
+        if any(message.get("tool_calls") for message in messages) and self._shape is not None:
+            messages = _shaped(messages, self._shape)
         if any(message["role"] == "system" for message in messages) and not self._takes_system:
             messages = _merged([_as_user(message) for message in messages])
         try:
-            return self._apply(messages)
+            return self._apply(messages, tools)
         except ChatTemplateError:
             # Templates that insist on alternating roles.
             alternative = _merged(messages)
             if alternative == messages:
                 raise
-            return self._apply(alternative)
+            return self._apply(alternative, tools)
+
+    def check_tools(self, messages: Sequence[Message]) -> None:
+        """Make sure that the template shows tools, and calls and their results if there are any.
+
+        Raises:
+            ChatTemplateError: it does not.
+        """
+        try:
+            text = self._apply([message_of("user", "?")], [_PROBE_TOOL])
+        except ChatTemplateError:
+            text = ""
+        if _PROBE_NAME not in text:
+            raise ChatTemplateError(
+                "The chat template does not show tools, so the model would not know of them. Use a "
+                "model that was trained to call tools, or set a template that renders tools: "
+                "tokenizer.chat_template."
+            )
+        is_called = any(message.get("tool_calls") for message in messages)
+        if not is_called and all(message["role"] != "tool" for message in messages):
+            return
+        if self._shape is None:
+            raise ChatTemplateError(
+                "The chat template shows tools, but not their calls and results, which these "
+                "messages hold. Leave out tools=, and tell results as messages of the user."
+            )
+
+    @cached_property
+    def _shape(self) -> tuple[bool, str | None] | None:
+        """How the template takes calls: arguments as JSON text, and the content beside them."""
+        for shape in product((False, True), ("", None)):
+            messages = [message_of("user", "?"), *_shaped(_PROBE_CALL, shape)]
+            try:
+                text = self._apply(messages, [_PROBE_TOOL])
+            except ChatTemplateError:
+                continue
+            shows = all(part in text for part in (_PROBE_KEY, _PROBE, _PROBE_RESULT))
+            if shows and f"'{_PROBE_KEY}'" not in text:  # as Python writes it, and no model
+                return shape
+        return None
 
     @cached_property
     def _takes_system(self) -> bool:
@@ -53,19 +125,37 @@ class ChatTemplate:
             return False
         return _PROBE in text
 
-    def _apply(self, messages: Sequence[Message]) -> str:
+    def _apply(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> str:
         from jinja2 import TemplateError
 
+        options = {**self._options, "tools": list(tools)} if tools else self._options
         try:
-            rendered = self._tokenizer.apply_chat_template(
-                messages, tokenize=False, **self._options
-            )
-        except TemplateError as error:
+            rendered = self._tokenizer.apply_chat_template(messages, tokenize=False, **options)
+        except (TemplateError, TypeError) as error:
+            if isinstance(error, TypeError) and not tools:
+                raise  # of an option
             raise ChatTemplateError(
                 f"The chat template refuses the messages: {error}. Roles given: "
                 f"{[message['role'] for message in messages]}."
             ) from error
         return str(rendered)
+
+
+def _shaped(messages: Sequence[Message], shape: tuple[bool, str | None]) -> list[Message]:
+    """Messages whose calls are as a template takes them, see `ChatTemplate._shape`."""
+    as_text, content = shape
+    shaped = []
+    for message in messages:
+        if message.get("tool_calls"):
+            message = {**message, "content": message.get("content") or content}
+            if as_text:
+                message["tool_calls"] = [
+                    {**call, "function": {**call["function"], "arguments": text}}
+                    for call in message["tool_calls"]
+                    for text in [json.dumps(call["function"]["arguments"], ensure_ascii=False)]
+                ]
+        shaped.append(message)
+    return shaped
 
 
 def _merged(messages: Sequence[Message]) -> list[Message]:

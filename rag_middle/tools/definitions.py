@@ -1,0 +1,179 @@
+"""Tools, choices of tools and formats of answers as callers pass them, in OpenAI's form."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rag_middle.errors import UnsupportedGenerationError
+from rag_middle.wording import Argument
+
+__all__ = [
+    "InvalidToolCall",
+    "ToolCall",
+    "check_response_format",
+    "check_tool_choice",
+    "check_tools",
+    "forced_tools",
+    "parameters_of",
+]
+
+_EXAMPLE = '{"type": "function", "function": {"name": ..., "description": ..., "parameters": ...}}'
+#: What each type of `response_format` needs beside its type.
+_FORMAT_FIELDS = {
+    "text": None,
+    "json_object": None,
+    "json_schema": "json_schema",
+    "regex": "regex",
+    "grammar": "grammar",
+}
+
+
+def _new_id() -> str:
+    # Nine letters and digits: Mistral's template takes no other ids.
+    return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A call that the model asks for.
+
+    Attributes:
+        name: of the tool. The model may name one that does not exist.
+        arguments: a JSON object; checked against the tool's schema only where the call was forced.
+        id: tells it from other calls; a tool's answer names it.
+    """
+
+    name: str
+    arguments: Mapping[str, Any]
+    id: str = field(default_factory=_new_id)
+
+    def to_message(self) -> dict[str, Any]:
+        """The call as an entry of ``tool_calls`` in a message of the assistant."""
+        function = {"name": self.name, "arguments": dict(self.arguments)}
+        return {"id": self.id, "type": "function", "function": function}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvalidToolCall:
+    """Text that begins like a call and is none, as when the answer was cut by its length.
+
+    Attributes:
+        text: as the model wrote it.
+        error: what is wrong with it.
+        name: of the tool, as far as it can be read.
+        id: as of `ToolCall`.
+    """
+
+    text: str
+    error: str
+    name: str | None = None
+    id: str = field(default_factory=_new_id)
+
+
+def check_tools(tools: Any) -> None:
+    """Raise `UnsupportedGenerationError` unless these are tools in OpenAI's form, or None."""
+    if tools is None:
+        return
+    if isinstance(tools, Mapping | str) or not isinstance(tools, Sequence):
+        raise UnsupportedGenerationError(
+            Argument("tools"), f" must be a list of {_EXAMPLE}, got {type(tools).__name__}."
+        )
+    names = []
+    for tool in tools:
+        function = tool.get("function") if isinstance(tool, Mapping) else None
+        name = function.get("name") if isinstance(function, Mapping) else None
+        if not isinstance(name, str) or not name or tool.get("type", "function") != "function":
+            raise UnsupportedGenerationError(
+                Argument("tools"), f" must hold {_EXAMPLE}, got {tool!r}."
+            )
+        assert isinstance(function, Mapping)
+        if not isinstance(function.get("parameters") or {}, Mapping):
+            raise UnsupportedGenerationError(
+                Argument("tools"), f": the parameters of {name!r} must be a JSON schema."
+            )
+        names.append(name)
+    if len({*names}) < len(names):
+        raise UnsupportedGenerationError(
+            Argument("tools"), f" must have names of their own, got {names}."
+        )
+    try:
+        json.dumps(tools)
+    except (TypeError, ValueError) as error:
+        raise UnsupportedGenerationError(
+            Argument("tools"), f" must be plain JSON: {error}."
+        ) from error
+
+
+def check_tool_choice(choice: Any, tools: Sequence[Mapping[str, Any]] | None) -> None:
+    """Raise `UnsupportedGenerationError` unless the choice can be made among the tools."""
+    if choice in ("auto", "none"):
+        return
+    if not tools:
+        raise UnsupportedGenerationError(
+            Argument("tool_choice", choice), " needs ", Argument("tools"), ": pass some."
+        )
+    forced_tools(choice, tools)
+
+
+def forced_tools(
+    choice: str | Mapping[str, Any], tools: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """The tools of which one has to be called; none of them where the model decides.
+
+    Args:
+        choice: ``"auto"``, ``"none"``, ``"any"`` (or ``"required"``), a tool's name, or
+            ``{"type": "function", "function": {"name": ...}}``.
+        tools: to choose from.
+
+    Raises:
+        UnsupportedGenerationError: no such choice.
+    """
+    if choice in ("auto", "none"):
+        return []
+    if choice in ("any", "required"):
+        return list(tools)
+    name: Any = choice
+    if isinstance(choice, Mapping):
+        function = choice.get("function", choice)
+        name = function.get("name") if isinstance(function, Mapping) else None
+    chosen = [tool for tool in tools if tool["function"]["name"] == name]
+    if not chosen:
+        names = [tool["function"]["name"] for tool in tools]
+        raise UnsupportedGenerationError(
+            Argument("tool_choice", choice),
+            f" is no tool: pass 'auto', 'none', 'any', or one of {names}.",
+        )
+    return chosen
+
+
+def parameters_of(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON schema of a tool's arguments; of no arguments where it says none."""
+    return {"type": "object", "properties": {}, **(tool["function"].get("parameters") or {})}
+
+
+def check_response_format(response_format: Any) -> None:
+    """Raise `UnsupportedGenerationError` unless it is one of the formats, or None."""
+    if response_format is None:
+        return
+    kind = response_format.get("type") if isinstance(response_format, Mapping) else None
+    if not isinstance(kind, str) or kind not in _FORMAT_FIELDS:
+        raise UnsupportedGenerationError(
+            Argument("response_format"),
+            f" must be a mapping whose type is one of {', '.join(_FORMAT_FIELDS)}, got "
+            f"{response_format!r}.",
+        )
+    needed = _FORMAT_FIELDS[kind]
+    value = response_format.get(needed) if needed else None
+    if kind == "json_schema" and isinstance(value, Mapping):
+        value = value.get("schema")
+    expected = Mapping if kind == "json_schema" else str
+    if needed and not isinstance(value, expected):
+        shape = '{"name": ..., "schema": {...}}' if kind == "json_schema" else "a string"
+        raise UnsupportedGenerationError(
+            Argument("response_format"), f" of type {kind} needs {needed!r}: {shape}."
+        )
