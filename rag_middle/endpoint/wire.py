@@ -43,6 +43,9 @@ _ELSEWHERE = {
     "repetition_penalty": "Servers that have it take extra_body={'repetition_penalty': ...}.",
     "num_beams": "It has no beam search.",
     "cancel": "Close the stream instead.",
+    "tools": "Only local models call tools here; extra_body={'tools': [...]} shows a server some.",
+    "tool_choice": "Only local models call tools here.",
+    "response_format": "extra_body={'response_format': {...}} hands it to the server.",
 }
 
 

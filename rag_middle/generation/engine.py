@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -16,6 +17,7 @@ from transformers import (
 )
 
 from rag_middle.attention import Request, applied, in_eval_mode, input_device, turn, use_kernels
+from rag_middle.generation.constrained import Constrained, Constraint
 from rag_middle.generation.effect import acts_on, method_name
 from rag_middle.generation.following import Follower, LogProbabilities
 from rag_middle.generation.forward import cached_length, prefilled_cache
@@ -43,6 +45,7 @@ from rag_middle.generation.results import (
     Usage,
 )
 from rag_middle.generation.text import Completion
+from rag_middle.generation.tool_use import ToolReader
 from rag_middle.methods import Method
 from rag_middle.methods.parallel_context.document_cache import DocumentCache
 from rag_middle.options import GenerationOptions, Kernels
@@ -66,6 +69,8 @@ class GenerationRequest:
         documents: keys and values computed for earlier requests.
         followers: one per prompt, or none.
         kernels: what computes the method's attention.
+        reader: of the calls of tools in the answers.
+        constraint: that the answers keep to.
     """
 
     prompts: Sequence[PreparedPrompt]
@@ -75,6 +80,8 @@ class GenerationRequest:
     documents: DocumentCache | None = None
     followers: Sequence[Follower] = ()
     kernels: Kernels = "auto"
+    reader: ToolReader | None = None
+    constraint: Constraint | None = None
 
     def is_cancelled(self) -> bool:
         """Whether somebody asked for an early end of all prompts."""
@@ -93,13 +100,18 @@ def generate(
         In the order of the prompts.
     """
     stops = (*request.options.stop_strings, *own_stop_strings(model))
+    if request.constraint is not None:
+        stops = ()  # the end of the form is the end: what is cut before would be of no form
     request = replace(request, options=replace(request.options, stop=stops))
     options = request.options
     ends = end_tokens(model, tokenizer.tokenizer, stops)
-    run = _Run(request, [Completion(tokenizer.decode, ends, stops) for _ in request.prompts])
+    reader = request.reader
+    decode = partial(tokenizer.decode, hidden=None if reader is None else reader.hidden)
+    run = _Run(request, [Completion(decode, ends, stops, reader) for _ in request.prompts])
     progress = Progress(
         run.completions,
-        live=options.num_beams == 1 and bool(stops or request.followers),
+        live=options.num_beams == 1
+        and bool(stops or request.followers or request.constraint is not None),
         cancelled=request.is_cancelled,
         on_step=run.follow,
     )
@@ -180,7 +192,9 @@ class _Run:
         prompt, ended = request.prompts[index], self.ended or perf_counter()
         first = (self.progress and self.progress.first_token_at) or ended
         return Generation(
-            text=completion.text,
+            text=completion.answer,
+            tool_calls=completion.message.calls if completion.message else (),
+            invalid_tool_calls=completion.message.invalid if completion.message else (),
             token_ids=tuple(completion.token_ids),
             finish_reason=completion.finish_reason or "length",
             stop=completion.stop,
@@ -226,6 +240,10 @@ def _generated_tokens(
     processors: list[LogitsProcessor] = []
     if any(follower.alternatives is not None for follower in request.followers):
         processors.append(run.log_probabilities)
+    if request.constraint is not None:
+        constrained = Constrained(request.constraint, len(request.prompts), width)
+        progress.complete = constrained.follow
+        processors.append(constrained)
     if options.samples:
         processors.append(
             Sampler(

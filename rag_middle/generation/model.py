@@ -33,6 +33,7 @@ from rag_middle.generation.prompts import MethodLike, Preparer, Prompt
 from rag_middle.generation.results import Generation, Score
 from rag_middle.generation.scoring import scores, scores_by_method
 from rag_middle.generation.streaming import GenerationStream
+from rag_middle.generation.tool_use import constraint_of, tool_reader
 from rag_middle.methods import Method, NoMethod, Runner, resolve_method
 from rag_middle.methods.parallel_context.document_cache import DocumentCache, precompute
 from rag_middle.methods.parallel_context.document_states import can_reuse_documents
@@ -386,6 +387,8 @@ class RagMiddleModel:
         settings = checked_options(options, allowed=GenerationKwargs)
         check_own_config(self.model)
         chosen = self._prepare.method(method, method_options, default=self.method)
+        reader = tool_reader(self.tokenizer, settings)
+        constraint = constraint_of(self.model, self.tokenizer, settings, reader)
         return GenerationRequest(
             prompts=self._prepare.prompts(prompts, chosen, settings, settings.max_new_tokens),
             method=chosen,
@@ -393,6 +396,8 @@ class RagMiddleModel:
             seeds=settings.seeds(len(prompts)),
             documents=self.document_cache,
             kernels=self._kernels,
+            reader=reader,
+            constraint=constraint,
         )
 
     def score(

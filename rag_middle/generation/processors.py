@@ -164,6 +164,9 @@ class Progress(StoppingCriteria):
         on_step: called after each token where `live`.
     """
 
+    #: Says of each row of ``[b, n]`` ids whether its text is complete, where that is constrained.
+    complete: Callable[[Tensor], Sequence[bool]] | None = None
+
     def __init__(
         self,
         completions: Sequence[Completion],
@@ -183,6 +186,12 @@ class Progress(StoppingCriteria):
         if self.live:
             for completion, token in zip(self._completions, input_ids[:, -1].tolist(), strict=True):
                 completion.push(token)
+        if self.complete is not None:
+            for completion, is_done in zip(
+                self._completions, self.complete(input_ids), strict=True
+            ):
+                if is_done:
+                    completion.finish("stop")
         if self.first_token_at is None:
             input_ids[0, -1].item()  # the device may be behind: wait for the token itself
             self.first_token_at = perf_counter()

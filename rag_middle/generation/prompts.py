@@ -97,11 +97,18 @@ class LockedTokenizer:
         with self._lock:
             return count_tokens(self.tokenizer, text)
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of generated tokens, without special tokens, spaces as they are."""
+    def decode(self, token_ids: Sequence[int], hidden: frozenset[int] | None = None) -> str:
+        """Text of generated tokens, spaces as they are.
+
+        Args:
+            token_ids: of the text.
+            hidden: tokens to leave out; by default the special ones.
+        """
         with self._lock:
             text = self.tokenizer.decode(
-                list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+                [token for token in token_ids if hidden is None or token not in hidden],
+                skip_special_tokens=hidden is None,
+                clean_up_tokenization_spaces=False,
             )
         return str(text)
 
@@ -325,8 +332,8 @@ class Preparer:
         if isinstance(prompt, TokenizedPrompt):
             if options.shapes_text:
                 raise UnsupportedGenerationError(
-                    "template, system, template_options and allow_control_tokens shape text, and "
-                    "this prompt is in tokens already: pass them where it is encoded."
+                    "template, system, template_options, allow_control_tokens and tools shape "
+                    "text, and this prompt is in tokens already: pass them where it is encoded."
                 )
             return prompt
         return self.tokenizer.encode(
@@ -335,6 +342,7 @@ class Preparer:
             system=options.system,
             template_options=options.template_options,
             allow_control_tokens=options.allow_control_tokens,
+            tools=None if options.tool_choice == "none" else options.tools,
         )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from rag_middle.tools.definitions import InvalidToolCall, ToolCall
+
 __all__ = [
     "DroppedDocument",
     "FinishReason",
@@ -111,6 +113,8 @@ class Generation:
         applied: whether the method could act on this prompt: false for neutral parameters, and
             where a method that needs documents found none.
         kernels: what computed the method's attention: its Triton kernels, or PyTorch's operators.
+        tool_calls: what the model asks to be called, where it was given tools; no part of `text`.
+        invalid_tool_calls: text that begins like a call and is none; no part of `text` either.
         documents: documents in the prompt as sent.
         document_ids: their ids (`Document.id`), in the order in which they were sent.
         dropped_documents: documents left out because the prompt did not fit, in prompt order.
@@ -130,6 +134,8 @@ class Generation:
     dropped_documents: tuple[DroppedDocument, ...]
     seed: int | None
     kernels: Literal["triton", "torch"] = "torch"
+    tool_calls: tuple[ToolCall, ...] = ()
+    invalid_tool_calls: tuple[InvalidToolCall, ...] = ()
 
     @property
     def tokens_per_second(self) -> float:

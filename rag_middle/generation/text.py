@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from rag_middle.generation.results import FinishReason
+from rag_middle.tools.formats import ToolMessage
 
-__all__ = ["Completion", "Decode", "IncrementalText", "first_stop"]
+__all__ = ["CallReader", "Completion", "Decode", "IncrementalText", "first_stop"]
 
 Decode = Callable[[Sequence[int]], str]
+
+
+class CallReader(Protocol):
+    """Reads the calls of tools in a text."""
+
+    def call_start(self, text: str) -> int:
+        """Where in a growing text a call may begin; its length if nowhere."""
+        ...
+
+    def message(self, text: str) -> ToolMessage:
+        """The calls and the rest of a whole text."""
+        ...
+
 
 _INCOMPLETE = "\ufffd"  # what decoders write for bytes that are no character, or not one yet
 
@@ -55,16 +70,23 @@ class Completion:
         decode: text of token ids, without special tokens.
         ends: tokens that end the text, and the stop string that each one is, if any.
         stops: strings that end the text.
+        calls: reads the calls of tools in it.
     """
 
     def __init__(
-        self, decode: Decode, ends: Mapping[int, str | None], stops: Sequence[str]
+        self,
+        decode: Decode,
+        ends: Mapping[int, str | None],
+        stops: Sequence[str],
+        calls: CallReader | None = None,
     ) -> None:
         self._incremental = IncrementalText(decode)
         self._ends = ends
         self._stops = tuple(stops)
         self._overlap = max(map(len, self._stops), default=1) - 1
         self._taken = 0
+        self._calls = calls
+        self._message: ToolMessage | None = None
         self.token_ids: list[int] = []
         self.text = ""
         self.finish_reason: FinishReason | None = None
@@ -88,11 +110,27 @@ class Completion:
         if self.finish_reason is None:  # the rest may have held a stop string
             self.finish_reason = reason
 
+    @property
+    def message(self) -> ToolMessage | None:
+        """The text with the calls of tools read, once it has ended; None where there are none."""
+        if self._message is None and self._calls is not None and self.finish_reason is not None:
+            self._message = self._calls.message(self.text)
+        return self._message
+
+    @property
+    def answer(self) -> str:
+        """The text without the calls of tools."""
+        return self.text if self.message is None else self.message.content
+
     def take(self) -> str:
-        """Text not taken yet that stays, whatever comes: not the beginning of a stop string."""
-        held_back = 0 if self.finish_reason is not None else self._held_back()
-        start, self._taken = self._taken, max(self._taken, len(self.text) - held_back)
-        return self.text[start : self._taken]
+        """Text not taken yet that stays, whatever comes: no beginning of a stop string or call."""
+        text, end = self.answer, len(self.answer)
+        if self.finish_reason is None:
+            end -= self._held_back()
+            if self._calls is not None:
+                end = min(end, self._calls.call_start(text))
+        start, self._taken = self._taken, max(self._taken, end)
+        return text[start : self._taken]
 
     def _append(self, new: str) -> None:
         if not new:

@@ -119,7 +119,9 @@ def _named(name: str, arguments: Any, text: str) -> ToolCall | InvalidToolCall:
         try:
             arguments = json.loads(arguments) if arguments.strip() else {}
         except ValueError as error:
-            return InvalidToolCall(text=text, error=f"The arguments are no JSON: {error}", name=name)
+            return InvalidToolCall(
+                text=text, error=f"The arguments are no JSON: {error}", name=name
+            )
     if not isinstance(arguments, Mapping):
         return InvalidToolCall(text=text, error="The arguments are no JSON object.", name=name)
     return ToolCall(name=name, arguments=dict(arguments))
@@ -174,7 +176,8 @@ def _read_xml(text: str, tools: Tools) -> Iterator[Piece]:
             continue
         properties = schemas.get(named.group(1), {}).get("properties", {})
         arguments = {
-            name: _typed(value, properties.get(name, {})) for name, value in _PARAMETER.findall(inner)
+            name: _typed(value, properties.get(name, {}))
+            for name, value in _PARAMETER.findall(inner)
         }
         yield ToolCall(name=named.group(1), arguments=arguments)
 
@@ -291,7 +294,9 @@ _DEEPSEEK = tuple(
 
 #: Families in the order in which templates are compared with them, the more special first.
 FORMATS: tuple[ToolFormat, ...] = (
-    ToolFormat("DeepSeek", _DEEPSEEK[:1], _DEEPSEEK[:1], _read_deepseek, _force_deepseek, _DEEPSEEK),
+    ToolFormat(
+        "DeepSeek", _DEEPSEEK[:1], _DEEPSEEK[:1], _read_deepseek, _force_deepseek, _DEEPSEEK
+    ),
     ToolFormat(
         "Mistral",
         ("[TOOL_CALLS]",),

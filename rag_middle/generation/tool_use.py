@@ -1,0 +1,161 @@
+"""What a request asks of its answers: calls of tools to read, a form to keep to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rag_middle.attention import vocabulary_size
+from rag_middle.errors import ChatTemplateError, UnsupportedGenerationError
+from rag_middle.generation.constrained import Constraint
+from rag_middle.generation.own_config import end_tokens
+from rag_middle.options import GenerationOptions
+from rag_middle.plain_data import map_strings
+from rag_middle.tools import (
+    InvalidToolCall,
+    ToolCall,
+    ToolFormat,
+    ToolMessage,
+    answer_grammar,
+    call_grammar,
+    forced_tools,
+    format_of,
+)
+from rag_middle.wording import Argument
+
+__all__ = ["ToolReader", "constraint_of", "tool_reader"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolReader:
+    """Reads the calls in answers, as the model's family writes them.
+
+    Attributes:
+        tokenizer: whose `parse_response` reads, where it brings a template of responses.
+        form: of the family; None where only the tokenizer knows.
+        template: the chat template's text.
+        tools: of the request.
+        hidden: control tokens that are no part of a call.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    form: ToolFormat | None
+    template: str
+    tools: tuple[Any, ...]
+    hidden: frozenset[int]
+
+    def call_start(self, text: str) -> int:
+        """Where in a growing answer a call may begin; its length if nowhere."""
+        if self.form is None or _response_schema(self.tokenizer) is not None:
+            return 0  # only the whole answer can be read
+        return self.form.call_start(text)
+
+    def message(self, text: str) -> ToolMessage:
+        """Read a whole answer, the control tokens of calls included."""
+        schema = _response_schema(self.tokenizer)
+        if schema is None:
+            assert self.form is not None
+            return self.form.message(text, self.tools)
+        try:
+            read = self.tokenizer.parse_response(text, prefix="", tools=list(self.tools))
+        except Exception as error:  # the schema comes with the model
+            if self.form is not None:
+                return self.form.message(text, self.tools)
+            return ToolMessage("", invalid=(InvalidToolCall(text=text, error=repr(error)),))
+        calls: list[ToolCall] = []
+        for call in read.get("tool_calls") or ():
+            function = call.get("function", call)
+            calls.append(ToolCall(name=function["name"], arguments=function.get("arguments") or {}))
+        return ToolMessage(read.get("content") or "", tuple(calls))
+
+
+def _response_schema(tokenizer: PreTrainedTokenizerBase) -> Any:
+    """How transformers reads the model's responses; None where the tokenizer does not say."""
+    names = ("response_template", "response_schema")  # the second before transformers 5.5
+    return next((own for name in names if (own := getattr(tokenizer, name, None))), None)
+
+
+def tool_reader(
+    tokenizer: PreTrainedTokenizerBase, options: GenerationOptions
+) -> ToolReader | None:
+    """What reads the calls of a request; None for one without tools.
+
+    Raises:
+        ChatTemplateError: nobody knows how this model writes calls.
+    """
+    if not options.tools or options.tool_choice == "none":
+        return None
+    sources: list[str] = []
+    own = (options.template_options or {}).get("chat_template")
+    map_strings(own or tokenizer.chat_template, sources.append)
+    template = "\n".join(sources)
+    form = format_of(template)
+    if form is None and _response_schema(tokenizer) is None:
+        raise ChatTemplateError(
+            "The chat template writes tool calls in none of the known forms, so nobody could read "
+            "them. Set tokenizer.response_template, from which transformers reads responses, or "
+            "use a model of another family (docs/tools.md lists them)."
+        )
+    markers = form.markers if form else tuple(map(str, tokenizer.added_tokens_decoder.values()))
+    hidden = frozenset(
+        token_id
+        for token_id, token in tokenizer.added_tokens_decoder.items()
+        if token.special and str(token.content) not in markers
+    )
+    return ToolReader(tokenizer, form, template, tuple(options.tools), hidden)
+
+
+def constraint_of(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    options: GenerationOptions,
+    reader: ToolReader | None,
+) -> Constraint | None:
+    """What answers of a request have to keep to; None where any text will do.
+
+    Raises:
+        UnsupportedGenerationError: it cannot be kept to.
+        MissingExtraError: the engine is not installed.
+    """
+    chosen = forced_tools(options.tool_choice, options.tools or ()) if reader else []
+    answer = answer_grammar(options.response_format) if options.response_format else None
+    if not chosen and answer is None:
+        return None
+    if options.num_beams > 1:
+        raise UnsupportedGenerationError(
+            Argument("num_beams", options.num_beams),
+            " and answers of a given form exclude each other: beams are cut to the likeliest "
+            "texts, which may be incomplete ones. Pass ",
+            Argument("num_beams", 1),
+            ".",
+        )
+    if reader is not None and (chosen or reader.form is not None):
+        form = reader.form
+        if form is None or form.forced is None:
+            raise UnsupportedGenerationError(
+                Argument("tool_choice", options.tool_choice),
+                f" cannot be forced for calls as {form.name if form else 'this model'} writes "
+                "them. Pass 'auto', or ask for ",
+                Argument("response_format"),
+                " instead of a call.",
+            )
+        if not chosen and not str(answer).startswith("start: "):
+            raise UnsupportedGenerationError(
+                Argument("response_format"), " of type grammar leaves no room for tools: pass one."
+            )
+        ids = {str(token.content): i for i, token in tokenizer.added_tokens_decoder.items()}
+        grammar = call_grammar(
+            chosen or list(reader.tools),
+            form,
+            reader.template,
+            ids.get,
+            None if chosen else answer,
+        )
+    elif answer is None:
+        return None
+    else:
+        grammar = answer
+    ends = sorted(end_tokens(model, tokenizer, ()))
+    return Constraint(tokenizer, vocabulary_size(model), ends, grammar)
