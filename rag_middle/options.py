@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin, get_type_hints
@@ -40,12 +40,16 @@ __all__ = [
     "Option",
     "Overflow",
     "PromptKwargs",
+    "RequestKwargs",
     "SendDocuments",
     "Template",
     "TemplateFunction",
+    "TemplateKwargs",
     "TemplateName",
     "check_context_window",
     "checked_options",
+    "unknown_option",
+    "without_neutral",
 ]
 
 #: That a request to an endpoint may take.
@@ -190,7 +194,7 @@ class GenerationOptions:
         MissingDocuments,
         Option(
             "A prompt without documents, where the method needs some: warn, refuse it, or say "
-            "nothing."
+            "nothing. Nothing is said before the tools of a request have returned some."
         ),
     ] = "warn"
     missing_documents_hint: Annotated[
@@ -412,12 +416,25 @@ _ELSEWHERE = {
     "max_tokens": "Did you mean 'max_new_tokens'?",
     "n": "Repeat the prompt in batch().",
     "num_return_sequences": "Repeat the prompt in batch().",
+    "parallel_tool_calls": "A call that is forced (tool_choice) comes alone.",
     "return_full_text": "The prompt is never part of the text.",
     "stop_sequence": "Did you mean 'stop'?",
     "stop_sequences": "Did you mean 'stop'?",
     "stop_strings": "Did you mean 'stop'?",
     "stream": "Call stream() instead.",
     "streamer": "Call stream() instead.",
+    "top_logprobs": "score() says how probable a text is.",
+}
+
+
+#: Values of options that do not exist here that ask for what happens anyway.
+_NEUTRAL = {
+    "logprobs": False,
+    "n": 1,
+    "num_return_sequences": 1,
+    "parallel_tool_calls": True,
+    "return_full_text": False,
+    "top_logprobs": 0,
 }
 
 
@@ -435,12 +452,35 @@ def checked_options(arguments: Mapping[str, Any], *, allowed: type[Any]) -> Gene
     names = _names_of(allowed)  # type: ignore[arg-type]  # classes are hashable
     for name in arguments:
         if name not in names:
-            hint = _ELSEWHERE.get(name) if allowed is GenerationKwargs else None
-            hint = f" {hint}" if hint else suggest(name, names)
-            raise UnsupportedGenerationError(
-                f"There is no option {name!r} here.{hint} Options: {', '.join(names)}."
-            )
+            raise unknown_option(name, names, elsewhere=allowed is GenerationKwargs)
     return GenerationOptions(**arguments)
+
+
+def unknown_option(
+    name: str, names: Collection[str], *, elsewhere: bool = True, hint: str | None = None
+) -> UnsupportedGenerationError:
+    """The error about an option that does not exist.
+
+    Args:
+        name: of the option.
+        names: of the options that exist.
+        elsewhere: say where it is, if people know it from other libraries.
+        hint: to say instead, where nothing is known of the name.
+    """
+    hint = (elsewhere and _ELSEWHERE.get(name)) or hint
+    advice = f" {hint}" if hint else suggest(name, names)
+    return UnsupportedGenerationError(
+        f"There is no option {name!r} here.{advice} Options: {', '.join(names)}."
+    )
+
+
+def without_neutral(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments less those that ask for what happens anyway, such as ``n=1``."""
+    return {
+        name: value
+        for name, value in arguments.items()
+        if name in OPTIONS or name not in _NEUTRAL or value not in (None, _NEUTRAL[name])
+    }
 
 
 @cache

@@ -387,10 +387,11 @@ class RagMiddleModel:
         settings = checked_options(options, allowed=GenerationKwargs)
         check_own_config(self.model)
         chosen = self._prepare.method(method, method_options, default=self.method)
+        prepared = self._prepare.prompts(prompts, chosen, settings, settings.max_new_tokens)
         reader = tool_reader(self.tokenizer, settings)
         constraint = constraint_of(self.model, self.tokenizer, settings, reader)
         return GenerationRequest(
-            prompts=self._prepare.prompts(prompts, chosen, settings, settings.max_new_tokens),
+            prompts=prepared,
             method=chosen,
             options=settings,
             seeds=settings.seeds(len(prompts)),

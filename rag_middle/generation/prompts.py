@@ -303,7 +303,8 @@ class Preparer:
         started = perf_counter()
         tokens = self._encode(prompt, options)
         self._check_vocabulary(tokens.input_ids)
-        check_documents(method, tokens.layout, options, example)
+        if not (options.tools and _awaits_retrieval(prompt)):
+            check_documents(method, tokens.layout, options, example)
         if any(part.order_free for part in method.parts):
             starts = (ids[:_START_TOKENS] for ids in tokens.documents_ids)
             check_numbers(method, [self.tokenizer.decode(ids) for ids in starts])
@@ -427,6 +428,13 @@ def fit_to_window(
     return kept, tuple(
         DroppedDocument(index=index, id=prompt.document_ids[index]) for index in sorted(dropped)
     )
+
+
+def _awaits_retrieval(prompt: Prompt) -> bool:
+    """Whether tools have returned nothing to this turn yet: documents may still come from them."""
+    is_chat = isinstance(prompt, Sequence) and not isinstance(prompt, str)
+    last: Any = prompt[-1] if is_chat and prompt else {}
+    return not isinstance(last, Mapping) or last.get("role") != "tool"
 
 
 def _check_type(prompt: object) -> None:

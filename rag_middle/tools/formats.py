@@ -214,10 +214,10 @@ def _read_llama(text: str, tools: Tools) -> Iterator[Piece]:
         calls.append(_call(value, rest[:end]))
         rest = rest[end:].lstrip(" \n;")
     names = {tool["function"]["name"] for tool in tools}
-    if not marked and all(isinstance(call, InvalidToolCall) for call in calls):
-        if not any(f'"{name}"' in written for name in names):
-            yield text
-            return
+    is_unread = not marked and all(isinstance(call, InvalidToolCall) for call in calls)
+    if is_unread and not any(f'"{name}"' in written for name in names):
+        yield text
+        return
     yield before if marked else ""
     yield from calls
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -11,14 +10,15 @@ from pydantic import Field
 from rag_middle import UnsupportedGenerationError
 from rag_middle.notices import pass_over, warn_caller
 from rag_middle.options import OPTIONS as DECLARED
+from rag_middle.options import unknown_option, without_neutral
 
 __all__ = [
     "FRAMEWORK",
     "LOADING",
     "OPTIONS",
     "IgnoredArgumentWarning",
+    "refuse_unknown",
     "renamed",
-    "warn_of_unknown",
     "with_extra_body",
 ]
 
@@ -26,6 +26,7 @@ __all__ = [
 _RENAMED = {"max_new_tokens": "max_tokens"}
 #: Options that are no fields: messages, streams and callbacks of LangChain stand in their place.
 _NOT_FIELDS = {"allow_control_tokens", "cancel", "missing_documents_hint", "system"}
+_NOT_FIELDS |= {"tools", "tool_choice", "response_format"}  # of calls only: bind() or bind_tools()
 
 #: Fields that are options of a request, and what `GenerationOptions` calls them.
 OPTIONS = {_RENAMED.get(name, name): name for name in DECLARED if name not in _NOT_FIELDS}
@@ -52,21 +53,20 @@ _ALIASES = {
     "stop_sequences": "stop",
     "chat_template_kwargs": "template_options",
 }
-#: Names that other models know, and what to do here.
-_ELSEWHERE = {
+#: What models behind an address need, and why it has no effect here.
+_OF_SERVICES = {
     "api_key": "A local model needs none.",
     "base_url": "A local model has none.",
-    "do_sample": "A temperature above 0 draws tokens; 0 does not.",
-    "functions": "This model calls no tools.",
     "max_retries": "A local model has no connection to try again.",
-    "model_kwargs": "Pass model_options for loading; options of a request have names of their own.",
-    "n": "Repeat the input in batch().",
-    "parallel_tool_calls": "This model calls no tools.",
-    "pipeline_kwargs": "Options of a request have names of their own: max_tokens, temperature, ...",
-    "response_format": "This model gives plain text.",
     "timeout": "Leave a stream, or cancel an asynchronous call, to end a generation.",
-    "tool_choice": "This model calls no tools.",
-    "tools": "This model calls no tools.",
+}
+#: Names that other models know, and what to do here.
+_ELSEWHERE = {
+    "model_kwargs": "Pass model_options for loading; options of a request have names of their own.",
+    "pipeline_kwargs": "Options of a request have names of their own: max_tokens, temperature, ...",
+    "response_format": "Pass it with a call, or use bind() or with_structured_output().",
+    "tool_choice": "Pass it to bind_tools().",
+    "tools": "Pass them to bind_tools().",
 }
 # Warnings point at the user's own line, wherever it stands on the thread's stack.
 pass_over(
@@ -79,7 +79,7 @@ FRAMEWORK = frozenset({"stream", "ls_structured_output_format", "structured_outp
 
 
 class IgnoredArgumentWarning(UserWarning):
-    """An argument was given that this model does not know or cannot heed."""
+    """An argument was given that models behind an address need and a local one does not."""
 
 
 def option_field(name: str, **others: Any) -> Any:
@@ -133,11 +133,17 @@ def with_extra_body(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**rest, **extra}
 
 
-def warn_of_unknown(given: Mapping[str, Any], known: Collection[str], where: str) -> None:
-    """Name what has no effect, with what was meant or what to do instead."""
-    for name in given:
+def refuse_unknown(given: Mapping[str, Any], known: Collection[str], where: str) -> None:
+    """Refuse options that do not exist; what only a service needs is named in a warning.
+
+    Raises:
+        UnsupportedGenerationError: an option that is not known, as `RagMiddleModel` refuses it.
+    """
+    for name in without_neutral(given):
         if name in known:
             continue
-        close = difflib.get_close_matches(name, sorted(known), n=1)
-        hint = _ELSEWHERE.get(name) or (f"Did you mean {close[0]!r}?" if close else "")
-        warn_caller(IgnoredArgumentWarning(f"{name!r} has no effect on {where}. {hint}".rstrip()))
+        if name not in _OF_SERVICES:
+            raise unknown_option(name, sorted(OPTIONS), hint=_ELSEWHERE.get(name))
+        warn_caller(
+            IgnoredArgumentWarning(f"{name!r} has no effect on {where}. {_OF_SERVICES[name]}")
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -12,10 +12,12 @@ from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.language_models.model_profile import ModelProfile
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
-from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import get_config_list
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from langchain_rag_middle.arguments import IgnoredArgumentWarning, with_extra_body
+from langchain_rag_middle.arguments import with_extra_body
 from langchain_rag_middle.asynchronous import in_thread, pieces_in_thread
 from langchain_rag_middle.call_threads import CallThreads
 from langchain_rag_middle.citations import cited
@@ -23,8 +25,14 @@ from langchain_rag_middle.gathering import Gathering, Request
 from langchain_rag_middle.messages import as_prompt_documents, prompt_messages
 from langchain_rag_middle.responses import response_metadata, streamed, usage
 from langchain_rag_middle.settings import RagMiddleSettings
+from langchain_rag_middle.tools import (
+    StructuredMethod,
+    call_chunks,
+    call_fields,
+    structured_output,
+)
 from langchain_rag_middle.weights import known_context_window
-from rag_middle.notices import warn_caller
+from rag_middle import UnsupportedGenerationError
 
 if TYPE_CHECKING:
     from rag_middle import Generation
@@ -55,8 +63,9 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
 
     ``response_metadata["rag_middle"]`` of an answer tells the method, whether it was applied, how
     many documents there were, and how long it took. Where an answer names a document that came as
-    an object, its ``content_blocks`` have a ``citation`` annotation. There is no tool calling and
-    no structured output. The arguments are the attributes of `RagMiddleSettings`.
+    an object, its ``content_blocks`` have a ``citation`` annotation. `bind_tools` and
+    `with_structured_output` work with models whose chat template shows tools, see docs/tools.md.
+    The arguments are the attributes of `RagMiddleSettings`.
 
     Raises:
         ContextOverflowError: a call's prompt does not fit.
@@ -73,7 +82,7 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
 
     def _resolve_model_profile(self) -> ModelProfile:
         profile = ModelProfile(
-            text_inputs=True, text_outputs=True, tool_calling=False, structured_output=False
+            text_inputs=True, text_outputs=True, tool_calling=True, structured_output=True
         )
         profile["max_output_tokens"] = self.max_tokens
         window = self.context_window or known_context_window(self.model, self.revision)
@@ -85,16 +94,72 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         self, messages: list[BaseMessage], tools: Sequence[Any] | None = None
     ) -> int:
         """Tokens of the messages as they are sent, the chat template's included."""
-        if tools:
-            warn_caller(IgnoredArgumentWarning("This model calls no tools: none are counted."))
-        prompt = prompt_messages(messages, document_prompt=self.document_prompt)
-        return self.rag_middle_model.count_tokens(prompt, template_options=self.template_options)
+        schemas = [convert_to_openai_tool(tool) for tool in tools or ()]
+        prompt = prompt_messages(
+            messages, document_prompt=self.document_prompt, with_tools=bool(schemas)
+        )
+        return self.rag_middle_model.count_tokens(
+            prompt, template_options=self.template_options, tools=schemas
+        )
+
+    # -- tools and structured output ------------------------------------------------------------
+
+    def bind_tools(
+        self,
+        tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool],
+        *,
+        tool_choice: str | dict[str, Any] | bool | None = None,
+        strict: bool | None = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """The model with tools that it may call, through its own chat template.
+
+        Args:
+            tools: functions, classes, LangChain tools or OpenAI's form.
+            tool_choice: ``"auto"`` or None: the model decides; ``"none"``; ``"any"``,
+                ``"required"`` or True: one has to be called; or a tool's name. What has to be
+                called is written by constrained decoding, with arguments of its schema.
+            strict: marks the schemas; arguments of forced calls fit them anyway.
+            kwargs: options of the calls.
+        """
+        schemas = [convert_to_openai_tool(tool, strict=strict) for tool in tools]
+        if tool_choice is not None and tool_choice is not False:
+            kwargs["tool_choice"] = "any" if tool_choice is True else tool_choice
+        return self.bind(tools=schemas, **kwargs)
+
+    def with_structured_output(
+        self,
+        schema: dict[str, Any] | type | None = None,
+        *,
+        method: StructuredMethod = "json_schema",
+        include_raw: bool = False,
+        strict: bool | None = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, Any]:
+        """Answers of a form, by constrained decoding (needs ``rag-middle[structured]``).
+
+        Args:
+            schema: a pydantic class, a typed dictionary, or a JSON schema.
+            method: ``"json_schema"`` or ``"json_mode"``: the answer is JSON of the schema, which
+                the prompt does not show; ``"function_calling"``: the arguments of a call, whose
+                schema the chat template shows.
+            include_raw: also give the message and what went wrong in reading it, as when its
+                length ended it.
+            strict: as of `bind_tools`.
+            kwargs: refused: there are no other options.
+
+        Raises:
+            UnsupportedGenerationError: no such method, or it needs a schema.
+        """
+        if kwargs:
+            raise UnsupportedGenerationError(f"There are no options {sorted(kwargs)} here.")
+        return structured_output(self, schema, method, include_raw, strict)
 
     # -- one call -----------------------------------------------------------------------------
 
     @property
     def _call_names(self) -> tuple[str, ...]:
-        return ("documents", "extra_body")
+        return ("documents", "extra_body", "tools", "tool_choice", "response_format")
 
     def _request(
         self, messages: Sequence[BaseMessage], stop: list[str] | None, given: dict[str, Any]
@@ -102,8 +167,20 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         given = with_extra_body(given)
         documents = as_prompt_documents(given.get("documents") or (), self.document_prompt)
         options = self._options(stop, given)
-        prompt = prompt_messages(messages, documents, document_prompt=self.document_prompt)
+        prompt = prompt_messages(
+            messages,
+            documents,
+            document_prompt=self.document_prompt,
+            with_tools=bool(options.get("tools")),
+        )
         return Request(prompt, options)
+
+    def _more_options(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        names = ("tools", "tool_choice", "response_format")
+        more = {name: call[name] for name in names if call.get(name)}
+        if "tools" in more:
+            more["tools"] = [convert_to_openai_tool(tool) for tool in more["tools"]]
+        return more
 
     def _generate(
         self,
@@ -161,14 +238,21 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
     def _chunks(self, request: Request) -> Generator[ChatGenerationChunk, None, None]:
         def last(generation: Generation) -> ChatGenerationChunk:
             message = AIMessageChunk(
-                content="", chunk_position="last", **self._facts(generation, request)
+                content="",
+                chunk_position="last",
+                tool_call_chunks=call_chunks(generation),
+                **self._facts(generation, request),
             )
             return ChatGenerationChunk(message=message)
 
         yield from streamed(self.rag_middle_model, request.prompt, request.options, _piece, last)
 
     def _result(self, generation: Generation, request: Request) -> ChatResult:
-        message = AIMessage(content=generation.text, **self._facts(generation, request))
+        message = AIMessage(
+            content=generation.text,
+            **call_fields(generation),
+            **self._facts(generation, request),
+        )
         return ChatResult(generations=[ChatGeneration(message=message)])
 
     def _facts(self, generation: Generation, request: Request) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, ToolMessage
 
 from langchain_rag_middle.documents import DocumentPrompt
+from langchain_rag_middle.tools import history_fields
 from rag_middle import ContextPrompt, PromptError
 from rag_middle import Document as PromptDocument
 from rag_middle.conventions.documents import (
@@ -23,7 +24,7 @@ from rag_middle.tokens.conversation import Conversation
 
 __all__ = ["as_prompt_documents", "prompt_messages", "prompt_text"]
 
-#: What a tool returned is told by the user: this model calls no tools, and most templates refuse
+#: What a tool returned is told by the user where a call has no tools: most templates then refuse
 #: such messages.
 _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "user"}
 _ROLES |= {"function": "user", "developer": "system", "model": "assistant"}
@@ -47,6 +48,7 @@ def prompt_messages(
     documents: Sequence[PromptDocument] = (),
     *,
     document_prompt: DocumentPrompt,
+    with_tools: bool = False,
 ) -> list[dict[str, Any]]:
     """Messages as `RagMiddleModel` reads them.
 
@@ -60,34 +62,37 @@ def prompt_messages(
         messages: in order.
         documents: more, to stand at the beginning of the last message of the user.
         document_prompt: how documents that are not text yet are written.
+        with_tools: calls and messages of tools go to the chat template as what they are; else
+            tools are quoted by the user.
 
     Raises:
         PromptError: a message holds something else than text, or there are none.
         MarkerError: marked documents of this turn do not stand together.
     """
-    turns: list[tuple[str, list[ReadPart]]] = []
+    turns: list[tuple[str, list[ReadPart], dict[str, Any]]] = []
     for index, message in enumerate(messages):
         parts = [
             MarkedText(part) if isinstance(part, str) else part
             for part in _parts(message, index, document_prompt)
         ]
-        if isinstance(message, AIMessage) and message.tool_calls and not parts:
+        fields = history_fields(message) if with_tools else {}
+        if isinstance(message, AIMessage) and message.tool_calls and not parts and not fields:
             continue  # calls a tool and says nothing
-        role = _role(message)
-        previous = turns[-1] if turns else ("", [])
+        role = fields.pop("role", None) or _role(message)
+        previous = turns[-1] if turns else ("", [], {})
         if role == "user" == previous[0] and _documents(parts) and _documents(previous[1]):
             previous[1].extend(parts)
         else:
-            turns.append((role, parts))
+            turns.append((role, parts, fields))
     if documents:
-        if "user" not in (role for role, _ in turns):
-            turns.append(("user", []))
-        last = max(index for index, (role, _) in enumerate(turns) if role == "user")
-        turns[last] = ("user", [*documents, *turns[last][1]])
-    answered = max((at for at, (role, _) in enumerate(turns) if role == "assistant"), default=-1)
+        if "user" not in (role for role, _, _ in turns):
+            turns.append(("user", [], {}))
+        last = max(index for index, (role, _, _) in enumerate(turns) if role == "user")
+        turns[last] = ("user", [*documents, *turns[last][1]], {})
+    answered = max((at for at, (role, _, _) in enumerate(turns) if role == "assistant"), default=-1)
     return [
-        {"role": role, "content": _content(role, parts, earlier=at < answered)}
-        for at, (role, parts) in enumerate(turns)
+        {"role": role, "content": _content(role, parts, earlier=at < answered), **fields}
+        for at, (role, parts, fields) in enumerate(turns)
     ]
 
 

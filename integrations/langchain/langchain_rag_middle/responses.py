@@ -64,7 +64,7 @@ def response_metadata(generation: Generation, model_name: str) -> dict[str, Any]
     those left out, timings in seconds, the seed and the stop string.
     """
     everything = generation.to_dict()
-    for name in ("text", "token_ids", "usage"):
+    for name in ("text", "token_ids", "usage", "tool_calls", "invalid_tool_calls"):
         del everything[name]
     for name in ("document_ids", "dropped_documents"):
         everything[name] = list(everything[name])  # as they come back from a cache

@@ -23,8 +23,8 @@ from langchain_rag_middle.arguments import (
     LOADING,
     OPTIONS,
     option_field,
+    refuse_unknown,
     renamed,
-    warn_of_unknown,
 )
 from langchain_rag_middle.documents import DocumentPrompt
 from langchain_rag_middle.responses import PROVIDER
@@ -129,14 +129,14 @@ class RagMiddleSettings(BaseModel):
         Raises:
             UnknownNameError: no such method.
             MethodConfigError: parameters that the method refuses.
-            UnsupportedGenerationError: options that make no sense, or what is to be loaded beside
-                a loaded model.
+            UnsupportedGenerationError: options that do not exist or make no sense, or what is to
+                be loaded beside a loaded model.
 
         Warns:
-            IgnoredArgumentWarning: names that are not known here.
+            IgnoredArgumentWarning: names that only models behind an address need.
         """
         known = renamed(given)
-        self._warn_of_unknown(known)
+        self._refuse_unknown(known)
         super().__init__(**known)
         # Not in a pydantic validator, which would hide the types of these errors.
         self._weights = self._chosen_weights()
@@ -211,12 +211,13 @@ class RagMiddleSettings(BaseModel):
         """Arguments of `RagMiddleModel.generate` for a call, `documents` not among them.
 
         Raises:
-            UnsupportedGenerationError: values that make no sense, or another model.
+            UnsupportedGenerationError: options that do not exist, values that make no sense, or
+                another model.
             UnknownNameError: no such method.
             MethodConfigError: parameters that the method refuses, or none that they belong to.
         """
         call = renamed(given)
-        self._warn_of_unknown(call, in_call=True)
+        self._refuse_unknown(call, in_call=True)
         if stop is not None:
             call["stop"] = stop
         options = self._checked_options(call)
@@ -250,12 +251,12 @@ class RagMiddleSettings(BaseModel):
         """Options that only one of the two classes has."""
         return {}
 
-    def _warn_of_unknown(self, given: Mapping[str, Any], *, in_call: bool = False) -> None:
+    def _refuse_unknown(self, given: Mapping[str, Any], *, in_call: bool = False) -> None:
         if in_call:
             known = {*OPTIONS, *LOADING, "method", "method_options", *self._call_names}
-            warn_of_unknown(given, known | FRAMEWORK, "this call")
+            refuse_unknown(given, known | FRAMEWORK, "this call")
         else:
-            warn_of_unknown(given, {*type(self).model_fields}, type(self).__name__)
+            refuse_unknown(given, {*type(self).model_fields}, type(self).__name__)
 
     @property
     def _call_names(self) -> tuple[str, ...]:

@@ -43,6 +43,19 @@ GEMMA = (  # no system messages, and roles have to alternate
 )
 
 
+#: ChatML with tools, as the templates of the Hermes and Qwen families write them.
+TOOLS = (
+    "{{ bos_token }}{% if tools %}<|im_start|>system\n<tools>\n{% for tool in tools %}"
+    "{{ tool | tojson }}\n{% endfor %}</tools>\nCall one so: <tool_call>\n"
+    '{"name": <name>, "arguments": <arguments>}\n</tool_call><|im_end|>\n{% endif %}'
+    "{% for m in messages %}{% if m['role'] == 'tool' %}<|im_start|>user\n<tool_response>\n"
+    "{{ m['content'] }}\n</tool_response><|im_end|>\n{% else %}<|im_start|>{{ m['role'] }}\n"
+    "{{ m['content'] }}{% for call in m.tool_calls or [] %}<tool_call>\n"
+    "{{ call.function | tojson }}\n</tool_call>{% endfor %}<|im_end|>\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
 def build_tokenizer(chat_template: str | None = CHATML) -> PreTrainedTokenizerFast:
     """Bytes and some pairs of them; every text begins with one BOS."""
     backend = Tokenizer(models.BPE())
@@ -141,7 +154,7 @@ class RecordingModel(RagMiddleModel):
         return stream
 
     def _record(self, prompt: Any, options: Mapping[str, Any]) -> None:
-        names = ("template", "system", "template_options", "allow_control_tokens")
+        names = ("template", "system", "template_options", "allow_control_tokens", "tools")
         chosen = {name: options[name] for name in names if options.get(name) is not None}
         self.sent.prompts.append(self.encode(prompt, method="none", **chosen))
         self.sent.options.append(options)
@@ -176,6 +189,46 @@ def make_model() -> MakeModel:
     return make
 
 
+def _write(model: RagMiddleModel, *texts: str) -> None:
+    """Have the model write these texts, call after call, the last one again and again.
+
+    Control tokens in them are such; where decoding is constrained, the text is a wish.
+    """
+    tokenizer = model.tokenizer
+    answers = [
+        [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
+        for text in texts
+    ]
+    left: list[int] = []
+
+    def begin(_: Any, args: Any, kwargs: Any) -> None:
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        if ids.shape[1] > 1:  # a new prompt
+            left[:] = answers.pop(0) if len(answers) > 1 else answers[0]
+
+    def speak(_: Any, __: Any, logits: torch.Tensor) -> torch.Tensor:
+        wanted = torch.full_like(logits, -1e4)
+        wanted[:, -1, left.pop(0)] = 0.0
+        return wanted
+
+    untyped: Any = model.model
+    untyped.register_forward_pre_hook(begin, with_kwargs=True)
+    untyped.lm_head.register_forward_hook(speak)
+
+
+def _prefer(model: RagMiddleModel, *texts: str) -> None:
+    """Have the model prefer these tokens, the first one most.
+
+    Under constrained decoding it then writes the shortest JSON there is.
+    """
+    ids = [model.tokenizer.encode(c, add_special_tokens=False) for c in texts]
+    bias = torch.zeros(len(model.tokenizer), dtype=torch.double)
+    for rank, token in enumerate(ids):
+        bias[token[-1]] = 1e4 - 100 * rank
+    untyped: Any = model.model
+    untyped.lm_head.register_forward_hook(lambda _, __, logits: logits + bias)
+
+
 @pytest.fixture
 def tiny(make_model: MakeModel) -> RecordingModel:
     """A model of its own for the test."""
@@ -184,7 +237,19 @@ def tiny(make_model: MakeModel) -> RecordingModel:
 
 @pytest.fixture(scope="session")
 def templates() -> Mapping[str, str]:
-    return {"chatml": CHATML, "gemma": GEMMA}
+    return {"chatml": CHATML, "gemma": GEMMA, "tools": TOOLS}
+
+
+@pytest.fixture(scope="session")
+def write() -> Callable[..., None]:
+    """``write(model, *texts)``, see `_write`."""
+    return _write
+
+
+@pytest.fixture(scope="session")
+def prefer() -> Callable[..., None]:
+    """``prefer(model, *tokens)``, see `_prefer`."""
+    return _prefer
 
 
 @pytest.fixture(scope="session")

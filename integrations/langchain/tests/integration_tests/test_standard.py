@@ -1,7 +1,16 @@
-"""LangChain's own integration tests of chat models, on a tiny local model."""
+"""LangChain's own integration tests of chat models, on a tiny local model.
+
+Twice: on a model without tools, and on one whose template shows tools and that complies through
+constrained decoding. What is skipped there, and why:
+
+- images, audio, PDF files, Anthropic's image blocks: the models read text only.
+- another model per call: weights do not change from call to call, that is refused.
+- `test_stream_time`: it measures against recorded traffic of a service.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +20,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 
 from langchain_rag_middle import ChatRagMiddle, IgnoredArgumentWarning
+from rag_middle import RagMiddleModel
 
 pytestmark = pytest.mark.anyio
 
@@ -50,3 +60,60 @@ class TestChatRagMiddleStandard(ChatModelIntegrationTests):
     @property
     def supports_model_override(self) -> bool:
         return False  # weights do not change from call to call: that is refused
+
+
+def hermes(name: str, arguments: str) -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+#: What the model wants to write in tests that ask for more than a form.
+WISHES = {
+    "test_agent_loop": [hermes("get_weather", '{"location": "SF"}'), "Sunny."],
+    "test_bind_runnables_as_tools": [hermes("greeting_generator", '{"answer_style": "pirate"}')],
+    "test_unicode_tool_call_integration": [
+        hermes("unicode_customer", f'{{"customer_name": "{name}", "description": ""}}')
+        for name in ("你好啊集团", "こんにちは株式会社")
+    ],
+}
+
+
+@pytest.mark.filterwarnings(
+    f"ignore::{IgnoredArgumentWarning.__module__}.{IgnoredArgumentWarning.__name__}",
+    f"ignore::{LangChainBetaWarning.__module__}.{LangChainBetaWarning.__name__}",
+)
+class TestToolsAndStructuredOutput(ChatModelIntegrationTests):
+    """A model that writes the shortest JSON that constrained decoding lets it write."""
+
+    local: RagMiddleModel
+
+    @pytest.fixture(autouse=True)
+    def _local(
+        self,
+        request: pytest.FixtureRequest,
+        make_model: Callable[..., RagMiddleModel],
+        templates: Mapping[str, str],
+        write: Callable[..., None],
+        prefer: Callable[..., None],
+    ) -> None:
+        self.local = make_model(templates["tools"])
+        wishes = WISHES.get(request.node.originalname)
+        if wishes is None:
+            prefer(self.local, '"', "}", " 3", "3")  # of a string its end, of a number a 3
+        else:
+            write(self.local, *wishes)
+
+    @property
+    def chat_model_class(self) -> type[BaseChatModel]:
+        return ChatRagMiddle
+
+    @property
+    def chat_model_params(self) -> dict[str, Any]:
+        return {"model": self.local, "max_tokens": 200}
+
+    @property
+    def supports_json_mode(self) -> bool:
+        return True
+
+    @property
+    def supports_model_override(self) -> bool:
+        return False

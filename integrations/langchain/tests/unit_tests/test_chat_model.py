@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from langchain_core.documents import Document
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage
 from langchain_core.rate_limiters import InMemoryRateLimiter
 from transformers import LlamaConfig
@@ -94,15 +93,32 @@ class TestConstruction:
         with pytest.raises(UnsupportedGenerationError, match="Wrap a loaded model"):
             chat(tiny.model)
 
-    def test_unknown_arguments_are_named_at_the_callers_line(self, tiny: Any) -> None:
-        with pytest.warns(IgnoredArgumentWarning) as warned:
-            chat(tiny, temprature=0.5, max_retries=3)
-        assert (
-            str(warned[0].message)
-            == "'temprature' has no effect on ChatRagMiddle. Did you mean 'temperature'?"
-        )
-        assert "no connection to try again" in str(warned[1].message)
-        assert {each.filename for each in warned} == {__file__}
+    def test_what_only_services_need_is_named_at_the_callers_line(self, tiny: Any) -> None:
+        with pytest.warns(IgnoredArgumentWarning, match="no connection to try again") as warned:
+            chat(tiny, max_retries=3)
+        assert {warning.filename for warning in warned} == {__file__}
+
+    @pytest.mark.parametrize(
+        ("options", "advice"),
+        [
+            ({"temprature": 0.5}, "Did you mean 'temperature'"),
+            ({"n": 2}, "Repeat the prompt in batch"),
+            ({"logprobs": True}, "score"),
+        ],
+    )
+    def test_unknown_options_are_refused_as_the_library_refuses_them(
+        self, tiny: Any, options: dict[str, Any], advice: str
+    ) -> None:
+        (name,) = options
+        for call in (
+            lambda: chat(tiny, **options),
+            lambda: chat(tiny).invoke("Hello", **options),
+            lambda: tiny.generate("Hello", **options),
+        ):
+            with pytest.raises(UnsupportedGenerationError, match=f"no option '{name}'") as raised:
+                call()
+            assert advice in str(raised.value)
+        assert chat(tiny, max_tokens=1).invoke("Hello", n=1, logprobs=None).content is not None
 
     def test_the_names_of_other_models_are_understood(self, tiny: Any) -> None:
         model = ChatRagMiddle(model_name=tiny, max_new_tokens=3, stop_sequences=["x"])
@@ -142,7 +158,7 @@ class TestOptions:
         assert first == again != other
 
     def test_unknown_ones_are_named(self, tiny: Any) -> None:
-        with pytest.warns(IgnoredArgumentWarning, match="'top_b' has no effect on this call. Did"):
+        with pytest.raises(UnsupportedGenerationError, match=r"no option 'top_b' here\. Did"):
             chat(tiny).invoke("Hello", top_b=0.5)
 
     def test_a_template_can_be_told_more(self, make_model: Any) -> None:
@@ -212,30 +228,16 @@ class TestTokens:
         assert usage is not None
         assert count == usage["input_tokens"]
 
-    def test_tools_are_not_counted_and_this_is_said(self, tiny: Any) -> None:
-        with pytest.warns(IgnoredArgumentWarning, match="calls no tools"):
-            chat(tiny).get_num_tokens_from_messages([HumanMessage("a")], tools=[{"name": "t"}])
-
     def test_a_counter_of_ones_own_is_used(self, tiny: Any) -> None:
         assert chat(tiny, custom_get_token_ids=lambda text: [1] * 5).get_num_tokens("a") == 5
 
 
 class TestHonesty:
-    def test_there_is_no_tool_calling(self, tiny: Any) -> None:
-        model = chat(tiny)
-        assert type(model).bind_tools is BaseChatModel.bind_tools
-        with pytest.raises(NotImplementedError):
-            model.bind_tools([])
-        with pytest.raises(NotImplementedError):
-            model.with_structured_output({"title": "A", "type": "object", "properties": {}})
-        with pytest.warns(IgnoredArgumentWarning, match="'tools' has no effect.*calls no tools"):
-            model.invoke("Hello", tools=[{"name": "search"}])
-
     def test_the_profile_says_what_is_possible(self, tiny: Any, tiny_folder: Path) -> None:
         for model in (chat(tiny), chat(tiny_folder)):
             assert model.profile is not None
             assert model.profile["max_input_tokens"] == 2048
-            assert model.profile["tool_calling"] is False
+            assert model.profile["tool_calling"] is True
         limited = chat(tiny_folder, context_window=100).profile
         assert limited is not None
         assert limited["max_input_tokens"] == 100

@@ -19,7 +19,7 @@ from langchain_core.prompt_values import ChatPromptValue
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.tracers import BaseTracer
 
-from langchain_rag_middle import IgnoredArgumentWarning, RagMiddleLLM, format_docs
+from langchain_rag_middle import RagMiddleLLM, format_docs
 from rag_middle import ContextOverflowError, PromptError, UnsupportedGenerationError
 from rag_middle.generation import MissingDocumentsWarning
 
@@ -143,7 +143,7 @@ def test_options_of_a_call(tiny: Any) -> None:
     assert (sent["temperature"], sent["seed"], sent["stop"]) == (0.5, 1, ["x"])
     assert sent["max_new_tokens"] == 2
     assert model.temperature == 0.0
-    with pytest.warns(IgnoredArgumentWarning, match="'top_b' has no effect"):
+    with pytest.raises(UnsupportedGenerationError, match="no option 'top_b'"):
         model.invoke("Hello", top_b=1)
 
 

@@ -29,6 +29,7 @@ def test_options_are_those_of_the_library() -> None:
     settings = langchain_rag_middle.ChatRagMiddle.model_fields
     names = {"max_new_tokens": "max_tokens"}
     others = {"allow_control_tokens", "cancel", "missing_documents_hint", "system"}
+    others |= {"tools", "tool_choice", "response_format"}
     for name, declaration in OPTIONS.items():
         field = settings.get(names.get(name, name))
         assert (field is None) == (name in others)

@@ -10,8 +10,8 @@ import pytest
 from langchain_core.caches import InMemoryCache
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 
-from langchain_rag_middle import ChatRagMiddle, IgnoredArgumentWarning, RagMiddleLLM
-from rag_middle import ContextOverflowError, mark
+from langchain_rag_middle import ChatRagMiddle, RagMiddleLLM
+from rag_middle import ChatTemplateError, ContextOverflowError, UnsupportedGenerationError, mark
 
 BOTH = pytest.mark.parametrize("kind", [ChatRagMiddle, RagMiddleLLM])
 
@@ -112,11 +112,11 @@ def test_models_with_other_settings_do_not_share_cached_answers(kind: Any, tiny:
 
 
 def test_tools_are_not_silently_ignored(tiny: Any) -> None:
+    tools = [{"name": "search", "description": "Finds.", "parameters": {}}]
     model = build(ChatRagMiddle, tiny)
-    with pytest.raises(NotImplementedError):
-        model.bind_tools([{"name": "search"}])
-    with pytest.warns(IgnoredArgumentWarning, match="calls no tools"):
-        model.invoke("Hello", tools=[{"name": "search"}])
+    for call in (model.bind_tools(tools).invoke, lambda text: model.invoke(text, tools=tools)):
+        with pytest.raises(ChatTemplateError, match="does not show tools"):
+            call("Hello")
 
 
 @BOTH
@@ -136,7 +136,7 @@ def test_a_prompt_beyond_the_context_window_is_refused(kind: Any, make_model: An
 
 @BOTH
 def test_arguments_that_do_not_exist_are_not_swallowed(kind: Any, tiny_folder: Path) -> None:
-    with pytest.warns(IgnoredArgumentWarning, match="Did you mean 'temperature'"):
+    with pytest.raises(UnsupportedGenerationError, match="Did you mean 'temperature'"):
         kind(model=tiny_folder, temprature=0.1)
 
 
