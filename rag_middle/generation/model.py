@@ -33,7 +33,7 @@ from rag_middle.generation.prompts import MethodLike, Preparer, Prompt
 from rag_middle.generation.results import Generation, Score
 from rag_middle.generation.scoring import scores, scores_by_method
 from rag_middle.generation.streaming import GenerationStream
-from rag_middle.generation.tool_use import constraint_of, tool_reader
+from rag_middle.generation.tool_use import constraint_of, reads_calls, tool_reader
 from rag_middle.methods import Method, NoMethod, Runner, resolve_method
 from rag_middle.methods.parallel_context.document_cache import DocumentCache, precompute
 from rag_middle.methods.parallel_context.document_states import can_reuse_documents
@@ -559,6 +559,11 @@ class RagMiddleModel:
     def context_window(self) -> int | None:
         """Tokens that prompt and answer may have together; ``None`` where nobody knows."""
         return self._prepare.context_window
+
+    @property
+    def calls_tools(self) -> bool:
+        """Whether the chat template shows tools, and the calls of this family can be read."""
+        return reads_calls(self.tokenizer)
 
     @property
     def kernels(self) -> Kernels:

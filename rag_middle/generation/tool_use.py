@@ -13,6 +13,7 @@ from rag_middle.generation.constrained import Constraint
 from rag_middle.generation.own_config import end_tokens
 from rag_middle.options import GenerationOptions
 from rag_middle.plain_data import map_strings
+from rag_middle.tokens.templates import ChatTemplate, has_chat_template
 from rag_middle.tools import (
     InvalidToolCall,
     ToolCall,
@@ -25,7 +26,7 @@ from rag_middle.tools import (
 )
 from rag_middle.wording import Argument
 
-__all__ = ["ToolReader", "constraint_of", "tool_reader"]
+__all__ = ["ToolReader", "constraint_of", "reads_calls", "tool_reader"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,19 @@ def tool_reader(
         if token.special and str(token.content) not in markers
     )
     return ToolReader(tokenizer, form, template, tuple(options.tools), hidden)
+
+
+def reads_calls(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the chat template shows tools, in a form in which calls can be read."""
+    if not has_chat_template(tokenizer):
+        return False
+    tool = {"type": "function", "function": {"name": "f"}}
+    try:
+        tool_reader(tokenizer, GenerationOptions(tools=[tool]))
+        ChatTemplate(tokenizer, {}).check_tools(())
+    except ChatTemplateError:
+        return False
+    return True
 
 
 def constraint_of(

@@ -27,7 +27,7 @@ def test_unknown_options_are_refused_with_a_suggestion(make_llm: MakeLLM, user: 
     with pytest.raises(RequestError, match="Did you mean 'max_new_tokens'"):
         make_llm().complete("Hello", max_tokens=5)
     with pytest.raises(RequestError, match="tools"):
-        make_llm().chat(user("Hello"), tools=[])
+        make_llm().chat(user("Hello"), tools=[{}])
     with pytest.raises(UnsupportedGenerationError, match="temperature"):
         make_llm(generate_kwargs={"temprature": 0.5})
 

@@ -1,12 +1,13 @@
-"""Structured output: no function calling is claimed; text completion programs work."""
+"""Structured output of a model that calls no tools: text completion programs, constrained."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from llama_index.core import VectorStoreIndex
+from llama_index.core.base.llms.types import CompletionResponse
 from llama_index.core.bridge.pydantic import BaseModel
 from llama_index.core.program import LLMTextCompletionProgram
 from llama_index.core.program.utils import get_program_for_llm
@@ -45,9 +46,23 @@ def test_structured_predict_reads_what_the_model_wrote(
     assert as_structured.complete("Name a river.").raw.name == "Loire"
 
 
-def test_text_that_is_no_such_object_is_an_error(
-    make_llm: MakeLLM, said: Callable[..., None]
+def test_text_that_is_no_such_object_cannot_be_written(
+    make_llm: MakeLLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    sent: list[Any] = []
+    monkeypatch.setattr(
+        RagMiddleLLM,
+        "_answer",
+        lambda self, request: sent.append(request) or CompletionResponse(text=LOIRE),
+    )
+    make_llm().structured_predict(River, PROMPT, country="France")
+    assert sent[0].options["response_format"]["json_schema"]["schema"] == River.model_json_schema()
+
+
+def test_without_constrained_decoding_it_is_an_error(
+    make_llm: MakeLLM, said: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llama_index.llms.rag_middle.tools.find_spec", lambda _: None)
     said("The Loire, I think.")
     with pytest.raises(ValueError, match="Could not extract json"):
         make_llm(max_new_tokens=60).structured_predict(River, PROMPT, country="France")

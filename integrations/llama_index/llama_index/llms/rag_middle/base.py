@@ -43,6 +43,7 @@ from llama_index.llms.rag_middle.prompting import (
 )
 from llama_index.llms.rag_middle.requests import Request
 from llama_index.llms.rag_middle.responses import as_chat, completion, growing
+from llama_index.llms.rag_middle.tools import ToolCalling
 
 from rag_middle import RagMiddleModel
 from rag_middle.generation import MethodLike, method_name
@@ -53,7 +54,7 @@ from rag_middle.plain_data import check_keywords
 __all__ = ["RagMiddleLLM"]
 
 
-class RagMiddleLLM(CustomLLM):
+class RagMiddleLLM(ToolCalling, CustomLLM):
     """A local Hugging Face decoder that reads the documents of a prompt under a method.
 
     ::
@@ -103,7 +104,8 @@ class RagMiddleLLM(CustomLLM):
         tokenizer_outputs_to_remove: accepted for the sake of old code; only token ids and their
             mask ever reach the model.
         callback_manager: LlamaIndex's callbacks.
-        pydantic_program_mode: how structured output is asked for: by text completion.
+        pydantic_program_mode: how structured output is asked for: by a call where the model calls
+            tools, else by text completion.
         output_parser: applied to what engines get.
 
     Raises:
@@ -135,6 +137,7 @@ class RagMiddleLLM(CustomLLM):
 
     _model: RagMiddleModel = PrivateAttr()
     _stops: tuple[str, ...] = PrivateAttr()
+    _calls_tools: bool = PrivateAttr()
 
     def __init__(
         self,
@@ -217,6 +220,7 @@ class RagMiddleLLM(CustomLLM):
         options = self._options({})  # a misspelt option is refused here, not at the first question
         if options.get("method") is not None:
             resolve_method(options["method"], options.get("method_options"))
+        self._calls_tools = messages_to_prompt is None and loaded.calls_tools
 
     @classmethod
     def class_name(cls) -> str:
@@ -249,12 +253,12 @@ class RagMiddleLLM(CustomLLM):
 
     @property
     def metadata(self) -> LLMMetadata:
-        """Context window and number of output tokens as they are; no function calling."""
+        """Context window and number of output tokens as they are; whether tools can be called."""
         return LLMMetadata(
             context_window=self.context_window,
             num_output=self.max_new_tokens,
             is_chat_model=self.is_chat_model,
-            is_function_calling_model=False,
+            is_function_calling_model=self._calls_tools,
             model_name=self.model_name,
         )
 

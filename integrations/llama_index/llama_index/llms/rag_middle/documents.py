@@ -14,6 +14,7 @@ from llama_index.core.base.llms.types import (
     DocumentBlock,
     TextBlock,
     ThinkingBlock,
+    ToolCallBlock,
 )
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore
 
@@ -25,7 +26,7 @@ from rag_middle.documents import MarkedText, prompt_of_parts
 __all__ = ["block_content", "documents_of_call", "with_documents"]
 
 #: Blocks that are not for the model to read.
-_NO_TEXT = (ThinkingBlock, CachePoint, CitationBlock)
+_NO_TEXT = (ThinkingBlock, CachePoint, CitationBlock, ToolCallBlock)
 
 
 def block_content(blocks: Iterable[Any], index: int, *, earlier: bool) -> str | ContextPrompt:

@@ -127,7 +127,8 @@ def chat_request(
     """A request for an answer: through the chat template, else through `messages_to_prompt`."""
     _, chat = _functions(llm)
     if has_chat_template and chat is generic_messages:
-        return Request(chat_messages(messages), options)
+        with_tools = bool(options.get("tools"))
+        return Request(chat_messages(messages, with_tools=with_tools), options)
 
     def template(contents: Sequence[Message]) -> str:
         return chat(_as_chat_messages(contents, messages))

@@ -8,14 +8,16 @@ from typing import Any
 
 from llama_index.core.base.llms.types import ChatMessage, MessageRole
 from llama_index.llms.rag_middle.documents import block_content
+from llama_index.llms.rag_middle.tools import history_fields
 
 from rag_middle import UnsupportedGenerationError
 from rag_middle.generation import Prompt
+from rag_middle.options import without_neutral
 
 __all__ = ["Request", "chat_messages", "generation_options"]
 
-#: Roles as chat templates know them. What a tool or a function returned is told by the user:
-#: this model calls no tools, and most templates refuse such messages.
+#: Roles as chat templates know them. What a tool or a function returned is told by the user where
+#: a call has no tools: most templates then refuse such messages.
 _ROLES = {
     MessageRole.DEVELOPER: "system",
     MessageRole.CHATBOT: "assistant",
@@ -38,8 +40,12 @@ class Request:
     options: dict[str, Any]
 
 
-def chat_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+def chat_messages(
+    messages: Sequence[ChatMessage], *, with_tools: bool = False
+) -> list[dict[str, Any]]:
     """Messages as `RagMiddleModel` reads them: texts, or prompts with their documents.
+
+    Calls and messages of tools are such with `with_tools`; else tools are quoted by the user.
 
     Raises:
         PromptError: a message holds something else than text.
@@ -47,7 +53,11 @@ def chat_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     roles = [_ROLES.get(message.role, message.role.value) for message in messages]
     answered = max((at for at, role in enumerate(roles) if role == "assistant"), default=-1)
     return [
-        {"role": role, "content": block_content(message.blocks, index, earlier=index < answered)}
+        {
+            "role": role,
+            "content": block_content(message.blocks, index, earlier=index < answered),
+            **(history_fields(message) if with_tools else {}),
+        }
         for index, (role, message) in enumerate(zip(roles, messages, strict=True))
     ]
 
@@ -68,7 +78,7 @@ def generation_options(
     Raises:
         UnsupportedGenerationError: ``do_sample`` is neither True nor False.
     """
-    options = {**defaults, **given}
+    options = without_neutral({**defaults, **given})
     # A temperature of the call is newer than a do_sample of the LLM.
     inherited = None if "temperature" in given else defaults.get("do_sample")
     for value in (options.pop("do_sample", None), inherited):

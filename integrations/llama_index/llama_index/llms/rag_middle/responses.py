@@ -14,6 +14,7 @@ from llama_index.core.base.llms.types import (
     TextBlock,
 )
 from llama_index.llms.rag_middle.errors import refusals
+from llama_index.llms.rag_middle.tools import call_blocks
 
 from rag_middle import Generation
 from rag_middle.conventions.citations import llama_index_citations
@@ -40,7 +41,8 @@ def completion(
         prompt: what was generated for; its documents may be cited.
     """
     raw = None if generation is None else _raw(generation, model_name, prompt)
-    return CompletionResponse(text=text, delta=delta, raw=raw)
+    calls = {"tool_calls": blocks} if (blocks := call_blocks(generation)) else {}
+    return CompletionResponse(text=text, delta=delta, raw=raw, additional_kwargs=calls)
 
 
 def as_chat(response: CompletionResponse) -> ChatResponse:
@@ -48,6 +50,7 @@ def as_chat(response: CompletionResponse) -> ChatResponse:
     blocks: list[Any] = [TextBlock(text=response.text)]
     if isinstance(response.raw, dict):
         blocks += map(CitationBlock.model_validate, response.raw["rag_middle"]["citations"])
+    blocks += response.additional_kwargs.get("tool_calls", ())
     return ChatResponse(
         message=ChatMessage(role=MessageRole.ASSISTANT, blocks=blocks),
         delta=response.delta,
@@ -61,7 +64,7 @@ def _raw(generation: Generation, model_name: str, prompt: object) -> dict[str, A
     everything = generation.to_dict()
     everything["citations"] = llama_index_citations(generation.text, sources)
     usage = everything.pop("usage")
-    del everything["text"], everything["token_ids"]
+    del everything["text"], everything["token_ids"], everything["tool_calls"]
     return {
         "model": model_name,
         "finish_reason": everything.pop("finish_reason"),

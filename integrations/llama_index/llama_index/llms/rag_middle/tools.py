@@ -1,0 +1,153 @@
+"""Tools and structured output: LlamaIndex's forms to those of rag-middle, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from llama_index.core.base.llms.types import (
+    ChatMessage,
+    ChatResponse,
+    MessageRole,
+    ToolCallBlock,
+)
+from llama_index.core.bridge.pydantic import BaseModel
+from llama_index.core.llms.function_calling import FunctionCallingLLM
+from llama_index.core.llms.llm import ToolSelection
+from llama_index.core.prompts import PromptTemplate
+from llama_index.core.tools import BaseTool
+from llama_index.llms.rag_middle.errors import RequestError
+
+from rag_middle import Generation
+
+__all__ = ["ToolCalling", "call_blocks", "history_fields"]
+
+
+class ToolCalling(FunctionCallingLLM):
+    """What `RagMiddleLLM` knows of tools and of answers of a form."""
+
+    def _prepare_chat_with_tools(
+        self,
+        tools: Sequence[BaseTool],
+        user_msg: str | ChatMessage | None = None,
+        chat_history: list[ChatMessage] | None = None,
+        verbose: bool = False,
+        allow_parallel_tool_calls: bool = False,
+        tool_required: bool = False,
+        tool_choice: str | Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """Arguments of `chat`: the messages, and the tools in OpenAI's form."""
+        if isinstance(user_msg, str):
+            user_msg = ChatMessage(role=MessageRole.USER, content=user_msg)
+        messages = [*(chat_history or []), *([] if user_msg is None else [user_msg])]
+        if not tools:
+            return {"messages": messages, **kwargs}
+        return {
+            "messages": messages,
+            "tools": [tool.metadata.to_openai_tool(skip_length_check=True) for tool in tools],
+            "tool_choice": tool_choice or ("any" if tool_required else "auto"),
+            **kwargs,
+        }
+
+    def _validate_chat_with_tools_response(
+        self,
+        response: ChatResponse,
+        tools: Sequence[BaseTool],
+        allow_parallel_tool_calls: bool = False,
+        **kwargs: Any,
+    ) -> ChatResponse:
+        """The response with its first call only, where one at a time was asked for."""
+        if not allow_parallel_tool_calls:
+            blocks = response.message.blocks
+            later = [block for block in blocks if isinstance(block, ToolCallBlock)][1:]
+            response.message.blocks = [block for block in blocks if block not in later]
+        return response
+
+    def get_tool_calls_from_response(
+        self, response: ChatResponse, error_on_no_tool_call: bool = True, **kwargs: Any
+    ) -> list[ToolSelection]:
+        """The calls in an answer.
+
+        Raises:
+            RequestError: there are none, and that is an error.
+        """
+        calls = [
+            ToolSelection(
+                tool_id=block.tool_call_id or "",
+                tool_name=block.tool_name,
+                tool_kwargs=dict(block.tool_kwargs),  # type: ignore[arg-type]
+            )
+            for block in response.message.blocks
+            if isinstance(block, ToolCallBlock)
+        ]
+        if not calls and error_on_no_tool_call:
+            raw = response.raw if isinstance(response.raw, Mapping) else {}
+            cut = (
+                " It was cut: raise max_new_tokens." if raw.get("finish_reason") == "length" else ""
+            )
+            raise RequestError(
+                f"The model called no tool, it answered {response.message.content!r}.{cut} "
+                "tool_required=True makes it call one."
+            )
+        return calls
+
+    def structured_predict(
+        self,
+        output_cls: type[BaseModel],
+        prompt: PromptTemplate,
+        llm_kwargs: dict[str, Any] | None = None,
+        **prompt_args: Any,
+    ) -> BaseModel:
+        """An object of a class, which constrained decoding makes sure of where it is installed."""
+        options = self._of_form(output_cls, llm_kwargs)
+        return super().structured_predict(output_cls, prompt, options, **prompt_args)
+
+    async def astructured_predict(
+        self,
+        output_cls: type[BaseModel],
+        prompt: PromptTemplate,
+        llm_kwargs: dict[str, Any] | None = None,
+        **prompt_args: Any,
+    ) -> BaseModel:
+        """As `structured_predict`, without blocking the event loop."""
+        options = self._of_form(output_cls, llm_kwargs)
+        return await super().astructured_predict(output_cls, prompt, options, **prompt_args)
+
+    def _of_form(
+        self, output_cls: type[BaseModel], options: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        """Options of a call whose answer is JSON of a class, unless it is the call of a tool."""
+        if self.metadata.is_function_calling_model or find_spec("llguidance") is None:
+            return dict(options or {})
+        named = {"name": output_cls.__name__, "schema": output_cls.model_json_schema()}
+        form = {"type": "json_schema", "json_schema": named}
+        return {"response_format": form, **(options or {})}
+
+
+def history_fields(message: ChatMessage) -> dict[str, Any]:
+    """What a message of the history says about tools, as chat templates read it."""
+    arguments = message.additional_kwargs
+    if message.role in (MessageRole.TOOL, MessageRole.FUNCTION):
+        names = {"tool_call_id": "tool_call_id", "name": "name"}
+        told = {key: arguments[name] for key, name in names.items() if arguments.get(name)}
+        return {"role": "tool", **told}
+    calls = [
+        {
+            "id": block.tool_call_id,
+            "type": "function",
+            "function": {"name": block.tool_name, "arguments": block.tool_kwargs},
+        }
+        for block in message.blocks
+        if isinstance(block, ToolCallBlock)
+    ]
+    return {"tool_calls": calls} if calls else {}
+
+
+def call_blocks(generation: Generation | None) -> list[ToolCallBlock]:
+    """The calls of an answer, as blocks of its message."""
+    return [
+        ToolCallBlock(tool_call_id=call.id, tool_name=call.name, tool_kwargs=dict(call.arguments))
+        for call in (generation.tool_calls if generation else ())
+    ]

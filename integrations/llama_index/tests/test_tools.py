@@ -1,0 +1,119 @@
+"""Tools: function calling, agents, selectors and objects, on a model that is told what to write."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from llama_index.core.agent.workflow import FunctionAgent
+from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
+from llama_index.core.bridge.pydantic import BaseModel
+from llama_index.core.prompts import PromptTemplate
+from llama_index.core.selectors import PydanticSingleSelector
+from llama_index.core.tools import FunctionTool, ToolMetadata
+from llama_index.llms.rag_middle import RagMiddleLLM, RequestError
+from transformers import PreTrainedTokenizerFast
+
+from rag_middle import mark
+
+if TYPE_CHECKING:
+    from conftest import MakeLLM
+
+TOOLS = (
+    "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}"
+    'Call one so: <tool_call>\n{"name": <name>, "arguments": <arguments>}\n</tool_call><|im_end|>\n'
+    "{% endif %}{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}"
+    "{% for call in m.tool_calls or [] %}<tool_call>\n{{ call.function | tojson }}\n</tool_call>"
+    "{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% endif %}"
+)
+
+
+class River(BaseModel):
+    """A river."""
+
+    name: str
+    length_km: int
+
+
+def call(name: str, arguments: str) -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+def search(query: str) -> str:
+    """Find documents."""
+    return "\n".join(map(mark, ("Nantes lies on the Loire.", f"Nothing of {query}.")))
+
+
+LOIRE = call("River", '{"name": "Loire", "length_km": 1006}')
+SEARCH = call("search", '{"query": "Nantes"}')
+
+
+@pytest.fixture
+def llm(make_llm: MakeLLM, tokenizer: PreTrainedTokenizerFast) -> RagMiddleLLM:
+    tokenizer.chat_template, own = TOOLS, tokenizer.chat_template
+    yield make_llm(max_new_tokens=100)
+    tokenizer.chat_template = own
+
+
+def test_calls_come_with_the_message(llm: RagMiddleLLM, said: Callable[..., None]) -> None:
+    said(f"Let me look.{SEARCH}")
+    assert llm.metadata.is_function_calling_model
+    tool = FunctionTool.from_defaults(search)
+    response = llm.chat_with_tools([tool], "Where is Nantes?")
+    (selected,) = llm.get_tool_calls_from_response(response)
+    assert (selected.tool_name, selected.tool_kwargs) == ("search", {"query": "Nantes"})
+    assert response.message.content == "Let me look."
+    *_, last = llm.stream_chat_with_tools([tool], "Where is Nantes?")
+    assert [c.tool_name for c in llm.get_tool_calls_from_response(last)] == ["search"]
+    assert "Nantes lies" in llm.predict_and_call([tool], "Where is Nantes?").response
+
+
+def test_no_call_is_an_error_that_says_what_there_was(
+    llm: RagMiddleLLM, said: Callable[..., None]
+) -> None:
+    said("I do not know.")
+    response = llm.chat_with_tools([FunctionTool.from_defaults(search)], "Where?")
+    with pytest.raises(RequestError, match="I do not know"):
+        llm.get_tool_calls_from_response(response)
+
+
+# LlamaIndex's agents look at all attributes of themselves.
+@pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecationWarning")
+def test_an_agent_reads_what_its_tool_returns(
+    llm: RagMiddleLLM, said: Callable[..., None], calls: list[Any]
+) -> None:
+    said(SEARCH, "The Loire.")
+
+    async def ask() -> Any:
+        agent = FunctionAgent(tools=[FunctionTool.from_defaults(search)], llm=llm)
+        return await agent.run("Where is Nantes?")
+
+    answer = asyncio.run(ask())
+    assert answer.response.content == "The Loire."
+    assert answer.raw["rag_middle"]["documents"] == 2
+    assert [block for block in answer.response.blocks if isinstance(block, ToolCallBlock)] == []
+
+
+def test_objects_and_selections_are_calls(llm: RagMiddleLLM, said: Callable[..., None]) -> None:
+    said(LOIRE)
+    prompt = PromptTemplate("Name a river of {country}.")
+    assert llm.structured_predict(River, prompt, country="France").length_km == 1006
+    chat = llm.as_structured_llm(River).chat([ChatMessage(role="user", content="Which?")])
+    assert chat.raw == River(name="Loire", length_km=1006)
+    said(call("SingleSelection", '{"index": 2, "reason": "rivers"}'))
+    selector = PydanticSingleSelector.from_defaults(llm=llm)
+    choices = [ToolMetadata(name=name, description=name) for name in ("towns", "rivers")]
+    assert selector.select(choices, "Where is Nantes?").ind == 1
+
+
+def test_options_are_refused_in_the_words_of_the_library(llm: RagMiddleLLM) -> None:
+    for options in ({"n": 2}, {"logprobs": True}, {"top_b": 1}):
+        with pytest.raises(RequestError) as raised:
+            llm.complete("Hello", **options)
+        with pytest.raises(ValueError, match="no option") as own:
+            llm.rag_middle_model.generate("Hello", **options)
+        assert str(raised.value) == str(own.value)
+    assert llm.complete("Hello", n=1, logprobs=False, max_new_tokens=1).text is not None
