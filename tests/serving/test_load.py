@@ -83,7 +83,7 @@ def test_a_mixed_load_is_answered_as_one_by_one(
         method = METHODS[(index + seed) % len(METHODS)]
         options = {"max_tokens": 3 + index % 2, "temperature": float(index % 3 == 0), "seed": index}
         question = f"Which river? {'fox ' * (index % 7)}"
-        documents = [f"Document {n} of {index}." for n in range(1 + index % 4)]
+        documents = [f"Fox {'abcd'[n]} of {index}." for n in range(1 + index % 4)]
         if index % 5 == 4:
             options["max_tokens"] = 5000  # does not fit
         stream = index % 2 == 0
