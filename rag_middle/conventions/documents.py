@@ -432,7 +432,8 @@ def block_parts(content: str | Iterable[Any]) -> list[str | CallerDocument]:
     if isinstance(content, str):
         return [content]
     parts: list[str | CallerDocument] = []
-    for block in content:
+    blocks: Iterable[Any] = content
+    for block in blocks:
         if isinstance(block, TextBlock):
             parts.append(block.text)
         elif isinstance(block, RefusalBlock):

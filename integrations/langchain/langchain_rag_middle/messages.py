@@ -123,8 +123,8 @@ def as_prompt_documents(given: Any, document_prompt: DocumentPrompt) -> list[Pro
     Raises:
         PromptError: not a list of documents.
     """
-    one = str | Document | PromptDocument | Mapping
-    if isinstance(given, one) or not isinstance(given, Iterable):
+    is_one = isinstance(given, str | Document | PromptDocument | Mapping)
+    if is_one or not isinstance(given, Iterable):
         raise PromptError(f"documents must be a list of documents, got {type(given).__name__}.")
     return [_as_prompt_document(entry, index, document_prompt) for index, entry in enumerate(given)]
 
