@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rag_middle import MethodConfigError
+from rag_middle.attention import model_traits
 from rag_middle.methods import MsPoE
 from tests.conftest import FamilyModel
 from tests.families import FAMILIES
@@ -46,3 +48,29 @@ def test_sequential_order(name: str, implementation: str, family_model: FamilyMo
         first_layer=0,
         sequential=True,
     )
+
+
+@pytest.mark.parametrize(("name", "implementation"), WAYS)
+def test_order_by_entropy(name: str, implementation: str, family_model: FamilyModel) -> None:
+    assert_equal_to_naive(
+        family_model(name, implementation),
+        MsPoE(first_layer=0, head_order="entropy", min_ratio=0.6, max_ratio=2.4),
+        NaiveMsPoE,
+        first_layer=0,
+        by_entropy=True,
+        min_ratio=0.6,
+        max_ratio=2.4,
+    )
+
+
+def test_a_random_order_is_one_for_each_layer_and_always_the_same(
+    family_model: FamilyModel,
+) -> None:
+    traits = model_traits(family_model("llama"))
+    method = MsPoE(first_layer=0, head_order="random", reference_code=False)
+    plans = [method.plan((), traits) for _ in range(2)]
+    assert plans[0] == plans[1]
+    for change in plans[0].changes:
+        assert sorted(change.ratios) == pytest.approx([1.2, 1.8])
+    with pytest.raises(MethodConfigError, match="authors' code has no head_order='random'"):
+        MsPoE(head_order="random", reference_code=True)

@@ -61,7 +61,7 @@ WRONG: tuple[tuple[Callable[..., Method], dict[str, Any], str], ...] = (
     (MsPoE, {"threshold": nan}, "threshold must be a finite number"),
     (MsPoE, {"first_layer": -1}, "first_layer must be a whole number >= 0, got -1"),
     (MsPoE, {"first_layer": 1.5}, "first_layer must be a whole number >= 0, got 1.5"),
-    (MsPoE, {"head_order": "rank"}, "'awareness' or 'sequential', got 'rank'"),
+    (MsPoE, {"head_order": "rank"}, "one of awareness, sequential, random, entropy, got 'rank'"),
     (MsPoE, {"layers": "12"}, "layers must be several indices, got '12'"),
     (PositionalHiddenStates, {"channels": 5}, "channels must be several indices, got 5"),
     (PositionalHiddenStates, {"channels": (-1,)}, r"channels\[0\] must be a whole number >= 0"),

@@ -16,6 +16,7 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     {"channels": (5,), "factor": 0.0, "last_tokens": 4},
     {"channels": (2, 40, 17), "factor": 0.5, "scale_values": True},
     {"channels": (5, 6), "factor": -0.5, "skip_first": 3, "last_tokens": 2},
+    {"channels": (5,), "factor": -1.0, "last_tokens": None},
     {"channels": (9,), "factor": 3.0, "skip_first": 2, "scale_values": True, "last_tokens": 5},
 )
 

@@ -42,6 +42,22 @@ def test_a_factor_for_every_document(
     )
 
 
+@pytest.mark.parametrize("token", [1, 6])  # the second is within a document of each prompt
+@pytest.mark.parametrize(("name", "implementation"), WAYS)
+def test_another_token_than_the_first(
+    name: str, implementation: str, token: int, family_model: FamilyModel
+) -> None:
+    alphas = (0.0, 3.0, 0.4)
+    assert_equal_to_naive(
+        family_model(name, implementation),
+        SIW(alpha_per_document=alphas, layers=(0, 2), token=token),
+        NaiveSIW,
+        documents=_documents,
+        alphas=dict.fromkeys((0, 2), alphas),
+        token=token,
+    )
+
+
 @pytest.mark.parametrize(("name", "implementation"), WAYS)
 def test_calibrated_areas(name: str, implementation: str, family_model: FamilyModel) -> None:
     # Three documents have their centres at 1/6, 1/2 and 5/6.

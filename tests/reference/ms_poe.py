@@ -23,6 +23,7 @@ class NaiveMsPoE(NaiveLlama):
     first_layer: int = 2
     threshold: float = 3.0
     sequential: bool = False
+    by_entropy: bool = False
 
     def attention(self, layer: int, hidden: Tensor) -> Tensor:
         if layer < self.first_layer:
@@ -65,6 +66,8 @@ class NaiveMsPoE(NaiveLlama):
         last = queries[self.prompt_tokens - 1]
         scores = torch.stack([last @ key for key in keys[: self.prompt_tokens]])
         attention = (scores / self.head_size**0.5).softmax(0)
+        if self.by_entropy:
+            return sum(float(a * a.log()) for a in attention)
         return sum(float(a >= self.threshold * attention.mean()) for a in attention) / len(
             attention
         )

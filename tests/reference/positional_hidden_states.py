@@ -20,7 +20,7 @@ class NaivePositionalHiddenStates(NaiveLlama):
     channels: Sequence[int] = ()
     factor: float = 1.0
     changed_layers: Sequence[int] = ()
-    last_tokens: int = 1
+    last_tokens: int | None = 1
     scale_values: bool = False
     skip_first: int = 0
 
@@ -43,7 +43,8 @@ class NaivePositionalHiddenStates(NaiveLlama):
             queries = self.rotated(q[head], positions)
             keys = self.rotated(k[self.group(head)], positions)
             attended = self.weights_of(queries, keys) @ v[self.group(head)]
-            for token in range(self.prompt_tokens - self.last_tokens, hidden.shape[0]):
+            first = 0 if self.last_tokens is None else self.prompt_tokens - self.last_tokens
+            for token in range(first, hidden.shape[0]):
                 out[head, token] = attended[token]
         return out
 

@@ -21,6 +21,7 @@ class NaiveSIW(NaiveLlama):
         alphas: per changed layer one factor for each document; ``None`` to find dense documents.
         alpha_dense, alpha_sparse: the factors where they are found.
         top_share: of the prompt's tokens that count as attended to.
+        token: whose weight changes.
     """
 
     documents: Sequence[tuple[int, int]] = ()
@@ -28,6 +29,7 @@ class NaiveSIW(NaiveLlama):
     alpha_dense: float = 1.0
     alpha_sparse: float = 1.0
     top_share: float = 0.3
+    token: int = 0
 
     def attention(self, layer: int, hidden: Tensor) -> Tensor:
         q, k, v = self.project(layer, hidden)
@@ -36,7 +38,7 @@ class NaiveSIW(NaiveLlama):
             alphas = self.alphas[layer] or self.found(weights)
             for (start, end), alpha in zip(self.documents, alphas, strict=True):
                 for token in range(start, end):
-                    weights[:, token, 0] *= alpha  # not renormalised
+                    weights[:, token, self.token] *= alpha  # not renormalised
         return torch.stack([weights[h] @ v[self.group(h)] for h in range(self.heads)])
 
     def weights_of_heads(self, q: Tensor, k: Tensor) -> Tensor:

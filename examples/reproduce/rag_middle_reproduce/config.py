@@ -296,6 +296,9 @@ def _with_profile(spec: Any, data: Path, model: ModelConfig) -> Any:
 def _for_reader(spec: Any) -> tuple[str, Method]:
     """Label and method, with parameters that fit the bundled reader."""
     if isinstance(spec, Mapping):
+        if spec.get("name") == "positional_hidden_states":
+            options = {**spec.get("options", {}), "channels": (3,), "layers": (1, 2)}
+            spec = {**spec, "options": options}
         [_, labelled] = labelled_methods([spec])
         return labelled.label, labelled.method
     if isinstance(spec, str) and spec.startswith(_PROFILE):

@@ -41,8 +41,10 @@ class MsPoE(Method):
         max_ratio: ``r_max``.
         first_layer: layers before it stay as they are (0-based).
         layers: 0-based layers to change, instead of all from `first_layer` on.
-        head_order: ``"awareness"``, or ``"sequential"`` for the paper's ablation in which heads
-            take the ratios in their own order.
+        head_order: what heads are ranked by. ``"awareness"``, or one of the paper's ablations
+            (table 3): ``"sequential"`` gives heads the ratios in their own order, ``"random"`` in
+            one drawn for each layer, ``"entropy"`` by the entropy of the last prompt token's
+            attention, the lowest first.
         threshold: multiple of the mean attention from which on a token counts.
         reference_code: compute as the authors' code does: ratios stop one step short of
             `max_ratio`, a head takes ratio number ``argsort[head]`` instead of the ratio of its
@@ -57,7 +59,8 @@ class MsPoE(Method):
         With a single group, every head gets `min_ratio`. The paper does not say whether awareness
         is taken with or without position embedding; the authors' code takes it without. Windows,
         soft-capping and sinks do not enter it.
-        Ties keep the order of the heads; the authors' sort is not stable.
+        Ties keep the order of the heads; the authors' sort is not stable. The direction of the
+        order by entropy, which the paper does not give, is ours.
 
     Raises:
         MethodConfigError: ratios that are not positive, or reversed; unknown `head_order`.
@@ -81,7 +84,7 @@ class MsPoE(Method):
     max_ratio: float = 1.8
     first_layer: int = 2
     layers: tuple[int, ...] | None = None
-    head_order: Literal["awareness", "sequential"] = "awareness"
+    head_order: Literal["awareness", "sequential", "random", "entropy"] = "awareness"
     threshold: float = 3.0
     reference_code: bool = False
 
@@ -98,9 +101,15 @@ class MsPoE(Method):
                 f"{self.min_ratio} and {self.max_ratio}."
             )
         require_count("MsPoE", 0, first_layer=self.first_layer)
-        if self.head_order not in ("awareness", "sequential"):
+        orders = ("awareness", "sequential", "random", "entropy")
+        if self.head_order not in orders:
             raise MethodConfigError(
-                f"MsPoE: head_order must be 'awareness' or 'sequential', got {self.head_order!r}."
+                f"MsPoE: head_order must be one of {', '.join(orders)}, got {self.head_order!r}."
+            )
+        if self.reference_code and self.head_order in ("random", "entropy"):
+            raise MethodConfigError(
+                f"MsPoE: the authors' code has no head_order={self.head_order!r}. Leave out "
+                "reference_code."
             )
         if self.layers is not None:
             object.__setattr__(self, "layers", as_indices("MsPoE", "layers", self.layers))
@@ -119,6 +128,8 @@ class MsPoE(Method):
         return AttentionPlan.by_layer(layers, lambda layer: self._scale(traits.layers[layer]))
 
     def _scale(self, layer: LayerTraits) -> HeadPositionScale:
+        import random
+
         import torch
 
         from rag_middle.methods.ms_poe.attention import HeadPositionScale
@@ -133,12 +144,15 @@ class MsPoE(Method):
         if self.head_order == "sequential":
             assign = "sequential"
             ratios = ratios[::-1] if self.reference_code else ratios
+        elif self.head_order == "random":
+            assign = "sequential"
+            ratios = tuple(random.Random(f"ms_poe {layer.layer}").sample(ratios, heads))
         else:
             assign = "order" if self.reference_code else "rank"
         return HeadPositionScale(
             ratios=ratios,
             assign=assign,
-            threshold=self.threshold,
+            threshold=None if self.head_order == "entropy" else self.threshold,
             strict=self.reference_code,
             per_query_head=self.reference_code,
         )

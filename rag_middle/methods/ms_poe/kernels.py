@@ -15,7 +15,7 @@ def position_awareness(
     key: Tensor,
     *,
     scale: float,
-    threshold: float,
+    threshold: float | None,
     strict: bool = False,
     padding: Tensor | None = None,
 ) -> Tensor:
@@ -27,7 +27,8 @@ def position_awareness(
         query: the last prompt token's query `[b, h, d]`, without position embedding.
         key: keys `[b, g, n, d]` of the prompt, without position embedding.
         scale: factor on query-key products.
-        threshold: multiple of the mean from which on a token counts (3 in the paper).
+        threshold: multiple of the mean from which on a token counts (3 in the paper); ``None`` for
+            minus the entropy of ``A``, in nats, instead of that share.
         strict: a token at exactly that multiple does not count.
         padding: columns of left padding per row `[b]`; not counted.
 
@@ -40,6 +41,11 @@ def position_awareness(
     grouped = as_factor(query.reshape(b * g, h // g, d))
     scores = products(grouped, as_factor(key.reshape(b * g, n, d))).view(b, h, n) * scale
     reaches = torch.gt if strict else torch.ge
+    if threshold is None:
+        if padding is not None:
+            hidden = torch.arange(n, device=key.device)[None, :] < padding[:, None]
+            scores = scores.masked_fill(hidden[:, None], float("-inf"))
+        return -torch.special.entr(scores.softmax(-1)).sum(-1)
     if padding is None:
         return reaches(scores.softmax(-1), threshold / n).float().mean(-1)
     real = torch.arange(n, device=key.device)[None, :] >= padding[:, None]

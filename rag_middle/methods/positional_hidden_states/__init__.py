@@ -43,7 +43,8 @@ class PositionalHiddenStates(Method):
             calibrate.
         factor: ``s``; 1 leaves the model as it is.
         layers: 0-based layers to change; ``None`` for all.
-        last_tokens: prompt rows, counted from the end, that attend with scaled queries and keys.
+        last_tokens: prompt rows, counted from the end, that attend with scaled queries and keys;
+            ``None`` for all of them (an ablation, like 16).
         scale_values: scale the values as well (an ablation; off in the paper).
         skip_first: prompt tokens, counted from the first, whose keys and values stay as they are.
         reference_code: compute as the authors' code does where it departs from the paper: any
@@ -73,7 +74,7 @@ class PositionalHiddenStates(Method):
     channels: tuple[int, ...] = no_default(_NO_CHANNEL, example=(0,))
     factor: float = 0.0
     layers: tuple[int, ...] | None = None
-    last_tokens: int = 1
+    last_tokens: int | None = 1
     scale_values: bool = False
     skip_first: int = 0
     reference_code: bool = False
@@ -90,7 +91,8 @@ class PositionalHiddenStates(Method):
             raise MethodConfigError(
                 f"PositionalHiddenStates: a channel is named twice in {self.channels}."
             )
-        require_count(owner, 1, last_tokens=self.last_tokens)
+        if self.last_tokens is not None:
+            require_count(owner, 1, last_tokens=self.last_tokens)
         require_count(owner, 0, skip_first=self.skip_first)
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:

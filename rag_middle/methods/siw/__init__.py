@@ -14,6 +14,7 @@ from rag_middle.methods.base import (
     as_indices,
     as_several,
     chosen_layers,
+    require_count,
     require_finite,
 )
 from rag_middle.methods.requirements import require_interface
@@ -47,6 +48,8 @@ class SIW(Method):
             the prompt itself.
         top_share: share of the prompt's tokens, by attention from its last token, that count as
             attended to (0.3 in the paper).
+        token: 0-based token of the prompt whose weight is scaled; others than the first are the
+            paper's ablation (tables 3 and 4). Rows before it do not see it.
 
     References:
         SIW, arXiv:2512.13109. No public code. The text at hand leaves open when a document is
@@ -76,6 +79,7 @@ class SIW(Method):
     alpha_per_document: tuple[float, ...] | None = None
     dense_areas: Mapping[int, tuple[bool, ...]] | None = None
     top_share: float = 0.3
+    token: int = 0
 
     def __post_init__(self) -> None:
         if self.layers is not None:
@@ -94,12 +98,19 @@ class SIW(Method):
             raise MethodConfigError(
                 f"SIW: top_share must lie between 0 and 1, got {self.top_share}."
             )
+        require_count("SIW", 0, token=self.token)
         if self.dense_areas is not None:
             object.__setattr__(self, "dense_areas", _flags_by_layer(self.dense_areas))
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Factors by document where they are known beforehand, else a rule to find them."""
         require_interface("siw", traits)
+        for prompt in prompts:
+            if self.token >= len(prompt):
+                raise MethodConfigError(
+                    f"SIW: token must be below {len(prompt)}, the tokens of the prompt; got "
+                    f"{self.token}."
+                )
         quarter = traits.num_layers // 4
         middle = range(quarter, max(quarter + 1, traits.num_layers - quarter))
         areas = None if self.alpha_per_document is not None else self.dense_areas
@@ -120,12 +131,15 @@ class SIW(Method):
         from rag_middle.methods.siw.attention import InitialTokenScaling, OnlineAreas
 
         if self.alpha_per_document is not None:
-            return InitialTokenScaling(factors=(self.alpha_per_document,) * len(prompts))
+            return InitialTokenScaling(
+                factors=(self.alpha_per_document,) * len(prompts), token=self.token
+            )
         if self.dense_areas is None:
             return OnlineAreas(
                 alpha_dense=self.alpha_dense,
                 alpha_sparse=self.alpha_sparse,
                 top_share=self.top_share,
+                token=self.token,
             )
         flags = self.dense_areas[layer]
         return InitialTokenScaling(
@@ -138,7 +152,8 @@ class SIW(Method):
                     for index in range(len(layout.documents))
                 )
                 for layout in (prompt.layout for prompt in prompts)
-            )
+            ),
+            token=self.token,
         )
 
     def for_self_check(self) -> Method:

@@ -24,6 +24,8 @@ __all__ = ["InitialTokenScaling", "OnlineAreas"]
 class _Scaling(LayerChange):
     claims = frozenset({"weights"})
 
+    token: int
+
     def start(self, layer: Layer) -> LayerHandler:
         return _Handler(self)
 
@@ -34,13 +36,15 @@ class _Scaling(LayerChange):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitialTokenScaling(_Scaling):
-    """Attention weights to the prompt's first token are multiplied after the softmax.
+    """Attention weights to one of the prompt's tokens are multiplied after the softmax.
 
     Attributes:
         factors: per example, one factor for each document's tokens; other tokens keep theirs.
+        token: 0-based token of the prompt whose weights are multiplied.
     """
 
     factors: tuple[tuple[float, ...], ...]
+    token: int = 0
 
     def check(self, layouts: Sequence[PromptLayout]) -> None:
         """Raise `MethodConfigError` unless there is one factor for each document."""
@@ -75,11 +79,13 @@ class OnlineAreas(_Scaling):
         alpha_dense: factor for documents that the last prompt token attends to densely.
         alpha_sparse: factor for the others.
         top_share: share of the prompt's tokens that count as attended to.
+        token: 0-based token of the prompt whose weights are multiplied.
     """
 
     alpha_dense: float
     alpha_sparse: float
     top_share: float
+    token: int = 0
 
     def token_factors(self, context: AttentionContext) -> Tensor:
         attention = context.attention.last_token_weights(context.call)
@@ -102,9 +108,13 @@ class _Handler(LayerHandler):
             return context.proceed()  # generated tokens belong to no document
         context.store()
         call, request = context.call, context.layer.request
-        first = request.paddings(call.query.device)  # [b], column of each row's initial token
+        # [b], column of each row's initial token
+        first = request.paddings(call.query.device) + self._scaling.token
         factors = self._scaling.token_factors(context)
         output, weight = context.attention.attend_and_weigh(call, first)
+        if self._scaling.token:
+            rows = torch.arange(weight.shape[2], device=weight.device)
+            weight = weight.masked_fill((rows < first[:, None])[:, None], 0)
         return _reweighted(output, weight, call.value, factors, first), None
 
 
