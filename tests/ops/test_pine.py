@@ -14,6 +14,7 @@ from rag_middle.layout import PromptLayout
 from rag_middle.methods.pine.kernels import attend, fused, heads
 from rag_middle.methods.pine.kernels.attend import PineTables, base_rotate, decode, prefill
 from rag_middle.methods.pine.kernels.importance import (
+    Ranking,
     document_importance,
     document_shifts,
 )
@@ -171,8 +172,8 @@ def test_fused_attention_ranks_in_half_precision_as_in_float32(
     _fuse(monkeypatch)
     made: list[Tensor] = []
 
-    def recorded(importance: Tensor, lengths: Tensor) -> Tensor:
-        shifts = document_shifts(importance, lengths)
+    def recorded(importance: Tensor, lengths: Tensor, ranking: Ranking) -> Tensor:
+        shifts = document_shifts(importance, lengths, ranking)
         made.append(shifts)
         return shifts
 

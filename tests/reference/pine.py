@@ -40,6 +40,7 @@ def naive_pine(
     scale: float,
     softcap: float | None = None,
     window: int | None = None,
+    ablation: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Attention of prompt and generated tokens `[h, n, d]`; returns output and log-sum-exp.
 
@@ -53,7 +54,7 @@ def naive_pine(
     for head in range(heads):
         keys, values = k[head // shared_by], v[head // shared_by]
         for token in range(n):
-            positions = key_positions(q[head], keys, documents, token, scale, softcap)
+            positions = key_positions(q[head], keys, documents, token, scale, softcap, ablation)
             at = query_position(documents, token)
             scores, seen = [], []
             for other in range(n):
@@ -100,7 +101,13 @@ def query_position(documents: Sequence[Span], token: int) -> int:
 
 
 def key_positions(
-    q: Tensor, k: Tensor, documents: Sequence[Span], token: int, scale: float, softcap: float | None
+    q: Tensor,
+    k: Tensor,
+    documents: Sequence[Span],
+    token: int,
+    scale: float,
+    softcap: float | None,
+    ablation: str | None = None,
 ) -> list[int]:
     """Where the query `token` of one head believes every key to stand."""
     positions = list(range(k.shape[0]))
@@ -115,6 +122,10 @@ def key_positions(
         for index, share in shares(q[query], k, [documents[i] for i in others], scale, softcap):
             amount[others[index]] += share
     ranked = sorted(others, key=lambda index: -amount[index])  # stable: earlier document nearer
+    if ablation == "reversed":
+        ranked = sorted(others, key=lambda index: amount[index])
+    elif ablation == "no_reassignment":
+        ranked = others[::-1]
     end = documents[-1][1]
     for index in ([] if own is None else [own]) + ranked:
         start, stop = documents[index]

@@ -10,6 +10,7 @@ from pathlib import Path
 from rag_middle import RagMiddleError, RagMiddleModel
 from rag_middle.reader import reader_path
 from rag_middle_reproduce import Cell, ModelConfig, evaluate, markdown_tables, read_config
+from rag_middle_reproduce.samples import write_samples
 
 
 def model_path(name: str) -> str:
@@ -29,7 +30,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--try-out",
         action="store_true",
-        help="on the bundled reader and one question of each task: numbers mean nothing",
+        help="on the bundled reader, one question of each task, invented ones without --data: "
+        "numbers mean nothing",
     )
     options = parser.parse_args(arguments)
 
@@ -53,6 +55,8 @@ def main(arguments: list[str] | None = None) -> None:
         if options.try_out:
             config = config.tried_out()
         data, cells = options.data or options.config.parent, list[Cell]()
+        if options.try_out and options.data is None:
+            data = write_samples(options.out / "samples")
         records = options.out / "records"
         for cell in evaluate(config, load, data=data, records=records, progress=report):
             cells.append(cell)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -257,14 +257,15 @@ class _MoveHandler(_Handler):
         traits, rotary = self._layer.traits, self._layer.rotary
         assert rotary is not None
         assert traits.rotary is not None
-        tables = rotary.at(torch.tensor([[0, shift]], device=rotary.x.device))
-        cos, sin = (table[0].to(key.device) for table in pair_tables(*tables, traits.table_format))
+        cos, sin = rotary.at(torch.tensor([[0, shift]], device=rotary.x.device))
+        tables = pair_tables(cos, sin, traits.table_format)
+        cos, sin = (table[0].to(key.device) for table in tables)
         factor = cos[0]  # what yarn and its like multiply in: the keys bear it already
         return rotate(key, cos[1] / factor, sin[1] / factor, traits.rotary)
 
 
 #: By the paper's names.
-PERTURBATIONS = {
+PERTURBATIONS: dict[str, Callable[[int], Method]] = {
     "as it is": lambda document: NoMethod(),
     "PE to beginning": lambda document: MovedPositions(document=document),
     "PE to end": lambda document: MovedPositions(document=document, to="end"),

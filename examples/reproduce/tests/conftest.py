@@ -1,6 +1,25 @@
 """The tiny models of the package's own tests."""
 
-from tests.conftest import family_model
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+
 from tests.evaluation.conftest import model
+from tests.families import FAMILIES
 
 __all__ = ["family_model", "model"]
+
+
+@pytest.fixture(scope="session")
+def family_model() -> Callable[..., Any]:
+    """``family_model(name, attn_implementation=None)``: one model per pair."""
+
+    @cache
+    def build(name: str, attn_implementation: str | None = None) -> Any:
+        return FAMILIES[name].build(attn_implementation or FAMILIES[name].implementations[0])
+
+    return build

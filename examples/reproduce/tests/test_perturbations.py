@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,6 @@ from rag_middle import MethodConfigError, UnsupportedArchitectureError
 from rag_middle.attention import applied
 from rag_middle.evaluation import KeyValueRetrieval
 from rag_middle.generation import RagMiddleModel
-from tests.conftest import FamilyModel
 from tests.contract.cases import LONG, Prompt
 from tests.methods.against_naive import WAYS, assert_equal_to_naive
 from tests.reference.perturbations import NaiveCroppedMask, NaiveMovedPositions
@@ -35,7 +35,7 @@ def target(document: int, to: str) -> Any:
 
 @pytest.mark.parametrize(("name", "implementation"), WAYS)
 def test_a_cropped_document_sees_itself_and_the_first_token(
-    name: str, implementation: str, family_model: FamilyModel
+    name: str, implementation: str, family_model: Callable[..., Any]
 ) -> None:
     assert_equal_to_naive(
         family_model(name, implementation),
@@ -49,7 +49,7 @@ def test_a_cropped_document_sees_itself_and_the_first_token(
 @pytest.mark.parametrize(("document", "to"), [(2, "beginning"), (0, "end")])
 @pytest.mark.parametrize(("name", "implementation"), WAYS)
 def test_the_last_token_alone_sees_a_document_elsewhere(
-    name: str, implementation: str, document: int, to: Any, family_model: FamilyModel
+    name: str, implementation: str, document: int, to: Any, family_model: Callable[..., Any]
 ) -> None:
     assert_equal_to_naive(
         family_model(name, implementation),
@@ -64,7 +64,7 @@ def test_upper_layers_are_left_alone() -> None:
     assert CroppedMask(document=0).layers == tuple(range(8))
 
 
-def test_what_cannot_be_perturbed_is_refused(family_model: FamilyModel) -> None:
+def test_what_cannot_be_perturbed_is_refused(family_model: Callable[..., Any]) -> None:
     with pytest.raises(MethodConfigError, match="pass document"):
         CroppedMask()
     with pytest.raises(MethodConfigError, match="'beginning' or 'end'"):

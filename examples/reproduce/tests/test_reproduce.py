@@ -17,7 +17,7 @@ pytest.importorskip("yaml", reason="needs pyyaml (extra eval)")
 import prepare
 from rag_middle_reproduce import perturbations, read_config
 from rag_middle_reproduce.__main__ import main
-from tests.records import write_records
+from rag_middle_reproduce.samples import write_samples
 
 FOLDER = Path(__file__).parents[1]
 README = (FOLDER / "README.md").read_text(encoding="utf-8")
@@ -35,7 +35,7 @@ TASK = {"task": "invented_documents", "label": "three", "options": {"documents":
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A few records of every dataset, and the profiles that a search would have left."""
-    folder = write_records(tmp_path_factory.mktemp("data"))
+    folder = write_samples(tmp_path_factory.mktemp("data"))
     for name in ("vicuna-7b-v1.5", "qwen2.5-7b-instruct"):
         write_profile(measured_profiles("lpes")["reader"], folder / f"lpes-{name}.json")
     return folder

@@ -45,7 +45,8 @@ def position_awareness(
         if padding is not None:
             hidden = torch.arange(n, device=key.device)[None, :] < padding[:, None]
             scores = scores.masked_fill(hidden[:, None], float("-inf"))
-        return -torch.special.entr(scores.softmax(-1)).sum(-1)
+        entropy: Tensor = torch.special.entr(scores.softmax(-1)).sum(-1)
+        return -entropy
     if padding is None:
         return reaches(scores.softmax(-1), threshold / n).float().mean(-1)
     real = torch.arange(n, device=key.device)[None, :] >= padding[:, None]

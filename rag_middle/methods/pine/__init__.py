@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from rag_middle.attention import AttentionPlan, ModelTraits
+from rag_middle.errors import MethodConfigError
 from rag_middle.methods.base import Method, MethodInfo
 from rag_middle.methods.order_free import order_free_layers
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
     from rag_middle.methods.base import Runner
+    from rag_middle.methods.pine.kernels.importance import Ranking
 
 __all__ = ["PINE"]
 
@@ -35,13 +37,21 @@ class PINE(Method):
     re-assign; only what their queries see changes. In sliding-window layers the window applies
     to the re-assigned distances.
 
+    Attributes:
+        ablation: ``None``, or one of the paper's (figure 4b): ``"reversed"`` puts the least
+            important document nearest; ``"no_reassignment"`` keeps the documents in the order of
+            the prompt behind the query's own, so that the output depends on that order.
+
     References:
         Wang et al., Eliminating Position Bias of Language Models, arXiv:2407.01100, section 3.
         Follows the authors' code, which this reaches to rounding. Differs: documents are sorted,
         where the authors leave ties to the order of the prompt. `rag_middle.attention.applied`
-        alone sorts nothing: there, the order that is given decides ties.
+        alone sorts nothing: there, the order that is given decides ties. What stays without
+        re-assignment is our reading: documents still see each other, each the last one for its own
+        queries.
 
     Raises:
+        MethodConfigError: another ablation.
         UnsupportedArchitectureError: layers without softmax attention (they read in order), an
             attention that cannot be reached, or a rotation that is not understood.
     """
@@ -60,16 +70,29 @@ class PINE(Method):
         "invariance. Use it alone"
     }
 
+    ablation: Literal["reversed", "no_reassignment"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.ablation not in (None, "reversed", "no_reassignment"):
+            raise MethodConfigError(
+                f"PINE: ablation must be 'reversed' or 'no_reassignment', got {self.ablation!r}."
+            )
+
     def arrange(self, prompt: TokenizedPrompt, runner: Runner) -> Sequence[int]:
         """By token ids: any order will do that depends on the documents alone."""
+        if self.ablation == "no_reassignment":
+            return super().arrange(prompt, runner)
         documents = prompt.documents_ids
         return sorted(range(len(documents)), key=documents.__getitem__)
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Document order in every layer."""
-        from rag_middle.methods.pine.attention import DocumentOrder
+        from rag_middle.methods.pine.attention import AblatedOrder, DocumentOrder
 
         layers = order_free_layers("pine", "queries", traits)
+        if self.ablation is not None:
+            ranking: Ranking = "reversed" if self.ablation == "reversed" else "prompt"
+            return AttentionPlan.uniform(layers, AblatedOrder(ranking))
         return AttentionPlan.uniform(layers, DocumentOrder())
 
     @property

@@ -29,6 +29,7 @@ from rag_middle.methods.pine.kernels.batch import (
     rotate_generated,
     worth_batching,
 )
+from rag_middle.methods.pine.kernels.importance import Ranking
 from rag_middle.methods.pine.kernels.launch import (
     PromptColumns,
     RotaryAngles,
@@ -40,7 +41,7 @@ from rag_middle.methods.pine.kernels.tables import PineTables
 from rag_middle.ops.kernels import uses_triton
 from rag_middle.ops.scores import ScoreRule
 
-__all__ = ["DocumentOrder"]
+__all__ = ["AblatedOrder", "DocumentOrder"]
 
 #: Positions made ready beyond the prompt; when generation passes them the tables grow.
 _TABLE_HEADROOM = 256
@@ -48,14 +49,26 @@ _TABLE_HEADROOM = 256
 
 @dataclass(frozen=True, slots=True)
 class DocumentOrder(LayerChange):
-    """Every query sees all documents, nearest the ones it attends to most."""
+    """Every query sees all documents, nearest the ones it attends to most.
+
+    Attributes:
+        ranking: which ones are nearest; see `document_shifts`.
+    """
+
+    ranking: Ranking = "importance"
 
     claims = frozenset(ASPECTS)
     defers_rotation = True
     has_kernels = True
 
     def start(self, layer: Layer) -> LayerHandler:
-        return _PineAttention(layer)
+        return _PineAttention(layer, self.ranking)
+
+
+class AblatedOrder(DocumentOrder):
+    """Another ranking, which no Triton kernel knows."""
+
+    has_kernels = False
 
 
 class _PineAttention(LayerHandler):
@@ -73,8 +86,9 @@ class _PineAttention(LayerHandler):
     query sees the documents it finds most important, up to the window.
     """
 
-    def __init__(self, layer: Layer) -> None:
+    def __init__(self, layer: Layer, ranking: Ranking) -> None:
         self._layer = layer
+        self._ranking = ranking
         self._traits = layer.traits
         self._states: dict[tuple[int, ...], PineState] = {}
         #: Un-rotated document keys of all rows, in place of the states, where all decode together.
@@ -90,7 +104,9 @@ class _PineAttention(LayerHandler):
         if context.start == 0:
             self._check_cache(context.cache.cache)
             request, call = self._layer.request, context.call
-            self._triton = uses_triton(request.kernels, call.query, call.value)
+            self._triton = self._ranking == "importance" and uses_triton(
+                request.kernels, call.query, call.value
+            )
         if self._triton:
             return self._by_triton(context, rule), None
         if context.start == 0:
@@ -274,13 +290,13 @@ class _PineAttention(LayerHandler):
 
         def make() -> PineTables:
             if rotary is None:
-                return PineTables(layout, device=device)
+                return PineTables(layout, device=device, ranking=self._ranking)
             cos, sin = rotary.at(torch.arange(needed, device=rotary.x.device)[None])
             cos, sin = pair_tables(cos, sin, self._traits.table_format)
-            return PineTables(layout, cos[0], sin[0], self._traits.rotary, device)
+            return PineTables(layout, cos[0], sin[0], self._traits.rotary, device, self._ranking)
 
         frequencies = None if rotary is None else (id(rotary.module), rotary.extra)
-        key = ("pine", layout, frequencies, device, self._traits.rotary, positions)
+        key = ("pine", self._ranking, layout, frequencies, device, self._traits.rotary, positions)
         return self._layer.request.shared(key, make)
 
 

@@ -213,7 +213,7 @@ class _Step:
         scores = self.rule.cap_(self._products(q, self.document_keys)).view(b, h * c, -1)
         shares = scores.masked_fill_(self.columns.absent, _NEVER).softmax(dim=-1)
         importance = torch.bmm(shares, self.columns.means).view(b, h, c, -1)
-        return document_shifts(importance, self.columns.lengths[:, None, None])
+        return document_shifts(importance, self.columns.lengths[:, None, None], self.tables.ranking)
 
     def _scores_by_document(self, placed: Tensor, shifts: Tensor) -> Tensor:
         """Scores `[b, h, c, n]` of queries that see documents moved back by `[b, h, c, D]`."""

@@ -116,7 +116,9 @@ def _later(
     _, lse = flash_texts(repeated, document_keys, value, lengths, tables.bounds, scale=scale)
     # Softmax over the tokens of all documents, averaged over each: [r, h, m, D].
     importance = lse.softmax(dim=2).transpose(2, 3) / tables.lengths.clamp(min=1)
-    shifts = document_shifts(importance, tables.lengths).transpose(2, 3)  # [r, h, D, m]
+    shifts = document_shifts(importance, tables.lengths, tables.ranking).transpose(
+        2, 3
+    )  # [r, h, D, m]
     turned = _moved_on(placed, shifts, tables)
     by_document = flash_texts(
         turned, keys[:, :, first:last], value, lengths, tables.bounds, scale=scale
@@ -146,7 +148,7 @@ def _document_shifts(q: Tensor, k: Tensor, v: Tensor, tables: PineTables, scale:
     # A document's queries averaged, where the paper sums them: the order is the same.
     importance = torch.matmul(tables.means.T, shares) / tables.lengths.clamp(min=1)
     importance.diagonal(dim1=-2, dim2=-1).fill_(torch.inf)
-    return document_shifts(importance, tables.lengths)
+    return document_shifts(importance, tables.lengths, tables.ranking)
 
 
 def _with_others(

@@ -143,7 +143,7 @@ class HeadBlock:
             self.tables.means,
             self.scratch,
         )
-        return document_shifts(importance[0], self.tables.lengths)
+        return document_shifts(importance[0], self.tables.lengths, self.tables.ranking)
 
     def _token_shifts(self, q: Tensor) -> Tensor:
         """`[h, c, D]`: the same for each of `[h, c, d]` un-rotated queries."""
@@ -151,7 +151,7 @@ class HeadBlock:
         importance = token_importance(
             q[None], self.document_keys[None], lengths, self.unscaled, self.tables.means
         )
-        return document_shifts(importance[0], self.tables.lengths)
+        return document_shifts(importance[0], self.tables.lengths, self.tables.ranking)
 
     def _scores_by_document(self, q: Tensor, shifts: Tensor, end: int) -> Tensor:
         """Scores `[h, c, end]` of queries `[h, c, d]` that see documents moved back `[h, c, D]`.

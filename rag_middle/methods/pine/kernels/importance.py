@@ -9,6 +9,7 @@ order of the prompt back to the result.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -23,11 +24,16 @@ from rag_middle.ops.scores import (
 )
 
 __all__ = [
+    "Ranking",
     "document_importance",
     "document_means",
     "document_shifts",
     "token_importance",
 ]
+
+#: ``"importance"``: the most important document. ``"reversed"``: the least important one.
+#: ``"prompt"``: the last one of the prompt.
+Ranking = Literal["importance", "reversed", "prompt"]
 
 
 def document_means(lengths: Sequence[int], device: torch.device | None = None) -> Tensor:
@@ -127,20 +133,26 @@ def token_importance(
     return (shares @ means).view(r, h, m, len(lengths))
 
 
-def document_shifts(importance: Tensor, lengths: Tensor) -> Tensor:
+def document_shifts(importance: Tensor, lengths: Tensor, ranking: Ranking = "importance") -> Tensor:
     """By how many positions each document moves away from the query.
 
     The most important document stays nearest, at shift 0; every other one moves by the length of
     all documents ranked before it. Ties keep the order given: the earlier document is nearer.
 
     Args:
-        importance: `[..., D]`.
+        importance: `[..., D]`; infinite for the query's own document.
         lengths: `[D]`, or `[..., D]` where prompts differ, integer tokens of each document, on the
             same device.
+        ranking: what is nearest behind the query's own document.
 
     Returns:
         `[..., D]` integer shifts, in prompt order of the documents.
     """
+    if ranking != "importance":
+        ranks = -importance
+        if ranking == "prompt":
+            ranks = torch.arange(importance.shape[-1], device=importance.device).to(importance)
+        importance = torch.where(importance.isinf(), importance, ranks)
     order = importance.argsort(dim=-1, descending=True, stable=True)
     ranked = lengths.expand_as(order).gather(-1, order)
     before = ranked.cumsum(dim=-1) - ranked

@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rag_middle.methods.pine.kernels.importance import (
-    document_means,
-)
+from rag_middle.methods.pine.kernels.importance import Ranking, document_means
 from rag_middle.ops.rope import RotaryStyle, WideTables, rotate, wide_tables
 from rag_middle.ops.scores import (
     spans_of,
@@ -41,6 +39,7 @@ class PineTables:
         sin: like `cos`.
         style: how the model pairs head dimensions.
         device: where the layer computes; that of `cos` by default.
+        ranking: see `document_shifts`.
 
     Attributes:
         spans: of the documents, counted from the first document token.
@@ -64,7 +63,9 @@ class PineTables:
         sin: Tensor | None = None,
         style: RotaryStyle | None = None,
         device: torch.device | None = None,
+        ranking: Ranking = "importance",
     ) -> None:
+        self.ranking = ranking
         if device is None and cos is not None:
             device = cos.device
         self.layout = layout

@@ -1,5 +1,7 @@
 """A few records of every dataset, invented here, in the format in which it is published.
 
+Tests read them, and ``--try-out`` where there is no data.
+
 Fields, nesting and encodings are those of the hub's dataset cards and the papers' repositories:
 LooGLE's questions are a string with a Python literal, answers of C-Eval are letters and those of
 MMLU numbers, ZeroSCROLLS has a line for each reference.
@@ -14,7 +16,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-__all__ = ["RECORDS", "write_records"]
+__all__ = ["SAMPLES", "write_samples"]
 
 _TOWNS = ("Arlen", "Bexton", "Corvale", "Dunmere", "Elsford", "Farrow", "Glinton")
 
@@ -192,7 +194,7 @@ def _leval(question: str, answer: str, **more: str) -> list[dict[str, Any]]:
 
 
 #: Lines by file name, as `prepare.py` calls the files.
-RECORDS: dict[str, list[dict[str, Any]]] = {
+SAMPLES: dict[str, list[dict[str, Any]]] = {
     "nq-open-10_total_documents_gold_at_0.jsonl.gz": _retrieved(10),
     "nq-open-20_total_documents_gold_at_0.jsonl.gz": _retrieved(20),
     "kv-retrieval-75_keys.jsonl.gz": _pairs(75),
@@ -232,9 +234,9 @@ RECORDS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def write_records(folder: Path) -> Path:
+def write_samples(folder: Path) -> Path:
     """Write all files below `folder`, gzipped where their names say so."""
-    for name, lines in RECORDS.items():
+    for name, lines in SAMPLES.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
