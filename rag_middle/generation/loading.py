@@ -42,7 +42,14 @@ from rag_middle.reader import is_reader
 from rag_middle.registry import suggest
 from rag_middle.wording import Argument
 
-__all__ = ["check_loading", "load_config", "load_model", "load_tokenizer", "loading_errors"]
+__all__ = [
+    "check_loading",
+    "check_model_present",
+    "load_config",
+    "load_model",
+    "load_tokenizer",
+    "loading_errors",
+]
 
 #: The first two are what a tokenizer that cannot be made is blamed on.
 _TOKENIZER_FILES = (
@@ -274,6 +281,18 @@ def _check_stated(
 ) -> None:
     stated, _ = PretrainedConfig.get_config_dict(source, revision=revision, **access)
     check_stated(source, stated, attn_implementation=attn_implementation)
+
+
+def check_model_present(name_or_path: str | Path) -> None:
+    """Fail where a path is meant that is not there. Nothing is loaded, and the hub is not asked.
+
+    Raises:
+        ModelNotFoundError: it is not there.
+    """
+    source = _source(name_or_path)
+    is_path = source.count("/") > 1 or Path(source).is_absolute() or source.startswith(".")
+    if is_path and not os.path.exists(source):
+        raise _not_found("model", source, None, FileNotFoundError())
 
 
 def _source(name_or_path: str | Path) -> str:

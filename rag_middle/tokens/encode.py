@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from rag_middle.documents import ContextPrompt, Document, parse, unmark
 from rag_middle.errors import ChatTemplateError, PromptError
+from rag_middle.notices import ChatTemplateWarning, warn_caller
 from rag_middle.options import OPTIONS, Template, TemplateName
 from rag_middle.tokens.chat import RenderedChat, render_chat, render_written
 from rag_middle.tokens.conversation import Conversation, Message
@@ -29,6 +31,14 @@ __all__ = [
 Prompt = ContextPrompt | str | Sequence[Message]
 
 _RAW = Argument("template", "raw")
+
+#: How the turns of chat templates begin.
+_TURN = re.compile(
+    r"\s*(?:<s>|<bos>|<\|begin_of_text\|>|\[gMASK\]<sop>)?\s*"
+    r"(<\|(?:im_start|user|system|assistant|start_header_id|start_of_role|start|User)\|>"
+    r"|<start_of_turn>|\[INST\]|\[SYSTEM_PROMPT\]|<<SYS>>|<｜User｜>|<\|START_OF_TURN_TOKEN\|>"
+    r"|### (?:Instruction|Human|User):)"
+)
 
 
 def encode(
@@ -79,7 +89,8 @@ def encode(
 
     Warns:
         UnreadMarkersWarning: of document markers that `mark` has not made: they are text.
-        ChatTemplateWarning: the prompt is not exactly what the chat template writes.
+        ChatTemplateWarning: the prompt is not exactly what the chat template writes, or begins like
+            one written by hand.
     """
     OPTIONS["template"].check(template)
     OPTIONS["system"].check(system)
@@ -94,6 +105,8 @@ def encode(
     encoder = TextEncoder(tokenizer)
     if isinstance(prompt, str):
         prompt = parse(prompt)
+    if isinstance(prompt, ContextPrompt) and not allow_control_tokens:
+        _warn_of_written_template(prompt)
     if tools and not (template == "chat" or (template == "auto" and has_chat_template(tokenizer))):
         raise ChatTemplateError(
             Argument("tools"),
@@ -188,6 +201,24 @@ def _assembled(
         document_ids=[document.id for document in prompt.documents],
         scores=prompt.scores,
     )
+
+
+def _warn_of_written_template(prompt: ContextPrompt) -> None:
+    """Name a chat template that somebody wrote into a prompt by hand, where it is only text."""
+    written = _TURN.match(prompt.prefix)
+    if written:
+        warn_caller(
+            ChatTemplateWarning(
+                f"The prompt begins with {written[1]!r}, as a chat template written by hand does. "
+                "It is read as text, and no turn begins there. Pass chat messages, which the "
+                "model's own template writes (with LangChain ChatRagMiddle, with LlamaIndex "
+                "completion_to_prompt); or, if all of the text is your own, ",
+                _RAW,
+                " with ",
+                Argument("allow_control_tokens", True),
+                ".",
+            )
+        )
 
 
 def uses_chat_template(tokenizer: Tokenizer, template: Template) -> bool:

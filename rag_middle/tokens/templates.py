@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
-from itertools import product
 from typing import Any
 
 from rag_middle.errors import ChatTemplateError
@@ -18,7 +17,8 @@ __all__ = ["ChatTemplate", "has_chat_template", "vocabulary"]
 
 _PROBE = "\uf8ff"  # a text that no template writes by itself
 # A tool, a call of it and its result, whose words no template writes by itself either.
-_PROBE_NAME, _PROBE_KEY, _PROBE_RESULT = "probe_of_tools", "probe_key", "probe result"
+_PROBE_NAME, _PROBE_KEY = "probe_of_tools", "probe_key"
+_PROBE_VALUE, _PROBE_RESULT = "probe value", "probe result"
 _PROBE_TOOL = {
     "type": "function",
     "function": {
@@ -40,7 +40,7 @@ _PROBE_CALL: list[Message] = [
             {
                 "id": _PROBE_ID,
                 "type": "function",
-                "function": {"name": _PROBE_NAME, "arguments": {_PROBE_KEY: _PROBE}},
+                "function": {"name": _PROBE_NAME, "arguments": {_PROBE_KEY: _PROBE_VALUE}},
             }
         ],
     },
@@ -64,8 +64,8 @@ class ChatTemplate:
         map_strings(templates, self.sources.append)
 
     def __call__(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> str:
-        if any(message.get("tool_calls") for message in messages) and self._shape is not None:
-            messages = _shaped(messages, self._shape)
+        if any(message.get("tool_calls") for message in messages):
+            messages = _with_calls(messages, bool(self._takes_text))
         if any(message["role"] == "system" for message in messages) and not self._takes_system:
             messages = _merged([_as_user(message) for message in messages])
         try:
@@ -96,24 +96,25 @@ class ChatTemplate:
         is_called = any(message.get("tool_calls") for message in messages)
         if not is_called and all(message["role"] != "tool" for message in messages):
             return
-        if self._shape is None:
+        if self._takes_text is None:
             raise ChatTemplateError(
                 "The chat template shows tools, but not their calls and results, which these "
                 "messages hold. Leave out tools=, and tell results as messages of the user."
             )
 
     @cached_property
-    def _shape(self) -> tuple[bool, str | None] | None:
-        """How the template takes calls: arguments as JSON text, and the content beside them."""
-        for shape in product((False, True), ("", None)):
-            messages = [message_of("user", "?"), *_shaped(_PROBE_CALL, shape)]
+    def _takes_text(self) -> bool | None:
+        """Whether the template takes a call's arguments as text; None if it shows no calls."""
+        for as_text in (False, True):
+            messages = [message_of("user", "?"), *_with_calls(_PROBE_CALL, as_text)]
             try:
                 text = self._apply(messages, [_PROBE_TOOL])
             except ChatTemplateError:
                 continue
-            shows = all(part in text for part in (_PROBE_KEY, _PROBE, _PROBE_RESULT))
-            if shows and f"'{_PROBE_KEY}'" not in text:  # as Python writes it, and no model
-                return shape
+            if (
+                _PROBE_VALUE in text and _PROBE_RESULT in text and f"'{_PROBE_KEY}'" not in text
+            ):  # as Python writes it, and no model
+                return as_text
         return None
 
     @cached_property
@@ -141,21 +142,20 @@ class ChatTemplate:
         return str(rendered)
 
 
-def _shaped(messages: Sequence[Message], shape: tuple[bool, str | None]) -> list[Message]:
-    """Messages whose calls are as a template takes them, see `ChatTemplate._shape`."""
-    as_text, content = shape
-    shaped = []
+def _with_calls(messages: Sequence[Message], as_text: bool) -> list[Message]:
+    """Messages whose calls are as a template takes them, with a content beside them."""
+    converted = []
     for message in messages:
         if message.get("tool_calls"):
-            message = {**message, "content": message.get("content") or content}
+            message = {**message, "content": message.get("content") or ""}
             if as_text:
                 message["tool_calls"] = [
                     {**call, "function": {**call["function"], "arguments": text}}
                     for call in message["tool_calls"]
                     for text in [json.dumps(call["function"]["arguments"], ensure_ascii=False)]
                 ]
-        shaped.append(message)
-    return shaped
+        converted.append(message)
+    return converted
 
 
 def _merged(messages: Sequence[Message]) -> list[Message]:

@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from rag_middle import Document as PromptDocument
 from rag_middle import PromptError, mark
 from rag_middle.documents import labelled, unmark
+from rag_middle.notices import MissingDocumentsWarning, warn_caller
 
 __all__ = ["DocumentPrompt", "MarkDocuments", "format_docs"]
 
@@ -112,7 +113,18 @@ def format_docs(
 
     Raises:
         PromptError: a document does not have this `source`.
+
+    Warns:
+        MissingDocumentsWarning: there are none.
     """
+    documents = list(documents)
+    if not documents:
+        warn_caller(
+            MissingDocumentsWarning(
+                "format_docs was given no documents: retrieval found nothing, so the model will "
+                "answer without any. Check the index and the question, or answer without the model."
+            )
+        )
     prompt = DocumentPrompt() if document_prompt is None else document_prompt
     return separator.join(
         _marked_once(

@@ -129,6 +129,7 @@ class RagMiddleSettings(BaseModel):
         Raises:
             UnknownNameError: no such method.
             MethodConfigError: parameters that the method refuses.
+            ModelNotFoundError: the model is a path, and nothing is there.
             UnsupportedGenerationError: options that do not exist or make no sense, or what is to
                 be loaded beside a loaded model.
 
@@ -272,6 +273,10 @@ class RagMiddleSettings(BaseModel):
 
     def _chosen_weights(self) -> Weights:
         if isinstance(self.model, str | Path):
+            if not Path(self.model).expanduser().exists():  # else nothing heavy is imported here
+                from rag_middle.generation.loading import check_model_present
+
+                check_model_present(self.model)
             given = {name: getattr(self, field) for field, name in LOADING.items()}
             return Weights.of(**{name: value for name, value in given.items() if value is not None})
         from rag_middle import RagMiddleModel

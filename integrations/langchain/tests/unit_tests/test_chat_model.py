@@ -15,6 +15,7 @@ from langchain_rag_middle import ChatRagMiddle, IgnoredArgumentWarning, format_d
 from rag_middle import (
     ContextOverflowError,
     MethodConfigError,
+    ModelNotFoundError,
     PromptError,
     RagMiddleError,
     RagMiddleModel,
@@ -92,6 +93,10 @@ class TestConstruction:
     def test_a_model_of_another_kind_is_refused(self, tiny: Any) -> None:
         with pytest.raises(UnsupportedGenerationError, match="Wrap a loaded model"):
             chat(tiny.model)
+
+    def test_a_path_that_is_not_there_is_refused_at_once(self, tmp_path: Path) -> None:
+        with pytest.raises(ModelNotFoundError, match="no such directory"):
+            ChatRagMiddle(model=tmp_path / "nothing")
 
     def test_what_only_services_need_is_named_at_the_callers_line(self, tiny: Any) -> None:
         with pytest.warns(IgnoredArgumentWarning, match="no connection to try again") as warned:

@@ -8,6 +8,7 @@ from langchain_core.prompts import ChatPromptTemplate, PromptTemplate, format_do
 
 from langchain_rag_middle import DocumentPrompt, MarkDocuments, format_docs
 from rag_middle import PromptError, parse
+from rag_middle.notices import MissingDocumentsWarning
 
 pytestmark = pytest.mark.anyio
 
@@ -102,3 +103,9 @@ def test_documents_are_called_by_their_source_or_numbered() -> None:
     assert [document.text for document in parse(text).documents] == ["[1] (A) a"]
     with pytest.raises(PromptError, match="no 'title' to be called by: it has id"):
         format_docs(documents, source="title")
+
+
+def test_no_documents_at_all_is_said() -> None:
+    with pytest.warns(MissingDocumentsWarning, match="retrieval found nothing") as warned:
+        assert format_docs([]) == ""
+    assert warned[0].filename == __file__
