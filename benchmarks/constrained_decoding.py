@@ -1,6 +1,6 @@
 """Cost of constrained decoding per token: the mask alone, over a large vocabulary, on a CPU.
 
-    python benchmarks/constrained_decoding.py
+python benchmarks/constrained_decoding.py
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def tokenizer(size: int) -> PreTrainedTokenizerFast:
 def main() -> None:
     """Print a table."""
     torch.set_num_threads(1)
-    print("| vocabulary | vocabulary compiled, once | schema compiled | per token | of it masking |")
+    print("| vocabulary | it compiled, once | schema compiled | per token | of it masking |")
     print("| ---: | ---: | ---: | ---: | ---: |")
     for size in (32_000, 152_000):
         own = tokenizer(size)

@@ -432,9 +432,9 @@ def fit_to_window(
 
 def _awaits_retrieval(prompt: Prompt) -> bool:
     """Whether tools have returned nothing to this turn yet: documents may still come from them."""
-    is_chat = isinstance(prompt, Sequence) and not isinstance(prompt, str)
-    last: Any = prompt[-1] if is_chat and prompt else {}
-    return not isinstance(last, Mapping) or last.get("role") != "tool"
+    if isinstance(prompt, str | ContextPrompt | TokenizedPrompt) or not prompt:
+        return True
+    return prompt[-1].get("role") != "tool"
 
 
 def _check_type(prompt: object) -> None:
