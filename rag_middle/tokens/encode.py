@@ -104,9 +104,9 @@ def encode(
         )
     encoder = TextEncoder(tokenizer)
     if isinstance(prompt, str):
+        if not allow_control_tokens:
+            _warn_of_written_template(prompt)
         prompt = parse(prompt)
-    if isinstance(prompt, ContextPrompt) and not allow_control_tokens:
-        _warn_of_written_template(prompt)
     if tools and not (template == "chat" or (template == "auto" and has_chat_template(tokenizer))):
         raise ChatTemplateError(
             Argument("tools"),
@@ -203,9 +203,9 @@ def _assembled(
     )
 
 
-def _warn_of_written_template(prompt: ContextPrompt) -> None:
+def _warn_of_written_template(prompt: str) -> None:
     """Name a chat template that somebody wrote into a prompt by hand, where it is only text."""
-    written = _TURN.match(prompt.prefix)
+    written = _TURN.match(prompt)
     if written:
         warn_caller(
             ChatTemplateWarning(

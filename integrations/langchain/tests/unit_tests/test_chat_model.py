@@ -65,9 +65,9 @@ class TestConstruction:
         assert answer.response_metadata["rag_middle"]["method"] == name
 
     def test_nothing_is_loaded_before_the_first_call(self) -> None:
-        model = chat("/nowhere/at/all", method="ms_poe")
-        assert model.model_name == "/nowhere/at/all"
-        with pytest.raises(RagMiddleError, match="/nowhere/at/all"):
+        model = chat("nowhere/at-all", method="ms_poe")
+        assert model.model_name == "nowhere/at-all"
+        with pytest.raises(RagMiddleError, match="nowhere/at-all"):
             model.invoke("Hello")
 
     @pytest.mark.parametrize(
