@@ -214,7 +214,7 @@ def load_tokenizer(
     trust_remote_code: bool,
     options: Mapping[str, Any],
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer that belongs to a model.
+    """The tokenizer that belongs to a model. What `options` say comes first.
 
     Raises:
         ModelNotFoundError: neither here nor to be fetched.
@@ -222,17 +222,17 @@ def load_tokenizer(
     """
     source = _source(name_or_path)
     _check_reachable("tokenizer", source, revision)
-    chosen = {} if revision is None else {"revision": revision}
+    chosen = {"trust_remote_code": trust_remote_code, **options}
+    if revision is not None:
+        chosen.setdefault("revision", revision)
     check_json_files(source, *_TOKENIZER_FILES, "config.json")
     try:
         with format_errors(source, " or ".join(_TOKENIZER_FILES[:2])):
-            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-                source, trust_remote_code=trust_remote_code, **chosen, **options
-            )
+            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source, **chosen)
             tokenizer.decode(tokenizer("a b").input_ids)  # some settings are first looked at here
     except (OSError, ModelFormatError) as error:
         if isinstance(error, ModelFormatError) and not _lacks(source, "tokenizer*", "vocab*"):
-            if not (trust_remote_code or _lacks(source, "config.json")):
+            if not (chosen["trust_remote_code"] or _lacks(source, "config.json")):
                 load_config(source)  # it says which tokenizer to make, so it may be to blame
             raise
         raise _not_found("tokenizer", source, revision, error) from error

@@ -47,12 +47,13 @@ class Conversation:
     def of_messages(cls, messages: Sequence[Message]) -> Conversation:
         """Take the documents of the system messages at the start and of the last turn that has any.
 
-        A turn ends where the model speaks. Documents of several messages are put together where the
-        first one stands: each is there once for every message that holds it, so a document that a
-        user sends again is one more and takes no other's place. Documents of earlier turns become
-        plain text, and so do those in a string of the model: nobody retrieved what it said. An
-        answered message that holds only documents of the system messages is such an earlier one,
-        whatever other documents there are: frameworks fill in history as if it were a template.
+        A turn ends where the model speaks; calling a tool without a word ends none. Documents of
+        several messages are put together where the first one stands: each is there once for every
+        message that holds it, so a document that a user sends again is one more and takes no
+        other's place. Documents of earlier turns become plain text, and so do those in a string of
+        the model: nobody retrieved what it said. An answered message that holds only documents of
+        the system messages is such an earlier one, whatever other documents there are: frameworks
+        fill in history as if it were a template.
 
         A content is a string or `MarkedText`, with marked documents or without, or a
         `ContextPrompt`.
@@ -105,7 +106,7 @@ def _with_documents(roles: Sequence[str], contents: Sequence[Content]) -> list[i
     start = next(
         (index for index, role in enumerate(roles) if role not in SYSTEM_ROLES), len(roles)
     )
-    ends = [index for index, role in enumerate(roles) if role in MODEL_ROLES]
+    ends = _answers(roles, contents)
     holding = [
         index
         for index, (role, content) in enumerate(zip(roles, contents, strict=True))
@@ -125,6 +126,15 @@ def _with_documents(roles: Sequence[str], contents: Sequence[Content]) -> list[i
     ]
 
 
+def _answers(roles: Sequence[str], contents: Sequence[Content]) -> list[int]:
+    """0-based indices of the messages in which the model says something."""
+    return [
+        index
+        for index, (role, content) in enumerate(zip(roles, contents, strict=True))
+        if role in MODEL_ROLES and content is not None and content.text.strip()
+    ]
+
+
 def _texts(content: Content) -> list[str]:
     """The documents of a content, as a model reads them."""
     if isinstance(content, ContextPrompt):
@@ -139,7 +149,7 @@ def _prompt_at(roles: Sequence[str], contents: Sequence[Content], at: int) -> Co
     if isinstance(content, ContextPrompt):
         return content
     # What was said in an earlier turn must not make later ones fail.
-    answered = any(role in MODEL_ROLES for role in roles[at + 1 :])
+    answered = any(index > at for index in _answers(roles, contents))
     earlier = answered and roles[at] not in SYSTEM_ROLES
     return content.prompt("last" if earlier else "single")
 

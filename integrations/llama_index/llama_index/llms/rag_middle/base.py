@@ -43,6 +43,7 @@ from llama_index.llms.rag_middle.prompting import (
 )
 from llama_index.llms.rag_middle.requests import Request
 from llama_index.llms.rag_middle.responses import as_chat, completion, growing
+from llama_index.llms.rag_middle.synthesis import current_synthesis, watch_syntheses
 from llama_index.llms.rag_middle.tools import ToolCalling
 
 from rag_middle import RagMiddleModel
@@ -52,6 +53,8 @@ from rag_middle.options import OPTIONS, MissingDocuments
 from rag_middle.plain_data import check_keywords
 
 __all__ = ["RagMiddleLLM"]
+
+watch_syntheses()
 
 
 class RagMiddleLLM(ToolCalling, CustomLLM):
@@ -138,6 +141,7 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
     _model: RagMiddleModel = PrivateAttr()
     _stops: tuple[str, ...] = PrivateAttr()
     _calls_tools: bool = PrivateAttr()
+    _last_report: dict[str, Any] | None = PrivateAttr(default=None)
 
     def __init__(
         self,
@@ -252,6 +256,15 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
         return self._stops
 
     @property
+    def last_report(self) -> dict[str, Any] | None:
+        """What the call that ended last tells under ``response.raw["rag_middle"]``.
+
+        Method, whether it was applied, number of documents, those left out, seed and timings.
+        `None` before the first call. Where several threads call, it is that of any of them.
+        """
+        return self._last_report
+
+    @property
     def metadata(self) -> LLMMetadata:
         """Context window and number of output tokens as they are; whether tools can be called."""
         return LLMMetadata(
@@ -321,15 +334,34 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
         return Request(with_documents(request.prompt, documents), request.options)
 
     def _answer(self, request: Request) -> CompletionResponse:
+        report = self._reporting()
         generation = self._model.generate(request.prompt, **request.options)
-        return completion(generation.text, generation, self.model_name, prompt=request.prompt)
+        return report(
+            completion(generation.text, generation, self.model_name, prompt=request.prompt)
+        )
 
     def _growing(
         self, request: Request, shape: Callable[[CompletionResponse], Any] = lambda answer: answer
     ) -> Generator[Any, None, None]:
+        report = self._reporting()
         # Refusals come here, at the call, and not when the first piece is asked for.
         pieces = self._model.stream(request.prompt, **request.options)
-        return growing(pieces, self.model_name, shape, request.prompt)
+        return growing(
+            pieces, self.model_name, lambda answer: shape(report(answer)), request.prompt
+        )
+
+    def _reporting(self) -> Callable[[CompletionResponse], CompletionResponse]:
+        """Hands the answer of a call that begins now on, and keeps what it tells at its end."""
+        synthesis = current_synthesis()  # now: a stream may be read when that has ended
+
+        def report(answer: CompletionResponse) -> CompletionResponse:
+            if answer.raw is not None:
+                self._last_report = answer.raw["rag_middle"]
+                if synthesis is not None:
+                    synthesis.add(answer.raw["rag_middle"])
+            return answer
+
+        return report
 
     # -- LlamaIndex's calls -------------------------------------------------------------------
 

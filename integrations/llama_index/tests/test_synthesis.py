@@ -1,0 +1,106 @@
+"""What a user gets of an answer from nodes: reports of its calls, and text without markers."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from llama_index.core import VectorStoreIndex
+from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
+from llama_index.llms.rag_middle import MarkDocuments, RagMiddleLLM, RequestError
+from llama_index.llms.rag_middle.synthesis import current_synthesis
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from rag_middle import mark
+
+if TYPE_CHECKING:
+    from conftest import MakeLLM, Use
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_response_tells_method_and_documents(
+    make_llm: MakeLLM, use: Use, index: VectorStoreIndex, question: str, streaming: bool
+) -> None:
+    llm = make_llm(method="pine")
+    use(llm)
+    assert llm.last_report is None
+    engine = index.as_query_engine(
+        similarity_top_k=3, node_postprocessors=[MarkDocuments()], streaming=streaming
+    )
+    response: Any = engine.query(question)
+    if streaming:
+        response.get_response()
+    report = response.metadata["rag_middle"]
+    assert (report["method"], report["documents"], report["applied"]) == ("pine", 3, True)
+    assert report["calls"] == [llm.last_report]
+    assert current_synthesis() is None
+
+
+def test_an_asynchronous_response_of_several_calls_tells_them_all(
+    make_llm: MakeLLM, use: Use, index: VectorStoreIndex, question: str
+) -> None:
+    use(make_llm(method="pine"))
+    engine = index.as_query_engine(
+        similarity_top_k=3, node_postprocessors=[MarkDocuments()], response_mode="refine"
+    )
+    report = asyncio.run(engine.aquery(question)).metadata["rag_middle"]
+    assert [call["documents"] for call in report["calls"]] == [1, 1, 1]
+
+
+def test_a_synthesis_that_fails_is_over(
+    make_llm: MakeLLM, use: Use, index: VectorStoreIndex, question: str
+) -> None:
+    use(make_llm(method="pine", generate_kwargs={"on_missing_documents": "error"}))
+    with pytest.raises(RequestError, match="needs documents"):
+        index.as_query_engine().query(question)
+    assert current_synthesis() is None
+
+
+def test_context_only_gives_text_without_markers(
+    make_llm: MakeLLM, use: Use, index: VectorStoreIndex, question: str
+) -> None:
+    use(make_llm())
+    engine = index.as_query_engine(
+        response_mode="context_only", node_postprocessors=[MarkDocuments()]
+    )
+    response = engine.query(question)
+    assert "Nantes lies on the Loire" in str(response)
+    assert "[[" not in str(response)
+    assert "rag_middle" not in response.metadata  # nothing was asked of the model
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ChatMessage(role="assistant", content="", additional_kwargs={"tool_calls": [{}]}),
+        ChatMessage(
+            role="assistant", blocks=[ToolCallBlock(tool_name="search", tool_kwargs={"q": "Lyon"})]
+        ),
+    ],
+)
+def test_documents_of_several_tool_calls_count_together(
+    make_llm: MakeLLM, question: str, call: ChatMessage
+) -> None:
+    tools = [
+        ChatMessage(role="tool", content=mark(text))
+        for text in ("Lyon lies on the Rhône.", "Nantes lies on the Loire.")
+    ]
+    messages = [ChatMessage(role="user", content=question), call, tools[0], call, tools[1]]
+    llm = make_llm(method="pine")
+    llm.chat(messages)
+    assert llm.last_report is not None
+    assert llm.last_report["documents"] == 2
+    llm.chat([*messages, ChatMessage(role="assistant", content="The Loire."), *messages[:1]])
+    assert llm.last_report["documents"] == 2
+
+
+def test_options_of_the_tokenizer_are_its_own(
+    network: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    network.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    options = {"trust_remote_code": True, "revision": "main", "padding_side": "right"}
+    llm = RagMiddleLLM(model_name=str(tmp_path), tokenizer_kwargs=options)
+    assert llm.rag_middle_model.tokenizer.padding_side == "right"
