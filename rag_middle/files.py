@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
 import time
 from collections.abc import Mapping
@@ -15,12 +16,14 @@ from rag_middle.errors import OutputWriteError
 __all__ = [
     "append",
     "check_lock_file",
+    "checkpoint_state",
     "expanded",
     "reason",
     "remove_leftovers",
     "write_files",
 ]
 
+_CHECKPOINT_FILES = ("*.json", "*.safetensors", "*.bin", "*.jinja", "*.model")
 _LEFT_SECONDS = 3600  # a file that nobody finished writing in that time is left over
 
 
@@ -111,3 +114,16 @@ def append(file: FileIO, content: bytes) -> None:
         with suppress(OSError):
             file.truncate(start)
         raise
+
+
+def checkpoint_state(folder: str | Path) -> str | None:
+    """What changes when a model in a folder is saved anew: its files' names, sizes and times.
+
+    None where there is no such folder. Reads no file.
+    """
+    path = Path(folder).expanduser()
+    if not path.is_dir():
+        return None
+    files = sorted(file for pattern in _CHECKPOINT_FILES for file in path.glob(pattern))
+    state = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return hashlib.sha256(repr(state).encode()).hexdigest()[:16]

@@ -22,6 +22,7 @@ from rag_middle.generation.results import (
     TokenLogProbability,
     Usage,
 )
+from rag_middle.generation.sharing import release_models, shared_model
 from rag_middle.generation.streaming import GenerationStream
 from rag_middle.methods.parallel_context.document_cache import DocumentCache
 from rag_middle.notices import (
@@ -68,4 +69,6 @@ __all__ = [
     "install",
     "method_name",
     "model_facts",
+    "release_models",
+    "shared_model",
 ]

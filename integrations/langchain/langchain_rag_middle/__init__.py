@@ -12,6 +12,7 @@ from langchain_rag_middle.documents import DocumentPrompt, MarkDocuments, format
 from langchain_rag_middle.llms import RagMiddleLLM
 from langchain_rag_middle.reordering import LongContextReorder
 from langchain_rag_middle.retrievers import FaissRetriever
+from rag_middle.generation import release_models
 
 __all__ = [
     "ChatRagMiddle",
@@ -22,4 +23,5 @@ __all__ = [
     "MarkDocuments",
     "RagMiddleLLM",
     "format_docs",
+    "release_models",
 ]

@@ -9,13 +9,13 @@ import threading
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 from pydantic import SecretStr
 
+from rag_middle.files import checkpoint_state
 from rag_middle.options import SECRET_OPTIONS
 
 if TYPE_CHECKING:
@@ -23,24 +23,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Weights", "known_context_window"]
 
-_CHECKPOINT_FILES = ("*.json", "*.safetensors", "*.bin", "*.jinja", "*.model")
-
 
 class Weights:
     """A model that is there, or that is loaded on first use.
 
-    `of` gives one object for equal arguments as long as somebody holds it. So a copy of a
-    LangChain model (``bind``, ``configurable_fields``), the same model under another method, and
-    a chat model next to an LLM share one set of weights. Requests on a model leave nothing behind,
-    and take turns.
+    What names the same weights shares them: a copy of a LangChain model (``bind``,
+    ``configurable_fields``), the same model under another method, and a chat model next to an LLM.
+    `rag_middle.generation.sharing` says how long they stay. Requests on a model leave nothing
+    behind, and take turns.
 
     Args:
-        arguments: of `RagMiddleModel.from_pretrained`, the name first among them.
+        arguments: of `rag_middle.generation.shared_model`, the name first among them.
         model: a loaded model instead.
     """
-
-    _shared: ClassVar[WeakValueDictionary[str, Weights]] = WeakValueDictionary()
-    _shared_lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, arguments: Mapping[str, Any], model: RagMiddleModel | None = None) -> None:
         self._arguments = dict(arguments)
@@ -49,7 +44,7 @@ class Weights:
 
     @classmethod
     def of(cls, **arguments: Any) -> Weights:
-        """The weights that `RagMiddleModel.from_pretrained` loads with these arguments."""
+        """The weights that these arguments name."""
         arguments["name_or_path"] = str(arguments["name_or_path"])
         for name in ("model_options", "tokenizer_options"):
             if name in arguments:
@@ -57,11 +52,7 @@ class Weights:
                     option: value.get_secret_value() if isinstance(value, SecretStr) else value
                     for option, value in arguments[name].items()
                 }
-        # An object that only has an address is its own key; it lives as long as the weights do.
-        checkpoint = _checkpoint(arguments["name_or_path"])
-        key = _digest(json.dumps([arguments, checkpoint], sort_keys=True, default=repr))
-        with cls._shared_lock:
-            return cls._shared.setdefault(key, cls(arguments))
+        return cls(arguments)
 
     @property
     def loaded(self) -> RagMiddleModel | None:
@@ -73,13 +64,13 @@ class Weights:
         """The model, loaded now if it is not there.
 
         Raises:
-            As `RagMiddleModel.from_pretrained`.
+            As `shared_model`.
         """
         with self._lock:
             if self._model is None:
-                from rag_middle import RagMiddleModel
+                from rag_middle.generation import shared_model
 
-                self._model = RagMiddleModel.from_pretrained(**self._arguments)
+                self._model = shared_model(**self._arguments)
             return self._model
 
     @property
@@ -107,7 +98,7 @@ class Weights:
                 value = {key: value[key] for key in value if key not in SECRET_OPTIONS}
             if value:
                 given[name] = _plain(value)
-        return {**given, "checkpoint": _checkpoint(self._arguments["name_or_path"])}
+        return {**given, "checkpoint": checkpoint_state(self._arguments["name_or_path"])}
 
     def _identity_of_loaded(self) -> dict[str, Any]:
         assert self._model is not None
@@ -167,15 +158,6 @@ def _scaled_window(folder: Path) -> int | None:
     except (OSError, ValueError):  # of a family that this transformers does not know
         return None
     return context_window(config.get_text_config(decoder=True))
-
-
-def _checkpoint(name_or_path: object) -> str | None:
-    """Changes when a model in a folder is saved anew; None for names on the hub."""
-    folder = Path(os.path.expanduser(str(name_or_path)))
-    if not os.path.isdir(folder):  # unlike Path.is_dir, also of names that no system takes
-        return None
-    files = sorted(file for pattern in _CHECKPOINT_FILES for file in folder.glob(pattern))
-    return _digest([(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files])
 
 
 def _digest(value: object) -> str:

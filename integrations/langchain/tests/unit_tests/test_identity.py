@@ -14,7 +14,13 @@ from langchain_core.messages import HumanMessage
 from langchain_core.runnables import ConfigurableField
 from langchain_core.tracers import BaseTracer
 
-from langchain_rag_middle import ChatRagMiddle, DocumentPrompt, RagMiddleLLM, format_docs
+from langchain_rag_middle import (
+    ChatRagMiddle,
+    DocumentPrompt,
+    RagMiddleLLM,
+    format_docs,
+    release_models,
+)
 from rag_middle import RagMiddleModel
 from rag_middle.methods import MsPoE
 
@@ -194,14 +200,21 @@ class TestSharedWeights:
             assert answer.usage_metadata["output_tokens"] == length
         assert len(loads) == 1
 
-    def test_weights_go_when_nobody_holds_them(
+    def test_weights_of_a_temporary_model_stay_until_released_or_others_are_used(
         self, tiny_folder: Path, tmp_path: Path, loads: list[str]
     ) -> None:
-        folder = shutil.copytree(tiny_folder, tmp_path / "model")
-        ChatRagMiddle(model=folder, max_tokens=1).invoke("a")
-        gc.collect()
+        folder, other = (shutil.copytree(tiny_folder, tmp_path / name) for name in "ab")
+        for _ in range(2):
+            ChatRagMiddle(model=folder, max_tokens=1).invoke("a")
+            gc.collect()
+        assert len(loads) == 1
+        release_models()
         ChatRagMiddle(model=folder, max_tokens=1).invoke("a")
         assert len(loads) == 2
+        ChatRagMiddle(model=other, max_tokens=1).invoke("a")
+        gc.collect()
+        ChatRagMiddle(model=folder, max_tokens=1).invoke("a")
+        assert loads == list(map(str, (folder, folder, other, folder)))
 
 
 @pytest.mark.parametrize("kind", CLASSES)

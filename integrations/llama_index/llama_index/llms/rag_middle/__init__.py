@@ -16,6 +16,8 @@ from llama_index.llms.rag_middle.packing import DocumentPromptHelper, DroppedTex
 from llama_index.llms.rag_middle.scores import DistanceScoresWarning, warn_about_distances
 from llama_index.llms.rag_middle.synthesizers import MarkedSynthesizer, SimpleDocuments
 
+from rag_middle.generation import release_models
+
 __all__ = [
     "ContextWindowError",
     "DistanceScoresWarning",
@@ -29,5 +31,6 @@ __all__ = [
     "RequestError",
     "SimpleDocuments",
     "format_nodes",
+    "release_models",
     "warn_about_distances",
 ]

@@ -14,14 +14,14 @@ from rag_middle import (
     RagMiddleModel,
     UnsupportedGenerationError,
 )
-from rag_middle.generation import MethodLike, method_name
+from rag_middle.generation import MethodLike, method_name, shared_model
 from rag_middle.methods import Compose, resolve_method
 from rag_middle.methods.resolve import as_option
 from rag_middle.options import SECRET_OPTIONS
 
 __all__ = ["chosen_method", "loaded_model", "method_in_words", "stop_strings", "without_secrets"]
 
-#: Arguments of `RagMiddleModel.from_pretrained` that people write into `model_kwargs`.
+#: Arguments of `shared_model` that people write into `model_kwargs`.
 _OWN = ("attn_implementation", "device", "dtype", "quantization_config", "revision")
 
 
@@ -96,7 +96,7 @@ def loaded_model(
         if "torch_dtype" in rest:  # the name before transformers 5
             rest.setdefault("dtype", rest.pop("torch_dtype"))
         own = {name: rest.pop(name) for name in _OWN if name in rest}
-        return RagMiddleModel.from_pretrained(
+        return shared_model(
             model_name,
             method=method,
             context_window=context_window,

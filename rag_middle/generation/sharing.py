@@ -1,0 +1,169 @@
+"""Weights loaded by name: once per process, however many objects ask for the same.
+
+**How long they stay.** Weights stay as long as any model that runs on them exists. Those used last
+stay beyond that, until others are asked for or `release_models` is called: a program that makes a
+model object for each question, as notebooks and chains do, loads them once.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import threading
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rag_middle.files import checkpoint_state
+from rag_middle.generation.model import RagMiddleModel
+from rag_middle.generation.prompts import MethodLike
+from rag_middle.methods import resolve_method
+
+__all__ = ["release_models", "shared_model"]
+
+
+class _Weights:
+    """A network as long as it is used, and its tokenizer.
+
+    Args:
+        arguments: that it was loaded with. An object among them that only has an address is a part
+            of the key, so it has to live as long.
+    """
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        self.arguments = arguments
+        self.lock = threading.Lock()  # of loading: threads that ask meanwhile wait for it
+        self.waiting = 0  # such threads
+        self.tokenizer: PreTrainedTokenizerBase | None = None
+        self._network: weakref.ref[PreTrainedModel] | None = None
+
+    @property
+    def network(self) -> PreTrainedModel | None:
+        return None if self._network is None else self._network()
+
+    @network.setter
+    def network(self, network: PreTrainedModel) -> None:
+        self._network = weakref.ref(network)
+
+
+_lock = threading.Lock()
+_weights: dict[str, _Weights] = {}
+_latest: list[PreTrainedModel] = []  # one at most
+
+
+def shared_model(
+    name_or_path: str | Path,
+    *,
+    method: MethodLike = "none",
+    method_options: Mapping[str, Any] | None = None,
+    context_window: int | None = None,
+    self_check: bool = True,
+    **loading: Any,
+) -> RagMiddleModel:
+    """As `RagMiddleModel.from_pretrained`, on weights that are loaded already if they can be.
+
+    They can where name, arguments of loading and the state of the files (size and time of change of
+    a folder's files, the commit in the local cache of the hub) are the same. Any number of threads
+    may ask.
+
+    Args:
+        name_or_path: a directory, or a name on the hub.
+        method: of this model only, like `method_options`, `context_window` and `self_check`.
+        method_options: see there.
+        context_window: see there.
+        self_check: see there.
+        loading: further arguments of `RagMiddleModel.from_pretrained`.
+
+    Raises:
+        RagMiddleError: as `RagMiddleModel.from_pretrained`.
+    """
+    chosen = resolve_method(method, method_options)  # a misspelt name costs no loading
+    arguments = {"name_or_path": str(name_or_path), **loading}
+    with _lock:
+        _forget_unused()
+        weights = _weights.setdefault(_key(arguments), _Weights(arguments))
+        weights.waiting += 1
+    try:
+        with weights.lock:
+            network, tokenizer = _loaded(weights)
+    finally:
+        with _lock:
+            weights.waiting -= 1
+    return RagMiddleModel(
+        network, tokenizer, method=chosen, context_window=context_window, self_check=self_check
+    )
+
+
+def release_models() -> None:
+    """Free the weights that no model object uses any longer, and cached memory of GPUs.
+
+    Those of models that exist stay with these; delete the models first.
+    """
+    with _lock:
+        _latest.clear()
+    gc.collect()  # what runs on them may be a part of a cycle
+    with _lock:
+        _forget_unused()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _loaded(weights: _Weights) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Network and tokenizer, loaded now if they are gone; they are those used last from here on."""
+    network, tokenizer = weights.network, weights.tokenizer
+    if network is None or tokenizer is None:
+        with _lock:
+            _latest.clear()  # before others need its memory
+        loaded = RagMiddleModel.from_pretrained(**weights.arguments, self_check=False)
+        network, tokenizer = loaded.model, loaded.tokenizer
+        weights.network, weights.tokenizer = network, tokenizer
+    with _lock:
+        _latest[:] = [network]
+        _weights[_key(weights.arguments)] = weights  # under the commit that was fetched just now
+    return network, tokenizer
+
+
+def _forget_unused() -> None:
+    for key, kept in list(_weights.items()):
+        if kept.network is None and not kept.waiting:
+            del _weights[key]
+
+
+def _key(arguments: Mapping[str, Any]) -> str:
+    revision = arguments.get("revision")
+    states = [_state(arguments["name_or_path"], revision)]
+    tokenizer = arguments.get("tokenizer")
+    if isinstance(tokenizer, str | Path):
+        states.append(_state(tokenizer, None))
+    stated = {name: value for name, value in arguments.items() if value not in (None, {})}
+    text = json.dumps([stated, states], sort_keys=True, default=_identity)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _state(name_or_path: str | Path, revision: str | None) -> str | None:
+    """What changes with the files of a model; None for those that are not here yet."""
+    if (state := checkpoint_state(name_or_path)) is not None:
+        return state
+    try:
+        cached = try_to_load_from_cache(str(name_or_path), "config.json", revision=revision)
+    except HFValidationError:  # no name on the hub: loading says what is wrong with it
+        return None
+    return Path(cached).parent.name if isinstance(cached, str) else None
+
+
+def _identity(value: Any) -> Any:
+    """What tells an argument from others: its content, else its address."""
+    if isinstance(value, Path | torch.dtype | torch.device):
+        return str(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if not isinstance(value, PreTrainedTokenizerBase) and callable(getattr(value, "to_dict", None)):
+        return value.to_dict()
+    return f"{type(value).__qualname__} at {id(value)}"
