@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from types import FrameType
+from typing import Any
 
 from rag_middle.wording import WordedException
 
 __all__ = [
     "BackendFallbackWarning",
+    "Caller",
     "ChatTemplateWarning",
     "MissingDocumentsWarning",
     "NumberedDocumentsWarning",
     "ProfileWarning",
     "UnreadMarkersWarning",
+    "called_from",
+    "caller",
     "pass_over",
     "warn_caller",
 ]
@@ -51,12 +59,79 @@ def pass_over(*packages: str) -> None:
     _passed_over.update(packages)
 
 
-def warn_caller(warning: Warning) -> None:
-    """Warn at the line that called into this package, or into one that is passed over."""
-    level, frame = 1, sys._getframe()
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A line that calls into this package.
+
+    Attributes:
+        filename: of its file.
+        line: 1-based.
+        module: the name of its module.
+        registry: where Python's filters remember what they have shown there.
+        repeats: whether what is said every time shall be: false for a call that a framework makes
+            on its own account, over and over.
+        is_outside: it stands in no package that is passed over.
+    """
+
+    filename: str
+    line: int
+    module: str
+    registry: dict[Any, Any] = field(repr=False)
+    repeats: bool = True
+    is_outside: bool = True
+
+
+_caller: ContextVar[Caller | None] = ContextVar("rag_middle_caller", default=None)
+
+
+def caller(*, repeats: bool = True) -> Caller:
+    """The nearest line on this thread's stack outside of this package and those passed over."""
+    frame = sys._getframe()
     while frame.f_back is not None and _package(frame) in _passed_over:
-        level, frame = level + 1, frame.f_back
-    warnings.warn(warning, stacklevel=level)
+        frame = frame.f_back
+    return Caller(
+        filename=frame.f_code.co_filename,
+        line=frame.f_lineno,
+        module=str(frame.f_globals.get("__name__")),
+        registry=frame.f_globals.setdefault("__warningregistry__", {}),
+        repeats=repeats,
+        is_outside=_package(frame) not in _passed_over,
+    )
+
+
+@contextmanager
+def called_from(place: Caller) -> Iterator[None]:
+    """Warn at `place` in the block where this thread's stack does not lead to a caller.
+
+    Threads that get a copy of the context know it too.
+    """
+    token = _caller.set(place)
+    try:
+        yield
+    finally:
+        _caller.reset(token)
+
+
+def warn_caller(warning: Warning, *, every_time: bool = False) -> None:
+    """Warn at the line that called into this package, or into one that is passed over.
+
+    Args:
+        warning: what to say.
+        every_time: also where Python's default filter has shown the same at this line. Filters that
+            ignore it or make it an error are heeded.
+    """
+    place, beginning = caller(), _caller.get()
+    if beginning is not None:
+        every_time = every_time and beginning.repeats
+        place = place if place.is_outside else beginning
+    warnings.warn_explicit(
+        warning,
+        category=type(warning),
+        filename=place.filename,
+        lineno=place.line,
+        module=place.module,
+        registry={} if every_time else place.registry,
+    )
 
 
 def _package(frame: FrameType) -> str:

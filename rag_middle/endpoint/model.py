@@ -427,7 +427,7 @@ class EndpointModel:
         contexts = map(_as_prompt, prompts)
         for example, (prompt, seed) in enumerate(zip(contexts, seeds, strict=True)):
             layout = stand_in(prompt).layout
-            check_documents(chosen, layout, settings, example)
+            check_documents(chosen, layout, settings, example, prompt=prompt)
             orders = arrangements(prompt, around)
             questions.append(
                 _Question(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 
 import torch
@@ -30,7 +30,7 @@ from rag_middle.notices import (
 )
 from rag_middle.options import GenerationOptions, Kernels
 from rag_middle.tokens import TokenizedPrompt
-from rag_middle.wording import Argument
+from rag_middle.wording import Argument, shortened
 
 __all__ = [
     "acts_on",
@@ -71,15 +71,21 @@ def acts_on(method: Method, layout: PromptLayout) -> bool:
 
 
 def check_documents(
-    method: Method, layout: PromptLayout, options: GenerationOptions, example: int = 0
+    method: Method,
+    layout: PromptLayout,
+    options: GenerationOptions,
+    example: int = 0,
+    *,
+    prompt: object = None,
 ) -> None:
-    """Speak up where a method needs documents and the prompt has none.
+    """Speak up where a method needs documents and the prompt has none, every time.
 
     Args:
         method: what the request runs under.
         layout: of the prompt.
         options: what to do, and what to advise.
         example: 0-based index in the batch, for the message.
+        prompt: what was asked; the message shows its beginning, of messages that of the last one.
 
     Raises:
         PromptError: there are none, and `on_missing_documents` is ``"error"``.
@@ -88,14 +94,22 @@ def check_documents(
     if options.on_missing_documents == "ignore" or layout.documents or not lost:
         return
     message = (
-        f"{' and '.join(lost)} needs documents, and prompt {example} has none that it can tell: "
-        f"nothing is changed. {options.missing_documents_hint} ",
+        f"{' and '.join(lost)} needs documents, and prompt {example}{_beginning(prompt)} has none "
+        f"that it can tell: nothing is changed. {options.missing_documents_hint} ",
         Argument("on_missing_documents", "ignore"),
         " says that this is meant.",
     )
     if options.on_missing_documents == "error":
         raise PromptError(*message)
-    warn_caller(MissingDocumentsWarning(*message))
+    warn_caller(MissingDocumentsWarning(*message), every_time=True)
+
+
+def _beginning(prompt: object) -> str:
+    """The first words of a prompt, for a message about it."""
+    if isinstance(prompt, list | tuple) and prompt and isinstance(prompt[-1], Mapping):
+        prompt = prompt[-1].get("content")
+    text = prompt if isinstance(prompt, str) else getattr(prompt, "text", None)
+    return f" ({shortened(' '.join(text.split()), 60)!r})" if isinstance(text, str) else ""
 
 
 def check_numbers(method: Method, starts: Sequence[str]) -> None:

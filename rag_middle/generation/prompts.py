@@ -304,7 +304,7 @@ class Preparer:
         tokens = self._encode(prompt, options)
         self._check_vocabulary(tokens.input_ids)
         if not (options.tools and _awaits_retrieval(prompt)):
-            check_documents(method, tokens.layout, options, example)
+            check_documents(method, tokens.layout, options, example, prompt=prompt)
         if any(part.order_free for part in method.parts):
             starts = (ids[:_START_TOKENS] for ids in tokens.documents_ids)
             check_numbers(method, [self.tokenizer.decode(ids) for ids in starts])

@@ -25,6 +25,7 @@ from rag_middle.files import checkpoint_state
 from rag_middle.generation.model import RagMiddleModel
 from rag_middle.generation.prompts import MethodLike
 from rag_middle.methods import resolve_method
+from rag_middle.options import SECRET_OPTIONS
 
 __all__ = ["release_models", "shared_model"]
 
@@ -142,7 +143,12 @@ def _key(arguments: Mapping[str, Any]) -> str:
     tokenizer = arguments.get("tokenizer")
     if isinstance(tokenizer, str | Path):
         states.append(_state(tokenizer, None))
-    stated = {name: value for name, value in arguments.items() if value not in (None, {})}
+    stated = {}
+    for name, value in arguments.items():
+        if name in ("model_options", "tokenizer_options"):  # a token changes no weights
+            value = {key: value[key] for key in value or () if key not in SECRET_OPTIONS}
+        if value is not None and value != {}:
+            stated[name] = value
     text = json.dumps([stated, states], sort_keys=True, default=_identity)
     return hashlib.sha256(text.encode()).hexdigest()
 

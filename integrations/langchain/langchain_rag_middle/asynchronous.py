@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 from langchain_core.runnables.config import run_in_executor
 
+from rag_middle.notices import called_from, caller
+
 __all__ = ["in_thread", "pieces_in_thread"]
 
 T = TypeVar("T")
@@ -21,7 +23,8 @@ async def in_thread(call: Callable[[threading.Event], T]) -> T:
     """``call(cancel)`` in a thread; cancelling the task sets `cancel`."""
     cancel = threading.Event()
     try:
-        return await run_in_executor(None, call, cancel)
+        with called_from(caller()):
+            return await run_in_executor(None, call, cancel)
     except asyncio.CancelledError:
         cancel.set()
         raise
@@ -32,7 +35,7 @@ async def pieces_in_thread(pieces: Generator[T, None, None]) -> AsyncIterator[T]
 
     Leaving early, or cancelling the task, closes the generator, which ends the generation.
     """
-    loop = asyncio.get_running_loop()
+    loop, place = asyncio.get_running_loop(), caller()
     pending: asyncio.Future[Any] | None = None
 
     def close(_: object = None) -> None:
@@ -42,7 +45,8 @@ async def pieces_in_thread(pieces: Generator[T, None, None]) -> AsyncIterator[T]
 
     try:
         while True:
-            step = partial(copy_context().run, next, pieces, _END)
+            with called_from(place):
+                step = partial(copy_context().run, next, pieces, _END)
             pending = loop.run_in_executor(None, step)
             piece = await asyncio.shield(pending)
             if piece is _END:

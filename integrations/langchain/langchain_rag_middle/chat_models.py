@@ -23,7 +23,7 @@ from langchain_rag_middle.call_threads import CallThreads
 from langchain_rag_middle.citations import cited
 from langchain_rag_middle.gathering import Gathering, Request
 from langchain_rag_middle.messages import as_prompt_documents, prompt_messages
-from langchain_rag_middle.responses import response_metadata, streamed, usage
+from langchain_rag_middle.responses import streamed, usage
 from langchain_rag_middle.settings import RagMiddleSettings
 from langchain_rag_middle.tools import (
     StructuredMethod,
@@ -256,7 +256,7 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=message)])
 
     def _facts(self, generation: Generation, request: Request) -> dict[str, Any]:
-        metadata = response_metadata(generation, self.model_name)
+        metadata = self._metadata(generation)
         metadata["rag_middle"]["citations"] = cited(generation, request.prompt)
         return {"usage_metadata": usage(generation), "response_metadata": metadata}
 

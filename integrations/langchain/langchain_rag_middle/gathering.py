@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -131,7 +131,10 @@ class Gathering:
         if not self._waiting or self._served:
             return
         try:
-            threading.Thread(target=self._run_all, name="rag-middle-batch", daemon=True).start()
+            run = copy_context().run  # it knows where the call came from
+            threading.Thread(
+                target=run, args=(self._run_all,), name="rag-middle-batch", daemon=True
+            ).start()
         except RuntimeError as error:  # the system has no thread left
             self._refuse(error)
 

@@ -15,7 +15,7 @@ from langchain_core.prompt_values import ChatPromptValue, PromptValue, StringPro
 from langchain_rag_middle.arguments import OPTIONS, renamed, with_extra_body
 from langchain_rag_middle.asynchronous import in_thread, pieces_in_thread
 from langchain_rag_middle.messages import prompt_text
-from langchain_rag_middle.responses import response_metadata, streamed, usage
+from langchain_rag_middle.responses import streamed, usage
 from langchain_rag_middle.settings import RagMiddleSettings
 from rag_middle import UnsupportedGenerationError
 
@@ -228,7 +228,7 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
         return GenerationChunk(text="", generation_info=self._info(generation))
 
     def _info(self, generation: Generation) -> dict[str, Any]:
-        return {**response_metadata(generation, self.model_name), "usage": dict(usage(generation))}
+        return {**self._metadata(generation), "usage": dict(usage(generation))}
 
 
 def _piece(text: str) -> GenerationChunk:

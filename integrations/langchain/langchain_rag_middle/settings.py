@@ -27,7 +27,7 @@ from langchain_rag_middle.arguments import (
     renamed,
 )
 from langchain_rag_middle.documents import DocumentPrompt
-from langchain_rag_middle.responses import PROVIDER
+from langchain_rag_middle.responses import PROVIDER, response_metadata
 from langchain_rag_middle.weights import Weights
 from rag_middle import MethodConfigError, UnsupportedGenerationError
 from rag_middle.options import (
@@ -40,7 +40,7 @@ from rag_middle.options import (
 from rag_middle.plain_data import check_keywords
 
 if TYPE_CHECKING:
-    from rag_middle import Method, RagMiddleModel
+    from rag_middle import Generation, Method, RagMiddleModel
 
 __all__ = ["RagMiddleSettings"]
 
@@ -122,6 +122,7 @@ class RagMiddleSettings(BaseModel):
 
     _weights: Weights = PrivateAttr()
     _method: Method = PrivateAttr()
+    _reports: list[dict[str, Any]] = PrivateAttr(default_factory=list)  # copies share it
 
     def __init__(self, **given: Any) -> None:
         """Check everything that can be checked without loading the model.
@@ -148,6 +149,22 @@ class RagMiddleSettings(BaseModel):
         """Pydantic's own, for private attributes, would end here: LangChain's has to come too."""
         super().model_post_init(context)
 
+    def __getstate__(self) -> dict[Any, Any]:
+        """For pickles: names and options; weights are loaded again, with the tokens of the place.
+
+        Raises:
+            UnsupportedGenerationError: it was made with a loaded model.
+        """
+        self._weights.__reduce__()  # refuses before anything of a loaded model is written
+        state: dict[Any, Any] = dict(super().__getstate__())
+        state["__dict__"] = dict(state["__dict__"])
+        for name in ("model_options", "tokenizer_options"):
+            options = state["__dict__"][name]
+            state["__dict__"][name] = options and {
+                key: value for key, value in options.items() if key not in SECRET_OPTIONS
+            }
+        return state
+
     @field_validator("model_options", "tokenizer_options")
     @classmethod
     def _hide_secrets(cls, options: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -171,6 +188,21 @@ class RagMiddleSettings(BaseModel):
     def model_name(self) -> str:
         """The name of the model, as traces and responses show it."""
         return str(self._weights.name or type(self.rag_middle_model.model).__name__)
+
+    @property
+    def last_report(self) -> dict[str, Any] | None:
+        """What the call that ended last tells under ``"rag_middle"`` of its metadata.
+
+        Method, whether it was applied, number of documents, those left out, seed and timings.
+        `None` before the first call. Where several threads call, it is that of any of them.
+        """
+        return self._reports[-1] if self._reports else None
+
+    def _metadata(self, generation: Generation) -> dict[str, Any]:
+        """Of an answer; its report is the last one from here on."""
+        metadata = response_metadata(generation, self.model_name)
+        self._reports[:] = [metadata["rag_middle"]]
+        return metadata
 
     # -- counting -----------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 from pydantic import SecretStr
 
+from rag_middle import UnsupportedGenerationError
 from rag_middle.files import checkpoint_state
 from rag_middle.options import SECRET_OPTIONS
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from rag_middle import RagMiddleModel
 
 __all__ = ["Weights", "known_context_window"]
+
+#: Arguments that may hold a token.
+_SECRET_FIELDS = ("model_options", "tokenizer_options")
 
 
 class Weights:
@@ -46,7 +50,7 @@ class Weights:
     def of(cls, **arguments: Any) -> Weights:
         """The weights that these arguments name."""
         arguments["name_or_path"] = str(arguments["name_or_path"])
-        for name in ("model_options", "tokenizer_options"):
+        for name in _SECRET_FIELDS:
             if name in arguments:
                 arguments[name] = {
                     option: value.get_secret_value() if isinstance(value, SecretStr) else value
@@ -94,8 +98,8 @@ class Weights:
     def _identity_by_name(self) -> dict[str, Any]:
         given = {}
         for name, value in self._arguments.items():
-            if name in ("model_options", "tokenizer_options"):  # a token changes no weights
-                value = {key: value[key] for key in value if key not in SECRET_OPTIONS}
+            if name in _SECRET_FIELDS:  # a token changes no weights
+                value = _without_secrets(value)
             if value:
                 given[name] = _plain(value)
         return {**given, "checkpoint": checkpoint_state(self._arguments["name_or_path"])}
@@ -116,6 +120,18 @@ class Weights:
             "generation_config": _plain(network.generation_config),
             "tokenizer": _digest([tokenizer.name_or_path, len(tokenizer), tokenizer.chat_template]),
         }
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if not self._arguments:
+            raise UnsupportedGenerationError(
+                "Weights are not pickled, and this model was given a loaded one: make it from a "
+                "folder or a name (model='...'), from which it is loaded again."
+            )
+        arguments = {
+            name: _without_secrets(value) if name in _SECRET_FIELDS else value
+            for name, value in self._arguments.items()
+        }
+        return Weights, (arguments,)
 
     def __deepcopy__(self, memo: object) -> Weights:
         return self  # copies of a LangChain model share the weights
@@ -158,6 +174,10 @@ def _scaled_window(folder: Path) -> int | None:
     except (OSError, ValueError):  # of a family that this transformers does not know
         return None
     return context_window(config.get_text_config(decoder=True))
+
+
+def _without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in SECRET_OPTIONS}
 
 
 def _digest(value: object) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from llama_index.llms.rag_middle import RagMiddleLLM, RequestError
-from transformers import PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rag_middle import UnsupportedGenerationError
 
@@ -77,3 +79,32 @@ def test_tokens_of_the_hub_are_hidden(make_llm: MakeLLM, tmp_path: Path) -> None
     llm = RagMiddleLLM(model_name=tmp_path, model_kwargs=options, tokenizer_kwargs=options)
     shown = [repr(llm), str(llm), llm.to_json(), str(llm.to_dict()), str(llm.model_dump())]
     assert "hf_SECRET" not in str(shown)
+
+
+def test_pickles_and_copies_keep_the_options_and_no_weights(
+    network: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, tmp_path: Path, make_llm: MakeLLM
+) -> None:
+    network.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    llm = RagMiddleLLM(
+        model_name=tmp_path,
+        method="ms_poe",
+        method_options={"max_ratio": 2.0, "first_layer": 0},
+        generate_kwargs={"temperature": 0.5, "seed": 1},
+        max_new_tokens=3,
+        system_prompt="Be short.",
+        model_kwargs={"token": "hf_SECRET"},
+    )
+    pickled = pickle.dumps(llm)
+    assert len(pickled) < 5000
+    assert b"hf_SECRET" not in pickled
+    for again in (pickle.loads(pickled), copy.deepcopy(llm), copy.copy(llm)):
+        assert again.to_dict() == llm.to_dict()
+        assert again.rag_middle_model.method == llm.rag_middle_model.method
+        assert again.rag_middle_model.model is llm.rag_middle_model.model
+        assert again.complete("Hello").text == llm.complete("Hello").text
+    changed = copy.deepcopy(llm)
+    changed.generate_kwargs["seed"] = 2
+    assert llm.generate_kwargs["seed"] == 1
+    with pytest.raises(UnsupportedGenerationError, match="model_name="):
+        pickle.dumps(make_llm())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from llama_index.llms.rag_middle.synthesis import current_synthesis
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rag_middle import mark
+from rag_middle.generation import MissingDocumentsWarning
 
 if TYPE_CHECKING:
     from conftest import MakeLLM, Use
@@ -47,6 +49,27 @@ def test_an_asynchronous_response_of_several_calls_tells_them_all(
     )
     report = asyncio.run(engine.aquery(question)).metadata["rag_middle"]
     assert [call["documents"] for call in report["calls"]] == [1, 1, 1]
+
+
+def test_forgotten_marks_are_announced_every_time_at_the_users_line(
+    make_llm: MakeLLM, use: Use, index: VectorStoreIndex, question: str
+) -> None:
+    """Under Python's default filter, after a call of an engine that has no documents by nature."""
+    use(make_llm(method="pine"))
+    chat = index.as_chat_engine(chat_mode="condense_question")
+    history = [ChatMessage(role="user", content="Hello"), ChatMessage(role="assistant", content="")]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            index.as_query_engine().query(question)
+        assert len(caught) == 2
+        assert "Context information is below" in str(caught[0].message)
+        for _ in range(2):
+            chat.chat(question, chat_history=history)
+        assert len(caught) == 5  # one of the condensing, one of each answer
+        asyncio.run(index.as_query_engine().aquery(question))
+    assert {warning.filename for warning in caught} == {__file__}
+    assert {warning.category for warning in caught} == {MissingDocumentsWarning}
 
 
 def test_a_synthesis_that_fails_is_over(

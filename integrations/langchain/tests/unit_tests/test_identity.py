@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from langchain_rag_middle import (
     format_docs,
     release_models,
 )
-from rag_middle import RagMiddleModel
+from rag_middle import RagMiddleModel, UnsupportedGenerationError
 from rag_middle.methods import MsPoE
 
 CLASSES = [ChatRagMiddle, RagMiddleLLM]
@@ -228,3 +230,29 @@ def test_tokens_of_the_hub_are_hidden(kind: Any, name: str, tiny_folder: Path) -
     assert key(model) == key(kind(model=tiny_folder))
     assert model._weights._arguments["model_options"] == options
     assert kind(**{field: getattr(model, field) for field in ("model", "model_options")})
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_pickles_and_copies_keep_the_options_and_no_weights(
+    kind: Any, tiny_folder: Path, tiny: RagMiddleModel
+) -> None:
+    model = kind(
+        model=tiny_folder,
+        method="ms_poe",
+        method_options={"max_ratio": 2.0},
+        temperature=0.5,
+        seed=1,
+        max_tokens=2,
+        model_options={"token": "hf_SECRET"},
+    )
+    answer = model.invoke("Hello")
+    pickled = pickle.dumps(model)
+    assert len(pickled) < 5000
+    assert b"hf_SECRET" not in pickled
+    for again in (pickle.loads(pickled), copy.deepcopy(model)):
+        assert key(again) == key(model)
+        assert again._method == model._method
+        assert again.rag_middle_model.model is model.rag_middle_model.model
+        assert getattr(again.invoke("Hello"), "content", None) == getattr(answer, "content", None)
+    with pytest.raises(UnsupportedGenerationError, match="model='"):
+        pickle.dumps(kind(model=tiny))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Generator, Mapping, Sequence
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,10 +45,15 @@ from llama_index.llms.rag_middle.prompting import (
 )
 from llama_index.llms.rag_middle.requests import Request
 from llama_index.llms.rag_middle.responses import as_chat, completion, growing
-from llama_index.llms.rag_middle.synthesis import current_synthesis, watch_syntheses
+from llama_index.llms.rag_middle.synthesis import (
+    current_synthesis,
+    note_call,
+    noted_call,
+    watch_syntheses,
+)
 from llama_index.llms.rag_middle.tools import ToolCalling
 
-from rag_middle import RagMiddleModel
+from rag_middle import RagMiddleModel, UnsupportedGenerationError
 from rag_middle.generation import MethodLike, method_name
 from rag_middle.methods import resolve_method
 from rag_middle.options import OPTIONS, MissingDocuments
@@ -142,6 +149,7 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
     _stops: tuple[str, ...] = PrivateAttr()
     _calls_tools: bool = PrivateAttr()
     _last_report: dict[str, Any] | None = PrivateAttr(default=None)
+    _is_named: bool = PrivateAttr()
 
     def __init__(
         self,
@@ -220,6 +228,7 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
             output_parser=output_parser,
         )
         self._model = loaded
+        self._is_named = model is None and tokenizer is None
         self._stops = stops
         options = self._options({})  # a misspelt option is refused here, not at the first question
         if options.get("method") is not None:
@@ -229,6 +238,31 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
     @classmethod
     def class_name(cls) -> str:
         return "RagMiddleLLM"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickles: names and options; weights are loaded again.
+
+        Raises:
+            UnsupportedGenerationError: it was made with a loaded model or tokenizer.
+        """
+        if not self._is_named:
+            raise UnsupportedGenerationError(
+                "Weights are not pickled, and this LLM was given a loaded model or tokenizer: make "
+                "it from names (model_name='...'), from which they are loaded again."
+            )
+        arguments = {name: getattr(self, name) for name in _ARGUMENTS}
+        if self.tokenizer_name == self.model_name:
+            del arguments["tokenizer_name"]
+        if self.profile is not None:
+            del arguments["method"]
+        if not self.callback_manager.handlers:
+            del arguments["callback_manager"]
+        return partial(type(self), **arguments), ()
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> RagMiddleLLM:
+        """A copy whose options are its own and whose weights are shared."""
+        own = ("generate_kwargs", "method_options", "model_kwargs", "stopping_ids")
+        return self.model_copy(update={name: deepcopy(getattr(self, name)) for name in own})
 
     @field_serializer("method")
     def _method_as_text(self, method: Any) -> Any:
@@ -313,6 +347,7 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
         return formatted_prompt(self, prompt, prompt_args)
 
     def _options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        note_call()  # every call comes here, on the caller's own stack
         own = {
             "max_new_tokens": self.max_new_tokens,
             "on_missing_documents": self.on_missing_documents,
@@ -335,7 +370,8 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
 
     def _answer(self, request: Request) -> CompletionResponse:
         report = self._reporting()
-        generation = self._model.generate(request.prompt, **request.options)
+        with noted_call():
+            generation = self._model.generate(request.prompt, **request.options)
         return report(
             completion(generation.text, generation, self.model_name, prompt=request.prompt)
         )
@@ -345,7 +381,8 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
     ) -> Generator[Any, None, None]:
         report = self._reporting()
         # Refusals come here, at the call, and not when the first piece is asked for.
-        pieces = self._model.stream(request.prompt, **request.options)
+        with noted_call():
+            pieces = self._model.stream(request.prompt, **request.options)
         return growing(
             pieces, self.model_name, lambda answer: shape(report(answer)), request.prompt
         )
@@ -435,3 +472,11 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
         with refusals():
             request = self._chat_request(messages, kwargs)
             return await streamed_in_thread(partial(self._growing, shape=as_chat), request)
+
+
+#: What makes an LLM again that was made from names.
+_ARGUMENTS = [
+    name
+    for name in inspect.signature(RagMiddleLLM.__init__).parameters
+    if name not in ("self", "model", "tokenizer")
+]

@@ -7,10 +7,12 @@ carry the response itself, whichever engine asked for it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 from llama_index.core.base.response.schema import (
@@ -28,8 +30,24 @@ from llama_index.core.instrumentation.events.synthesis import (
 )
 
 from rag_middle.documents import unmark
+from rag_middle.notices import Caller, called_from, caller, pass_over
 
-__all__ = ["METADATA_KEY", "Synthesis", "SynthesisHandler", "current_synthesis", "watch_syntheses"]
+__all__ = [
+    "METADATA_KEY",
+    "Synthesis",
+    "SynthesisHandler",
+    "current_synthesis",
+    "note_call",
+    "noted_call",
+    "watch_syntheses",
+]
+
+# Warnings point at the user's own line.
+pass_over(
+    *"asyncio concurrent contextlib llama_index llama_index_instrumentation threading wrapt".split()
+)
+#: Between this package and who calls an LLM.
+_PLUMBING = ("llama_index.llms.rag_middle", "llama_index.core.llms", "llama_index_instrumentation")
 
 #: Where ``response.metadata`` has the report.
 METADATA_KEY = "rag_middle"
@@ -129,6 +147,40 @@ class SynthesisHandler(BaseEventHandler):
                     response.response = unmark(response.response)
                 if ended is not None:
                     ended.complete(response)
+
+
+_call: ContextVar[Caller | None] = ContextVar("rag_middle_call", default=None)
+
+
+def note_call() -> None:
+    """Keep who calls the LLM now: the generation may run in a thread, whose stack does not tell.
+
+    That documents are missing is worth a warning every time where a user's code asks, and where an
+    answer is written from nodes, until one of its calls had documents. Engines' own calls
+    (condensing a question, choosing a query engine) rarely have some: there it is said once.
+    """
+    synthesis = current_synthesis()
+    if synthesis is None:
+        repeats = not _called_by_engine()
+    else:
+        repeats = not synthesis.report.get("documents")
+    _call.set(caller(repeats=repeats))
+
+
+def noted_call() -> AbstractContextManager[None]:
+    """The block generates for the call that was noted last."""
+    call = _call.get()
+    return nullcontext() if call is None else called_from(call)
+
+
+def _called_by_engine() -> bool:
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        if not module.startswith(_PLUMBING) and module not in ("contextlib", "wrapt.decorators"):
+            return module.startswith("llama_index.")
+        frame = frame.f_back
+    return False
 
 
 def watch_syntheses() -> None:
