@@ -1,12 +1,13 @@
-"""LangChain over FAISS: the same question under different orders of the same documents.
+"""LangChain over FAISS: the same questions under different orders of the same documents.
 
     pip install -c constraints.txt -e '.[demo]' -e integrations/langchain langchain-classic
     python examples/langchain_faiss_rag.py
     python examples/langchain_faiss_rag.py --model Qwen/Qwen2.5-1.5B-Instruct --method pine
 
-Retrieves ten documents and lets the model read them as retrieved, reordered (best at both ends,
-the usual remedy), and reversed: with the unmodified model, then under a method. Where the answers
-of a row differ, the model minds the order. Both chains share one set of weights.
+Asks one question about each of ten documents, so that none is chosen for its answer. The model
+reads all ten as retrieved, reordered (best at both ends, the usual remedy), and reversed:
+unmodified, then under a method. Where answers differ, the model minds the order. Both chains share
+one set of weights.
 
 By default the small reader that comes with rag-middle answers; nothing is downloaded.
 """
@@ -38,7 +39,7 @@ GADGETS = {
     "Mayfleet Stanmead": ("$330", "GV-9064"),
     "Oakridge Thornbury": ("$485", "TK-1571"),
 }
-QUESTION = "How much does Hartley Wenbrook cost?"
+QUESTIONS = {f"How much does {name} cost?": price for name, (price, _) in GADGETS.items()}
 
 # The shape the bundled reader was trained on; other models take any.
 PROMPT = ChatPromptTemplate.from_template("{context}\n\nQuestion: {input}\nAnswer:")
@@ -69,12 +70,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Does the order of documents change the answer?")
     parser.add_argument("--model", help="folder or hub name; by default the bundled reader")
     parser.add_argument("--method", default="pine", help="compared with the unmodified model")
-    parser.add_argument("--question", default=QUESTION)
+    parser.add_argument("--questions", type=int, default=10, help="so many of the ten")
     arguments = parser.parse_args()
+    questions = dict(list(QUESTIONS.items())[: arguments.questions])
 
     name = arguments.model or reader_path()
     retriever = build_retriever()
-    print(f"{arguments.question}\n")
     for method in ("none", arguments.method):
         model = ChatRagMiddle(model=name, method=method, max_tokens=24)
         answering = create_stuff_documents_chain(
@@ -82,12 +83,18 @@ def main() -> None:
             PROMPT,
             document_prompt=DocumentPrompt(template="({title}) {page_content}"),
         )
-        answers = []
+        answers = set()
         for order, arrange in ORDERS.items():
             chain = create_retrieval_chain(itemgetter("input") | retriever | arrange, answering)
-            answers.append(chain.invoke({"input": arguments.question})["answer"].strip())
-            print(f"{method:>8}, {order:<18} {answers[-1]!r}")
-        print(f"{method:>8}: {'the same' if len(set(answers)) == 1 else 'different'} answers\n")
+            inputs = [{"input": question} for question in questions]
+            replies = tuple(result["answer"].strip() for result in map(chain.invoke, inputs))
+            answers.add(replies)
+            right = sum(
+                reply.endswith(f" {price}")  # $976 is not $97
+                for price, reply in zip(questions.values(), replies, strict=True)
+            )
+            print(f"{method:>8}, {order:<18} {right} of {len(inputs)} right: {replies[0]!r}, ...")
+        print(f"{method:>8}: {'the same' if len(answers) == 1 else 'different'} answers\n")
 
 
 if __name__ == "__main__":

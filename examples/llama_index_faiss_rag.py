@@ -1,13 +1,13 @@
-"""LlamaIndex over FAISS: the same question under different orders of the same documents.
+"""LlamaIndex over FAISS: the same questions under different orders of the same documents.
 
     pip install -c constraints.txt -e '.[demo]' -e integrations/llama_index \\
         llama-index-vector-stores-faiss
     python examples/llama_index_faiss_rag.py
     python examples/llama_index_faiss_rag.py --model Qwen/Qwen2.5-1.5B-Instruct --method pine
 
-Retrieves ten documents and lets the model read them as retrieved, as LlamaIndex's own
-LongContextReorder puts them (best at both ends), and reversed: with the unmodified model, then
-under a method. Where the answers of a row differ, the model minds the order.
+Asks one question about each of ten documents, so that none is chosen for its answer. The model
+reads all ten as retrieved, as LlamaIndex's own LongContextReorder puts them (best at both ends),
+and reversed: unmodified, then under a method. Where answers differ, the model minds the order.
 
 By default the small reader that comes with rag-middle answers; nothing is downloaded.
 """
@@ -46,7 +46,7 @@ PEOPLE = {
     "Ray Stanbury": ("Wingate", "359-8204"),
     "Wyn Redgrave": ("Yarmoor", "460-6093"),
 }
-QUESTION = "What is the phone number of Kent Fairley?"
+QUESTIONS = {f"What is the phone number of {name}?": number for name, (_, number) in PEOPLE.items()}
 
 # The shape the bundled reader was trained on; other models take LlamaIndex's default as well.
 TEMPLATE = PromptTemplate("{context_str}\n\nQuestion: {query_str}\nAnswer:")
@@ -83,8 +83,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Does the order of documents change the answer?")
     parser.add_argument("--model", help="folder or hub name; by default the bundled reader")
     parser.add_argument("--method", default="pine", help="compared with the unmodified model")
-    parser.add_argument("--question", default=QUESTION)
+    parser.add_argument("--questions", type=int, default=10, help="so many of the ten")
     arguments = parser.parse_args()
+    questions = dict(list(QUESTIONS.items())[: arguments.questions])
 
     index = build_index()
     orders: dict[str, list[BaseNodePostprocessor]] = {
@@ -93,22 +94,25 @@ def main() -> None:
         "reversed": [Reverse()],
     }
     model = RagMiddleModel.from_pretrained(arguments.model or reader_path())
-    print(f"{arguments.question}\n")
     for method in ("none", arguments.method):
         llm = RagMiddleLLM(model=model, method=method, max_new_tokens=24)
         llm.install_tokenizer()
         Settings.llm = llm
         Settings.prompt_helper = DocumentPromptHelper.from_llm(llm)
-        answers = []
+        answers = set()
         for name, before in orders.items():
             engine = index.as_query_engine(
                 similarity_top_k=len(PEOPLE),
                 node_postprocessors=[*before, MarkDocuments()],
                 text_qa_template=TEMPLATE,
             )
-            answers.append(str(engine.query(arguments.question)).strip())
-            print(f"{method:>8}, {name:<18} {answers[-1]!r}")
-        print(f"{method:>8}: {'the same' if len(set(answers)) == 1 else 'different'} answers\n")
+            replies = tuple(str(engine.query(question)).strip() for question in questions)
+            answers.add(replies)
+            right = sum(
+                number in reply for number, reply in zip(questions.values(), replies, strict=True)
+            )
+            print(f"{method:>8}, {name:<18} {right} of {len(questions)} right: {replies[0]!r}, ...")
+        print(f"{method:>8}: {'the same' if len(answers) == 1 else 'different'} answers\n")
 
 
 if __name__ == "__main__":

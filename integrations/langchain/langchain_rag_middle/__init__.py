@@ -9,10 +9,12 @@
 from langchain_rag_middle.arguments import IgnoredArgumentWarning
 from langchain_rag_middle.chat_models import ChatRagMiddle
 from langchain_rag_middle.documents import DocumentPrompt, MarkDocuments, format_docs
+from langchain_rag_middle.embeddings import RagMiddleEmbeddings
 from langchain_rag_middle.llms import RagMiddleLLM
 from langchain_rag_middle.reordering import LongContextReorder
 from langchain_rag_middle.retrievers import FaissRetriever
-from rag_middle.generation import release_models
+from langchain_rag_middle.weights import release_models
+from rag_middle.documents import unmark
 
 __all__ = [
     "ChatRagMiddle",
@@ -21,7 +23,9 @@ __all__ = [
     "IgnoredArgumentWarning",
     "LongContextReorder",
     "MarkDocuments",
+    "RagMiddleEmbeddings",
     "RagMiddleLLM",
     "format_docs",
     "release_models",
+    "unmark",
 ]

@@ -22,7 +22,7 @@ from rag_middle.options import SECRET_OPTIONS
 if TYPE_CHECKING:
     from rag_middle import RagMiddleModel
 
-__all__ = ["Weights", "known_context_window"]
+__all__ = ["Weights", "known_context_window", "release_models"]
 
 #: Arguments that may hold a token.
 _SECRET_FIELDS = ("model_options", "tokenizer_options")
@@ -135,6 +135,13 @@ class Weights:
 
     def __deepcopy__(self, memo: object) -> Weights:
         return self  # copies of a LangChain model share the weights
+
+
+def release_models() -> None:
+    """Free the weights that no model uses any longer, see `rag_middle.generation`."""
+    from rag_middle.generation import release_models  # needs PyTorch, which importing this does not
+
+    release_models()
 
 
 def known_context_window(model: Any, revision: str | None = None) -> int | None:

@@ -37,17 +37,22 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
 def test_the_script_shows_that_order_matters_to_the_model_and_not_to_pine(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(monkeypatch, "--model", str(folder))
+    run(monkeypatch, "--model", str(folder), "--questions", "1")
     shown = capsys.readouterr().out
     assert "none: different answers" in shown
     assert "pine: the same answers" in shown
 
 
-def test_the_script_runs_on_the_bundled_reader(
+def test_the_script_answers_right_on_the_bundled_reader(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(monkeypatch)
-    assert "pine: the same answers" in capsys.readouterr().out
+    run(monkeypatch, "--questions", "4")
+    shown = capsys.readouterr().out
+    right = re.findall(r"(\w+), .*?(\d+) of 4 right", shown)
+    assert [method for method, _ in right] == ["none"] * 3 + ["pine"] * 3
+    assert all(int(number) >= 2 for _, number in right)
+    assert min(int(number) for method, number in right if method == "pine") >= 3
+    assert "pine: the same answers" in shown
 
 
 def test_the_code_of_the_readme_runs(

@@ -29,17 +29,22 @@ def run(monkeypatch: pytest.MonkeyPatch, script: Path, *arguments: str) -> None:
 def test_the_script_shows_that_order_matters_to_the_model_and_not_to_pine(
     tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(monkeypatch, SCRIPT, "--model", str(tiny_folder))
+    run(monkeypatch, SCRIPT, "--model", str(tiny_folder), "--questions", "1")
     shown = capsys.readouterr().out
     assert "none: different answers" in shown
     assert "pine: the same answers" in shown
 
 
-def test_the_script_runs_on_the_bundled_reader(
+def test_the_script_answers_right_on_the_bundled_reader(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(monkeypatch, SCRIPT)
-    assert "pine: the same answers" in capsys.readouterr().out
+    run(monkeypatch, SCRIPT, "--questions", "4")
+    shown = capsys.readouterr().out
+    right = re.findall(r"(\w+), .*?(\d+) of 4 right", shown)
+    assert [method for method, _ in right] == ["none"] * 3 + ["pine"] * 3
+    assert all(int(number) >= 4 for _, number in right)
+    assert min(int(number) for method, number in right if method == "pine") >= 4
+    assert "pine: the same answers" in shown
 
 
 def test_the_code_of_the_readme_runs(tiny_folder: Path) -> None:

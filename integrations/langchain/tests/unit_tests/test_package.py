@@ -15,8 +15,11 @@ EXPECTED = [
     "IgnoredArgumentWarning",
     "LongContextReorder",
     "MarkDocuments",
+    "RagMiddleEmbeddings",
     "RagMiddleLLM",
     "format_docs",
+    "release_models",
+    "unmark",
 ]
 
 

@@ -16,6 +16,7 @@ from llama_index.llms.rag_middle.packing import DocumentPromptHelper, DroppedTex
 from llama_index.llms.rag_middle.scores import DistanceScoresWarning, warn_about_distances
 from llama_index.llms.rag_middle.synthesizers import MarkedSynthesizer, SimpleDocuments
 
+from rag_middle.documents import unmark
 from rag_middle.generation import release_models
 
 __all__ = [
@@ -32,5 +33,6 @@ __all__ = [
     "SimpleDocuments",
     "format_nodes",
     "release_models",
+    "unmark",
     "warn_about_distances",
 ]
