@@ -20,14 +20,14 @@ from llama_index.core.base.response.schema import (
     Response,
     StreamingResponse,
 )
-from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
-from llama_index.core.instrumentation.events.base import BaseEvent
-from llama_index.core.instrumentation.events.span import SpanDropEvent
 from llama_index.core.instrumentation.events.synthesis import (
     SynthesizeEndEvent,
     SynthesizeStartEvent,
 )
+from llama_index_instrumentation import get_dispatcher
+from llama_index_instrumentation.base import BaseEvent
+from llama_index_instrumentation.events.span import SpanDropEvent
 
 from rag_middle.documents import unmark
 from rag_middle.notices import Caller, called_from, caller, pass_over
