@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from llama_index.core import VectorStoreIndex
 from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
+from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.llms.rag_middle import MarkDocuments, RagMiddleLLM, RequestError
 from llama_index.llms.rag_middle.synthesis import current_synthesis
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
@@ -56,7 +57,8 @@ def test_forgotten_marks_are_announced_every_time_at_the_users_line(
 ) -> None:
     """Under Python's default filter, after a call of an engine that has no documents by nature."""
     use(make_llm(method="pine"))
-    chat = index.as_chat_engine(chat_mode="condense_question")
+    memory = ChatMemoryBuffer.from_defaults(token_limit=3000)  # the default one opens a database
+    chat = index.as_chat_engine(chat_mode="condense_question", memory=memory)
     history = [ChatMessage(role="user", content="Hello"), ChatMessage(role="assistant", content="")]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
