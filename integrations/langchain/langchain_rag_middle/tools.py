@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -16,7 +15,6 @@ from langchain_core.output_parsers.openai_tools import (
     JsonOutputKeyToolsParser,
     PydanticToolsParser,
 )
-from langchain_core.outputs import ChatGeneration
 from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
 from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from langchain_core.utils.pydantic import is_basemodel_subclass
@@ -38,7 +36,7 @@ __all__ = [
 class _Whole:
     """Of a parser: refuses what is cut, which LangChain's parsers would complete by guessing."""
 
-    def parse_result(self, result: list[ChatGeneration], *, partial: bool = False) -> Any:
+    def parse_result(self, result: list[Any], *, partial: bool = False) -> Any:
         message = result[0].message
         if message.response_metadata.get("finish_reason") == "length":
             raise OutputParserException(
@@ -115,7 +113,7 @@ def call_chunks(generation: Generation) -> list[Any]:
 
 def structured_output(
     model: BaseChatModel,
-    schema: Mapping[str, Any] | type | None,
+    schema: dict[str, Any] | type | None,
     method: StructuredMethod,
     include_raw: bool,
     strict: bool | None,
@@ -135,7 +133,7 @@ def structured_output(
         assert schema is not None
         name = convert_to_openai_tool(schema)["function"]["name"]
         bound = model.bind_tools(
-            [schema],  # type: ignore[list-item]
+            [schema],
             tool_choice=name,
             strict=strict,
             ls_structured_output_format=traced,

@@ -27,6 +27,9 @@ __all__ = ["ToolCalling", "call_blocks", "history_fields"]
 class ToolCalling(FunctionCallingLLM):
     """What `RagMiddleLLM` knows of tools and of answers of a form."""
 
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(**fields)  # for type checkers, who see no fields of a subclass
+
     def _prepare_chat_with_tools(
         self,
         tools: Sequence[BaseTool],
@@ -102,7 +105,8 @@ class ToolCalling(FunctionCallingLLM):
     ) -> BaseModel:
         """An object of a class, which constrained decoding makes sure of where it is installed."""
         options = self._of_form(output_cls, llm_kwargs)
-        return super().structured_predict(output_cls, prompt, options, **prompt_args)
+        made: BaseModel = super().structured_predict(output_cls, prompt, options, **prompt_args)
+        return made
 
     async def astructured_predict(
         self,
@@ -113,7 +117,10 @@ class ToolCalling(FunctionCallingLLM):
     ) -> BaseModel:
         """As `structured_predict`, without blocking the event loop."""
         options = self._of_form(output_cls, llm_kwargs)
-        return await super().astructured_predict(output_cls, prompt, options, **prompt_args)
+        made: BaseModel = await super().astructured_predict(
+            output_cls, prompt, options, **prompt_args
+        )
+        return made
 
     def _of_form(
         self, output_cls: type[BaseModel], options: Mapping[str, Any] | None
