@@ -17,14 +17,14 @@ from torch.utils.hooks import RemovableHandle
 from rag_middle.attention.change import Rotation
 from rag_middle.attention.probe import rotary_modules
 from rag_middle.attention.rotary import RotaryTables, on_device
-from rag_middle.attention.seam import handler_of, keyword_arguments
+from rag_middle.attention.seam import MethodHook, handler_of, keyword_arguments
 from rag_middle.attention.traits import LayerTraits, ModelTraits
 from rag_middle.errors import MethodConfigError
 
 __all__ = ["InstalledRotations", "is_installed"]
 
 
-class InstalledRotations:
+class InstalledRotations(MethodHook):
     """Rotations of layers, in force from now on.
 
     Args:
@@ -79,7 +79,7 @@ class _TablesOfThread(threading.local):
         self.calls = RotaryTables()
 
 
-class _Before:
+class _Before(MethodHook):
     """Forward pre-hook of an attention module: other rotary tables."""
 
     def __init__(self, tables: _TablesOfThread, layer: LayerTraits, rotation: Rotation) -> None:

@@ -22,6 +22,7 @@ from rag_middle.attention.probe import attention_modules, config_views, probe, r
 from rag_middle.attention.request import Request
 from rag_middle.attention.seam import (
     AttentionHandler,
+    MethodHook,
     handle_attention,
     handler_of,
     handlers_in_force,
@@ -203,7 +204,7 @@ def _install(
         module = modules.get(index)
         if module is None:
             continue  # a layer without softmax attention: nothing to plan there
-        guard = partial(_guarded, owner=module)
+        guard = partial(_Guarded, owner=module)
         layer = Layer(module, traits.layers.get(index), request, stack, guard)
         core = cores[module] = LayerCore(layer, changes)
         stack.callback(core.close)
@@ -213,7 +214,7 @@ def _install(
     depends_on_prompt = any(change.depends_on_prompt for change in plan.changes)
     first = next(iter(cores), None)
     for rotary in rotary_modules(model):
-        record = _guarded(request.tables.record, owner=first)
+        record = _Guarded(request.tables.record, owner=first)
         stack.callback(rotary.register_forward_hook(record, with_kwargs=True).remove)
 
     def begin_pass(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -222,7 +223,7 @@ def _install(
             request.check_prompt(arguments.get("input_ids"), arguments.get("attention_mask"))
         request.forward_passes += 1
 
-    guarded = _guarded(begin_pass, owner=first)
+    guarded = _Guarded(begin_pass, owner=first)
     stack.callback(model.register_forward_pre_hook(guarded, with_kwargs=True).remove)
     # Blocks of other models that this one stands in go on.
     stack.enter_context(handle_attention({**handlers_in_force(), **cores}))
@@ -256,15 +257,17 @@ def modules_by_layer(model: nn.Module, traits: ModelTraits) -> dict[int, nn.Modu
     }
 
 
-def _guarded(hook: Callable[..., Any], *, owner: nn.Module | None = None) -> Callable[..., Any]:
-    """The hook, but only in the thread whose request it belongs to."""
+class _Guarded(MethodHook):
+    """A hook that acts only in the thread whose request it belongs to."""
 
-    def guarded(module: nn.Module, *arguments: Any) -> Any:
-        if handler_of(owner or module) is None:
+    def __init__(self, hook: Callable[..., Any], *, owner: nn.Module | None = None) -> None:
+        self._hook = hook
+        self._owner = owner
+
+    def __call__(self, module: nn.Module, *arguments: Any) -> Any:
+        if handler_of(self._owner or module) is None:
             return None
-        return hook(module, *arguments)
-
-    return guarded
+        return self._hook(module, *arguments)
 
 
 def require_uncompiled(model: nn.Module, traits: ModelTraits) -> None:

@@ -21,17 +21,20 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol, SupportsIndex
 
 from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from rag_middle.errors import MethodConfigError
 
 __all__ = [
     "AttentionCall",
     "AttentionHandler",
     "CacheTap",
     "ConfigView",
+    "MethodHook",
     "backend_name",
     "base_attention",
     "begins_prompt",
@@ -79,6 +82,24 @@ class AttentionCall:
         self.value = value
         self.mask = mask
         self.options = options
+
+
+class MethodHook:
+    """A hook by which a method acts on a module: it stays with the module and out of its copies.
+
+    A copy would follow the original's requests, and nothing would ever take its hooks off.
+    """
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Refuse copying and pickling.
+
+        Raises:
+            MethodConfigError: always.
+        """
+        raise MethodConfigError(
+            "A model cannot be copied or pickled while a method acts on it. Leave the applied() "
+            "block, undo() what install() returned, or let requests of other threads end first."
+        )
 
 
 class AttentionHandler(Protocol):

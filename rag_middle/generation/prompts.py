@@ -82,6 +82,9 @@ class LockedTokenizer:
         with _registry_lock:
             self._lock = _locks.setdefault(tokenizer, threading.Lock())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.tokenizer,)  # a copy has a lock of its own
+
     def encode(self, prompt: Text, **options: Any) -> TokenizedPrompt:
         """The prompt in tokens; options are those of `tokens.encode`."""
         with self._lock:

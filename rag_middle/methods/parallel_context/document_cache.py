@@ -15,6 +15,7 @@ import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,10 @@ class DocumentCache:
         self._warned = False
         self._hits = 0
         self._misses = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy begins with an empty memory: the states are as large as `max_bytes`.
+        return partial(type(self), max_bytes=self.max_bytes, directory=self.directory), ()
 
     @property
     def nbytes(self) -> int:
