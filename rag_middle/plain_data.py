@@ -18,6 +18,7 @@ __all__ = [
     "check_keywords",
     "check_whole",
     "is_finite_number",
+    "is_panic",
     "is_whole",
     "map_strings",
     "parse_json",
@@ -50,6 +51,11 @@ def is_finite_number(value: object) -> TypeGuard[int | float]:
     if isinstance(value, int):
         return not isinstance(value, bool) and -(2**63) <= value < 2**63
     return isinstance(value, float) and isfinite(value)
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether code in Rust (tokenizers, safetensors) panicked; `except Exception` lets that by."""
+    return type(error).__module__ == "pyo3_runtime"
 
 
 def is_whole(value: object, least: float = -inf) -> TypeGuard[int]:

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, PretrainedConfig
 
 from rag_middle.errors import ModelFormatError, RagMiddleError
-from rag_middle.plain_data import is_whole, parse_json
+from rag_middle.plain_data import is_panic, is_whole, parse_json
 
 __all__ = [
     "check_config",
@@ -62,11 +62,13 @@ def format_errors(source: str, file: str) -> Iterator[None]:
         yield
     except (RagMiddleError, OSError, ImportError, SafetensorError, torch.OutOfMemoryError):
         raise
-    except Exception as error:
+    except BaseException as error:
+        if not (isinstance(error, Exception) or is_panic(error)):
+            raise
         raise _format_error(source, file, error) from error
 
 
-def _format_error(source: str, file: str, error: Exception) -> ModelFormatError:
+def _format_error(source: str, file: str, error: BaseException) -> ModelFormatError:
     lines = [line.strip() for line in str(error).strip().splitlines()] or [""]
     said = " ".join(lines[:2])[:300].rstrip(". ")
     match = _FIELD.search(said)

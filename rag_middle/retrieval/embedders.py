@@ -7,7 +7,8 @@ import json
 import os
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rag_middle.errors import EmbedderError, RetrievalConfigError
-from rag_middle.plain_data import whole_characters
+from rag_middle.plain_data import is_panic, whole_characters
 from rag_middle.retrieval.extras import require
 from rag_middle.wording import Argument
 
@@ -106,7 +107,7 @@ class SentenceTransformerEmbedder:
 
     def count_tokens(self, text: str) -> int:
         """Tokens of `text`, without special tokens: a length for :class:`Splitter`."""
-        with self._lock:
+        with self._running():
             # Not verbose: counting is no reason to warn of a text's length.
             tokens = self._model.tokenizer(text, add_special_tokens=False, verbose=False)
         return len(tokens.input_ids)
@@ -124,7 +125,7 @@ class SentenceTransformerEmbedder:
         step = len(texts) if self.progress is None else _BATCHES_PER_REPORT * self.batch_size
         parts = []
         for start in range(0, len(texts), step):
-            with self._lock:
+            with self._running():
                 vectors = self._model.encode(
                     list(texts[start : start + step]),
                     batch_size=self.batch_size,
@@ -136,6 +137,20 @@ class SentenceTransformerEmbedder:
             if self.progress is not None:
                 self.progress(min(start + step, len(texts)), len(texts))
         return np.concatenate(parts)
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        with self._lock:
+            try:
+                yield
+            except BaseException as error:
+                if not is_panic(error):
+                    raise
+                raise EmbedderError(
+                    f"The tokenizer of {self.name} gave up on a text: {error}. A pattern in its "
+                    "tokenizer.json takes too long or is damaged: fetch the file again or correct "
+                    "it, or use another embedder."
+                ) from error
 
     def _warn_of_long(self, texts: Sequence[str]) -> None:
         limit = self.max_tokens
@@ -280,7 +295,10 @@ def _check_device(device: str | None) -> None:
 def _named_model(model: Any, name: str, *, local: bool) -> Any:
     try:
         return model(name, local=local)
-    except (OSError, ValueError) as error:  # ValueError: a folder of something else
+    except BaseException as error:
+        # ValueError: a folder of something else.
+        if not (isinstance(error, OSError | ValueError) or is_panic(error)):
+            raise
         reason = str(error).strip().split("\n")[0]
         step = (
             "It should hold what SentenceTransformer.save() writes."

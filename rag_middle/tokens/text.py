@@ -9,7 +9,8 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from rag_middle.errors import PromptError
-from rag_middle.plain_data import whole_characters
+from rag_middle.plain_data import is_panic, whole_characters
+from rag_middle.wording import shortened
 
 __all__ = ["TextEncoder", "Tokenizer"]
 
@@ -74,8 +75,7 @@ class TextEncoder:
 
     def start_ids(self) -> list[int]:
         """What the tokenizer itself writes before a text: usually one BOS, or nothing."""
-        bare = self._plain("a")
-        whole = self._tokenizer.encode("a", add_special_tokens=True, verbose=False)
+        bare, whole = self._plain("a"), _ids(self._tokenizer, "a", add_special_tokens=True)
         for start in range(len(whole) - len(bare) + 1):
             if whole[start : start + len(bare)] == bare:
                 return whole[:start]
@@ -161,12 +161,8 @@ class TextEncoder:
         return self._continued(text) if continues else self._plain(text)
 
     def _plain(self, text: str) -> list[int]:
-        return self._tokenizer.encode(
-            whole_characters(text),
-            add_special_tokens=False,
-            split_special_tokens=False,
-            verbose=False,
-        )
+        text = whole_characters(text)
+        return _ids(self._tokenizer, text, add_special_tokens=False, split_special_tokens=False)
 
     def _continued(self, text: str) -> list[int]:
         """Ids of a text that follows other text."""
@@ -185,6 +181,19 @@ class TextEncoder:
         """The text of ``ids`` without whitespace."""
         shown = self._tokenizer.decode(ids, clean_up_tokenization_spaces=False)
         return "".join("".join(shown).split())
+
+
+def _ids(tokenizer: Tokenizer, text: str, **options: Any) -> list[int]:
+    try:
+        return tokenizer.encode(text, verbose=False, **options)
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise PromptError(
+            f"The tokenizer gave up on the text {shortened(text, 60)!r}: {error}. Such a message "
+            "comes from a pattern in its tokenizer.json that takes too long or is damaged: fetch "
+            "the file again or correct it, or leave this text out."
+        ) from error
 
 
 def _cut(text: str, literals: Iterable[str]) -> list[str]:
@@ -217,7 +226,7 @@ def _control_tokens(tokenizer: Tokenizer) -> tuple[dict[int, str], str]:
     """
     unknown = tokenizer.unk_token_id
     doubles = unknown in (tokenizer.bos_token_id, tokenizer.eos_token_id)
-    needed = unknown in tokenizer.encode(_RARE, add_special_tokens=False, verbose=False)
+    needed = unknown in _ids(tokenizer, _RARE, add_special_tokens=False)
     control: dict[int, str] = {}
     unknown_literal = ""
     for token_id, token in tokenizer.added_tokens_decoder.items():

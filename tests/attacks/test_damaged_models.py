@@ -16,7 +16,7 @@ from transformers.utils import logging as transformers_logging
 from rag_middle import ContextPrompt, RagMiddleModel
 from rag_middle.costs.gpus import GPUS
 from rag_middle.costs.plan import plan_costs
-from rag_middle.errors import ModelFormatError, RagMiddleError
+from rag_middle.errors import ModelFormatError, PromptError, RagMiddleError
 from rag_middle.generation.loading import load_config
 from rag_middle.generation.model_files import check_config
 from rag_middle.methods import NoMethod
@@ -115,6 +115,26 @@ def test_tokenizers(folder: Path) -> None:
         path.write_bytes(damaged(content, seed))
         with suppress(RagMiddleError):
             use(folder)
+
+
+def test_a_tokenizer_that_panics_when_it_is_loaded(folder: Path) -> None:
+    """A panic of the library's Rust code is no `Exception`."""
+    path = folder / "tokenizer.json"
+    template = {"single": [{"SpecialToken": {"id": "X", "type_id": 0}}], "pair": []}
+    post = {"type": "TemplateProcessing", "special_tokens": {}, **template}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"post_processor": post}))
+    with pytest.raises(ModelFormatError, match=r"tokenizer\.json.*no entry found for key"):
+        use(folder)
+
+
+def test_a_tokenizer_that_panics_at_a_text(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    split = {"type": "Split", "pattern": {"Regex": "(x+x+)+y(?=z)"}, "behavior": "Isolated"}
+    content = json.loads(path.read_text()) | {"pre_tokenizer": split | {"invert": False}}
+    path.write_text(json.dumps(content))
+    model = RagMiddleModel.from_pretrained(folder, device="cpu")
+    with pytest.raises(PromptError, match=r"gave up on the text 'x+': .*retry-limit.*fetch"):
+        model.count_tokens("x" * 40)
 
 
 @pytest.mark.parametrize(
