@@ -132,7 +132,7 @@ FAULTS: tuple[Fault, ...] = (
         ("hook left on the module", "stack.callback(before.remove)", "stack.callback(len, '')"),
         (
             "other threads see the method",
-            "if handler_of(owner or module) is None:",
+            "if handler_of(self._owner or module) is None:",
             "if False:",
         ),
     ),

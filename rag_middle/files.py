@@ -121,8 +121,8 @@ def checkpoint_state(folder: str | Path) -> str | None:
 
     None where there is no such folder. Reads no file.
     """
-    path = Path(folder).expanduser()
-    if not path.is_dir():
+    path = Path(os.path.expanduser(folder))
+    if not os.path.isdir(path):  # unlike Path.is_dir, also of names that no system takes
         return None
     files = sorted(file for pattern in _CHECKPOINT_FILES for file in path.glob(pattern))
     state = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]

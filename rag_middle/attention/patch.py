@@ -181,6 +181,11 @@ def applied(
             )
 
 
+#: Modules of the blocks that are open. Those of other threads wait for the model's lock, so an open
+#: one that is met here is of this thread, in whatever context (tasks of asyncio have their own).
+_under_methods: set[nn.Module] = set()
+
+
 def _install(
     model: PreTrainedModel,
     traits: ModelTraits,
@@ -194,11 +199,14 @@ def _install(
             "This model has a method installed (rag_middle.install), and no other acts on it: undo "
             "that, or pass method='none'."
         )
-    if any(handler_of(module) is not None for module in modules.values()):
+    if not _under_methods.isdisjoint(modules.values()):
         raise MethodConfigError(
-            "This model already runs under a method in this thread. Compose methods with "
-            "Compose([...]) instead of nesting blocks."
+            "This model already runs under a method in this thread, perhaps in another task or a "
+            "generator that was not closed. Compose methods with Compose([...]) instead of nesting "
+            "blocks, and let blocks of other tasks end first."
         )
+    _under_methods.update(modules.values())
+    stack.callback(_under_methods.difference_update, list(modules.values()))
     cores: dict[nn.Module, LayerCore] = {}
     for index, changes in plan.layers.items():
         module = modules.get(index)

@@ -119,12 +119,24 @@ _handlers: ContextVar[Mapping[nn.Module, AttentionHandler] | None] = ContextVar(
 
 @contextmanager
 def handle_attention(handlers: Mapping[nn.Module, AttentionHandler] | None) -> Iterator[None]:
-    """Route the attention calls of these modules, in this thread, to their handlers."""
-    token = _handlers.set(handlers)
+    """Route the attention calls of these modules, in this thread, to their handlers.
+
+    Afterwards what this block changed is undone, and nothing else: blocks of other models may have
+    begun or ended since, as in generators that are read in turn.
+    """
+    before, own = handlers_in_force(), handlers or {}
+    _handlers.set(own)
     try:
         yield
     finally:
-        _handlers.reset(token)
+        after = dict(handlers_in_force())
+        for module in {**before, **own}:
+            if after.get(module) is own.get(module) is not before.get(module):
+                if module in before:
+                    after[module] = before[module]
+                else:
+                    del after[module]
+        _handlers.set(after or None)
 
 
 def handlers_in_force() -> Mapping[nn.Module, AttentionHandler]:

@@ -193,7 +193,7 @@ class EndpointModel:
         """What one of our servers says that requests may name; None: it is another server."""
         said = self._facts.get("rag_middle")
         methods = said.get("methods") if isinstance(said, Mapping) else None
-        return tuple(map(str, methods)) if isinstance(methods, list) else None
+        return tuple(filter(_served_name, methods)) if isinstance(methods, list) else None
 
     @property
     def served_under(self) -> str | None:
@@ -522,7 +522,7 @@ def _chosen_name(name: str | None, listed: Mapping[str, Any], url: str) -> str:
         return next(iter(listed))
     names = "It does not list any."
     if listed:
-        names = f"It has {', '.join(sorted(listed)[:20])[:MAX_FACT_LENGTH]}."
+        names = f"It has {', '.join(map(repr, sorted(listed)[:20]))[:MAX_FACT_LENGTH]}."
     raise EndpointConfigError(
         "Name the model that ", url, " shall use with ", Argument("model"), f". {names}"
     )

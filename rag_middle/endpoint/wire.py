@@ -167,8 +167,7 @@ def read_reply(reply: Mapping[str, Any], url: str) -> Reply:
             " the address of an OpenAI-compatible server?",
         )
     message = choice.get("message", choice)
-    if not isinstance(message, Mapping):
-        message = {}
+    message = message if isinstance(message, Mapping) else {}
     text = message.get("content", message.get("text"))
     finish = choice.get("finish_reason")
     if not text and finish == "length" and any(message.get(name) for name in _THINKING):
@@ -177,15 +176,16 @@ def read_reply(reply: Mapping[str, Any], url: str) -> Reply:
             Argument("max_new_tokens"),
             ", or turn thinking off on the server.",
         )
-    if not isinstance(text, str | None):
+    if not isinstance(text, str):
+        kind = "is missing" if text is None else f"is of type {type(text).__name__}"
         raise EndpointReplyError(
-            f"{url} sent an answer that is no text but {type(text).__name__}. Choose a model that "
-            "generates text with ",
+            f"{url} sent an answer whose text {kind}: {shortened(repr(dict(choice)))}. Choose a "
+            "model that generates text with ",
             Argument("model"),
             ".",
         )
     return Reply(
-        text=text or "",
+        text=text,
         finish_reason="length" if finish == "length" else "stop",
         usage=_usage(reply),
         served=_served(reply),
@@ -263,8 +263,8 @@ def check_served(
     if sent == "text":
         if served.get("applied") is False and documents and served.get("method") != "none":
             raise EndpointReplyError(
-                f"{url} uses {served.get('method')}, which had no effect: it found no documents in "
-                "the text. Send them as documents, with ",
+                f"{url} uses {shortened(repr(served.get('method')))}, which had no effect: it "
+                "found no documents in the text. Send them as documents, with ",
                 Argument("send_documents", "field"),
                 ", or start the server with --method none.",
             )

@@ -116,11 +116,14 @@ async def _refused(_: Request, error: Exception) -> AsciiJson:
 async def _invalid(_: Request, error: Exception) -> AsciiJson:
     """The first thing that is wrong with a body; never what it holds."""
     assert isinstance(error, RequestValidationError)
-    problem = error.errors()[0]
+    problems = error.errors()
+    # Where a text or a list is taken, the first says that a list is no text: the next one is meant.
+    problem = problems[len(problems) > 1 and str(problems[0]["loc"][-1]).endswith("str")]
     if problem["type"] == "json_invalid":
         return ApiError(400, f"The body is no JSON: {problem['ctx']['error']}.").response()
     # Besides names and indices, locations hold the tags of unions, which no client knows.
-    where = [part for part in problem["loc"][1:] if not str(part).endswith(("Block", "Document"))]
+    tags = ("Block", "Document", "]", "str")
+    where = [part for part in problem["loc"][1:] if not str(part).endswith(tags)]
     path = ".".join(map(str, where))
     message = problem["msg"].removeprefix("Value error, ")
     return ApiError(400, f"{path}: {message}" if path else message, param=path or None).response()

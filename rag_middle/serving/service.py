@@ -30,6 +30,9 @@ from rag_middle.tokens import TokenizedPrompt
 __all__ = ["Service"]
 
 _CLIENT_LEFT = 499  # as nginx notes it; nobody reads it
+# A body larger than this cannot fit: no text has so many bytes per token, as JSON, and the rest of
+# a body is small. Reading a long text takes the tokenizer from all other requests.
+_BYTES_PER_TOKEN, _SPARE_BYTES = 16, 1 << 16
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -101,6 +104,7 @@ class Service:
         self, body: ChatRequest | CompletionRequest, method: str, request: Request
     ) -> Response:
         """Put a request into the queue, and wait for its answer, or for the beginning of it."""
+        self._check_size(body, len(await request.body()))
         events: asyncio.Queue[tuple[int, Event | None]] = asyncio.Queue()
         with self.queue.coming():
             choices, jobs = await run_in_threadpool(self._jobs, body, method, _emitter(events))
@@ -129,6 +133,29 @@ class Service:
             headers=_STREAM_HEADERS,
         )
 
+    def _check_size(self, body: ChatRequest | CompletionRequest, size: int) -> None:
+        """Refuse what is too much before anything is made of it, a token for instance."""
+        settings = self._settings
+        texts = body.prompt if isinstance(body, CompletionRequest) else ""
+        prompts = 1 if isinstance(texts, str) else len(texts)
+        if prompts * body.n > settings.max_choices:
+            raise ApiError(
+                400,
+                f"The request asks for {prompts * body.n} answers, and {settings.max_choices} are "
+                "the most here. Send several requests.",
+                param="n",
+            )
+        if len(body.documents) > settings.max_documents:
+            raise _too_many_documents(len(body.documents), settings.max_documents)
+        window = self._model.context_window
+        if window is not None and size > _SPARE_BYTES + prompts * window * _BYTES_PER_TOKEN:
+            raise ApiError(
+                400,
+                f"A request of {size:,} bytes cannot fit into the context window of {window:,} "
+                "tokens. Send less.",
+                code="context_length_exceeded",
+            )
+
     def _jobs(
         self,
         body: ChatRequest | CompletionRequest,
@@ -140,22 +167,9 @@ class Service:
         choices: list[Choice] = []
         jobs: list[Job] = []
         seed = secrets.randbits(32) if body.seed is None else body.seed
-        prompts = _prompts(body, trusted=settings.trust_markers)
-        if len(prompts) * body.n > settings.max_choices:
-            raise ApiError(
-                400,
-                f"The request asks for {len(prompts) * body.n} answers, and {settings.max_choices} "
-                "are the most here. Send several requests.",
-                param="n",
-            )
-        for prompt in prompts:
+        for prompt in _prompts(body, trusted=settings.trust_markers):
             if len(prompt.documents) > settings.max_documents:
-                raise ApiError(
-                    400,
-                    f"The prompt has {len(prompt.documents)} documents, and "
-                    f"{settings.max_documents} are the most here. Send fewer.",
-                    param="documents",
-                )
+                raise _too_many_documents(len(prompt.documents), settings.max_documents)
             if prompt.marked_elsewhere and not prompt.documents:
                 raise ApiError(
                     400,
@@ -276,6 +290,14 @@ class Service:
         self.metrics.prompt_length.observe(result.usage.prompt_tokens)
         self.metrics.new_tokens.inc(result.usage.completion_tokens)
         self.metrics.first_token.observe(result.timings.prefill)
+
+
+def _too_many_documents(count: int, most: int) -> ApiError:
+    return ApiError(
+        400,
+        f"The prompt has {count} documents, and {most} are the most here. Send fewer.",
+        param="documents",
+    )
 
 
 def _prompts(body: ChatRequest | CompletionRequest, *, trusted: bool) -> list[RequestPrompt]:

@@ -22,9 +22,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     check = prompts.check_documents
 
-    def noted(method: Any, layout: Any, *rest: Any) -> None:
+    def noted(method: Any, layout: Any, *rest: Any, **named: Any) -> None:
         counts.append(len(layout.documents))
-        check(method, layout, *rest)
+        check(method, layout, *rest, **named)
 
     monkeypatch.setattr(prompts, "check_documents", noted)
     return counts

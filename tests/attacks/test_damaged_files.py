@@ -122,7 +122,7 @@ def test_profiles(method: str, model: RagMiddleModel, tmp_path: Path) -> None:
         ({"dense_areas": [True]}, "dense_areas must say for each layer"),
         ({"alpha_dense": 2**70}, "alpha_dense must be a finite number"),
         ({"layers": [2**70]}, "must be a whole number"),
-        ({"0": 1}, "siw has no option 0"),
+        ({"0": 1}, "must be a mapping from names to values"),
     ],
 )
 def test_what_is_wrong_in_a_profile_is_named(

@@ -87,7 +87,7 @@ def test_threads_on_models_that_share_modules_get_what_each_gets_alone(
     before = snapshot(base), snapshot(other)
 
     def log_probability(number: int) -> tuple[float, ...]:
-        documents = [f"Document {number % 7 + i}. " * (1 + i % 3) for i in range(2 + number % 3)]
+        documents = [f"The fox of {number % 7 + i}. " * (1 + i % 3) for i in range(2 + number % 3)]
         prompt = ContextPrompt("Read these.\n", documents, f"Which is {number}?")
         return models[number % len(models)].score(prompt, " fox").log_probabilities
 

@@ -300,7 +300,11 @@ def test_an_interrupt_that_another_thread_takes_waits_too() -> None:
             other.join()
             finished.append(True)
 
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert finished
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -145,7 +145,9 @@ def test_a_connection_that_breaks_is_tried_again() -> None:
         ({"x" * 10_000: 1}, "without an answer"),
         ({"choices": []}, "without an answer"),
         ({"choices": [7]}, "without an answer"),
-        ({"choices": [{"message": {"content": [1]}}]}, "no text but list"),
+        ({"choices": [{"message": {"content": [1]}}]}, "text is of type list"),
+        ({"choices": [{"message": {"content": None}}]}, "text is missing"),
+        ({"choices": [{"message": "x"}]}, "text is missing"),
         (
             {"choices": [{"message": {"reasoning": "hm"}, "finish_reason": "length"}]},
             "max_new_tokens",
@@ -457,7 +459,7 @@ def test_the_model_has_to_be_named_where_there_are_several() -> None:
     with serving(saying("yes")) as server:
         assert EndpointModel(server.url).name == "tiny"
         server.models = Said({"data": [{"id": "small"}, {"id": "large"}]})
-        with pytest.raises(EndpointConfigError, match="It has large, small"):
+        with pytest.raises(EndpointConfigError, match="It has 'large', 'small'"):
             EndpointModel(server.url)
         assert EndpointModel(server.url, "large").name == "large"
         server.models = Said({"error": "no such path"}, 404)  # not every server lists its models

@@ -193,7 +193,7 @@ def test_a_method_without_effect_on_text_is_no_measurement(streamed: bool) -> No
     with serving(lambda _: stream if streamed else Said(reply)) as server:
         model = EndpointModel(server.url, send_documents="text")
         ask = (lambda p, **o: model.stream(p, **o).result) if streamed else model.generate
-        with pytest.raises(EndpointReplyError, match="pine, which had no effect"):
+        with pytest.raises(EndpointReplyError, match="'pine', which had no effect"):
             ask(PROMPT)
         assert "yes" in ask("Which?", on_missing_documents="ignore").text
 

@@ -91,11 +91,11 @@ def test_what_users_write(given: Any, options: dict[str, Any] | None, expected: 
     ("given", "options", "error", "message"),
     [
         ("mspoe", None, UnknownNameError, "Did you mean 'ms_poe'"),
-        ("", None, UnknownNameError, "Unknown method ''"),
-        ("siw+", None, UnknownNameError, "Unknown method ''"),
+        ("", None, MethodConfigError, "method must be a name"),
+        ("siw+", None, MethodConfigError, "method must be a name"),
         ("siw+pin", None, UnknownNameError, "Did you mean 'pine'"),
         ("lpes", {"factor": 1.2}, MethodConfigError, "no option 'factor'. Did you mean 'factors'"),
-        ("pine", {"scale": 2}, MethodConfigError, "no option 'scale'. Options: none"),
+        ("pine", {"scale": 2}, MethodConfigError, "no option 'scale'. Options: ablation"),
         ("lpes", {"factors": 0}, MethodConfigError, "must be above 0"),
         (PINE(), {"scale": 2}, MethodConfigError, "beside a method object"),
         ("lpes+siw", {"factors": 2}, MethodConfigError, "cannot be told apart"),
@@ -110,7 +110,7 @@ def test_what_users_write(given: Any, options: dict[str, Any] | None, expected: 
         ),
         ("positional_hidden_states:gpt", None, UnknownNameError, "Unknown .* preset 'gpt'"),
         ("compose", None, MethodConfigError, "at least one method"),
-        ([], None, MethodConfigError, "at least one method"),
+        ([], None, MethodConfigError, "method must be a name"),
         ("pine+siw", None, IncompatibleMethodsError, "pine does not compose with siw"),
     ],
 )

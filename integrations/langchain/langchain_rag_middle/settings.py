@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -305,7 +306,9 @@ class RagMiddleSettings(BaseModel):
 
     def _chosen_weights(self) -> Weights:
         if isinstance(self.model, str | Path):
-            if not Path(self.model).expanduser().exists():  # else nothing heavy is imported here
+            if not os.path.exists(
+                os.path.expanduser(self.model)
+            ):  # else nothing heavy is imported here
                 from rag_middle.generation.loading import check_model_present
 
                 check_model_present(self.model)

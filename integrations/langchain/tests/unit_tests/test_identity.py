@@ -20,7 +20,6 @@ from langchain_rag_middle import (
     ChatRagMiddle,
     DocumentPrompt,
     RagMiddleLLM,
-    format_docs,
     release_models,
 )
 from rag_middle import RagMiddleModel, UnsupportedGenerationError
@@ -112,7 +111,7 @@ def test_a_model_saved_anew_has_another_key(
 def test_the_cache_answers_for_the_same_call_only(tiny: Any) -> None:
     cache = InMemoryCache()
     model = ChatRagMiddle(model=tiny, cache=cache, max_tokens=4)
-    prompt = f"{format_docs([])}Why?"
+    prompt = "Why?"
     documents = ["Lyon lies on the Rhône.", "Nantes lies on the Loire."]
     calls: list[dict[str, Any]] = [
         {},
