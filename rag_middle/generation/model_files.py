@@ -38,12 +38,14 @@ _OTHER_SIZES = ("num_attention_heads", "num_key_value_heads", "head_dim", "inter
 #: tensors that are shared or made anew.
 _NUMBERS_PER_BYTE = 16
 _BUFFERS = 10**8  # tables that no file holds
-#: Out of these transformers makes lists and tables while it reads a config.
-_MOST_STATED = {
-    **dict.fromkeys(("num_hidden_layers", "num_layers", "n_layers", "n_layer"), _MOST_LAYERS),
-    **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len"), _MOST_OF_A_SIZE),
-    "num_labels": 10**5,
-}
+#: Out of these transformers makes lists, modules and tables while it reads a config or builds a
+#: model. By what names of fields hold, as families have names of their own.
+_MOST_STATED = (
+    (re.compile(r"layers?$|(^|_)(depth|blocks)$"), _MOST_LAYERS),
+    (re.compile(r"experts|expert_num$"), 2**15),
+    (re.compile(r"position|(^|_)ctx$|context_length$|seq(uence)?_len"), _MOST_OF_A_SIZE),
+    (re.compile(r"^(num_labels|id2label|attention_types)$"), 10**5),
+)
 _KERNEL_FIELDS = (
     *("attn_implementation", "_attn_implementation"),
     "_attn_implementation_internal",
@@ -117,9 +119,9 @@ def check_stated(
         if isinstance(value, dict):  # the config of a part
             check_stated(source, value, attn_implementation=attn_implementation)
         size = _stated_size(name, value)
-        most = _MOST_STATED.get(name, _MOST_STATED["num_labels"])
+        most = next((most for names, most in _MOST_STATED if names.search(name)), None)
         reason = ""
-        if size is not None and size > most:
+        if size is not None and most is not None and size > most:
             reason = f"{name} must be at most {most}, got {size!r}."
         kernels = value.values() if isinstance(value, dict) else [value]
         if name in _KERNEL_FIELDS:
@@ -135,8 +137,8 @@ def check_stated(
 
 def _stated_size(name: str, value: Any) -> int | None:
     """How large a value is, or what transformers makes of it; `None` where it does not grow."""
-    if name in _MOST_STATED:
-        return value if is_whole(value) else None
+    if is_whole(value):
+        return value
     if name == "id2label" and isinstance(value, dict | list):
         return len(value)
     if name == "attention_types" and isinstance(value, list):  # GPT-Neo: [[kinds, how often], ...]
