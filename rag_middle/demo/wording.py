@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rag_middle.demo.demonstration import Demonstration
 from rag_middle.evaluation import Estimate, PositionCurve, Verdict
 from rag_middle.evaluation.measurement import BASELINE
@@ -63,7 +65,11 @@ def in_print(label: str) -> str:
 
 def in_percent(share: float) -> str:
     """A share in per cent: ``81 %``; with a decimal below ten."""
-    return percent(share, 1 if 0 < share < 0.0995 else 0)
+    return percent(share, _digits(share))
+
+
+def _digits(share: float) -> int:
+    return 1 if 0 < share < 0.0995 else 0
 
 
 def _unmodified(demonstration: Demonstration) -> str:
@@ -92,7 +98,7 @@ def _method(verdict: Verdict | None, own: PositionCurve, base: PositionCurve) ->
     if verdict is None:
         return f"{title} takes the mean {means}; too few questions to say more."
     mean, worst = verdict.mean_difference, verdict.worst_difference
-    change = f"{means} ({_points(mean)})"
+    change = f"{means} ({_points(base.mean, own.mean, mean)})"
     if mean.low > 0:
         text = f"{title} raises the mean over the positions {change}."
     elif mean.high < 0:
@@ -108,7 +114,7 @@ def _method(verdict: Verdict | None, own: PositionCurve, base: PositionCurve) ->
         apart = "Every question scores exactly the same at every position."
     return (
         f"{text} The worst position goes from {in_percent(base.worst.value)} to "
-        f"{in_percent(own.worst.value)} ({_points(worst)})"
+        f"{in_percent(own.worst.value)} ({_points(base.worst, own.worst, worst)})"
         f"{', which is not significant' if worst.includes_zero else ''}. {apart}"
     )
 
@@ -122,8 +128,20 @@ def _chosen_examples(demonstration: Demonstration) -> str:
     )
 
 
-def _points(difference: Estimate) -> str:
-    return f"{difference.text(share=True, digits=0, signed=True)} points"
+def _points(base: Estimate, own: Estimate, difference: Estimate) -> str:
+    """The difference of two shares as they are shown, or readers would subtract and find another."""
+    if difference.exact:
+        return "exactly 0 points"
+    digits = max(_digits(base.value), _digits(own.value))
+    before, after = (round(100 * x.value, _digits(x.value)) for x in (base, own))
+    value = (after - before) / 100
+    shown = replace(
+        difference,
+        value=value,
+        low=min(difference.low, value),
+        high=max(difference.high, value),
+    )
+    return f"{shown.text(share=True, digits=digits, signed=True)} points"
 
 
 def _orders(demonstration: Demonstration) -> str:
