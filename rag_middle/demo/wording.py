@@ -129,7 +129,7 @@ def _chosen_examples(demonstration: Demonstration) -> str:
 
 
 def _points(base: Estimate, own: Estimate, difference: Estimate) -> str:
-    """The difference of two shares as they are shown, or readers would subtract and find another."""
+    """The difference of two shares as they are shown: readers subtract, too."""
     if difference.exact:
         return "exactly 0 points"
     digits = max(_digits(base.value), _digits(own.value))

@@ -45,7 +45,7 @@ def test_differences_are_those_of_the_figures_shown(make: Make) -> None:
     _, method, _ = findings(make({"none": [0.8, 0.8, 0.81], "pine": [0.8, 0.81, 0.81]}))
     assert "from 80 % to 81 % (+1 [" in method
     _, method, _ = findings(make({"none": [0.09, 0.14, 0.14], "pine": [0.08, 0.08, 0.09]}))
-    assert "from 12 % to 8.3 % (−3.7 [" in method
+    assert "from 13 % to 8.3 % (−4.7 [" in method
 
 
 def test_few_questions_support_no_comparison(make: Make) -> None:
