@@ -11,14 +11,17 @@ from transformers import PreTrainedTokenizerBase
 from rag_middle.errors import RetrievalConfigError
 from rag_middle.generation.loading import load_tokenizer
 from rag_middle.retrieval import (
+    DEFAULT_EMBEDDER,
     Built,
     Embedder,
     FaissIndex,
+    Loaded,
     SentenceTransformerEmbedder,
     build_index,
     default_index_folder,
     saved_settings,
 )
+from rag_middle.retrieval.building import load_changed
 from rag_middle.retrieval.manifest import is_index_folder
 
 __all__ = ["open_index", "open_tokenizer"]
@@ -54,7 +57,7 @@ def open_index(
     device: str | None,
     on_index: Callable[[Built], None] | None,
     progress: Callable[[int, int], None] | None = None,
-    **settings: Any,
+    **settings: int,
 ) -> FaissIndex:
     """An index of the documents at `path`, or the saved index that `path` is.
 
@@ -66,21 +69,27 @@ def open_index(
         device: of an embedder that is named.
         on_index: called with the result, where documents were indexed.
         progress: of an embedder that is named.
-        settings: arguments of `build_index`; by default as in the saved index.
+        settings: `max_file_bytes` of `build_index`; by default as in the saved index.
     """
+    is_index = is_index_folder(Path(path))
+    if is_index and rebuild:
+        raise RetrievalConfigError(
+            f"{str(path)!r} is a saved index, which cannot be rebuilt without its documents: "
+            "name their folder (--docs), and that of the index beside it (--index)."
+        )
+    documents: str | Path | Loaded = path
     if embedder is None or isinstance(embedder, str | Path):
+        if not is_index:  # documents that cannot be read cost no loading
+            if folder is None:
+                folder = default_index_folder(path, embedder=str(embedder or DEFAULT_EMBEDDER))
+            documents = load_changed(path, folder, **settings) or path
         embedder = SentenceTransformerEmbedder(embedder, device=device, progress=progress)
-    if is_index_folder(Path(path)):
-        if rebuild:
-            raise RetrievalConfigError(
-                f"{str(path)!r} is a saved index, which cannot be rebuilt without its documents: "
-                "name their folder (--docs), and that of the index beside it (--index)."
-            )
+    if is_index:
         return FaissIndex.load(path, embedder)
     if folder is None:
         folder = default_index_folder(path, embedder=embedder.name)
-    settings = {**saved_settings(folder, embedder), **settings}
-    built = build_index(path, folder, embedder=embedder, rebuild=rebuild, **settings)
+    kept = {**saved_settings(folder, embedder), **settings}
+    built = build_index(documents, folder, embedder=embedder, rebuild=rebuild, **kept)
     if on_index is not None:
         on_index(built)
     return built.index

@@ -28,6 +28,7 @@ __all__ = [
     "build_index",
     "default_index_folder",
     "default_splitter",
+    "load_changed",
     "saved_settings",
     "unchanged_index",
 ]
@@ -213,12 +214,8 @@ def saved_settings(folder: str | Path, embedder: Embedder) -> dict[str, Any]:
 
     Empty where there is no index, or one that was not made of a folder of documents.
     """
-    path = Path(folder) / MANIFEST
-    try:
-        manifest = Manifest.from_json(path.read_bytes(), path)
-    except (OSError, ValueError, IndexFormatError):
-        return {}  # build_index says what is wrong with it
-    if manifest.corpus is None:
+    manifest = _readable_manifest(folder)
+    if manifest is None or manifest.corpus is None:
         return {}
     settings = dict(manifest.corpus.settings)
     kept: dict[str, Any] = {
@@ -231,6 +228,40 @@ def saved_settings(folder: str | Path, embedder: Embedder) -> dict[str, Any]:
     elif settings.get("unit") == "tokens" and count_tokens is not None:
         kept["splitter"] = Splitter(**settings, length=count_tokens)
     return kept
+
+
+def load_changed(
+    documents: str | Path, folder: str | Path, *, max_file_bytes: int | None = None
+) -> Loaded | None:
+    """Read documents that `build_index` will have to read, before the embedder is loaded.
+
+    Args:
+        documents: file or folder.
+        folder: where their index may be.
+        max_file_bytes: by default as in that index.
+
+    Returns:
+        None where the index was made of these very files.
+
+    Raises:
+        DocumentLoadError: there are no documents.
+    """
+    manifest = _readable_manifest(folder)
+    corpus = None if manifest is None else manifest.corpus
+    if max_file_bytes is None:
+        settings = {} if corpus is None else corpus.settings
+        max_file_bytes = settings.get("max_file_bytes", MAX_FILE_BYTES)
+    if corpus and corpus.content_hash == content_hash(documents, max_file_bytes=max_file_bytes):
+        return None
+    return load(documents, max_file_bytes=max_file_bytes)
+
+
+def _readable_manifest(folder: str | Path) -> Manifest | None:
+    path = Path(folder) / MANIFEST
+    try:
+        return Manifest.from_json(path.read_bytes(), path)
+    except (OSError, ValueError, IndexFormatError):
+        return None  # build_index says what is wrong with it
 
 
 def _saved(folder: Path | None, embedder: Embedder, kind: Kind, rebuild: bool) -> FaissIndex | None:

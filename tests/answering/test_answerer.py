@@ -330,6 +330,38 @@ def test_without_a_model_the_bundled_reader_answers_in_its_own_form(
     assert Answerer.over(index, prompt_template=mine).prompt_template is mine
 
 
+def test_documents_are_read_before_the_embedder_is_loaded(
+    docs: Path,
+    model: RagMiddleModel,
+    embedder: HashingEmbedder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded: list[object] = []
+
+    def load(*_: object, **__: object) -> HashingEmbedder:
+        loaded.append(1)
+        return embedder
+
+    monkeypatch.setattr("rag_middle.answering.opening.SentenceTransformerEmbedder", load)
+    options: dict[str, Any] = {"model": model, "index_folder": tmp_path / "index"}
+    damaged = tmp_path / "damaged.pdf"
+    damaged.write_bytes(b"%PDF-1.7 and no more")
+    with pytest.raises(DocumentLoadError, match="damaged"):
+        Answerer.over(damaged, **options)
+    Answerer.over(docs, **options)
+    with pytest.raises(DocumentLoadError, match="damaged"):
+        Answerer.over(damaged, **options)
+    assert len(loaded) == 1
+    read: list[object] = []
+    monkeypatch.setattr("rag_middle.retrieval.building.load", read.append)
+    Answerer.over(docs, **options)  # nothing has changed: nothing is parsed
+    assert (len(loaded), read) == (2, [])
+    with pytest.raises(RetrievalConfigError, match="cannot be rebuilt"):
+        Answerer.over(tmp_path / "index", model=model, rebuild=True)
+    assert len(loaded) == 2
+
+
 def test_what_costs_little_is_looked_at_first(
     docs: Path, embedder: HashingEmbedder, tmp_path: Path
 ) -> None:
