@@ -4,7 +4,8 @@ Functions of vLLM are wrapped, and behave as ever unless the option ``rag_middle
 `EngineArgs.create_engine_config`, to read profiles before the config is made; `load_model` of every
 model loader, to change the layers of the model that it returns; and, for methods that look at the
 documents of each prompt, what receives requests and looks for them in the prefix cache (see
-`rag_middle_vllm.documents`).
+`rag_middle_vllm.documents`). What renders prompts takes the markers off marked text in every engine
+(see `rag_middle_vllm.frontend`).
 """
 
 from __future__ import annotations
@@ -59,9 +60,34 @@ def hook() -> None:
         loaders += loader.__subclasses__()
     # Loaders that other plugins register later may have a `load_model` of their own.
     BaseModelLoader.__init_subclass__ = classmethod(_hook_loader)
+    try:
+        _hook_frontend()
+    except (ImportError, AttributeError) as error:
+        _logger.warning(
+            "rag-middle: %s lacks what renders prompts (%s), so that marked text reaches the model "
+            "with its markers, and /v1/models does not say the method: send plain text.",
+            _vllm(),
+            error,
+        )
     # They are experimental: without them, methods of the whole engine are served all the same.
     with suppress(ImportError, AttributeError):
         _hook_requests()
+
+
+def _hook_frontend() -> None:
+    """Let prompts lose their markers, and `/v1/models` say the method.
+
+    Raises:
+        ImportError, AttributeError: this vLLM has other functions.
+    """
+    from vllm.entrypoints.openai.models.serving import OpenAIServingModels
+    from vllm.renderers import BaseRenderer, online_renderer
+
+    from rag_middle_vllm.frontend import hook_harmony, hook_models, hook_texts
+
+    hook_texts(BaseRenderer)
+    hook_harmony(online_renderer)
+    hook_models(OpenAIServingModels)
 
 
 def _hook_requests() -> None:

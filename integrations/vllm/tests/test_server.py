@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -27,14 +28,14 @@ from rag_middle.reader import reader_path
 
 pytestmark = pytest.mark.timeout(600)
 
-Post = Callable[[str, dict[str, Any]], tuple[int, Any]]
+Post = Callable[[str, dict[str, Any] | None], tuple[int, Any]]
 BAD = ("unknown method", "markers of another key", "too long", "both kinds", "forged salt")
 START_SECONDS = 400  # one minute on an idle machine
 
 
 @contextmanager
 def server(log: Path, option: dict[str, Any]) -> Iterator[Post]:
-    """A server of the reader; yields a function that posts to it."""
+    """A server of the reader; yields a function that posts to it, or gets without a body."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -46,11 +47,12 @@ def server(log: Path, option: dict[str, Any]) -> Iterator[Post]:
     ]  # fmt: skip
     url = f"http://127.0.0.1:{port}"
 
-    def post(path: str, body: dict[str, Any]) -> tuple[int, Any]:
-        content = json.dumps({"model": "reader", "temperature": 0, "max_tokens": 12, **body})
+    def post(path: str, body: dict[str, Any] | None) -> tuple[int, Any]:
+        defaults = {"model": "reader", "temperature": 0, "max_tokens": 12}
+        content = None if body is None else json.dumps({**defaults, **body}).encode()
         headers = {"Content-Type": "application/json"}
         try:
-            with urlopen(Request(url + path, content.encode(), headers), timeout=120) as answer:
+            with urlopen(Request(url + path, content, headers), timeout=120) as answer:
                 return answer.status, json.load(answer)
         except HTTPError as error:
             return error.code, json.load(error)
@@ -136,12 +138,34 @@ def test_a_hundred_good_and_bad_requests_at_once(
         assert text_of(post("/v1/completions", {"prompt": asked.text})) == ""
 
 
-def test_lpes_from_the_command_line(goldens: dict[str, Any], tmp_path: Path) -> None:
+def test_lpes_from_the_command_line(
+    goldens: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(os.environ, MARKER_KEY_VARIABLE, "a key that clients and servers share....")
     option = {"rag_middle": {"method": "lpes:reader"}}
     with server(tmp_path / "log", option) as post:
+        served = {"methods": ["lpes:reader"], "default_method": "lpes:reader"}
+        assert post("/v1/models", None)[1]["data"][0]["rag_middle"] == served
         for index, answer in enumerate(goldens["lpes"]["answers"]):
             plain = user(prompt(goldens, index).text)
             assert text_of(post("/v1/chat/completions", plain)) == answer
+            marked = prompt(goldens, index).marked
+            assert text_of(post("/v1/chat/completions", user(marked))) == answer
+        completions = [
+            text_of(post("/v1/completions", {"prompt": f"<|user|>{text}<|end|><|assistant|>"}))
+            for text in (marked, prompt(goldens, index).text)
+        ]
+        assert completions[0] == completions[1] != ""
+        foreign = re.sub("(?<=doc:)[0-9a-f]{24}", "0" * 24, marked)
+        for path, body in (
+            ("/v1/chat/completions", {**user(foreign), "stream": True}),
+            ("/v1/completions", {"prompt": [foreign, "?"]}),
+            ("/v1/responses", {"input": foreign}),
+            ("/tokenize", {"prompt": foreign}),
+        ):
+            status, content = post(path, body)
+            assert (path, status) == (path, 400)
+            assert MARKER_KEY_VARIABLE in content["error"]["message"]
         named = {**user("?"), "vllm_xargs": {"rag_middle": "rotor"}}
         status, content = post("/v1/chat/completions", named)
         assert status == 400

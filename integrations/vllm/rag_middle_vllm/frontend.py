@@ -1,0 +1,183 @@
+"""What vLLM's front end does in every engine: marked text is read, and models say their method.
+
+A prompt is a string or chat messages, over HTTP or from Python. Markers around documents are made
+for rag-middle; a model would read them as text. So prompts lose them before vLLM renders them,
+which leaves the plain text that was marked. Requests that name a method have been read by then
+(`rag_middle_vllm.documents.openai`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import PurePath
+from types import ModuleType
+from typing import Any
+
+from rag_middle.documents import MarkedText
+from rag_middle.errors import RagMiddleError
+from rag_middle.markers import MARKER_KEY_VARIABLE
+from rag_middle.tokens.conversation import MODEL_ROLES
+from rag_middle_vllm.documents.admission import refusal
+from rag_middle_vllm.options import DOCUMENTS, method_of, option_of
+
+__all__ = ["hook_harmony", "hook_models", "hook_texts"]
+
+
+class _MarkerReader:
+    """Takes the markers off the texts of one prompt."""
+
+    def __init__(self) -> None:
+        self._has_documents = self._marked_elsewhere = False
+
+    def plain(self, text: str, role: str = "user") -> str:
+        """The text without the markers that count here."""
+        try:
+            marked = MarkedText(text)
+        except RagMiddleError as error:  # this server's key is too short
+            raise refusal(str(error)) from error
+        self._has_documents |= marked.has_documents()
+        # What the model wrote must not make later turns fail.
+        self._marked_elsewhere |= role not in MODEL_ROLES and marked.marked_elsewhere
+        return marked.plain()
+
+    def check(self) -> None:
+        """Make sure that the prompt does not hold another key's documents only.
+
+        Raises:
+            VLLMValidationError: it does; the model would read one text full of markers.
+        """
+        if self._marked_elsewhere and not self._has_documents:
+            raise refusal(
+                "The text seems to hold documents, marked with another key than this engine's: set "
+                f"{MARKER_KEY_VARIABLE} to the same secret in the client and the server, or send "
+                "plain text without markers."
+            )
+
+
+def _plain_messages(messages: Iterable[Any]) -> list[Any]:
+    reader = _MarkerReader()
+    plain = []
+    for message in messages:
+        if isinstance(message, Mapping):
+            role, content = str(message.get("role")), message.get("content")
+            if isinstance(content, str):
+                message = {**message, "content": reader.plain(content, role)}
+            elif isinstance(content, list):
+                parts = [_plain_part(part, role, reader) for part in content]
+                message = {**message, "content": parts}
+        plain.append(message)
+    reader.check()
+    return plain
+
+
+def _plain_part(part: Any, role: str, reader: _MarkerReader) -> Any:
+    if isinstance(part, str):
+        return reader.plain(part, role)
+    if isinstance(part, Mapping) and isinstance(part.get("text"), str):
+        return {**part, "text": reader.plain(part["text"], role)}
+    return part
+
+
+def _plain_prompt(prompt: Any) -> Any:
+    """A prompt of vLLM's, which may have tokens, embeddings or an encoder's prompt instead."""
+    is_text = isinstance(prompt, Mapping) and isinstance(prompt.get("prompt"), str)
+    if not is_text or "prompt_token_ids" in prompt or "prompt_embeds" in prompt:
+        return prompt
+    reader = _MarkerReader()
+    plain = reader.plain(prompt["prompt"])
+    reader.check()
+    return {**prompt, "prompt": plain}
+
+
+def hook_texts(renderer: type[Any]) -> None:
+    """Let a class `BaseRenderer` render marked text, strings and chats, as plain text.
+
+    Raises:
+        AttributeError: it has other functions; nothing has changed then.
+    """
+    if getattr(renderer.render_chat, "of_rag_middle", False):
+        return
+
+    def reading(render: Callable[..., Any], name: str, plain: Callable[[Any], Any]) -> Any:
+        @functools.wraps(render)
+        def read(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if name in kwargs:
+                kwargs[name] = [plain(value) for value in kwargs[name]]
+            else:
+                args = ([plain(value) for value in args[0]], *args[1:])
+            return render(self, *args, **kwargs)
+
+        read.of_rag_middle = True  # type: ignore[attr-defined]
+        return read
+
+    hooks = {
+        function: reading(getattr(renderer, function), name, plain)
+        for function, name, plain in (
+            ("render_chat", "conversations", _plain_messages),
+            ("render_chat_async", "conversations", _plain_messages),
+            ("render_cmpl", "prompts", _plain_prompt),
+            ("render_cmpl_async", "prompts", _plain_prompt),
+        )
+    }
+    for function, hook in hooks.items():
+        setattr(renderer, function, hook)
+
+
+def hook_harmony(module: ModuleType) -> None:
+    """The same for the messages of gpt-oss, which vLLM renders by a function of `module`'s.
+
+    Raises:
+        AttributeError: it has no such function.
+    """
+    render = module.render_for_completion
+    if getattr(render, "of_rag_middle", False):
+        return
+
+    @functools.wraps(render)
+    def read(messages: Any) -> Any:
+        reader = _MarkerReader()
+        for message in messages:
+            for part in message.content:
+                if isinstance(getattr(part, "text", None), str):
+                    part.text = reader.plain(part.text, message.author.role.value)
+        reader.check()
+        return render(messages)
+
+    read.of_rag_middle = True  # type: ignore[attr-defined]
+    module.render_for_completion = read  # type: ignore[attr-defined]
+
+
+def hook_models(models: type[Any]) -> None:
+    """Let a class `OpenAIServingModels` say in `/v1/models` what the engine was started with.
+
+    Raises:
+        AttributeError: it has other functions.
+    """
+    show = models.show_available_models
+    if getattr(show, "of_rag_middle", False):
+        return
+
+    @functools.wraps(show)
+    async def described(self: Any) -> Any:
+        listed = await show(self)
+        config = self.engine_client.vllm_config
+        option = option_of(config, config.model_config)
+        if option is not None:
+            for card in listed.data:  # vLLM's cards, like OpenAI's, may have more fields
+                card.rag_middle = _served(option)
+        return listed
+
+    described.of_rag_middle = True  # type: ignore[attr-defined]
+    models.show_available_models = described
+
+
+def _served(option: Mapping[str, Any]) -> dict[str, Any]:
+    """The methods of an engine, in the form of `rag-middle serve`."""
+    if DOCUMENTS in option:
+        return {"methods": ["none", *sorted(option[DOCUMENTS])], "default_method": "none"}
+    name = option.get("source") or method_of(option).name
+    kind, _, path = name.partition(":")
+    if kind == "profile":  # clients need not know where it lies
+        name = f"profile:{PurePath(path).stem}"
+    return {"methods": [name], "default_method": name}

@@ -1,0 +1,186 @@
+"""Marked text in engines whose requests name no method, and what `/v1/models` says."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from openai_harmony import Message
+from vllm.engine.arg_utils import EngineArgs
+from vllm.entrypoints.openai.models.protocol import BaseModelPath
+from vllm.entrypoints.openai.models.serving import OpenAIServingModels
+from vllm.exceptions import VLLMValidationError
+from vllm.model_executor.model_loader import BaseModelLoader
+from vllm.renderers import BaseRenderer, ChatParams, renderer_from_config
+
+from rag_middle.documents import ContextPrompt
+from rag_middle.markers import MARKER_KEY_VARIABLE, literal
+from rag_middle.reader import reader_path
+from rag_middle_vllm import plugin, register
+from rag_middle_vllm.frontend import hook_harmony, hook_texts
+from rag_middle_vllm.options import resolved
+
+PROMPT = ContextPrompt(documents=["Lyon lies on [[rm:doc]].", "b"], suffix="Where is Lyon?")
+#: The same, marked with another key.
+FOREIGN = re.sub("doc:[0-9a-f]{24}", "doc:" + "0" * 24, PROMPT.marked)
+PLAIN = {"type": "text", "text": PROMPT.text}
+PARAMS = ChatParams(chat_template_kwargs={"add_generation_prompt": True})
+MARKED = {"type": "text", "text": PROMPT.marked}
+
+
+@pytest.fixture(scope="module")
+def renderer() -> Any:
+    register()
+    return renderer_from_config(EngineArgs(model=str(reader_path())).create_engine_config())
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def chat_tokens(renderer: Any, messages: list[Any], **options: Any) -> list[int]:
+    params = ChatParams(chat_template_kwargs={"add_generation_prompt": True, **options})
+    _, (rendered,) = renderer.render_chat([messages], params)
+    _, (same,) = asyncio.run(
+        renderer.render_chat_async(conversations=[messages], chat_params=params)
+    )
+    assert rendered["prompt_token_ids"] == same["prompt_token_ids"]
+    return rendered["prompt_token_ids"]
+
+
+def completion_tokens(renderer: Any, prompt: dict[str, Any]) -> list[int]:
+    (rendered,) = renderer.render_cmpl(prompts=[prompt])
+    (same,) = asyncio.run(renderer.render_cmpl_async([prompt]))
+    assert rendered["prompt_token_ids"] == same["prompt_token_ids"]
+    return rendered["prompt_token_ids"]
+
+
+@pytest.mark.parametrize(
+    ("marked", "plain"),
+    [
+        ([user(PROMPT.marked)], [user(PROMPT.text)]),
+        ([user([MARKED])], [user([PLAIN])]),
+        ([user([PROMPT.marked])], [user([PROMPT.text])]),
+        ([user(literal("[[rm:doc]]?"))], [user("[[rm:doc]]?")]),
+        (
+            [{"role": "system", "content": PROMPT.marked}, user("?")],
+            [{"role": "system", "content": PROMPT.text}, user("?")],
+        ),
+        # Documents of this key: the others are ordinary text beside them.
+        ([user(FOREIGN), user(PROMPT.marked)], [user(FOREIGN), user(PROMPT.text)]),
+    ],
+)
+def test_chats_lose_their_markers(renderer: Any, marked: list[Any], plain: list[Any]) -> None:
+    unhooked = BaseRenderer.render_chat.__wrapped__  # type: ignore[attr-defined]
+    _, (expected,) = unhooked(renderer, [plain], PARAMS)
+    assert chat_tokens(renderer, marked) == expected["prompt_token_ids"]
+
+
+def test_completions_lose_their_markers(renderer: Any) -> None:
+    tokens = completion_tokens(renderer, {"prompt": PROMPT.marked})
+    assert tokens == completion_tokens(renderer, {"prompt": PROMPT.text})
+    assert "rm:doc:" not in renderer.get_tokenizer().decode(tokens)
+
+
+def test_prompts_without_markers_are_handed_on_as_they_are() -> None:
+    handed: list[Any] = []
+
+    class Renderer:
+        def render_chat(self, conversations: Any, *args: Any) -> None:
+            handed.extend(conversations)
+
+        def render_cmpl(self, prompts: Any, *args: Any) -> None:
+            handed.extend(prompts)
+
+        render_chat_async, render_cmpl_async = render_chat, render_cmpl
+
+    hook_texts(Renderer)
+    image = {"type": "image_url", "image_url": {"url": "data:[[rm:doc]]"}}
+    parts = [image, {"type": "text", "text": "?"}]
+    chat = [user("[[rm:doc]] [[/rm:doc]]"), user(parts), user(None)]
+    prompts = [b"embeds", {"prompt_token_ids": [1], "prompt": FOREIGN}, {"prompt": "  x\r\n"}]
+    Renderer().render_chat([chat])
+    Renderer().render_cmpl(prompts)
+    assert handed == [chat, *prompts]
+
+
+def test_documents_of_another_key_are_refused(renderer: Any) -> None:
+    for messages in ([user(FOREIGN)], [user([{"type": "text", "text": FOREIGN}])]):
+        with pytest.raises(VLLMValidationError, match=MARKER_KEY_VARIABLE):
+            chat_tokens(renderer, messages)
+    with pytest.raises(VLLMValidationError, match=MARKER_KEY_VARIABLE):
+        completion_tokens(renderer, {"prompt": FOREIGN})
+    said = {"role": "assistant", "content": FOREIGN}  # by the model, in an earlier turn
+    assert chat_tokens(renderer, [user("?"), said, user("?")])
+
+
+def test_a_key_that_is_too_short_is_the_reason_of_the_refusal(
+    renderer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(os.environ, MARKER_KEY_VARIABLE, "short")
+    with pytest.raises(VLLMValidationError, match="needs at least 32"):
+        completion_tokens(renderer, {"prompt": FOREIGN})
+
+
+def test_messages_of_gpt_oss_lose_their_markers() -> None:
+    module = ModuleType("online_renderer")
+    module.render_for_completion = lambda messages: messages[0].content[0].text  # type: ignore[attr-defined]
+    hook_harmony(module)
+    hook_harmony(module)
+    render: Any = module.render_for_completion
+    assert render([Message.from_role_and_content("user", PROMPT.marked)]) == PROMPT.text
+    with pytest.raises(VLLMValidationError, match=MARKER_KEY_VARIABLE):
+        render([Message.from_role_and_content("user", FOREIGN)])
+
+
+@pytest.mark.parametrize(
+    ("option", "served"),
+    [
+        (None, None),
+        (
+            {"method": "lpes:reader"},
+            {"methods": ["lpes:reader"], "default_method": "lpes:reader"},
+        ),
+        (
+            {"method": "position_interpolation", "options": {"scale": 2}},
+            {"methods": ["position_interpolation"], "default_method": "position_interpolation"},
+        ),
+        (
+            {**resolved({"method": "lpes:reader"}), "source": "profile:/somewhere/own.json"},
+            {"methods": ["profile:own"], "default_method": "profile:own"},
+        ),
+        ({"documents": {"rotor": {}}}, {"methods": ["none", "rotor"], "default_method": "none"}),
+    ],
+)
+def test_models_say_what_the_engine_was_started_with(option: Any, served: Any) -> None:
+    register()
+    given = {} if option is None else {"hf_overrides": {"rag_middle": option}}
+    config = EngineArgs(model=str(reader_path()), max_model_len=64, **given).create_engine_config()
+    engine: Any = SimpleNamespace(
+        vllm_config=config, model_config=config.model_config, renderer=None, input_processor=None
+    )
+    models = OpenAIServingModels(engine, [BaseModelPath("reader", "path")])
+    (card,) = asyncio.run(models.show_available_models()).model_dump()["data"]
+    assert card["id"] == "reader"
+    assert card.get("rag_middle") == served
+
+
+def test_a_vllm_that_renders_otherwise_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(plugin._logger, "parent", plugin.logging.getLogger())
+    monkeypatch.setattr(BaseRenderer.render_chat, "of_rag_middle", False)
+    monkeypatch.delattr(BaseRenderer, "render_cmpl_async")
+    monkeypatch.delattr(EngineArgs.create_engine_config, "of_rag_middle")
+    monkeypatch.setattr(EngineArgs, "create_engine_config", EngineArgs.create_engine_config)
+    monkeypatch.delattr(BaseModelLoader.load_model, "of_rag_middle")
+    register()
+    assert "render_cmpl_async" in caplog.text
+    assert "send plain text" in caplog.text
