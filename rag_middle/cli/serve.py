@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import fields
 from importlib.util import find_spec
 from inspect import Parameter
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -38,11 +43,13 @@ from rag_middle.wording import Argument
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+    from uvicorn import Config
 
 __all__ = ["serve"]
 
 _SERVER_PANEL = "Server"
 _LIMITS_PANEL = "Limits"
+_GRACE_SECONDS = 5  # for answers that say that the server is shutting down
 _DEFAULTS = ("max_new_tokens", "temperature", "top_p", "top_k", "repetition_penalty")
 
 
@@ -167,15 +174,40 @@ def serve(
         app = run_in_thread(prepare)
         log = deepcopy(uvicorn.config.LOGGING_CONFIG)
         log["handlers"]["access"]["stream"] = "ext://sys.stderr"
-        uvicorn.run(
-            app,
-            host=host,
-            port=port,
-            limit_concurrency=max_connections,
-            timeout_graceful_shutdown=shutdown_timeout,
-            server_header=False,
-            log_config=log,
+        _run(
+            uvicorn.Config(
+                app,
+                host=host,
+                port=port,
+                limit_concurrency=max_connections,
+                timeout_graceful_shutdown=shutdown_timeout + _GRACE_SECONDS,
+                server_header=False,
+                log_config=log,
+            ),
+            app.state.queue.cancel_all,
+            shutdown_timeout,
         )
+
+
+def _run(config: Config, cancel_all: Callable[[], None], patience: float) -> None:
+    """Serve until SIGTERM or Ctrl-C; running requests have `patience` seconds from then on."""
+    from uvicorn import Server
+
+    class Served(Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            # Before uvicorn cuts them off, with an error that says nothing.
+            timer = threading.Timer(patience, cancel_all)
+            timer.daemon = True
+            timer.start()
+            super().handle_exit(sig, frame)
+
+    # Uvicorn raises the signal again at its end, so that it would end the process.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    server = Served(config)
+    with suppress(KeyboardInterrupt):
+        server.run()
+    if not server.started:
+        raise typer.Exit(3)
 
 
 def _check_address(host: str, port: int) -> None:

@@ -75,4 +75,5 @@ def _scaled(parameters: Mapping[str, Any], scale: float, model_type: str) -> dic
             alternative="Use the method with RagMiddleModel, or in vLLM with the plugin "
             "rag-middle-vllm: they divide positions under the model's own scaling.",
         )
-    return {**parameters, "rope_type": "linear", "factor": scale * parameters.get("factor", 1.0)}
+    own = parameters.get("factor", 1.0) if kind == "linear" else 1.0  # elsewhere it has no effect
+    return {**parameters, "rope_type": "linear", "factor": scale * own}
