@@ -32,6 +32,7 @@ from rag_middle.generation.own_config import (
 from rag_middle.generation.processors import (
     BeamStops,
     Combined,
+    FiniteCheck,
     FirstBranches,
     Progress,
     Sampler,
@@ -114,6 +115,7 @@ def generate(
         and bool(stops or request.followers or request.constraint is not None),
         cancelled=request.is_cancelled,
         on_step=run.follow,
+        check=run.finite.check,
     )
     run.progress = progress
     rows: list[list[int]] = [[] for _ in run.completions]
@@ -149,6 +151,7 @@ class _Run:
         self.queued = self.started = perf_counter()
         self.ended: float | None = None
         self.log_probabilities = LogProbabilities()
+        self.finite = FiniteCheck(request.method)
         self._unreported: list[list[TokenLogProbability]] = [[] for _ in completions]
         self._results: dict[int, Generation] = {}
 
@@ -237,7 +240,7 @@ def _generated_tokens(
     criteria: list[Any] = [FirstBranches(progress, branches) if combines_rows else progress]
     if options.num_beams > 1 and options.stop:
         criteria.append(BeamStops(tokenizer.decode, options.stop_strings, width))
-    processors: list[LogitsProcessor] = []
+    processors: list[LogitsProcessor] = [run.finite]
     if any(follower.alternatives is not None for follower in request.followers):
         processors.append(run.log_probabilities)
     if request.constraint is not None:
@@ -254,7 +257,7 @@ def _generated_tokens(
             )
         )
     if method.combines:
-        processors = [Combined(method, branches, options.num_beams, processors)]
+        processors = [run.finite, Combined(method, branches, options.num_beams, processors)]
 
     untyped: Any = model  # its methods are typed as tensors: a module's attributes
     with in_eval_mode(model):
@@ -283,5 +286,6 @@ def _generated_tokens(
                 if progress.first_token_at is not None:
                     raise
                 raise explained(model, error) from error
+    run.finite.check()
     tokens: list[list[int]] = output[first_rows(branches), width:].tolist()
     return tokens

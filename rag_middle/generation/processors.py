@@ -17,18 +17,62 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, StoppingCriteria, TopKLogitsWarper, TopPLogitsWarper
 
+from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.generation.text import Completion, Decode, first_stop
 from rag_middle.methods import Method
 
 __all__ = [
     "BeamStops",
     "Combined",
+    "FiniteCheck",
     "FirstBranches",
     "Progress",
     "Sampler",
     "combined",
     "first_rows",
 ]
+
+
+class FiniteCheck(LogitsProcessor):
+    """Notes on the device whether scores were NaN or infinite; asked where it is waited for anyway.
+
+    Greedy generation would go on with token 0 and say nothing.
+
+    Args:
+        method: of the request, for the message.
+    """
+
+    def __init__(self, method: Method) -> None:
+        self._method = method
+        self._finite: Tensor | None = None
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """`[rows, v]` scores, as they came."""
+        # Of the largest: tokens that are ruled out have -inf, and NaN is larger than all.
+        finite = scores.amax(dim=-1).isfinite().all()
+        self._finite = finite if self._finite is None else self._finite & finite
+        return scores
+
+    def check(self) -> None:
+        """Refuse what came so far.
+
+        Raises:
+            MethodConfigError: scores were NaN or infinite.
+            UnsupportedGenerationError: they were, without any method.
+        """
+        if self._finite is None or self._finite.item():
+            return
+        formats = "the weights are damaged, or too large for the number format: load the model "
+        formats += "with dtype='float32'"
+        if self._method.is_neutral:
+            raise UnsupportedGenerationError(
+                f"The logits of this model are NaN or infinite: {formats}."
+            )
+        raise MethodConfigError(
+            f"{self._method!r} leaves the logits of this model NaN or infinite. A parameter is too "
+            "large or too close to 0 for the model's number format: choose a less extreme one. If "
+            f"method='none' fails as well, {formats}."
+        )
 
 
 class Sampler(LogitsProcessor):
@@ -162,6 +206,7 @@ class Progress(StoppingCriteria):
         live: follow the text as it grows. Reading tokens makes a GPU wait, so only where needed.
         cancelled: whether all rows shall end.
         on_step: called after each token where `live`.
+        check: called after tokens that are waited for, before they are handed on.
     """
 
     #: Says of each row of ``[b, n]`` ids whether its text is complete, where that is constrained.
@@ -174,27 +219,31 @@ class Progress(StoppingCriteria):
         live: bool,
         cancelled: Callable[[], bool],
         on_step: Callable[[], None] | None = None,
+        check: Callable[[], None] | None = None,
     ) -> None:
         self._completions = completions
         self.live = live
         self._cancelled = cancelled
         self._on_step = on_step
+        self._check = check
         self.first_token_at: float | None = None
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
         """Which rows are done, boolean `[b]`; `input_ids` are `[b, n]`."""
-        if self.live:
-            for completion, token in zip(self._completions, input_ids[:, -1].tolist(), strict=True):
-                completion.push(token)
+        if self.live or self.first_token_at is None:
+            tokens = input_ids[:, -1].tolist()  # the device may be behind: wait for the tokens
+            self.first_token_at = self.first_token_at or perf_counter()
+            if self._check is not None:
+                self._check()
+            if self.live:
+                for completion, token in zip(self._completions, tokens, strict=True):
+                    completion.push(token)
         if self.complete is not None:
             for completion, is_done in zip(
                 self._completions, self.complete(input_ids), strict=True
             ):
                 if is_done:
                     completion.finish("stop")
-        if self.first_token_at is None:
-            input_ids[0, -1].item()  # the device may be behind: wait for the token itself
-            self.first_token_at = perf_counter()
         if self.live and self._on_step is not None:
             self._on_step()
         cancelled = self._cancelled()

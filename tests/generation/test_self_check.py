@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle import ContextPrompt
@@ -13,9 +14,10 @@ from rag_middle.errors import (
     MethodConfigError,
     PatchIneffectiveError,
     UnsupportedArchitectureError,
+    UnsupportedGenerationError,
 )
 from rag_middle.generation import RagMiddleModel
-from rag_middle.methods import LPES, PINE, SIW, Method
+from rag_middle.methods import LPES, PINE, SIW, Method, resolve_method
 from rag_middle.tokens import TokenizedPrompt
 from tests.conftest import FamilyModel
 from tests.generation.test_generate import METHODS
@@ -74,6 +76,54 @@ def test_parameters_that_leave_the_number_format_are_refused(
     for _ in range(2):  # a refusal is not taken for a check that was passed
         with pytest.raises(MethodConfigError, match=r"1e[-+]30.* NaN or infinite"):
             model.generate(prompt, method=name, method_options=options, max_new_tokens=1)
+
+
+EXTREME: dict[str, dict[str, Any]] = {
+    "position_interpolation": {"scale": 1e-300},
+    "attention_buckets": {"base_factors": (1.0, 1e-300)},  # combines rows
+}
+
+
+@pytest.mark.parametrize("name", EXTREME)
+@pytest.mark.parametrize(
+    "options", [{}, {"stop": "x"}, {"num_beams": 2}, {"temperature": 1.0}], ids=str
+)
+def test_without_the_check_generation_notices(
+    llama: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    prompts: list[ContextPrompt],
+    name: str,
+    options: dict[str, Any],
+) -> None:
+    model = RagMiddleModel(llama, tokenizer, self_check=False)
+    method = resolve_method(name, EXTREME[name])
+    with pytest.raises(MethodConfigError, match=r"1e-300.* NaN or infinite.* method='none'"):
+        model.batch(prompts[:2], method=method, max_new_tokens=3, **options)
+    if "num_beams" not in options:
+        with pytest.raises(MethodConfigError, match="NaN or infinite"):
+            list(model.stream(prompts[0], method=method, max_new_tokens=3, **options))
+
+
+def test_logits_that_become_nan_later_are_noticed_at_the_end(
+    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompt: ContextPrompt
+) -> None:
+    """Nothing waits for the device at every token, and no weights but these are to blame."""
+    passes = 0
+
+    def spoil(module: Any, arguments: Any, logits: torch.Tensor) -> torch.Tensor:
+        nonlocal passes
+        passes += 1
+        return logits * float("nan") if passes == 3 else logits
+
+    model = RagMiddleModel(llama, tokenizer)
+    hook = llama.lm_head.register_forward_hook(spoil)
+    try:
+        with pytest.raises(UnsupportedGenerationError, match="NaN or infinite: the weights"):
+            model.generate(prompt, max_new_tokens=5)
+    finally:
+        hook.remove()
+    assert passes == 5
+    assert model.generate(prompt, max_new_tokens=5).token_ids
 
 
 def test_a_method_may_happen_to_change_nothing_on_the_first_prompt(
