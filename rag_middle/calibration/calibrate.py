@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 import rag_middle
-from rag_middle.calibration.cost import Estimate, estimate_cost, measure_pace
+from rag_middle.calibration.cost import HELD_OUT_METHODS, Estimate, estimate_cost, measure_pace
 from rag_middle.calibration.evaluator import Candidate, Evaluator, ScoringProgress
 from rag_middle.calibration.examples import Example, digest
 from rag_middle.calibration.journal import open_journal
@@ -95,7 +95,7 @@ def calibrate(
             the prefill of prompts.
         out: file for the profile.
         data: description of the examples, for the profile.
-        progress: called after every candidate.
+        progress: called after every candidate, and after the two of the held-out check.
         estimated: called with the cost once, before the search begins.
 
     Raises:
@@ -175,12 +175,21 @@ def calibrate(
                     progress=progress,
                 )
                 max_candidates = search.max_candidates(model)  # refuses what does not fit
-                evaluator.max_candidates = 1 + max_candidates
+                checks = objective is None and bool(held_out)
+                evaluator.max_candidates = 1 + max_candidates + (HELD_OUT_METHODS if checks else 0)
                 continued = "none" in journal
                 if estimated and objective is None:
                     pace = None
                     if not continued:
-                        pace = measure_pace(model, search, examples, criterion, **how)
+                        pace = measure_pace(
+                            model,
+                            search,
+                            examples,
+                            criterion,
+                            held_out_criterion=held_out_criterion if held_out else None,
+                            workers=team.count,
+                            **how,
+                        )
                     cost = estimate_cost(
                         model,
                         search,
@@ -217,7 +226,7 @@ def calibrate(
                 )
                 check = None
                 wrong: tuple[AskedQuestion, ...] = ()
-                if result.ranked and objective is None and held_out:
+                if result.ranked and checks:
                     best = result.ranked[0][0]
                     outcomes = evaluator.held_out(
                         {"none": NoMethod(), best.key: best.method},

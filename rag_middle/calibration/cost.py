@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from time import perf_counter
 
 from rag_middle.calibration.examples import Example
@@ -13,9 +14,9 @@ from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import Method, NoMethod
 from rag_middle.tokens import TemplateName
 
-__all__ = ["Estimate", "Pace", "estimate_cost", "measure_pace"]
+__all__ = ["HELD_OUT_METHODS", "Estimate", "Pace", "estimate_cost", "measure_pace"]
 
-_HELD_OUT_METHODS = 2  # none and the winner
+HELD_OUT_METHODS = 2  # none and the winner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +51,13 @@ class Pace:
 
     Attributes:
         unmodified: per prompt, for the unmodified model.
+        held_out: per prompt of the check on held-out questions, where answers may be generated.
         candidate: per prompt, for one candidate, scored with as many others as in the search.
         token: per token of text that is read before candidates are known.
     """
 
     unmodified: float
+    held_out: float
     candidate: float
     token: float
 
@@ -83,13 +86,15 @@ def estimate_cost(
         chat: the model answers as a chat.
     """
     candidates = search.max_candidates(model)
-    prompts, held_out_prompts = candidates * len(examples), _HELD_OUT_METHODS * held_out
+    prompts, held_out_prompts = candidates * len(examples), HELD_OUT_METHODS * held_out
     seconds = note = None
     if pace:
+        once = 1 + search.reads_examples  # the baseline, which one worker scores while others wait
         seconds = (
             search.preparation_tokens(model) * pace.token
+            + once * len(examples) * pace.unmodified
             + prompts * pace.candidate / workers
-            + held_out_prompts * pace.unmodified / min(workers, _HELD_OUT_METHODS)
+            + held_out_prompts * pace.held_out / min(workers, HELD_OUT_METHODS)
         )
     if criterion == "exact_match" and chat:
         note = (
@@ -113,6 +118,8 @@ def measure_pace(
     examples: Sequence[Example],
     criterion: Criterion,
     *,
+    held_out_criterion: Criterion | None = None,
+    workers: int = 1,
     max_batch_size: int = 8,
     template: TemplateName = "auto",
 ) -> Pace:
@@ -121,26 +128,40 @@ def measure_pace(
     Not that of the workers, whose first candidate also waits for the model to load. Candidates are
     timed as many at a time as in the search: those that share the prefill of a prompt take a
     fraction of the time.
+
+    Args:
+        model: to fit.
+        search: what is tried.
+        examples: of the search.
+        criterion: what candidates are compared by.
+        held_out_criterion: of the check on held-out questions, if it is another one.
+        workers: that share the candidates, so that fewer of them share a prefill.
+        max_batch_size: prompts per forward pass.
+        template: as in generation.
     """
     batch = examples[:max_batch_size]
     objective = ExampleObjective(
         model, batch, criterion=criterion, max_batch_size=max_batch_size, template=template
     )
 
-    def seconds(methods: Sequence[Method]) -> float:
+    def seconds(methods: Sequence[Method], by: Criterion = criterion) -> float:
         start = perf_counter()
-        objective.outcomes(methods, 0, len(batch))
+        objective.outcomes(methods, 0, len(batch), criterion=by)
         return perf_counter() - start
 
     objective.outcome(NoMethod(), 0, 1)  # not timed: the first pass takes longer
-    unmodified = candidate = seconds([NoMethod()])
-    methods = search.typical_candidates(model)
+    unmodified = candidate = held_out = seconds([NoMethod()])
+    if held_out_criterion not in (None, criterion):
+        held_out = seconds([NoMethod()], held_out_criterion)
+    of_a_worker = ceil(search.max_candidates(model) / workers)
+    methods = search.typical_candidates(model)[:of_a_worker]
     if methods:
         objective.outcome(methods[0], 0, 1)
         candidate = seconds(methods) / len(methods)
     tokens = sum(model.count_tokens(e.prompt, template=template) for e in batch)
     return Pace(
         unmodified=unmodified / len(batch),
+        held_out=held_out / len(batch),
         candidate=candidate / len(batch),
         token=unmodified / tokens,
     )

@@ -15,7 +15,8 @@ from rag_middle.methods import Method
 
 __all__ = ["Candidate", "Evaluator", "ScoringProgress"]
 
-#: Called with how many candidates have been scored, and how many there will be at most.
+#: Called with how many candidates have been scored, and how many there will be at most; the check
+#: of two methods on held-out examples counts as two.
 ScoringProgress = Callable[[int, int], None]
 
 
@@ -60,6 +61,7 @@ class Evaluator:
         self._examples = examples
         self._progress = progress
         self._candidates: dict[str, Candidate] = {}
+        self._asked: set[str] = set()  # keys of jobs, those of the held-out check included
         self.max_candidates = 0
 
     def outcomes(
@@ -126,6 +128,7 @@ class Evaluator:
         ]
 
     def _run(self, jobs: Sequence[Job]) -> list[Outcome]:
+        self._asked.update(job.key for job in jobs)
         missing = {job.key: job for job in jobs if job.key not in self._journal}
         self._report_progress()
         for job, outcome in self._workers.outcomes(list(missing.values())):
@@ -150,5 +153,5 @@ class Evaluator:
 
     def _report_progress(self) -> None:
         if self._progress:
-            scored = sum(key in self._journal for key in self._candidates)
-            self._progress(scored, max(self.max_candidates, len(self._candidates)))
+            scored = sum(key in self._journal for key in self._asked)
+            self._progress(scored, max(self.max_candidates, len(self._asked)))

@@ -9,6 +9,7 @@ from enum import StrEnum
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -201,6 +202,7 @@ def calibrate(
         reporting(as_json=as_json, debug=debug, flags=flags_of(calibrate, **named)),
         ExitStack() as stack,
     ):
+        started = perf_counter()
         check_output_folder(out)
         if data is not None:
             check_readable(data, "data file", "a file of JSON lines", EvaluationDataError)
@@ -232,8 +234,9 @@ def calibrate(
         loaded = load(model, **loading)
         searched, held = drawn(chat=uses_chat_template(loaded.tokenizer, shape["template"]))
         count = workers or _fitting_workers(loaded.model)
-        team = None
+        start, team = 0.0, None
         if count > 1 or backend is Backend.ray:
+            start = perf_counter() - started  # a worker imports and loads what this process has
             team = _team(
                 str(loaded.model.config._name_or_path),
                 {"device": str(loaded.device), **loading},
@@ -263,7 +266,7 @@ def calibrate(
                 out=profile,
                 data={"task": asked.to_dict(), "weights": shares},
                 progress=progress,
-                estimated=lambda cost: _tell_cost(cost, count, races=races),
+                estimated=lambda cost: _tell_cost(cost, count, start=start, races=races),
             )
         except KeyboardInterrupt:
             stack.close()  # the bar, which would stay behind the message
@@ -342,13 +345,13 @@ def _team(
     return make
 
 
-def _tell_cost(cost: Estimate, workers: int, *, races: bool) -> None:
+def _tell_cost(cost: Estimate, workers: int, *, start: float, races: bool) -> None:
     took = ""
     less = ", less as clear losers are dropped early" if races else ""
     if cost.seconds is not None:
-        minutes = cost.seconds / 60
+        minutes = (start + cost.seconds) / 60
         took = f": about {minutes:.0f} minutes" if minutes >= 1.5 else ": a minute or less"
-        took += f" with {counted(workers, 'worker')} on an idle machine, after they have started"
+        took += f" with {counted(workers, 'worker')}, if the machine stays as busy as it is"
     else:
         took = f"; the scores of {counted(cost.known, 'candidate')} are known from before the stop"
     tell(

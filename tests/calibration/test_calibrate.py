@@ -242,6 +242,8 @@ def test_the_cost_is_told_before_and_progress_on_the_way(
     steps = [entry for entry in calls[calls.index(cost) :] if isinstance(entry, tuple)]
     assert all(done <= total for done, total in steps)
     assert steps[-1][0] > steps[0][0]
+    assert steps[0][1] == 1 + cost.candidates + 2
+    assert steps[-1][0] == steps[-3][0] + 2  # the held-out check is waited for, too
 
 
 def test_prompts_are_written_as_they_are_asked_for(

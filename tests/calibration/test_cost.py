@@ -90,7 +90,7 @@ def test_a_search_takes_what_was_said(
     clock.watch(model.model)
     expected, took = estimated(search, model, clock, examples)
     assert expected.seconds is not None
-    # Prompts differ in length, and the baseline is not counted: it is one of many candidates.
+    # Prompts differ in length.
     assert expected.seconds == pytest.approx(took, rel=0.25)
 
 
@@ -116,7 +116,7 @@ def test_candidates_that_share_prompts_are_not_counted_as_if_they_did_not(
 def test_workers_share_candidates_and_not_the_texts(
     model: RagMiddleModel, examples: Examples
 ) -> None:
-    pace = cost.Pace(unmodified=2.0, candidate=1.0, token=0.01)
+    pace = cost.Pace(unmodified=2.0, held_out=3.0, candidate=1.0, token=0.01)
 
     made = examples(10)
 
@@ -125,10 +125,32 @@ def test_workers_share_candidates_and_not_the_texts(
             model, CHANNELS, made, "log_likelihood", pace, held_out=5, workers=workers
         ).seconds
 
-    texts, candidates, check = 16 * 100 * 0.01, CHANNELS.max_candidates(model) * 10, 2 * 5 * 2.0
-    assert seconds(1) == pytest.approx(texts + candidates + check)
-    assert seconds(4) == pytest.approx(texts + candidates / 4 + check / 2)
+    texts, candidates, check = 16 * 100 * 0.01, CHANNELS.max_candidates(model) * 10, 2 * 5 * 3.0
+    before = texts + 10 * 2.0  # one worker scores the unmodified model, the others wait
+    assert seconds(1) == pytest.approx(before + candidates + check)
+    assert seconds(4) == pytest.approx(before + candidates / 4 + check / 2)
     assert InProcess(lambda method: 0.0).count == 1
+
+
+def test_a_check_by_generated_answers_takes_longer_than_a_search_by_likelihood(
+    model: RagMiddleModel, clock: Clock, examples: Examples
+) -> None:
+    clock.watch(model.model)
+    pace = cost.measure_pace(
+        model, CHANNELS, examples(8), "log_likelihood", held_out_criterion="generated_answer"
+    )
+    assert pace.held_out > 1.01 * pace.unmodified
+
+
+def test_candidates_of_many_workers_share_less(
+    model: RagMiddleModel, clock: Clock, examples: Examples
+) -> None:
+    clock.watch(model.model)
+    one, many = (
+        cost.measure_pace(model, CHANNELS, examples(8), "log_likelihood", workers=workers)
+        for workers in (1, 100)
+    )
+    assert many.candidate > 2 * one.candidate
 
 
 def test_of_a_search_that_is_known_in_part_no_time_is_said(

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from rag_middle.calibration import Estimate
+from rag_middle.cli.calibrate import _tell_cost
 from tests.cli.conftest import Finished, Run
 from tests.cli.killing import interrupted_on_its_way, killed_on_its_way
 
@@ -232,3 +234,13 @@ def test_two_workers_give_the_profile_of_one(calibrate: Any, tmp_path: Path) -> 
     assert calibrate("ms_poe", "--workers", 2, out="two").status == 0
     one, two = (tmp_path / folder / "ms_poe.json" for folder in ("out", "two"))
     assert one.read_bytes() == two.read_bytes()
+
+
+def test_the_start_of_workers_is_part_of_the_time_told(capsys: pytest.CaptureFixture[str]) -> None:
+    cost = Estimate(candidates=4, questions=2, prompts=8, seconds=70, criterion="log_likelihood")
+    told = []
+    for start in (0.0, 50.0):
+        _tell_cost(cost, 2, start=start, races=False)
+        told.append(" ".join(capsys.readouterr().err.split()))
+    assert ": a minute or less with 2 workers, if the machine stays as busy as it is." in told[0]
+    assert ": about 2 minutes with 2 workers" in told[1]

@@ -46,6 +46,7 @@ class InitialTokenSearch(Search):
 
     method: ClassVar[str] = "siw"
     criterion: ClassVar[Criterion] = "log_likelihood"
+    reads_examples: ClassVar[bool] = True
 
     areas: int = 5
     dense: tuple[float, ...] = (0.5, 0.7, 0.9, 1.0)

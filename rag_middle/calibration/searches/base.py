@@ -74,11 +74,14 @@ class Search(ABC):
         criterion: what is compared by default.
         weights: of the positions at which each question is asked, spread evenly from the first to
             the last, one position per weight.
+        reads_examples: whether the unmodified model reads every example before candidates are
+            known.
     """
 
     method: ClassVar[str]
     criterion: ClassVar[Criterion]
     weights: ClassVar[tuple[float, ...]] = (1.0, 1.0, 1.0, 1.0, 1.0)
+    reads_examples: ClassVar[bool] = False
 
     @property
     def questions(self) -> int:
