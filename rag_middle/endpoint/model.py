@@ -192,7 +192,9 @@ class EndpointModel:
     def _offered(self) -> tuple[str, ...] | None:
         """What one of our servers says that requests may name; None: it is another server."""
         said = self._facts.get("rag_middle")
-        methods = said.get("methods") if isinstance(said, Mapping) else None
+        if self._facts.get("owned_by") != "rag-middle" or not isinstance(said, Mapping):
+            return None
+        methods = said.get("methods")
         return tuple(filter(_served_name, methods)) if isinstance(methods, list) else None
 
     @property
@@ -494,7 +496,7 @@ class EndpointModel:
         served = replies[chosen].served or {}
         name = method_name(question.method)
         if name == "none":  # the server may have a method that it uses where none is named
-            name = _served_name(served.get("method")) or name
+            name = _served_name(served.get("method")) or self.served_under or name
         return Generation(
             text=replies[chosen].text,
             token_ids=(),

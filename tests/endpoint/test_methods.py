@@ -160,7 +160,7 @@ def test_the_method_that_a_server_uses_unasked_is_shown(said: object, shown: str
 
 def _listed(*methods: str) -> Said:
     served = {"methods": list(methods), "default_method": methods[0]}
-    return Said({"data": [{"id": "tiny", "rag_middle": served}]})
+    return Said({"data": [{"id": "tiny", "owned_by": "rag-middle", "rag_middle": served}]})
 
 
 def test_our_server_gets_documents_and_says_what_it_offers() -> None:
@@ -175,6 +175,16 @@ def test_our_server_gets_documents_and_says_what_it_offers() -> None:
         server.models = _listed("pine")
         with pytest.raises(WeightsNeededError, match="--allow-method none"):
             EndpointModel(server.url).checked_method("none")
+
+
+def test_vllm_gets_text_whatever_its_plugin_says() -> None:
+    with serving(saying("yes")) as server:
+        served = {"methods": ["lpes:reader"], "default_method": "lpes:reader"}
+        server.models = Said({"data": [{"id": "v", "owned_by": "vllm", "rag_middle": served}]})
+        model = EndpointModel(server.url)
+        assert model.generate(PROMPT, method="none").method == "lpes:reader"
+        assert "documents" not in server.asked[-1].body
+        assert model.identity()["name"] == "v under lpes:reader"
 
 
 def test_a_model_served_under_a_method_is_called_so() -> None:
@@ -196,6 +206,26 @@ def test_a_method_without_effect_on_text_is_no_measurement(streamed: bool) -> No
         with pytest.raises(EndpointReplyError, match="'pine', which had no effect"):
             ask(PROMPT)
         assert "yes" in ask("Which?", on_missing_documents="ignore").text
+
+
+@pytest.mark.parametrize(
+    ("entry", "shown"),
+    [
+        ({"default_method": "lpes:reader"}, "lpes:reader"),
+        ({"default_method": 3}, "none"),
+        (3, "none"),
+    ],
+)
+def test_the_method_of_the_model_list_stands_in_for_replies_without_one(
+    entry: object, shown: str
+) -> None:
+    with serving(saying("yes")) as server:
+        server.models = Said({"data": [{"id": "served", "rag_middle": entry}]})
+        model = EndpointModel(server.url)
+        assert model.generate(PROMPT).method == shown
+        # A reply that names a method knows better.
+        server.reply = lambda _: Said({**answer("yes"), "rag_middle": {"method": "none"}})
+        assert model.generate(PROMPT).method == "none"
 
 
 def test_marked_documents_need_a_shared_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("vllm")
 
 from mixed_requests import DOCUMENT_METHODS, OPTION, mixed, prompt
-from test_engine import NEW_TOKENS, TOLERANCE, answers, engine, largest_difference
+from test_engine import GREEDY, TOLERANCE, answers, engine, largest_difference
 from vllm import LLM, SamplingParams
 from vllm.exceptions import VLLMValidationError
 
@@ -19,7 +19,6 @@ from rag_middle_vllm.documents import document_request
 from rag_middle_vllm.documents.admission import BOUNDS, METHOD, carried
 
 BAD = ("unknown method", "no bounds", "bounds beyond the end", "too long", "forged salt")
-GREEDY = SamplingParams(max_tokens=NEW_TOKENS, temperature=0)
 
 pytestmark = pytest.mark.timeout(600)
 

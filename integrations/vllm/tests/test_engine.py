@@ -16,6 +16,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
+from mixed_requests import prompt
 from vllm import LLM, SamplingParams
 from vllm.distributed import cleanup_dist_env_and_memory
 
@@ -25,7 +26,7 @@ from rag_middle.reader import reader_path
 
 #: Float32 in another order of operations: vLLM's own noise against transformers is 3.5e-4.
 TOLERANCE = 1e-3
-NEW_TOKENS = 12
+GREEDY = SamplingParams(max_tokens=12, temperature=0)
 CHANGING = ("lpes", "position_interpolation", "attention_buckets")
 
 
@@ -71,8 +72,7 @@ def largest_difference(llm: LLM, goldens: dict[str, Any], method: str) -> float:
 
 def answers(llm: LLM, goldens: dict[str, Any]) -> tuple[list[str], int]:
     """Greedy answers, and how many prompt tokens the prefix cache had."""
-    params = SamplingParams(max_tokens=NEW_TOKENS, temperature=0)
-    outputs = llm.generate(prompts_of(goldens), params, use_tqdm=False)
+    outputs = llm.generate(prompts_of(goldens), GREEDY, use_tqdm=False)
     cached = sum(output.num_cached_tokens or 0 for output in outputs)
     return [output.outputs[0].text.strip() for output in outputs], cached
 
@@ -93,6 +93,11 @@ def test_lpes_from_a_profile_compiled_and_with_a_prefix_cache(
         again, cached = answers(llm, goldens)
         assert cached > 0
         assert first == again == goldens["lpes"]["answers"]
+        marked = prompt(goldens, 0).marked
+        (output,) = llm.chat([{"role": "user", "content": marked}], GREEDY, use_tqdm=False)
+        assert output.outputs[0].text.strip() == first[0]
+        (output,) = llm.generate([marked], GREEDY, use_tqdm=False)
+        assert output.prompt == prompt(goldens, 0).text
 
 
 @pytest.mark.timeout(600)
