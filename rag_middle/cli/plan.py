@@ -119,9 +119,9 @@ def _show(planned: CostPlan) -> None:
             fitting = [name for name, fits in (cost.fits or {}).items() if fits]
             table.add_row(
                 Text(cost.method),
-                f"{cost.first_token_seconds:.2f} s",
+                _time(cost.first_token_seconds),
                 f"{cost.first_token_ratio:.2f}",
-                f"{1e3 * cost.token_seconds:.0f} ms",
+                _time(cost.token_seconds),
                 f"{cost.token_ratio:.2f}",
                 _size(cost.cache_bytes),
                 _size(cost.working_bytes),
@@ -138,6 +138,13 @@ def _show(planned: CostPlan) -> None:
         ),
         soft_wrap=True,
     )
+
+
+def _time(seconds: float) -> str:
+    """With as many figures as a prediction deserves, also of a small model."""
+    if seconds >= 0.1:
+        return f"{seconds:.2f} s"
+    return f"{1e3 * seconds:.0f} ms" if seconds >= 0.01 else f"{1e3 * seconds:.1g} ms"
 
 
 def _size(size: float) -> str:
