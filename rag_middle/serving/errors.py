@@ -118,7 +118,7 @@ async def _invalid(_: Request, error: Exception) -> AsciiJson:
     assert isinstance(error, RequestValidationError)
     problems = error.errors()
     # Where a text or a list is taken, the first says that a list is no text: the next one is meant.
-    problem = problems[len(problems) > 1 and str(problems[0]["loc"][-1]).endswith("str")]
+    problem = problems[len(problems) > 1 and problems[0]["type"] == "string_type"]
     if problem["type"] == "json_invalid":
         return ApiError(400, f"The body is no JSON: {problem['ctx']['error']}.").response()
     # Besides names and indices, locations hold the tags of unions, which no client knows.

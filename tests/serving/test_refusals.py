@@ -338,3 +338,37 @@ def test_names_of_methods(tiny_model: RagMiddleModel) -> None:
     assert list(named_methods(tiny_model, ["mine=pine", "none"])) == ["mine", "none"]
     with pytest.raises(MethodConfigError, match="NAME=METHOD"):
         public_names(["profile:a/tuned.json", "profile:b/tuned.json"])
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "param", "message"),
+    [
+        ("stop", "", "stop", "at least 1 character"),
+        ("stop", ["a"] * 17, "stop", "at most 16 items"),
+        ("stop", ["a", 1], "stop.1", "valid string"),
+        (
+            "messages",
+            [{"role": "user", "content": [{"type": "image_url"}]}],
+            "messages.0.content.0",
+            "this model reads text",
+        ),
+    ],
+)
+def test_of_a_text_or_a_list_the_one_that_was_meant_is_named(
+    server: Served, field: str, value: object, param: str, message: str
+) -> None:
+    messages = [{"role": "user", "content": "Which river?"}]
+    response = server.post({"model": "tested", "messages": messages, field: value})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+    assert message in response.json()["error"]["message"]
+
+
+def test_what_cannot_fit_is_refused_before_it_is_read(server: Served) -> None:
+    started = time.monotonic()
+    many = {"model": "tested", "prompt": ["a"] * 3000, "documents": ["a"] * 3000}
+    assert server.post(many, "completions").json()["error"]["param"] == "n"
+    long = {"model": "tested", "messages": [{"role": "user", "content": "&amp;" * 200_000}]}
+    refused = server.post(long).json()["error"]
+    assert refused["code"] == "context_length_exceeded"
+    assert time.monotonic() - started < 5
