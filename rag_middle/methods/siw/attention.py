@@ -108,8 +108,9 @@ class _Handler(LayerHandler):
             return context.proceed()  # generated tokens belong to no document
         context.store()
         call, request = context.call, context.layer.request
-        # [b], column of each row's initial token
-        first = request.paddings(call.query.device) + self._scaling.token
+        first = request.paddings(call.query.device)  # [b], column of each row's initial token
+        if self._scaling.token:
+            first = first + self._scaling.token
         factors = self._scaling.token_factors(context)
         output, weight = context.attention.attend_and_weigh(call, first)
         if self._scaling.token:
