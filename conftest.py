@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import random
+import secrets
 from collections import Counter
 from collections.abc import Iterator
 
@@ -41,6 +43,12 @@ def _no_event_loop_of_the_main_thread() -> None:
     examples call it too, so this stands here and not with LlamaIndex's own tests.
     """
     asyncio.set_event_loop(None)
+
+
+@pytest.fixture(autouse=True)
+def _same_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests without a seed draw the same ones in every run: a test fails always or never."""
+    monkeypatch.setattr(secrets, "randbits", random.Random(0).getrandbits)
 
 
 @pytest.fixture(autouse=True)

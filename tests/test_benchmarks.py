@@ -244,3 +244,16 @@ def test_the_gpu_benchmark_says_that_there_is_no_gpu(
     monkeypatch.setattr("sys.argv", ["gpu.py"])
     runpy.run_path(str(FOLDER / "gpu.py"), run_name="__main__")
     assert "Skipped: PyTorch finds no CUDA device" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_start_up_is_measured_of_commands_that_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    monkeypatch.setattr("sys.argv", ["startup.py", "--rounds", "1", "--output", f"{tmp_path}/out"])
+    runpy.run_path(str(FOLDER / "startup.py"), run_name="__main__")
+    rows = json.loads((tmp_path / "out.json").read_text("utf-8"))["rows"]
+    assert len(rows) == 6
+    assert all(row["wall_s"] > 0 for row in rows)
+    assert "ask, existing index" in (tmp_path / "out.md").read_text("utf-8")

@@ -58,7 +58,7 @@ def test_what_is_odd_and_possible_is_served(
     first, second = (model.generate(PROMPT, max_new_tokens=NEW, **options) for _ in range(2))
     if "seed" in options or not options.get("temperature"):
         assert first.token_ids == second.token_ids
-    assert len(first.token_ids) == NEW
+    assert len(first.token_ids) == NEW or first.finish_reason == "stop"
 
 
 @pytest.mark.parametrize(
