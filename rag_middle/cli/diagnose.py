@@ -83,6 +83,16 @@ def diagnose(
             rich_help_panel=QUESTIONS_PANEL,
         ),
     ] = 5,
+    grid: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N",
+            help="Measure at the positions of so many documents too: 5,10,20. The most of them is "
+            "what the rest of the report is about, in place of --documents.",
+            show_default=False,
+            rich_help_panel=QUESTIONS_PANEL,
+        ),
+    ] = None,
     orders: Annotated[
         int,
         typer.Option(
@@ -156,6 +166,7 @@ def diagnose(
     flags = flags_of(diagnose, **named)
     with reporting(as_json=as_json, debug=debug, flags=flags):
         check_output_folder(out)
+        fewer, documents = _grid(grid, documents)
         names = _method_names(methods)
         for name in names or ():
             check_method(name)
@@ -186,6 +197,7 @@ def diagnose(
         measurement = Measurement(
             limit=limit,
             positions=positions,
+            grid=fewer,
             orders=orders,
             controls=True,
             scoring=score_by.value,
@@ -220,6 +232,28 @@ def diagnose(
         else:
             show_diagnosis(console(), diagnosis)
             print(files.html)
+
+
+def _grid(grid: str | None, documents: int | None) -> tuple[tuple[int, ...], int | None]:
+    """The fewer numbers of documents of `--grid`, and the most."""
+    if grid is None:
+        return (), documents
+    try:
+        *fewer, most = sorted({int(number) for number in grid.split(",")})
+    except ValueError:
+        fewer, most = [], 0
+    if not fewer or fewer[0] < 2:
+        raise typer.BadParameter(
+            f"{grid!r} should be at least two different numbers of documents from 2 on, with "
+            "commas: 5,10,20.",
+            param_hint="--grid",
+        )
+    if documents not in (None, most):
+        raise typer.BadParameter(
+            f"--documents {documents} is not the most of --grid {grid}: leave it out.",
+            param_hint="--grid",
+        )
+    return tuple(fewer), most
 
 
 def _calibrated() -> dict[str, Profile]:

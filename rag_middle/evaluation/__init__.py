@@ -34,9 +34,15 @@ if TYPE_CHECKING:
     )
     from rag_middle.evaluation.cost import Cost, measure_costs
     from rag_middle.evaluation.diagnosis import Diagnosis, diagnose, fitted_presets
+    from rag_middle.evaluation.grid import Grid, GridRow, grid_of
     from rag_middle.evaluation.measurement import LabelledMethod, Measurement, labelled_methods
     from rag_middle.evaluation.metrics import METRICS, Metric
-    from rag_middle.evaluation.plots import plot_cost, plot_gaps, plot_position_curves
+    from rag_middle.evaluation.plots import (
+        plot_cost,
+        plot_gaps,
+        plot_grid,
+        plot_position_curves,
+    )
     from rag_middle.evaluation.records import Record
     from rag_middle.evaluation.report import write_evaluation, write_report
     from rag_middle.evaluation.results import PositionCurve, PositionCurves, Results, Summary
@@ -73,6 +79,8 @@ __all__ = [
     "Cost",
     "Diagnosis",
     "Estimate",
+    "Grid",
+    "GridRow",
     "InventedDocuments",
     "Item",
     "KeyValueRetrieval",
@@ -99,12 +107,14 @@ __all__ = [
     "diagnose",
     "fitted_presets",
     "get_field",
+    "grid_of",
     "labelled_methods",
     "make_task",
     "measure_costs",
     "order",
     "plot_cost",
     "plot_gaps",
+    "plot_grid",
     "plot_position_curves",
     "position",
     "read_lines",
@@ -147,6 +157,11 @@ __getattr__, __dir__ = names_on_first_use(
             "diagnose",
             "fitted_presets",
         ),
+        "grid": (
+            "Grid",
+            "GridRow",
+            "grid_of",
+        ),
         "measurement": (
             "LabelledMethod",
             "Measurement",
@@ -159,6 +174,7 @@ __getattr__, __dir__ = names_on_first_use(
         "plots": (
             "plot_cost",
             "plot_gaps",
+            "plot_grid",
             "plot_position_curves",
         ),
         "records": ("Record",),

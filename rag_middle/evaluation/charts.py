@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from rag_middle.errors import EvaluationConfigError, MissingExtraError
+from rag_middle.evaluation.grid import Grid
 from rag_middle.evaluation.plots import COLOURS, printable
 from rag_middle.evaluation.results import PositionCurves
 from rag_middle.evaluation.statistics import Estimate
@@ -23,6 +24,7 @@ __all__ = [
     "chart_library",
     "cost_chart",
     "gap_chart",
+    "grid_charts",
     "line_chart",
     "position_chart",
     "require_library",
@@ -193,6 +195,85 @@ def line_chart(
         ],
     }
     return Chart(title, _complete(spec))
+
+
+def grid_charts(grid: Grid) -> list[Chart]:
+    """A heat map per method: number of documents over position of the gold document."""
+    share = grid.metric.share
+    values = [e.value for row in grid.rows for curve in row.curves.curves for e in curve.estimates]
+    low, high = (0.0, 100.0) if share else (min(values), max(values))
+    charts = []
+    for label in grid.labels:
+        cells = [
+            {
+                "documents": row.documents,
+                # Each row has positions of its own, spread over the width of all.
+                "left": column / len(row.curves.positions),
+                "middle": (column + 0.5) / len(row.curves.positions),
+                "right": (column + 1) / len(row.curves.positions),
+                "position": row.curves.positions[column],
+                "number": estimate.text(share=share, digits=0 if share else 2).split(" ")[0],
+                "at": f"at {row.curves.positions[column]}",
+                **_values(estimate, share),
+            }
+            for row in grid.rows
+            for column, estimate in enumerate(row.curves[label].estimates)
+        ]
+        ink = {
+            "condition": {"test": f"datum.value > {low + 0.55 * (high - low)}", "value": "white"},
+            "value": "black",
+        }
+        axis = {
+            "type": "quantitative",
+            "title": "Position of the gold document, first to last",
+            "scale": {"domain": [0, 1], "nice": False},
+            "axis": {"labels": False, "ticks": False, "grid": False},
+        }
+        spec = {
+            "height": 44 * len(grid.rows),
+            "data": {"values": cells},
+            "encoding": {
+                "y": {"field": "documents", "type": "ordinal", "title": "Documents"},
+                "tooltip": [
+                    {"field": "documents", "title": "documents"},
+                    {"field": "position", "title": "position"},
+                    {"field": "shown", "title": grid.metric.title},
+                ],
+            },
+            "layer": [
+                {
+                    "mark": "rect",
+                    "encoding": {
+                        "x": {"field": "left", **axis},
+                        "x2": {"field": "right"},
+                        "color": {
+                            "field": "value",
+                            "type": "quantitative",
+                            "scale": {"scheme": "blues", "domain": [low, high]},
+                            "legend": None,
+                        },
+                    },
+                },
+                *(
+                    {
+                        "mark": {"type": "text", "fontSize": size, "dy": dy},
+                        "encoding": {
+                            "x": {"field": "middle", **axis},
+                            "text": {"field": field},
+                            "color": ink,
+                        },
+                    }
+                    for field, size, dy in (("number", 12, -7), ("at", 10, 8))
+                ),
+            ],
+        }
+        unit = f"{grid.metric.title}{', %' if share else ''}"
+        charts.append(
+            Chart(
+                f"{printable(label)}: {unit}, by number of documents and position", _complete(spec)
+            )
+        )
+    return charts
 
 
 def gap_chart(curves: PositionCurves) -> Chart:

@@ -1,7 +1,7 @@
 """A question with its documents, and the conditions under which it is asked.
 
 A condition says which documents are in the prompt, and in which order. Its name stands in records:
-``position:3``, ``order:1``, ``gold_only``, ``closed_book``, ``as_given``.
+``position:3``, ``position:3/10``, ``order:1``, ``gold_only``, ``closed_book``, ``as_given``.
 """
 
 from __future__ import annotations
@@ -71,10 +71,13 @@ class Condition:
             ``"gold_only"``: the gold document alone; ``"closed_book"``: no documents;
             ``"as_given"``: the documents as the task has them.
         index: see `kind`; None for the others.
+        documents: of ``"position"``: how many there are in the prompt, the first ones of the
+            others; None for all that the task has.
     """
 
     kind: Kind
     index: int | None = None
+    documents: int | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -87,11 +90,18 @@ class Condition:
                 f"Condition {self.kind!r} takes {'an' if numbered else 'no'} index, got "
                 f"{self.index!r}."
             )
+        if self.documents is not None and self.kind != "position":
+            raise EvaluationConfigError(
+                f"Condition {self.kind!r} takes no number of documents, got {self.documents!r}."
+            )
 
     @property
     def name(self) -> str:
         """Its name in records."""
-        return self.kind if self.index is None else f"{self.kind}:{self.index}"
+        if self.index is None:
+            return self.kind
+        among = "" if self.documents is None else f"/{self.documents}"
+        return f"{self.kind}:{self.index}{among}"
 
 
 GOLD_ONLY = Condition("gold_only")
@@ -99,9 +109,9 @@ CLOSED_BOOK = Condition("closed_book")
 AS_GIVEN = Condition("as_given")
 
 
-def position(index: int) -> Condition:
-    """The gold document at the 0-based position `index`."""
-    return Condition("position", index)
+def position(index: int, documents: int | None = None) -> Condition:
+    """The gold document at the 0-based position `index`, among so many or all of the documents."""
+    return Condition("position", index, documents)
 
 
 def order(index: int) -> Condition:
@@ -151,9 +161,10 @@ def arranged_documents(item: Item, condition: Condition) -> tuple[Document, ...]
     if condition.kind == "gold_only":
         return (item.gold,)
     index = condition.index or 0
-    if not 0 <= index <= len(item.others):
+    others = item.others[: None if condition.documents is None else condition.documents - 1]
+    if not 0 <= index <= len(others):
         raise EvaluationConfigError(
-            f"Question {item.id} has {len(item.others) + 1} documents, so its gold document cannot "
+            f"Question {item.id} has {len(others) + 1} documents, so its gold document cannot "
             f"be at position {index} (0-based)."
         )
-    return (*item.others[:index], item.gold, *item.others[index:])
+    return (*others[:index], item.gold, *others[index:])

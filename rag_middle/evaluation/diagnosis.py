@@ -29,6 +29,7 @@ from rag_middle.evaluation.conclusions import (
 )
 from rag_middle.evaluation.conditions import position
 from rag_middle.evaluation.cost import measure_costs
+from rag_middle.evaluation.grid import Grid, grid_of
 from rag_middle.evaluation.measurement import BASELINE, Measurement, MethodSpec
 from rag_middle.evaluation.results import PositionCurves, Results, Summary
 from rag_middle.evaluation.shapes import Shape, shape_of
@@ -98,6 +99,7 @@ class Diagnosis:
         next_steps: what to do now.
         left_out: methods that the model cannot take, with the reason.
         wrong: questions with the most wrong answers, with their documents.
+        grid: the same with fewer documents, where the measurement has a grid.
     """
 
     task: Mapping[str, Any]
@@ -118,10 +120,15 @@ class Diagnosis:
     next_steps: tuple[str, ...]
     left_out: Mapping[str, str]
     wrong: tuple[AskedQuestion, ...] = ()
+    grid: Grid | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        nested = {"curves": self.curves.to_dict(), "summary": self.summary.to_dict()}
+        nested = {
+            "curves": self.curves.to_dict(),
+            "summary": self.summary.to_dict(),
+            "grid": self.grid and self.grid.to_dict(),
+        }
         return {**asdict(self), **nested}
 
 
@@ -224,6 +231,7 @@ def diagnose(
         ),
         left_out=left_out,
         wrong=wrong_answers(results),
+        grid=grid_of(results),
     )
 
 

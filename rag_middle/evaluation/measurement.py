@@ -15,6 +15,7 @@ from rag_middle.evaluation.conditions import (
 )
 from rag_middle.evaluation.tasks.base import Task, require_whole
 from rag_middle.methods import Method, resolve_method
+from rag_middle.wording import Argument
 
 __all__ = ["BASELINE", "LabelledMethod", "Measurement", "MethodSpec", "Scoring", "labelled_methods"]
 
@@ -91,6 +92,8 @@ class Measurement:
         limit: most questions; None for all there are.
         positions: how many positions of the gold document, spread evenly, or the 0-based
             positions themselves.
+        grid: fewer documents than the task has, at whose positions the gold document is measured
+            too: ``(5, 10)`` for a task of 20 documents.
         orders: shuffled orders of all documents, for the rate at which answers flip; 0 for none,
             else at least 2.
         controls: also ask the unmodified model with the gold document alone, and with none.
@@ -109,6 +112,7 @@ class Measurement:
 
     limit: int | None = 100
     positions: int | tuple[int, ...] = 5
+    grid: tuple[int, ...] = ()
     orders: int = 0
     controls: bool = False
     scoring: Scoring = "generation"
@@ -136,6 +140,9 @@ class Measurement:
             raise EvaluationConfigError(
                 f"template must be one of {', '.join(get_args(Template))}, got {self.template!r}."
             )
+        for number in self.grid:
+            require_whole("evaluation", 2, grid=number)
+        object.__setattr__(self, "grid", tuple(sorted(set(self.grid))))
         positions: object = self.positions
         if not isinstance(positions, list | tuple):
             require_whole("evaluation", 2, positions=positions)
@@ -148,27 +155,55 @@ class Measurement:
             )
         object.__setattr__(self, "positions", tuple(sorted(set(positions))))
 
-    def gold_positions(self, task: Task) -> tuple[int, ...]:
+    def gold_positions(self, task: Task, documents: int | None = None) -> tuple[int, ...]:
         """The 0-based positions at which `task` is measured; none without gold documents.
 
+        Args:
+            task: whose prompts they are in.
+            documents: one of `grid`, for the positions among so many documents.
+
         Raises:
-            EvaluationConfigError: positions that a prompt of the task does not have.
+            EvaluationConfigError: positions that a prompt of the task does not have, or a grid
+                with more documents than it has.
         """
-        if not task.num_positions:
+        if not task.num_positions and not self.grid:
             return ()
+        if self.grid and self.grid[-1] >= task.num_positions:
+            raise EvaluationConfigError(
+                Argument("grid"),
+                f" takes numbers below the {task.num_positions} documents that prompts of "
+                f"{task.name} have, got {self.grid[-1]}. Give the task more documents.",
+            )
+        among = documents or task.num_positions
         if isinstance(self.positions, int):
-            return spread_positions(task.num_positions, self.positions)
+            return spread_positions(among, self.positions)
         if self.positions[-1] >= task.num_positions:
             raise EvaluationConfigError(
                 f"Position {self.positions[-1]} does not exist: prompts of {task.name} have "
                 f"{task.num_positions} documents, positions 0 to {task.num_positions - 1}."
             )
-        return self.positions
+        positions = tuple(index for index in self.positions if index < among)
+        if len(positions) < 2:
+            raise EvaluationConfigError(
+                f"Among {among} documents there are fewer than two of the positions "
+                f"{list(self.positions)}. Give a number of positions, or ",
+                Argument("grid"),
+                f" without {among}.",
+            )
+        return positions
 
     def conditions(self, task: Task) -> tuple[Condition, ...]:
         """The conditions every method is run under."""
         positions = tuple(position(index) for index in self.gold_positions(task))
         return (*(positions or task.conditions()), *(order(index) for index in range(self.orders)))
+
+    def grid_conditions(self, task: Task) -> tuple[Condition, ...]:
+        """The further conditions that `grid` asks for."""
+        return tuple(
+            position(index, documents)
+            for documents in self.grid
+            for index in self.gold_positions(task, documents)
+        )
 
     def metric_names(self, task: Task) -> tuple[str, ...]:
         """The scores of a record; the first is the main one.

@@ -9,6 +9,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from rag_middle.errors import MissingExtraError
+from rag_middle.evaluation.grid import Grid
 from rag_middle.evaluation.results import PositionCurves
 from rag_middle.evaluation.statistics import Estimate
 
@@ -25,6 +26,7 @@ __all__ = [
     "new_figure",
     "plot_cost",
     "plot_gaps",
+    "plot_grid",
     "plot_overview",
     "plot_position_curves",
     "printable",
@@ -185,6 +187,51 @@ def plot_cost(
     # A legend and no labels at the points: points may lie on each other, labels must not.
     draw_legend(axes, columns=3)
     return axes.figure  # type: ignore[no-any-return]
+
+
+def plot_grid(grid: Grid) -> Figure:
+    """A heat map per method: number of documents over position of the gold document.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    figure, panels = new_figure(len(grid.labels), height=1.3 + 0.45 * len(grid.rows))
+    share = grid.metric.share
+    scale = 100.0 if share else 1.0
+    values = {
+        label: [[scale * e.value for e in row.curves[label].estimates] for row in grid.rows]
+        for label in grid.labels
+    }
+    every = [value for rows in values.values() for row in rows for value in row]
+    low, high = (0.0, 100.0) if share else (min(every), max(every))
+    for axes, (label, rows) in zip(panels, values.items(), strict=True):
+        for index, (row, numbers) in enumerate(zip(grid.rows, rows, strict=True)):
+            # Each row has positions of its own, spread over the width of all.
+            count = len(numbers)
+            edges = [column / count for column in range(count + 1)]
+            axes.pcolormesh(
+                edges, [index - 0.5, index + 0.5], [numbers], vmin=low, vmax=high, cmap="Blues"
+            )
+            for column, number in enumerate(numbers):
+                shown = f"{number:.0f}" if share else f"{number:.2f}"
+                dark = number > low + 0.55 * (high - low)
+                axes.text(
+                    (column + 0.5) / count,
+                    index,
+                    f"{shown}\nat {row.curves.positions[column]}",
+                    ha="center",
+                    va="center",
+                    fontsize=8,
+                    color="white" if dark else "black",
+                )
+        axes.set_xticks([])
+        axes.set_yticks(range(len(grid.rows)), [str(row.documents) for row in grid.rows])
+        axes.set_ylabel("Documents")
+        axes.set_xlabel("Position of the gold document, first to last")
+        axes.set_title(
+            _literal(f"{label}: {grid.metric.title}{', %' if share else ''}"), fontsize=10
+        )
+    return figure
 
 
 def plot_overview(curves: PositionCurves, answer_time_ratios: Mapping[str, float]) -> Figure:

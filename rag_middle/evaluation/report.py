@@ -9,12 +9,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rag_middle.evaluation.charts import Chart, cost_chart, gap_chart, position_chart
+from rag_middle.evaluation.charts import (
+    Chart,
+    cost_chart,
+    gap_chart,
+    grid_charts,
+    position_chart,
+)
 from rag_middle.evaluation.conclusions import comparisons
 from rag_middle.evaluation.diagnosis import Diagnosis
+from rag_middle.evaluation.grid import Grid, grid_of
 from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.evaluation.pages import render
-from rag_middle.evaluation.plots import image, plot_overview
+from rag_middle.evaluation.plots import image, plot_grid, plot_overview
 from rag_middle.evaluation.results import PositionCurves, Results, Summary
 from rag_middle.evaluation.shapes import SHAPES
 from rag_middle.evaluation.wrong_answers import wrong_answers
@@ -41,6 +48,8 @@ class ReportFiles:
 def write_report(diagnosis: Diagnosis, folder: str | Path, *, command: str = "") -> ReportFiles:
     """Write ``report.html``, ``report.png`` and ``report.json`` into a folder.
 
+    A grid has a picture of its own, ``report-grid.png``.
+
     Args:
         diagnosis: what to report.
         folder: made if it is not there.
@@ -57,6 +66,7 @@ def write_report(diagnosis: Diagnosis, folder: str | Path, *, command: str = "")
         {**diagnosis.to_dict(), "repeat": command},
         diagnosis.curves,
         diagnosis.answer_time_ratios,
+        diagnosis.grid,
     )
 
 
@@ -73,6 +83,7 @@ def write_evaluation(results: Results, folder: str | Path, *, command: str = "")
         OutputWriteError: the folder cannot be written to; an earlier report is as it was.
     """
     curves = results.curves() if results.positions else None
+    grid = grid_of(results)
     data = {
         "task": results.task.to_dict(),
         "measurement": asdict(results.measurement),
@@ -80,10 +91,11 @@ def write_evaluation(results: Results, folder: str | Path, *, command: str = "")
         "software": results.software,
         "curves": curves and curves.to_dict(),
         "summary": results.summary().to_dict(),
+        "grid": grid and grid.to_dict(),
         "repeat": command,
     }
     page = evaluation_page(results, command=command)
-    return _write(expanded(folder), "evaluation", page, data, curves, {})
+    return _write(expanded(folder), "evaluation", page, data, curves, {}, grid)
 
 
 def html_report(diagnosis: Diagnosis, *, command: str = "") -> str:
@@ -95,7 +107,8 @@ def html_report(diagnosis: Diagnosis, *, command: str = "") -> str:
     curves, ratios = diagnosis.curves, diagnosis.answer_time_ratios
     return render(
         "diagnosis.html.j2",
-        charts=_charts(curves, ratios),
+        charts=_charts(curves, ratios, diagnosis.grid),
+        grid=diagnosis.grid,
         diagnosis=diagnosis,
         curves=curves,
         share=curves.metric.share,
@@ -112,9 +125,11 @@ def evaluation_page(results: Results, *, command: str = "") -> str:
         MissingExtraError: there are curves, and vl-convert is not installed.
     """
     curves, summary = results.curves() if results.positions else None, results.summary()
+    grid = grid_of(results)
     return render(
         "evaluation.html.j2",
-        charts=_charts(curves, {}) if curves else (),
+        charts=_charts(curves, {}, grid) if curves else (),
+        grid=grid,
         results=results,
         curves=curves,
         summary=summary,
@@ -126,9 +141,11 @@ def evaluation_page(results: Results, *, command: str = "") -> str:
     )
 
 
-def _charts(curves: PositionCurves, ratios: Mapping[str, float]) -> list[Chart]:
+def _charts(curves: PositionCurves, ratios: Mapping[str, float], grid: Grid | None) -> list[Chart]:
     charts = [position_chart(curves), gap_chart(curves)]
-    return [*charts, cost_chart(curves, ratios)] if ratios else charts
+    if ratios:
+        charts.append(cost_chart(curves, ratios))
+    return [*charts, *(grid_charts(grid) if grid else ())]
 
 
 def _sentence(summary: Summary) -> str:
@@ -154,6 +171,7 @@ def _write(
     data: Mapping[str, Any],
     curves: PositionCurves | None,
     ratios: Mapping[str, float],
+    grid: Grid | None,
 ) -> ReportFiles:
     files = {
         f"{name}.json": (json.dumps(data, indent=2, allow_nan=False) + "\n").encode(),
@@ -161,6 +179,8 @@ def _write(
     }
     if curves:
         files[f"{name}.png"] = image(plot_overview(curves, ratios), "png")
+    if grid:
+        files[f"{name}-grid.png"] = image(plot_grid(grid), "png")
     write_files(folder, files)
     return ReportFiles(
         html=folder / f"{name}.html",

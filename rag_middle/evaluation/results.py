@@ -206,12 +206,18 @@ class Results:
         )
 
     def curves(
-        self, metric_name: str | None = None, *, resamples: int = RESAMPLES, seed: int = 0
+        self,
+        metric_name: str | None = None,
+        *,
+        documents: int | None = None,
+        resamples: int = RESAMPLES,
+        seed: int = 0,
     ) -> PositionCurves:
         """Curves over gold positions, with bootstrap intervals over questions.
 
         Args:
             metric_name: the main metric by default.
+            documents: one of the measurement's `grid`; by default all that the task has.
             resamples: for the intervals.
             seed: of the resamples.
 
@@ -223,9 +229,11 @@ class Results:
                 f"{self.task.name} has no gold document, so there is no curve over its position."
             )
         scored = metric(metric_name) if metric_name else self.metric
+        positions = self.measurement.gold_positions(self.task, documents)
+        conditions = [position(index, documents) for index in positions]
         curves = []
         for method in self.methods:
-            scores = self.scores(method.label, metric_name=scored.name)
+            scores = self.scores(method.label, conditions, scored.name)
             bootstrap = Bootstrap(scores, resamples=resamples, seed=seed)
             curves.append(
                 PositionCurve(
@@ -238,8 +246,8 @@ class Results:
             )
         return PositionCurves(
             metric=scored,
-            positions=self.positions,
-            documents=self.task.num_positions,
+            positions=positions,
+            documents=documents or self.task.num_positions,
             questions=len(self.items),
             curves=tuple(curves),
         )

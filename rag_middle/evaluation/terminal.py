@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rag_middle.evaluation.diagnosis import Diagnosis
+from rag_middle.evaluation.grid import Grid
 from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.evaluation.results import PositionCurves
 from rag_middle.evaluation.shapes import SHAPES
@@ -25,7 +26,7 @@ _CONTROLS = {"gold_only": "the gold document alone", "closed_book": "no document
 
 
 def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
-    """Print plot, table, answer, shape, recommendation, notes and next steps."""
+    """Print plot, tables, answer, shape, recommendation, notes and next steps."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -56,6 +57,8 @@ def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
         f"{BASELINE}.",
         soft_wrap=True,
     )
+    if diagnosis.grid:
+        _show_grid(out, diagnosis.grid)
     for control in diagnosis.summary.controls:
         out.print(f"With {_CONTROLS[control.name]}: {control.mean.text(share=share)}.")
     name = diagnosis.model["name"]
@@ -75,6 +78,26 @@ def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
     ):
         for line in lines:
             out.print(Text.assemble((f"{heading}: ", style), line), soft_wrap=True)
+
+
+def _show_grid(out: Console, grid: Grid) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    share = grid.metric.share
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    table.add_column("documents", justify="right")
+    for label in grid.labels:
+        table.add_column(Text(label), justify="right")
+    for row in grid.rows:
+        means = [curve.mean.text(share=share) for curve in row.curves.curves]
+        table.add_row(str(row.documents), *means)
+    out.print()
+    out.print(table)
+    for sentence in grid.sentences:
+        out.print(Text(sentence), soft_wrap=True)
+    out.print()
 
 
 def _flips(rate: Estimate | None) -> str:

@@ -109,6 +109,7 @@ def run(
         for entry in labelled
         for condition in (
             *measurement.conditions(task),
+            *measurement.grid_conditions(task),
             *(controls if entry.label == BASELINE else ()),
         )
         for item in items

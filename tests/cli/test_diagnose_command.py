@@ -202,3 +202,20 @@ def test_without_a_model_the_bundled_reader_is_diagnosed(run: Run, tmp_path: Pat
     # It names the document, then answers: with the gold document alone it is right.
     controls = {control["name"]: control for control in shown.json["summary"]["controls"]}
     assert controls["gold_only"]["mean"]["value"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--grid", "5"), "at least two different numbers"),
+        (("--grid", "5,x"), "at least two different numbers"),
+        (("--grid", "1,5"), "from 2 on"),
+        (("--grid", "5,10", "--documents", "20"), "is not the most of --grid"),
+    ],
+)
+def test_a_grid_is_refused_before_anything_is_loaded(
+    run: Run, options: tuple[str, ...], message: str
+) -> None:
+    shown = run("diagnose", *options)
+    assert shown.status == 2
+    assert message in " ".join(shown.err.split())

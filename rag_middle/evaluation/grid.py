@@ -1,0 +1,158 @@
+"""Scores by gold position and number of documents: does length hurt, where, and what helps then?
+
+The same questions with fewer documents: the gold document and the first of the others. So cells
+differ by length and position alone, and all differences are paired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rag_middle.evaluation.conditions import position
+from rag_middle.evaluation.measurement import BASELINE
+from rag_middle.evaluation.metrics import Metric
+from rag_middle.evaluation.results import PositionCurves, Results
+from rag_middle.evaluation.statistics import (
+    CONFIDENCE,
+    Bootstrap,
+    Estimate,
+    comparison_confidence,
+)
+
+Scores = NDArray[np.float64]
+__all__ = ["Grid", "GridRow", "grid_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridRow:
+    """One number of documents.
+
+    Attributes:
+        curves: over the positions of the gold document among so many.
+        differences: mean over positions minus the unmodified model's, by label, with `Grid`'s
+            correction.
+    """
+
+    curves: PositionCurves
+    differences: Mapping[str, Estimate]
+
+    @property
+    def documents(self) -> int:
+        """In a prompt."""
+        return self.curves.documents
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Scores by number of documents and position.
+
+    Attributes:
+        rows: the fewest documents first.
+        length_effect: the unmodified model's mean with most documents minus that with fewest.
+        confidence: of each difference, so that those of all methods and rows hold together
+            (Bonferroni).
+    """
+
+    rows: tuple[GridRow, ...]
+    length_effect: Estimate
+    confidence: float
+
+    @property
+    def metric(self) -> Metric:
+        """What was scored."""
+        return self.rows[0].curves.metric
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Of the methods, the unmodified model first."""
+        return self.rows[0].curves.labels
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What follows from it: about length, about positions, and one on each method."""
+        first, last = (self.rows[index].curves[BASELINE].mean.value for index in (0, -1))
+        fewest, most = self.rows[0].documents, self.rows[-1].documents
+        significant = "not " if self.length_effect.includes_zero else ""
+        uneven = [row.documents for row in self.rows if not row.curves[BASELINE].gap.includes_zero]
+        return (
+            f"From {fewest} to {most} documents the unmodified model goes from "
+            f"{self.metric.shown(first)} to {self.metric.shown(last)}, which is {significant}"
+            "statistically significant.",
+            f"Its positions differ significantly with {_listed(uneven)} documents."
+            if uneven
+            else "With none of these numbers of documents do its positions differ significantly.",
+            *(self._about(label) for label in self.labels if label != BASELINE),
+        )
+
+    def _about(self, label: str) -> str:
+        groups: dict[str, list[str]] = {"better": [], "worse": [], "neither": []}
+        for row in self.rows:
+            difference = row.differences[label]
+            amount = self.metric.amount(abs(difference.value))
+            if difference.includes_zero:
+                groups["neither"].append(f"{row.documents}")
+            else:
+                verdict = "better" if difference.value > 0 else "worse"
+                groups[verdict].append(f"{row.documents} documents (by {amount})")
+        parts = [
+            f"significantly {verdict} with {_listed(groups[verdict])}"
+            for verdict in ("better", "worse")
+            if groups[verdict]
+        ]
+        if groups["neither"]:
+            parts.append(f"no significant difference with {_listed(groups['neither'])} documents")
+        return f"{label}: {'; '.join(parts)}."
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        rows = [{**asdict(row), "curves": row.curves.to_dict()} for row in self.rows]
+        return {**asdict(self), "rows": rows, "sentences": list(self.sentences)}
+
+
+def grid_of(results: Results, *, seed: int = 0) -> Grid | None:
+    """The grid of a run whose measurement has one; None for the others.
+
+    Args:
+        results: of the run.
+        seed: of the resamples.
+    """
+    sizes = results.measurement.grid
+    if not sizes:
+        return None
+    confidence = comparison_confidence((len(results.methods) - 1) * (len(sizes) + 1))
+
+    def means(label: str, documents: int | None) -> Scores:
+        """Over positions, `[questions]`."""
+        positions = results.measurement.gold_positions(results.task, documents)
+        conditions = [position(index, documents) for index in positions]
+        scores: Scores = results.scores(label, conditions).mean(axis=1)
+        return scores
+
+    def difference(own: Scores, other: Scores, confidence: float) -> Estimate:
+        return Bootstrap((own - other)[:, None], seed=seed).estimate(
+            lambda columns: columns[..., 0], confidence, exact=np.array_equal(own, other)
+        )
+
+    rows = tuple(
+        GridRow(
+            curves=results.curves(documents=documents, seed=seed),
+            differences={
+                label: difference(means(label, documents), means(BASELINE, documents), confidence)
+                for label in (method.label for method in results.methods)
+                if label != BASELINE
+            },
+        )
+        for documents in (*sizes, None)
+    )
+    length = difference(means(BASELINE, None), means(BASELINE, sizes[0]), CONFIDENCE)
+    return Grid(rows=rows, length_effect=length, confidence=confidence)
+
+
+def _listed(values: Sequence[object]) -> str:
+    *first, last = map(str, values)
+    return f"{', '.join(first)} and {last}" if first else last

@@ -1,0 +1,153 @@
+"""Scores by number of documents and position."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from rag_middle.documents import Document
+from rag_middle.errors import EvaluationConfigError
+from rag_middle.evaluation import (
+    AS_GIVEN,
+    Condition,
+    Grid,
+    InventedDocuments,
+    Item,
+    KeyValueRetrieval,
+    Measurement,
+    Results,
+    arranged_documents,
+    diagnose,
+    grid_of,
+    position,
+    run,
+    write_report,
+)
+from rag_middle.evaluation.terminal import show_diagnosis
+from rag_middle.generation import RagMiddleModel
+from tests.evaluation.fake_models import fake_reader
+
+TASK = InventedDocuments(documents=20)
+HOW = Measurement(limit=100, grid=(5, 10))
+
+
+def length_hurts_without_pine(method: str, at: int | None, documents: int) -> float:
+    """Ends stay good, the middle falls with length; Ms-PoE only hurts where it is short."""
+    if method == "pine":
+        return 0.9
+    if method == "ms_poe" and documents == 5:
+        return 0.4
+    return 0.9 if at in (0, documents - 1) or documents == 5 else 1.0 - 0.03 * documents
+
+
+@pytest.fixture(scope="module")
+def results(model: RagMiddleModel) -> Results:
+    return run(fake_reader(model, TASK, length_hurts_without_pine), TASK, ["pine", "ms_poe"], HOW)
+
+
+@pytest.fixture(scope="module")
+def grid(results: Results) -> Grid:
+    grid = grid_of(results)
+    assert grid is not None
+    return grid
+
+
+def test_fewer_documents_are_the_gold_one_and_the_first_of_the_others() -> None:
+    gold, *others = (Document(name) for name in "gabcd")
+    item = Item(id="0", question="?", answers=("g",), gold=gold, others=tuple(others))
+    condition = position(1, 3)
+    assert condition.name == "position:1/3"
+    assert "".join(d.text for d in arranged_documents(item, condition)) == "agb"
+    with pytest.raises(EvaluationConfigError, match="cannot be at position 3"):
+        arranged_documents(item, position(3, 3))
+    with pytest.raises(EvaluationConfigError, match="takes no number of documents"):
+        Condition("as_given", documents=3)
+
+
+def test_cells_are_the_models_accuracy_at_that_length_and_position(grid: Grid) -> None:
+    assert [row.documents for row in grid.rows] == [5, 10, 20]
+    assert grid.rows[0].curves.positions == (0, 1, 2, 3, 4)
+    assert grid.rows[2].curves.positions == (0, 4, 9, 14, 19)
+    for row in grid.rows:
+        for curve in row.curves.curves:
+            for at, estimate in zip(row.curves.positions, curve.estimates, strict=True):
+                chance = length_hurts_without_pine(curve.label, at, row.documents)
+                assert estimate.value == pytest.approx(chance, abs=0.15)  # 3 standard deviations
+
+
+def test_what_follows_is_said(grid: Grid) -> None:
+    length, positions, pine, ms_poe = grid.sentences
+    assert "From 5 to 20 documents" in length
+    assert "not statistically" not in length
+    assert positions == "Its positions differ significantly with 10 and 20 documents."
+    assert pine.startswith("pine: significantly better with 10 documents (by ")
+    assert "no significant difference with 5 documents" in pine
+    assert ms_poe.startswith("ms_poe: significantly worse with 5 documents (by ")
+    assert ms_poe.endswith("no significant difference with 10 and 20 documents.")
+    assert grid.confidence == pytest.approx(1 - 0.05 / 6)  # two methods, three rows
+
+
+def test_the_rest_of_a_run_is_as_without_a_grid(model: RagMiddleModel, results: Results) -> None:
+    plain = Measurement(limit=100)
+    fake = fake_reader(model, TASK, length_hurts_without_pine)
+    without = run(fake, TASK, ["pine", "ms_poe"], plain)
+    assert without.curves().to_dict() == results.curves().to_dict()
+    assert without.summary().to_dict() == results.summary().to_dict()
+    assert grid_of(without) is None
+
+
+def test_a_grid_is_added_to_an_earlier_run(model: RagMiddleModel, tmp_path: Path) -> None:
+    fake = fake_reader(model, TASK, length_hurts_without_pine)
+    records = tmp_path / "records.jsonl"
+    run(fake, TASK, (), Measurement(limit=10), records=records)
+    assert fake.asked == 10 * 5
+    run(fake, TASK, (), Measurement(limit=10, grid=(5,)), records=records)
+    assert fake.asked == 10 * (5 + 5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: Measurement(grid=(1,)), "grid must be a whole number >= 2"),
+        (lambda: Measurement(grid=(20,)).gold_positions(TASK), "below the 20 documents"),
+        (
+            lambda: Measurement(grid=(5,), positions=(0, 10)).gold_positions(TASK, 5),
+            "fewer than two of the positions",
+        ),
+    ],
+)
+def test_a_grid_that_cannot_be_is_refused(wrong: Callable[[], object], message: str) -> None:
+    with pytest.raises(EvaluationConfigError, match=message):
+        wrong()
+
+
+def test_every_task_with_gold_documents_has_a_grid() -> None:
+    task = KeyValueRetrieval(keys=6)
+    [item] = task.items(1, 0)
+    for condition in Measurement(grid=(3,)).grid_conditions(task):
+        documents = task.prompt(item, condition).documents
+        assert len(documents) == 3
+        assert documents[condition.index or 0] == item.gold
+    assert AS_GIVEN not in Measurement(grid=(3,)).grid_conditions(task)
+
+
+def test_a_diagnosis_shows_its_grid(model: RagMiddleModel, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("vl_convert")
+    fake = fake_reader(model, TASK, length_hurts_without_pine)
+    diagnosis = diagnose(fake, TASK, ["pine"], HOW)
+    files = write_report(diagnosis, tmp_path)
+    page = files.html.read_text("utf-8")
+    assert page.partition("<script>")[0].count("<svg") == 3 + 2  # a heat map per method
+    assert "none: Accuracy, %, by number of documents and position" in page
+    assert (tmp_path / "report-grid.png").read_bytes().startswith(b"\x89PNG")
+    data = json.loads(files.json.read_text("utf-8"))
+    assert [row["curves"]["documents"] for row in data["grid"]["rows"]] == [5, 10, 20]
+    shown = StringIO()
+    show_diagnosis(Console(file=shown, width=100), diagnosis)
+    assert "Its positions differ significantly with 10 and 20 documents." in shown.getvalue()
