@@ -23,6 +23,7 @@ from rag_middle.cli.measuring import (
     QUESTIONS_PANEL,
     BatchSizeOption,
     DataOption,
+    DistractorsOption,
     DocumentsOption,
     ModelOption,
     TaskOption,
@@ -71,6 +72,7 @@ def diagnose(
     ] = None,
     task: TaskOption = None,
     documents: DocumentsOption = None,
+    distractors: DistractorsOption = None,
     limit: Annotated[
         int,
         typer.Option(min=1, help="Maximum number of questions.", rich_help_panel=QUESTIONS_PANEL),
@@ -181,7 +183,7 @@ def diagnose(
 
         bundled = model is None if endpoint is None else is_served_reader(endpoint.name)
         # Before PyTorch is imported: the data is where mistakes are.
-        questions = chosen_task(task, data, documents, bundled=bundled)
+        questions = chosen_task(task, data, documents, bundled=bundled, distractors=distractors)
         require_gold_documents(questions)
         items = questions.items(limit, seed)  # refuses what there is too little of
         from rag_middle.evaluation import Measurement, check_measurement, write_report

@@ -25,6 +25,7 @@ __all__ = [
     "QUESTIONS_PANEL",
     "BatchSizeOption",
     "DataOption",
+    "DistractorsOption",
     "DocumentsOption",
     "ModelOption",
     "TaskOption",
@@ -78,6 +79,16 @@ DocumentsOption = Annotated[
         rich_help_panel=QUESTIONS_PANEL,
     ),
 ]
+DistractorsOption = Annotated[
+    str | None,
+    typer.Option(
+        help="What the other documents are: random or hard for --data (hard: those most like the "
+        "question); for invented documents random, same_relation, similar_names, near_duplicates "
+        "or contradicting.",
+        show_default=False,
+        rich_help_panel=QUESTIONS_PANEL,
+    ),
+]
 BatchSizeOption = Annotated[
     int,
     typer.Option(
@@ -100,19 +111,26 @@ def load(name: str | None, **options: Any) -> RagMiddleModel:
 
 
 def chosen_task(
-    name: str | None, data: Path | None, documents: int | None, *, bundled: bool
+    name: str | None,
+    data: Path | None,
+    documents: int | None,
+    *,
+    bundled: bool,
+    distractors: str | None = None,
 ) -> Task:
     """The task of that name or data; about invented documents where neither is given."""
     from rag_middle.evaluation.tasks import make_task, task_for_file
 
     options: dict[str, Any] = {} if documents is None else {"documents": documents}
+    if distractors is not None:
+        options["distractors"] = distractors
     if data is not None:
         if name is None:
             return task_for_file(data, **options)
         return make_task(name, {"data": data, **options})
     name = name or "invented_documents"
     if name == "key_value_retrieval" and documents is not None:
-        options = {"keys": documents}
+        options["keys"] = options.pop("documents")
     if name == "invented_documents" and bundled:
         options["cited"] = True  # the bundled reader names the document before the answer
         # With fewer its accuracy is almost the same at every position: nothing to measure.

@@ -219,3 +219,14 @@ def test_a_grid_is_refused_before_anything_is_loaded(
     shown = run("diagnose", *options)
     assert shown.status == 2
     assert message in " ".join(shown.err.split())
+
+
+def test_distractors_reach_the_task(tmp_path: Path) -> None:
+    task = chosen_task(None, None, 5, bundled=True, distractors="contradicting")
+    assert isinstance(task, InventedDocuments)
+    assert task.distractors == "contradicting"
+    data = tmp_path / "questions.jsonl"
+    line = {"question": "q", "answers": ["Lyon"], "gold": "It is Lyon.", "distractors": ["No."]}
+    data.write_text(json.dumps(line), encoding="utf-8")
+    own = chosen_task(None, data, None, bundled=False, distractors="hard")
+    assert own.to_dict()["distractors"] == "hard"

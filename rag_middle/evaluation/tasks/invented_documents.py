@@ -10,7 +10,7 @@ from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import EvaluationConfigError
 from rag_middle.evaluation.conditions import Condition, Item, arranged_documents
 from rag_middle.evaluation.tasks.base import Task, require_whole
-from rag_middle.reader.facts import draw_entries
+from rag_middle.reader.distractors import DISTRACTORS, Distractors, draw_documents
 from rag_middle.reader.names import SPLITS, Split
 
 __all__ = ["InventedDocuments"]
@@ -18,15 +18,18 @@ __all__ = ["InventedDocuments"]
 
 @dataclass(frozen=True, kw_only=True)
 class InventedDocuments(Task):
-    """Generated documents that state the same attribute of different things.
+    """Generated documents, one of which answers the question.
 
-    Only the name tells which document answers the question, and names and values are drawn, so a
-    right answer was read. This is the world that the bundled reader is trained on; its words
-    belong to another split than those of its training.
+    By default all state the same attribute of different things, and only the name tells which one
+    answers. Names and values are drawn, so a right answer was read. This is the world that the
+    bundled reader is trained on; its words belong to another split than those of its training.
 
     Attributes:
         documents: in a prompt.
         facts: sentences of a document.
+        distractors: what the other documents are, one of `rag_middle.reader.distractors`. Under
+            ``"contradicting"`` two documents state a value of the thing that is asked for, and the
+            gold one's counts: half of it is what a model has that believes either.
         split: whose names to use.
         instruction: written before the documents.
         cited: measure the log-likelihood of the answer as the bundled reader gives it, after the
@@ -42,6 +45,7 @@ class InventedDocuments(Task):
 
     documents: int = 10
     facts: int = 1
+    distractors: Distractors = "same_relation"
     split: Split = "test"
     instruction: str = ""
     cited: bool = False
@@ -52,6 +56,11 @@ class InventedDocuments(Task):
         if self.split not in SPLITS:
             raise EvaluationConfigError(
                 f"invented_documents: split must be one of {', '.join(SPLITS)}, got {self.split!r}."
+            )
+        if self.distractors not in DISTRACTORS:
+            raise EvaluationConfigError(
+                f"invented_documents: distractors must be one of {', '.join(DISTRACTORS)}, got "
+                f"{self.distractors!r}."
             )
 
     @property
@@ -71,11 +80,19 @@ class InventedDocuments(Task):
 
     def _item(self, index: int, seed: int) -> Item:
         rng = random.Random(f"{self.name} {seed} {index}")
-        entries = draw_entries(rng, self.split, self.documents, facts_each=(self.facts,))
+        entries = draw_documents(
+            rng, self.split, self.documents, self.distractors, facts=self.facts
+        )
         # Several may be shared where documents state several facts; any of them will do.
         shared = set.intersection(*({f.attribute.key for f in entry.facts} for entry in entries))
-        fact = next(f for f in entries[0].facts if f.attribute.key in shared)
-        documents = [Document(entry.text, id=entry.title) for entry in entries]
+        facts = entries[0].facts
+        fact = next((f for f in facts if f.attribute.key in shared), facts[0])
+        titles = [entry.title for entry in entries]
+        documents = [
+            # Two documents about one thing have different ids.
+            Document(entry.text, id=f"{title} (2)" if title in titles[:number] else title)
+            for number, (title, entry) in enumerate(zip(titles, entries, strict=True))
+        ]
         return Item(
             id=f"{index}",
             question=fact.question(rng),
