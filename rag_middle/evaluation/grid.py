@@ -114,17 +114,18 @@ class Grid:
         return {**asdict(self), "rows": rows, "sentences": list(self.sentences)}
 
 
-def grid_of(results: Results, *, seed: int = 0) -> Grid | None:
+def grid_of(results: Results, *, runs: int = 1, seed: int = 0) -> Grid | None:
     """The grid of a run whose measurement has one; None for the others.
 
     Args:
         results: of the run.
+        runs: how many runs' differences have to hold together, this one's included.
         seed: of the resamples.
     """
     sizes = results.measurement.grid
     if not sizes:
         return None
-    confidence = comparison_confidence((len(results.methods) - 1) * (len(sizes) + 1))
+    confidence = comparison_confidence(runs * (len(results.methods) - 1) * (len(sizes) + 1))
 
     def means(label: str, documents: int | None) -> Scores:
         """Over positions, `[questions]`."""
