@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from rag_middle.evaluation.report import write_evaluation, write_report
     from rag_middle.evaluation.results import PositionCurve, PositionCurves, Results, Summary
     from rag_middle.evaluation.shapes import Shape, shape_of
-    from rag_middle.evaluation.statistics import Bootstrap, Estimate
+    from rag_middle.evaluation.statistics import Bootstrap, Consistency, Estimate
     from rag_middle.evaluation.tasks import (
         TASKS,
         InventedDocuments,
@@ -76,6 +76,7 @@ __all__ = [
     "Answer",
     "Bootstrap",
     "Condition",
+    "Consistency",
     "Cost",
     "Diagnosis",
     "Estimate",
@@ -194,6 +195,7 @@ __getattr__, __dir__ = names_on_first_use(
         ),
         "statistics": (
             "Bootstrap",
+            "Consistency",
             "Estimate",
         ),
         "tasks": (

@@ -20,9 +20,10 @@ from rag_middle.evaluation.statistics import (
     CONFIDENCE,
     RESAMPLES,
     Bootstrap,
+    Consistency,
     Estimate,
     comparison_confidence,
-    flip_rate,
+    consistency,
 )
 from rag_middle.evaluation.tasks import Task
 
@@ -93,9 +94,8 @@ class MethodSummary:
         mean: of the main metric over questions and conditions.
         difference: mean minus that of the unmodified model, paired, with the confidence of
             `comparison_confidence`; None for that model itself.
-        flip_rate: chance that an answer changes when the documents are shuffled again, or where no
-            shuffled orders were run, when the gold document moves to another position; None where
-            there is neither.
+        consistency: of answers over shuffled orders, or where none were run, over the positions of
+            the gold document; None where there is neither.
         applied: share of prompts that the method could act on.
         cost: where it was measured.
     """
@@ -104,7 +104,7 @@ class MethodSummary:
     method: str
     mean: Estimate
     difference: Estimate | None
-    flip_rate: Estimate | None
+    consistency: Consistency | None
     applied: float
     cost: Cost | None = None
 
@@ -289,7 +289,7 @@ class Results:
         methods, controls = [], []
         for method in self.methods:
             mean, difference = compared(method.label, columns)
-            flips = self._flip_rates(method.label)
+            answers = self._answers_over_orders(method.label)
             applied = [
                 record.applied for (label, _, _), record in self.records.items()
                 if label == method.label
@@ -300,11 +300,9 @@ class Results:
                     method=repr(method.method),
                     mean=mean,
                     difference=None if method.label == BASELINE else difference,
-                    flip_rate=None
-                    if flips is None
-                    else Bootstrap(flips, resamples=resamples, seed=seed).estimate(
-                        lambda means: means[..., 0], exact=not flips.any()
-                    ),
+                    consistency=consistency(answers, resamples=resamples, seed=seed)
+                    if answers
+                    else None,
                     applied=sum(applied) / len(applied),
                     cost=(costs or {}).get(method.label),
                 )
@@ -319,22 +317,23 @@ class Results:
             controls=tuple(controls),
         )
 
-    def _flip_rates(self, label: str) -> NDArray[np.float64] | None:
-        """`[questions, 1]`; None where documents came in one order only."""
+    def _answers_over_orders(self, label: str) -> list[list[object]]:
+        """By question; empty where documents came in one order only."""
         orders = [order(index) for index in range(self.measurement.orders)]
         # Positions of the gold document are orders of the documents, too.
         orders = orders or [position(index) for index in self.positions]
         if not orders:
-            return None
-        rates = []
+            return []
+        answers: list[list[object]] = []
         for item in self.items:
             records = [self.records[label, condition.name, item.id] for condition in orders]
             # Without a text, only whether the right answer is the greedy one can be compared.
-            answers = [
-                record.scores["greedy_match"]
-                if record.answer is None
-                else normalized(record.answer)
-                for record in records
-            ]
-            rates.append([flip_rate(answers)])
-        return np.array(rates)
+            answers.append(
+                [
+                    record.scores["greedy_match"]
+                    if record.answer is None
+                    else normalized(record.answer)
+                    for record in records
+                ]
+            )
+        return answers

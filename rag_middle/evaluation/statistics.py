@@ -7,11 +7,12 @@ seed draws the same questions whatever is computed from them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
-from math import sqrt
+from math import log2, sqrt
 from statistics import NormalDist
 
 import numpy as np
@@ -23,9 +24,10 @@ __all__ = [
     "CONFIDENCE",
     "RESAMPLES",
     "Bootstrap",
+    "Consistency",
     "Estimate",
     "comparison_confidence",
-    "flip_rate",
+    "consistency",
     "wilson",
 ]
 
@@ -180,22 +182,58 @@ def _cached_draws(questions: int, resamples: int, seed: int) -> tuple[NDArray[np
     return tuple(_draws(questions, resamples, seed))
 
 
-def flip_rate(answers: Sequence[object]) -> float:
-    """Share of pairs of orders in which one question got different answers.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consistency:
+    """How much answers depend on the order of the documents; 0 is not at all.
 
-    The chance that an answer changes when the documents are shuffled again; it does not depend on
-    how many orders were tried, as the share of questions with any change would.
+    Attributes:
+        flip_rate: chance that an answer changes when the documents are shuffled again; it does not
+            depend on how many orders were tried, as the others do.
+        changed: share of questions with more than one answer over the orders.
+        entropy: of a question's answers over the orders, bits.
+        minority: share of answers that are not their question's most frequent one.
+    """
+
+    flip_rate: Estimate
+    changed: Estimate
+    entropy: Estimate
+    minority: Estimate
+
+
+def consistency(
+    answers: Sequence[Sequence[object]], *, resamples: int = RESAMPLES, seed: int = 0
+) -> Consistency:
+    """How much the answers to each question agree over orders of its documents.
+
+    All four are exact where no question has two answers: nothing is estimated then.
 
     Args:
-        answers: of one question, one per order, comparable.
+        answers: by question, one per order, comparable.
+        resamples: for the intervals.
+        seed: of the resamples.
 
     Raises:
-        EvaluationConfigError: fewer than two.
+        EvaluationConfigError: fewer than two orders.
     """
+    disagreements = np.array([_disagreement(of_question) for of_question in answers])
+    bootstrap = Bootstrap(disagreements, resamples=resamples, seed=seed)
+    exact = not disagreements.any()
+    flips, changed, entropy, minority = (
+        Estimate(0.0, 0.0, 0.0, exact=True) if exact else estimate
+        for estimate in bootstrap.estimates()
+    )
+    return Consistency(flip_rate=flips, changed=changed, entropy=entropy, minority=minority)
+
+
+def _disagreement(answers: Sequence[object]) -> tuple[float, float, float, float]:
+    """Of one question: share of pairs that differ, any difference, entropy, share off the mode."""
     if len(answers) < 2:
         raise EvaluationConfigError("Answers can only flip between at least two orders.")
     pairs = list(combinations(answers, 2))
-    return sum(first != second for first, second in pairs) / len(pairs)
+    flips = sum(first != second for first, second in pairs) / len(pairs)
+    shares = [count / len(answers) for count in Counter(answers).values()]
+    entropy = -sum(share * log2(share) for share in shares) + 0.0  # -0.0 is 0
+    return flips, float(len(shares) > 1), entropy, 1 - max(shares)
 
 
 def wilson(right: int, asked: int, confidence: float = CONFIDENCE) -> Estimate:

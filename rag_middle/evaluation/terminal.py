@@ -10,7 +10,7 @@ from rag_middle.evaluation.grid import Grid
 from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.evaluation.results import PositionCurves
 from rag_middle.evaluation.shapes import SHAPES
-from rag_middle.evaluation.statistics import Estimate
+from rag_middle.evaluation.statistics import Consistency
 from rag_middle.wording import percent
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
             Text(method.label, "bold" if method.label == chosen else ""),
             *(f"{scale * x.value:.{digits}f}" for x in (*curve.estimates, method.mean)),
             curve.gap.text(share=share),
-            _flips(method.flip_rate),
+            _flips(method.consistency),
             "–" if ratio is None else f"×{ratio:.2f}",
         )
     out.print(table)
@@ -100,8 +100,8 @@ def _show_grid(out: Console, grid: Grid) -> None:
     out.print()
 
 
-def _flips(rate: Estimate | None) -> str:
-    return "–" if rate is None else percent(rate.value)
+def _flips(consistency: Consistency | None) -> str:
+    return "–" if consistency is None else percent(consistency.flip_rate.value)
 
 
 def character_plot(curves: PositionCurves, labels: Sequence[str]) -> str:

@@ -68,10 +68,13 @@ def test_controls_and_flips_are_those_of_the_model(model: RagMiddleModel) -> Non
     controls = {control.name: control.mean.value for control in diagnosis.summary.controls}
     assert controls["closed_book"] == 0
     assert controls["gold_only"] == pytest.approx(0.9, abs=0.09)  # three standard deviations
-    assert diagnosis.summary["pine"].flip_rate is not None
-    assert diagnosis.summary["pine"].flip_rate.value == 0  # its chance is the same everywhere
-    assert diagnosis.summary["none"].flip_rate is not None
-    assert diagnosis.summary["none"].flip_rate.low > 0
+    pine, none = (diagnosis.summary[label].consistency for label in ("pine", "none"))
+    assert pine is not None
+    assert none is not None
+    assert pine.flip_rate.exact  # its chance is the same everywhere
+    assert pine.entropy.exact
+    assert none.flip_rate.low > 0
+    assert none.changed.value > none.flip_rate.value > none.minority.value > 0
 
 
 def test_a_model_that_knows_the_answers_is_noticed(model: RagMiddleModel) -> None:

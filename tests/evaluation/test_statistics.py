@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rag_middle.errors import EvaluationConfigError
-from rag_middle.evaluation.statistics import Bootstrap, Estimate, flip_rate, wilson
+from rag_middle.evaluation.statistics import Bootstrap, Estimate, consistency, wilson
 
 scipy_stats = pytest.importorskip("scipy.stats")
 
@@ -87,12 +87,21 @@ def test_the_same_seed_draws_the_same_questions(scores: np.ndarray) -> None:
     assert np.array_equal(both[:, :1], alone)
 
 
-def test_answers_flip_between_orders() -> None:
-    assert flip_rate(["a", "a", "a"]) == 0
-    assert flip_rate(["a", "b", "c"]) == 1
-    assert flip_rate(["a", "a", "b"]) == pytest.approx(2 / 3)
+def test_answers_agree_or_not_over_orders() -> None:
+    def values(*answers: str) -> list[float]:
+        own = consistency([answers], resamples=10)
+        return [own.flip_rate.value, own.changed.value, own.entropy.value, own.minority.value]
+
+    assert values("a", "a", "a") == [0, 0, 0, 0]
+    assert values("a", "b", "c", "d") == [1, 1, 2, 0.75]
+    assert values("a", "a", "b") == pytest.approx([2 / 3, 1, 0.918296, 1 / 3])
+    # Two questions of two, one of which never changes: means of both.
+    both = consistency(["aa", "ab"], resamples=10)
+    assert (both.flip_rate.value, both.changed.value, both.entropy.value) == (0.5, 0.5, 0.5)
+    assert not both.changed.exact
+    assert consistency(["aa", "bb"], resamples=10).changed.exact
     with pytest.raises(EvaluationConfigError, match="at least two orders"):
-        flip_rate(["a"])
+        consistency(["a"])
 
 
 @pytest.mark.parametrize("scores", [np.zeros((0, 2)), np.zeros(3), np.zeros((2, 0))])

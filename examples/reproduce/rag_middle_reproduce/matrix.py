@@ -155,7 +155,7 @@ def _table(cell: Cell, source: str) -> str:
             _cell(method.difference, share),
             _cell(curve.worst if curve else None, share),
             _cell(curve.gap if curve else None, share),
-            _cell(method.flip_rate, True),
+            _cell(method.consistency.flip_rate if method.consistency else None, True),
             f"×{method.cost.first_token_ratio:.2f}" if method.cost else "",
         ]
         rows.append([*row, theirs.pop(method.label, "")] if cell.published else row)
