@@ -278,3 +278,15 @@ def test_what_helps_the_reader_is_measured_by_kind_of_distractor(
     text = (tmp_path / "out.md").read_text("utf-8")
     assert "those of the 4 differences hold together" in text
     assert text.count("From 3 to 5 documents") == 2
+
+
+def test_stopping_early_is_simulated(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    options = ["--runs", "1", "--questions", "60", "--resamples", "100"]
+    monkeypatch.setattr("sys.argv", ["x.py", *options, "--output", str(tmp_path / "out")])
+    runpy.run_path(str(FOLDER / "sequential_stopping.py"), run_name="__main__")
+    assert "| **mean** |" in capsys.readouterr().out
+    for row in json.loads((tmp_path / "out.json").read_text("utf-8"))["rows"]:
+        assert 20 / 60 <= row["share"] <= 1

@@ -104,6 +104,15 @@ def diagnose(
             rich_help_panel=QUESTIONS_PANEL,
         ),
     ] = 3,
+    stop_early: Annotated[
+        bool,
+        typer.Option(
+            "--stop-early",
+            help="Look at the answers from time to time, and ask no more questions once those left "
+            "could hardly change what is recommended.",
+            rich_help_panel=QUESTIONS_PANEL,
+        ),
+    ] = False,
     score_by: Annotated[
         ScoreBy,
         typer.Option(
@@ -227,6 +236,7 @@ def diagnose(
                 estimated=tell_time,
                 planned=None if endpoint is None else tell_work(endpoint),
                 calibrated=_calibrated(),
+                stop_early=stop_early,
             )
         files = write_report(diagnosis, out, command=command_line())
         if as_json:

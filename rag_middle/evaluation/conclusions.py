@@ -20,6 +20,7 @@ from rag_middle.evaluation.metrics import Metric, best_subspan_em
 from rag_middle.evaluation.results import PositionCurves, Results, Summary
 from rag_middle.evaluation.shapes import SHAPES, Shape, high_positions
 from rag_middle.evaluation.statistics import (
+    CONFIDENCE,
     RESAMPLES,
     Bootstrap,
     Estimate,
@@ -163,19 +164,31 @@ def answer(
     return Answer(label="yes" if lost else "no", text=text)
 
 
-def comparisons(methods: int) -> str:
+def comparisons(methods: int, confidence: float = CONFIDENCE) -> str:
     """How differences from the unmodified model are corrected for multiple comparisons.
 
     Args:
         methods: how many are compared with it.
+        confidence: of all of them together.
     """
-    if methods < 2:
-        return "Differences from the unmodified model are paired over questions."
-    return (
-        "Differences from the unmodified model are paired over questions, and their intervals hold "
-        f"for all {methods} methods together with 95 % confidence (Bonferroni: each has "
-        f"{percent(comparison_confidence(methods), 2)})."
-    )
+    text = "Differences from the unmodified model are paired over questions"
+    if methods > 1:
+        text += (
+            f", and their intervals hold for all {methods} methods together with "
+            f"{_exactly(confidence)} confidence (Bonferroni: each has "
+            f"{percent(comparison_confidence(methods, confidence), 2)})"
+        )
+    if confidence != CONFIDENCE:
+        text += (
+            f". Intervals of differences and gaps have {_exactly(confidence)} confidence, so that "
+            "all looks at the answers together make a false claim in at most 5 % of runs"
+        )
+    return f"{text}."
+
+
+def _exactly(confidence: float) -> str:
+    """95 %, 99.67 %."""
+    return percent(confidence, 0 if round(100 * confidence, 2) % 1 == 0 else 2)
 
 
 def _lower(text: str) -> str:
@@ -190,7 +203,7 @@ def recommend_from(
 ) -> Recommendation:
     """`recommend` for the methods of a run."""
     scores = {method.label: results.scores(method.label) for method in results.methods}
-    return recommend(scores, results.metric, answer_time_ratios)
+    return recommend(scores, results.metric, answer_time_ratios, confidence=results.confidence)
 
 
 def recommend(
@@ -198,6 +211,7 @@ def recommend(
     metric: Metric,
     answer_time_ratios: Mapping[str, float] | None = None,
     *,
+    confidence: float = CONFIDENCE,
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Recommendation:
@@ -217,6 +231,7 @@ def recommend(
             ``"none"`` among them.
         metric: of the scores.
         answer_time_ratios: to ``none``, by label, where it was measured.
+        confidence: of the gap, and of all differences together.
         resamples: for the intervals.
         seed: of the resamples.
     """
@@ -229,16 +244,14 @@ def recommend(
             f"{MIN_QUESTIONS}, better a hundred or more.",
         )
     tried = [label for label in scores if label != BASELINE]
-    confidence = comparison_confidence(len(tried))
+    of_each = comparison_confidence(len(tried), confidence)
     verdicts = []
     for label in tried:
         own = np.asarray(scores[label])
         paired = Bootstrap(np.concatenate([base, own], axis=1), resamples=resamples, seed=seed)
-        verdicts.append(
-            _verdict(label, paired, confidence, metric, exact=bool((own == base).all()))
-        )
+        verdicts.append(_verdict(label, paired, of_each, metric, exact=bool((own == base).all())))
     bootstrap = Bootstrap(base, resamples=resamples, seed=seed)
-    gap = bootstrap.gap()
+    gap = bootstrap.gap(confidence)
     if metric.share and bootstrap.means.max() < _MIN_ACCURACY:
         return _none(
             "cannot_answer",

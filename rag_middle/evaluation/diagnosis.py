@@ -34,6 +34,7 @@ from rag_middle.evaluation.measurement import BASELINE, Measurement, MethodSpec
 from rag_middle.evaluation.results import PositionCurves, Results, Summary
 from rag_middle.evaluation.shapes import Shape, shape_of
 from rag_middle.evaluation.statistics import Bootstrap
+from rag_middle.evaluation.stopping import run_until_decided
 from rag_middle.evaluation.tasks import Task
 from rag_middle.evaluation.tasks.base import require_gold_documents
 from rag_middle.evaluation.trials import (
@@ -144,6 +145,7 @@ def diagnose(
     planned: PlanCallback | None = None,
     cost: bool = True,
     calibrated: Mapping[str, Profile] | None = None,
+    stop_early: bool = False,
 ) -> Diagnosis:
     """Measure a model on a task by the position of the gold document, and say what to use.
 
@@ -160,6 +162,7 @@ def diagnose(
         cost: measure times and memory too, where the model's weights are here.
         calibrated: profiles of earlier calibrations, by path; those fitted to this model are not
             advised again.
+        stop_early: ask until the question is decided, as `run_until_decided` does.
 
     Raises:
         EvaluationConfigError: the task has no gold documents.
@@ -175,7 +178,7 @@ def diagnose(
         if here is not None:
             able, left_out = methods_to_try(here)
             methods = [*able, *fitted_presets(here)]
-    results = run(
+    results = (run_until_decided if stop_early else run)(
         model,
         task,
         methods,
@@ -195,7 +198,7 @@ def diagnose(
         ratios = {label: own / seconds[BASELINE] for label, own in seconds.items()}
     summary, curves = results.summary(costs), results.curves()
     bootstrap = Bootstrap(results.scores(BASELINE))
-    shape = shape_of(bootstrap)
+    shape = shape_of(bootstrap, results.confidence)
     recommendation = recommend_from(results, ratios)
     in_use = curves[recommendation.label]
     advice = order_advice(
@@ -218,11 +221,12 @@ def diagnose(
         shape=shape,
         answer=answer(recommendation, shape, bootstrap.means, curves.positions, curves.metric),
         recommendation=recommendation,
-        comparisons=comparisons(len(results.methods) - 1),
+        comparisons=comparisons(len(results.methods) - 1, results.confidence),
         notes=(
             *filter(None, [note_on_gold(task.items(measurement.limit, measurement.seed))]),
             *notes(summary, shape, curves),
             *_votes(results, here),
+            *_stopped(results, measurement),
         ),
         next_steps=next_steps(
             recommendation,
@@ -275,6 +279,17 @@ def _attempts(
         # The searches compare log-likelihoods.
         calibratable=worth_calibrating(model, done) if task.by_likelihood else (),
         fitted=fitted,
+    )
+
+
+def _stopped(results: Results, measurement: Measurement) -> tuple[str, ...]:
+    """That fewer questions were asked than the measurement allows, because they decided."""
+    asked, limit = len(results.items), measurement.limit
+    if limit is None or results.measurement.limit == limit:
+        return ()
+    return (
+        f"Stopped after {asked} of at most {limit} questions: those left could hardly change what "
+        "is recommended. Values at positions are rougher than with all of them.",
     )
 
 

@@ -17,12 +17,7 @@ from rag_middle.evaluation.conditions import position
 from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.evaluation.metrics import Metric
 from rag_middle.evaluation.results import PositionCurves, Results
-from rag_middle.evaluation.statistics import (
-    CONFIDENCE,
-    Bootstrap,
-    Estimate,
-    comparison_confidence,
-)
+from rag_middle.evaluation.statistics import Bootstrap, Estimate, comparison_confidence
 
 Scores = NDArray[np.float64]
 __all__ = ["Grid", "GridRow", "grid_of"]
@@ -125,7 +120,8 @@ def grid_of(results: Results, *, runs: int = 1, seed: int = 0) -> Grid | None:
     sizes = results.measurement.grid
     if not sizes:
         return None
-    confidence = comparison_confidence(runs * (len(results.methods) - 1) * (len(sizes) + 1))
+    compared = runs * (len(results.methods) - 1) * (len(sizes) + 1)
+    confidence = comparison_confidence(compared, results.confidence)
 
     def means(label: str, documents: int | None) -> Scores:
         """Over positions, `[questions]`."""
@@ -150,7 +146,7 @@ def grid_of(results: Results, *, runs: int = 1, seed: int = 0) -> Grid | None:
         )
         for documents in (*sizes, None)
     )
-    length = difference(means(BASELINE, None), means(BASELINE, sizes[0]), CONFIDENCE)
+    length = difference(means(BASELINE, None), means(BASELINE, sizes[0]), results.confidence)
     return Grid(rows=rows, length_effect=length, confidence=confidence)
 
 

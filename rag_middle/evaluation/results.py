@@ -162,6 +162,7 @@ class Results:
         records: the answers by method label, condition name and item id; none is missing.
         model: what tells the model from others.
         software: versions and device.
+        confidence: of gaps, and of all differences together.
     """
 
     task: Task
@@ -171,6 +172,7 @@ class Results:
     records: Mapping[Key, Record]
     model: Mapping[str, Any]
     software: Mapping[str, str]
+    confidence: float = CONFIDENCE
 
     @cached_property
     def positions(self) -> tuple[int, ...]:
@@ -241,7 +243,7 @@ class Results:
                     estimates=bootstrap.estimates(),
                     mean=bootstrap.estimate(lambda means: np.mean(means, axis=-1)),
                     worst=bootstrap.estimate(lambda means: np.min(means, axis=-1)),
-                    gap=bootstrap.gap(),
+                    gap=bootstrap.gap(self.confidence),
                 )
             )
         return PositionCurves(
@@ -270,7 +272,7 @@ class Results:
         # Shuffled orders count only where nothing else was run.
         columns = [c for c in conditions if c.kind != "order"] or list(conditions)
         base = self.scores(BASELINE, columns)
-        confidence = comparison_confidence(len(self.methods) - 1)
+        confidence = comparison_confidence(len(self.methods) - 1, self.confidence)
 
         def compared(label: str, columns: Sequence[Condition]) -> tuple[Estimate, Estimate]:
             own = self.scores(label, columns)

@@ -156,13 +156,13 @@ class Bootstrap:
         return Estimate(value, value - half, value + half)
 
 
-def comparison_confidence(methods: int) -> float:
+def comparison_confidence(methods: int, together: float = CONFIDENCE) -> float:
     """Confidence of each difference from the unmodified model, so that all hold together.
 
     The one correction for multiple comparisons: Bonferroni's, over the methods that are compared
     in one run. Summaries, verdicts and reports all use it.
     """
-    return 1 - (1 - CONFIDENCE) / max(1, methods)
+    return 1 - (1 - together) / max(1, methods)
 
 
 def _draws(questions: int, resamples: int, seed: int) -> Iterator[NDArray[np.uint16]]:

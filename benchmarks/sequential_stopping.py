@@ -1,0 +1,165 @@
+"""How many questions `diagnose --stop-early` asks, and how often it is wrong, on simulated curves.
+
+Each simulated question has a difficulty of its own, shared by all positions and methods
+(correlation 0.5 of the normal scores), as real ones have; the same answers are judged once in full
+and once with stopping. "Right" is what follows from the true chances: a gap where two positions
+differ by 10 points or more, help where the worst position gains 10 points or more.
+
+    python benchmarks/sequential_stopping.py --output benchmarks/results/sequential_stopping
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from reporting import Facts, facts, report
+
+from rag_middle.evaluation.conclusions import Recommendation, recommend
+from rag_middle.evaluation.metrics import metric
+from rag_middle.evaluation.stopping import is_decided, looks
+
+FLAT = [0.7] * 5
+U = [0.9, 0.55, 0.5, 0.55, 0.85]
+MILD = [0.8, 0.68, 0.65, 0.68, 0.8]
+RECENCY = [0.5, 0.6, 0.7, 0.8, 0.9]
+#: True chances at five positions, by method.
+CURVES: Mapping[str, Mapping[str, Sequence[float]]] = {
+    "flat at 70 %": {"none": FLAT, "a": FLAT, "b": FLAT},
+    "flat at 95 %": {"none": [0.95] * 5, "a": [0.95] * 5},
+    "U of 40 points, one helps": {"none": U, "a": [0.85] * 5, "b": U},
+    "U of 40 points, none helps": {"none": U, "a": U, "b": [chance - 0.05 for chance in U]},
+    "U of 15 points, one helps": {"none": MILD, "a": [0.77] * 5},
+    "U of 15 points, none helps": {"none": MILD, "a": MILD},
+    "recency of 40 points, one helps by half": {
+        "none": RECENCY,
+        "a": [0.65, 0.7, 0.75, 0.8, 0.85],
+        "b": RECENCY,
+    },
+    "primacy deficit of 30 points, both help": {
+        "none": [0.63, 0.83, 0.93, 0.93, 0.9],
+        "a": [0.93] * 5,
+        "b": [0.8, 0.9, 0.95, 0.95, 0.9],
+    },
+}
+_METRIC = metric("answer_stated")
+
+
+def drawn(
+    rng: np.random.Generator, chances: Mapping[str, Sequence[float]], questions: int
+) -> dict[str, np.ndarray]:
+    """Scores of 0 and 1, `[questions, positions]`, by method."""
+    difficulty = rng.normal(size=(questions, 1))
+    threshold = NormalDist().inv_cdf
+    return {
+        label: (
+            np.sqrt(0.5) * difficulty + np.sqrt(0.5) * rng.normal(size=(questions, len(row)))
+            < [threshold(chance) for chance in row]
+        ).astype(float)
+        for label, row in chances.items()
+    }
+
+
+def stopped(
+    scores: Mapping[str, np.ndarray], questions: int, resamples: int
+) -> tuple[int, Recommendation]:
+    """After how many questions it stops, and what is recommended then."""
+    for count, confidence in looks(questions):
+        so_far = {label: own[:count] for label, own in scores.items()}
+        if count == questions or is_decided(
+            so_far, _METRIC, questions, confidence, resamples=resamples
+        ):
+            break
+    return count, recommend(so_far, _METRIC, confidence=confidence, resamples=resamples)
+
+
+def errors(
+    recommendation: Recommendation, chances: Mapping[str, Sequence[float]]
+) -> tuple[int, int]:
+    """Whether something is claimed that is not true, and whether something true is missed."""
+    base = chances["none"]
+    gap = max(base) - min(base) >= 0.1
+    helping = {label for label, row in chances.items() if min(row) - min(base) >= 0.1}
+    claims_gap = recommendation.reason in ("no_help", "helps")
+    claimed = recommendation.label != "none"
+    false = (claims_gap and not gap) or (claimed and recommendation.label not in helping)
+    missed = (gap and not claims_gap) or (bool(helping) and not claimed)
+    return int(false), int(missed)
+
+
+def rows_of(runs: int, questions: int, resamples: int) -> list[dict[str, Any]]:
+    """A row per curve: share of the questions asked, and errors of both ways."""
+    rows = []
+    for number, (name, chances) in enumerate(CURVES.items()):
+        shares, in_full, with_stops = [], [], []
+        for run in range(runs):
+            scores = drawn(np.random.default_rng([number, run]), chances, questions)
+            full = recommend(scores, _METRIC, resamples=resamples)
+            count, early = stopped(scores, questions, resamples)
+            shares.append(count / questions)
+            in_full.append(errors(full, chances))
+            with_stops.append(errors(early, chances))
+        false, missed = np.mean(in_full, axis=0).tolist()
+        false_early, missed_early = np.mean(with_stops, axis=0).tolist()
+        rows.append(
+            {
+                "curve": name,
+                "share": float(np.mean(shares)),
+                "false": false,
+                "false_early": false_early,
+                "missed": missed,
+                "missed_early": missed_early,
+            }
+        )
+    return rows
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Markdown, with the means of all curves."""
+    names = ("share", "false", "false_early", "missed", "missed_early")
+    mean = {"curve": "**mean**"} | {name: np.mean([row[name] for row in rows]) for name in names}
+    lines = [
+        "| true curve | questions asked | false claims, in full | stopped | missed, in full "
+        "| stopped |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for row in (*rows, mean):
+        shares = " | ".join(f"{100 * row[name]:.1f} %" for name in names)
+        lines.append(f"| {row['curve']} | {shares} |")
+    return "\n".join(lines)
+
+
+def page(rows: Sequence[Mapping[str, Any]], known: Facts) -> str:
+    """The page that `--output` writes."""
+    return (
+        "# Stopping early, simulated\n\n"
+        f"{known['runs']} simulated runs of at most {known['questions']} questions per curve. The "
+        "same answers are judged in full and with stopping. A false claim: a gap or help of a "
+        "method that the true chances do not have; missed: one of 10 points or more that is not "
+        "claimed.\n\n"
+        f"{table(rows)}\n\nRepeat with `{known['command']}`. {known['date']}; Python "
+        f"{known['python']}; rag-middle {known['rag_middle']}.\n"
+    )
+
+
+def main() -> None:
+    """Simulate, print a table, and write the numbers where asked."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--questions", type=int, default=300)
+    parser.add_argument("--resamples", type=int, default=1000)
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write FILE.json and FILE.md")
+    args = parser.parse_args()
+    rows = rows_of(args.runs, args.questions, args.resamples)
+    known = facts(None, timed=False, runs=args.runs, questions=args.questions)
+    report(table(rows), rows, known, args.output)
+    if args.output:
+        args.output.with_suffix(".md").write_text(page(rows, known), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
