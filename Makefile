@@ -25,7 +25,7 @@ setup: $(READY)
 $(READY): pyproject.toml constraints.txt $(wildcard integrations/*/pyproject.toml)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[demo,dev,serve]' \
-		-e integrations/langchain -e integrations/llama_index
+		-e integrations/haystack -e integrations/langchain -e integrations/llama_index
 	@touch $@
 
 demo: setup

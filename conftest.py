@@ -12,6 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 
+# Haystack tells its makers who uses it, and reads this when it is imported.
+os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
+
 # Collection imports and makes what stays until the end: searching it for cycles takes seconds.
 gc.disable()
 

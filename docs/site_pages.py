@@ -22,6 +22,7 @@ PUBLISHED = (
     "docs/**/*.png",
     "docs/site.css",
     "integrations/*/README.md",
+    "integrations/llama_index/examples/*.py",
     "integrations/*/LICENSE",
     "examples/*.ipynb",
     "examples/*.py",

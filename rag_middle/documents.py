@@ -52,6 +52,7 @@ __all__ = [
     "prompt_of_parts",
     "split",
     "unmark",
+    "with_documents",
 ]
 
 _BLANK_LINES = re.compile(r"(?:\s*\n)?")
@@ -351,6 +352,36 @@ def prompt_of_parts(
         "\n\n".join(text.strip("\n") for text in texts if text.strip()) for texts in (before, after)
     )
     return ContextPrompt(f"{prefix}\n\n" if prefix else "", gathered(documents), suffix)
+
+
+def with_documents(prompt: Any, documents: Sequence[Document]) -> Any:
+    """A prompt with documents at the beginning of its last message of the user.
+
+    Args:
+        prompt: a text, or chat messages whose contents are strings or `ContextPrompt`.
+        documents: in order; with none the prompt stays as it is.
+
+    Raises:
+        PromptError: there is no message of the user.
+    """
+    if not documents:
+        return prompt
+    if isinstance(prompt, str):
+        return prompt_of_parts([*documents, MarkedText(prompt)])
+    users = [at for at, message in enumerate(prompt) if message["role"] == "user"]
+    if not users:
+        raise PromptError("documents go with a question: add a message of the user.")
+    content = prompt[users[-1]]["content"]
+    if isinstance(content, str):
+        together = with_documents(content, documents)
+    else:
+        together = ContextPrompt(
+            content.prefix, [*documents, *content.documents], content.suffix, content.separator
+        )
+    return [
+        {**message, "content": together} if at == users[-1] else message
+        for at, message in enumerate(prompt)
+    ]
 
 
 def has_documents(text: str) -> bool:

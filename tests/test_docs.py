@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -51,6 +52,7 @@ def test_all_distributions_have_one_version() -> None:
         name: re.search(r"(?m)^version[:=\s]+\"?([\w.]+)", (ROOT / name).read_text())
         for name in (
             "CITATION.cff",
+            "integrations/haystack/pyproject.toml",
             "integrations/langchain/pyproject.toml",
             "integrations/llama_index/pyproject.toml",
             "integrations/vllm/pyproject.toml",
@@ -59,6 +61,19 @@ def test_all_distributions_have_one_version() -> None:
     assert {name: match and match[1] for name, match in stated.items()} == dict.fromkeys(
         stated, __version__
     )
+
+
+@pytest.mark.parametrize("folder", sorted(ROOT.glob("integrations/*/")), ids=lambda path: path.name)
+def test_every_integration_can_be_published(folder: Path) -> None:
+    described = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+    project = described["project"]
+    assert project["authors"]
+    assert project["urls"]
+    included = described["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+    assert "CHANGELOG.md" in {name.strip("/") for name in included}
+    changes = (folder / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"`{project['name']}`" in changes
+    assert "## [Unreleased]" in changes or f"## [{project['version']}]" in changes
 
 
 def test_the_made_up_method_of_the_guide_works(monkeypatch: pytest.MonkeyPatch) -> None:

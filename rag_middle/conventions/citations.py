@@ -14,7 +14,7 @@ from typing import Any
 from rag_middle.answering.results import mentions
 from rag_middle.conventions.documents import CallerDocument, Convention
 
-__all__ = ["citation_fields", "langchain_citations", "llama_index_citations"]
+__all__ = ["citation_fields", "langchain_citations", "llama_index_citations", "plain_citations"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,19 @@ def langchain_citations(answer: str, documents: Iterable[CallerDocument]) -> lis
 def llama_index_citations(answer: str, documents: Iterable[CallerDocument]) -> list[dict[str, Any]]:
     """Citations as LlamaIndex's ``CitationBlock``, whatever way the documents came."""
     return [_llama_index(citation) for citation in _in_answer(answer, tuple(documents))]
+
+
+def plain_citations(answer: str, documents: Iterable[CallerDocument]) -> list[dict[str, Any]]:
+    """Citations for a framework that has no form of its own: which document, and where."""
+    return [
+        {
+            "document_id": citation.source.name,
+            "title": citation.title,
+            "start": citation.start,
+            "end": citation.end,
+        }
+        for citation in _in_answer(answer, tuple(documents))
+    ]
 
 
 def _in_answer(answer: str, documents: Sequence[CallerDocument | None]) -> list[_Citation]:

@@ -6,7 +6,7 @@
     print(model.generate(prompt, max_new_tokens=32).text)
 """
 
-from rag_middle.generation.effect import method_name
+from rag_middle.generation.effect import method_in_words, method_name
 from rag_middle.generation.following import Follower
 from rag_middle.generation.identity import model_facts
 from rag_middle.generation.installation import Installation, install
@@ -67,6 +67,7 @@ __all__ = [
     "UnreadMarkersWarning",
     "Usage",
     "install",
+    "method_in_words",
     "method_name",
     "model_facts",
     "release_models",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from itertools import accumulate, pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,9 +22,9 @@ from rag_middle.attention import (
     vocabulary_size,
 )
 from rag_middle.attention.turns import OfModel
-from rag_middle.errors import MethodConfigError, PatchIneffectiveError, PromptError
+from rag_middle.errors import MethodConfigError, PatchIneffectiveError, PromptError, RagMiddleError
 from rag_middle.layout import PromptLayout
-from rag_middle.methods import Compose, Method, NoMethod
+from rag_middle.methods import Compose, Method, NoMethod, resolve_method
 from rag_middle.notices import (
     MissingDocumentsWarning,
     NumberedDocumentsWarning,
@@ -38,6 +40,7 @@ __all__ = [
     "check_effect",
     "check_finite",
     "check_numbers",
+    "method_in_words",
     "method_name",
 ]
 
@@ -60,6 +63,25 @@ def method_name(method: Method) -> str:
     if isinstance(method, Compose):
         return "+".join(method_name(part) for part in method.methods)
     return method.provenance.source if method.provenance else method.name
+
+
+def method_in_words(method: str | Method | Sequence[str | Method]) -> tuple[str, dict[str, Any]]:
+    """The name and the options that choose a method; its `repr` where no name does."""
+    if isinstance(method, str):
+        return method, {}
+    chosen = resolve_method(method)
+    name = method_name(chosen)
+    changed: dict[str, Any] = {}
+    if chosen.provenance is None and not isinstance(chosen, Compose):
+        changed = {
+            field.name: getattr(chosen, field.name)
+            for field in fields(chosen)  # type: ignore[arg-type]  # methods are dataclasses
+            if getattr(chosen, field.name) != field.default
+        }
+    try:
+        return (name, changed) if resolve_method(name, changed) == chosen else (repr(chosen), {})
+    except RagMiddleError:  # parts of a composition with options, a class that has no name
+        return repr(chosen), {}
 
 
 def acts_on(method: Method, layout: PromptLayout) -> bool:

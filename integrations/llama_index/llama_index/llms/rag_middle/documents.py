@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from io import IOBase
 from typing import Any
 
@@ -21,7 +21,7 @@ from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore
 from rag_middle import ContextPrompt, Document, PromptError, UnsupportedGenerationError
 from rag_middle.conventions.documents import block_parts, parsed_block, parsed_document
 from rag_middle.conventions.documents import sent_document as sent
-from rag_middle.documents import MarkedText, prompt_of_parts
+from rag_middle.documents import MarkedText, prompt_of_parts, with_documents
 
 __all__ = ["block_content", "documents_of_call", "with_documents"]
 
@@ -127,29 +127,3 @@ def _document(entry: object, index: int) -> Document:
     score = {} if not isinstance(entry, NodeWithScore) else {"score": entry.score}
     text = MarkedText(node.get_content(MetadataMode.LLM)).plain()
     return Document(text, id=node.node_id, metadata={**node.metadata, **score})
-
-
-def with_documents(prompt: Any, documents: Sequence[Document]) -> Any:
-    """A prompt with documents at the beginning of its last message of the user.
-
-    Raises:
-        PromptError: it has none.
-    """
-    if not documents:
-        return prompt
-    if isinstance(prompt, str):
-        return prompt_of_parts([*documents, MarkedText(prompt)])
-    users = [at for at, message in enumerate(prompt) if message["role"] == "user"]
-    if not users:
-        raise PromptError("documents go with a question: add a message of the user.")
-    content = prompt[users[-1]]["content"]
-    if isinstance(content, str):
-        together = with_documents(content, documents)
-    else:
-        together = ContextPrompt(
-            content.prefix, [*documents, *content.documents], content.suffix, content.separator
-        )
-    return [
-        {**message, "content": together} if at == users[-1] else message
-        for at, message in enumerate(prompt)
-    ]

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from rag_middle import (
     Method,
     MethodConfigError,
-    RagMiddleError,
     RagMiddleModel,
     UnsupportedGenerationError,
 )
-from rag_middle.generation import MethodLike, method_name, shared_model
-from rag_middle.methods import Compose, resolve_method
+from rag_middle.generation import MethodLike, method_in_words, shared_model
+from rag_middle.methods import resolve_method
 from rag_middle.methods.resolve import as_option
 from rag_middle.options import SECRET_OPTIONS
 
@@ -48,25 +46,6 @@ def chosen_method(
             f"method_options={options!r} were given too. Pass one of them."
         )
     return resolve_method(f"profile:{profile}")
-
-
-def method_in_words(method: MethodLike) -> tuple[str, dict[str, Any]]:
-    """The name and the options that choose a method; its `repr` where no name does."""
-    if isinstance(method, str):
-        return method, {}
-    chosen = resolve_method(method)
-    name = method_name(chosen)
-    changed: dict[str, Any] = {}
-    if chosen.provenance is None and not isinstance(chosen, Compose):
-        changed = {
-            field.name: getattr(chosen, field.name)
-            for field in fields(chosen)  # type: ignore[arg-type]  # methods are dataclasses
-            if getattr(chosen, field.name) != field.default
-        }
-    try:
-        return (name, changed) if resolve_method(name, changed) == chosen else (repr(chosen), {})
-    except RagMiddleError:  # parts of a composition with options, a class that has no name
-        return repr(chosen), {}
 
 
 def loaded_model(

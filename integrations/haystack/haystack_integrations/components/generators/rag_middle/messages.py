@@ -1,0 +1,143 @@
+"""Haystack's chat messages to those of a chat template, and what was generated back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+from haystack.dataclasses import (
+    ChatMessage,
+    ComponentInfo,
+    FinishReason,
+    StreamingChunk,
+    TextContent,
+    ToolCall,
+    ToolCallDelta,
+)
+from haystack.dataclasses.chat_message import ToolCallResult
+
+from rag_middle import Generation, PromptError
+from rag_middle.conventions.citations import plain_citations
+from rag_middle.conventions.documents import sources_of
+from rag_middle.generation import GenerationStream
+
+__all__ = ["prompt_messages", "reply", "streaming_chunks"]
+
+
+def prompt_messages(messages: Sequence[ChatMessage], *, with_tools: bool) -> list[dict[str, Any]]:
+    """Messages as `RagMiddleModel` reads them.
+
+    Args:
+        messages: in order.
+        with_tools: calls and answers of tools go to the chat template as what they are. Else the
+            user quotes what tools said, as most templates refuse such messages.
+
+    Raises:
+        PromptError: a message holds something else than text.
+    """
+    converted: list[dict[str, Any]] = []
+    for index, message in enumerate(messages):
+        if message.images or message.files:
+            raise PromptError(
+                f"Message {index} holds an image or a file, and this model reads text only. Pass "
+                "the text of files as documents."
+            )
+        for result in message.tool_call_results:
+            content = _text_of_result(result, index)
+            if with_tools:
+                origin = {"tool_call_id": result.origin.id, "name": result.origin.tool_name}
+                named = {key: value for key, value in origin.items() if value is not None}
+                converted.append({"role": "tool", "content": content, **named})
+            else:
+                converted.append({"role": "user", "content": content})
+        calls = [_call(call) for call in message.tool_calls] if with_tools else []
+        if message.texts or calls:
+            converted.append(
+                {
+                    "role": message.role.value,
+                    "content": "\n".join(message.texts),
+                    **({"tool_calls": calls} if calls else {}),
+                }
+            )
+    return converted
+
+
+def _text_of_result(result: ToolCallResult, index: int) -> str:
+    if isinstance(result.result, str):
+        return result.result
+    parts = [part.text for part in result.result if isinstance(part, TextContent)]
+    if len(parts) < len(result.result):
+        raise PromptError(
+            f"Message {index} holds an image or a file that {result.origin.tool_name!r} returned, "
+            "and this model reads text only."
+        )
+    return "\n".join(parts)
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.tool_name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def reply(generation: Generation, model_name: str, prompt: object) -> ChatMessage:
+    """The message of the assistant.
+
+    Args:
+        generation: what was generated.
+        model_name: for its meta.
+        prompt: what it answers; its documents may be cited.
+    """
+    calls = [
+        ToolCall(tool_name=call.name, arguments=dict(call.arguments), id=call.id)
+        for call in generation.tool_calls
+    ]
+    report = generation.to_dict()
+    for name in ("text", "token_ids", "tool_calls", "finish_reason", "usage"):
+        del report[name]
+    for name in ("document_ids", "dropped_documents", "invalid_tool_calls"):
+        report[name] = list(report[name])  # as they come back from JSON
+    sources = sources_of(prompt, generation.dropped_documents)
+    report["citations"] = plain_citations(generation.text, sources)
+    return ChatMessage.from_assistant(
+        # Haystack refuses messages that hold nothing at all.
+        text=generation.text if generation.text or not calls else None,
+        tool_calls=calls,
+        meta={"index": 0, **_facts(generation, model_name), "rag_middle": report},
+    )
+
+
+def streaming_chunks(
+    stream: GenerationStream, model_name: str, source: ComponentInfo
+) -> Iterator[StreamingChunk]:
+    """An answer in chunks: its text as it comes, then its calls, then why it ended."""
+    block = 0
+    for piece in filter(None, stream):
+        yield StreamingChunk(piece, {"model": model_name}, source, index=0, start=block == 0)
+        block = 1
+    generation = stream.result
+    calls = [
+        ToolCallDelta(
+            index=index,
+            tool_name=call.name,
+            arguments=json.dumps(dict(call.arguments), ensure_ascii=False),
+            id=call.id,
+        )
+        for index, call in enumerate(generation.tool_calls, start=block)
+    ]
+    if calls:
+        yield StreamingChunk(
+            "", {"model": model_name}, source, index=block, tool_calls=calls, start=True
+        )
+    facts = _facts(generation, model_name)
+    yield StreamingChunk("", facts, source, finish_reason=facts["finish_reason"])
+
+
+def _facts(generation: Generation, model_name: str) -> dict[str, Any]:
+    """Of an answer, under the names that Haystack's generators use."""
+    ended = "tool_calls" if generation.tool_calls else generation.finish_reason
+    return {
+        "model": model_name,
+        "finish_reason": cast("FinishReason", ended),
+        "usage": generation.to_dict()["usage"],
+    }

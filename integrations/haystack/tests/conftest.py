@@ -1,0 +1,137 @@
+"""The bundled reader, things that do not exist, and a model whose answers are written for it."""
+
+from __future__ import annotations
+
+import os
+
+# Before they are imported: no test may ask the network for anything.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
+
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from haystack import Document
+from haystack.document_stores.in_memory import InMemoryDocumentStore
+from haystack_integrations.components.generators.rag_middle import RagMiddleChatGenerator
+
+from rag_middle import RagMiddleModel
+from rag_middle.reader import reader_path
+
+PRICES = {
+    "Aldgrove Harfield": "$41",
+    "Bramstow Melcroft": "$75",
+    "Cranport Tolworth": "$256",
+    "Fairholme Silwick": "$64",
+    "Glenmoor Birkdale": "$919",
+    "Hartley Wenbrook": "$97",
+}
+
+#: The roles of the reader, and tools as the templates of Hermes and Qwen write them.
+TOOLS = (
+    "{{ bos_token }}{% if tools %}<|system|><tools>{% for tool in tools %}{{ tool | tojson }}"
+    '{% endfor %}</tools> Call one so: <tool_call>\n{"name": <name>, "arguments": <arguments>}\n'
+    "</tool_call><|end|>{% endif %}{% for m in messages %}{% if m['role'] == 'tool' %}<|user|>"
+    "<tool_response>{{ m['content'] }}</tool_response>{% else %}<|{{ m['role'] }}|>"
+    "{{ m['content'] }}{% for call in m.tool_calls or [] %}<tool_call>\n"
+    "{{ call.function | tojson }}\n</tool_call>{% endfor %}{% endif %}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def model_name() -> str:
+    return str(reader_path())
+
+
+@pytest.fixture(scope="session")
+def loaded(model_name: str) -> RagMiddleModel:
+    """The reader; as long as it is there, components that name it share its weights."""
+    return RagMiddleChatGenerator(model_name).rag_middle_model
+
+
+@pytest.fixture
+def generator(loaded: RagMiddleModel, model_name: str) -> RagMiddleChatGenerator:
+    """The reader under PINE."""
+    options = {"max_new_tokens": 24}
+    return RagMiddleChatGenerator(model_name, method="pine", generation_kwargs=options)
+
+
+@pytest.fixture(scope="session")
+def documents() -> list[Document]:
+    return [
+        Document(
+            id=name.split()[0].lower(),
+            content=f"({name}) The price of {name} is {price}.",
+            meta={"title": name},
+        )
+        for name, price in PRICES.items()
+    ]
+
+
+@pytest.fixture
+def store(documents: list[Document]) -> InMemoryDocumentStore:
+    store = InMemoryDocumentStore()
+    store.write_documents(documents)
+    return store
+
+
+@pytest.fixture
+def question() -> str:
+    return "What is the price of Glenmoor Birkdale?"
+
+
+@pytest.fixture
+def answer() -> str:
+    return "Glenmoor Birkdale: $919"
+
+
+@pytest.fixture
+def writing(loaded: RagMiddleModel) -> Callable[..., RagMiddleChatGenerator]:
+    """``writing("first answer", ...)``: a component whose model knows tools and writes just that.
+
+    One text per call, the last one again and again.
+    """
+
+    def make(*texts: str, method: str = "none", **arguments: Any) -> RagMiddleChatGenerator:
+        tokenizer = deepcopy(loaded.tokenizer)
+        tokenizer.chat_template = TOOLS
+        model = RagMiddleModel(deepcopy(loaded.model), tokenizer, method=method)
+        answers = [
+            [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
+            for text in texts
+        ]
+        left: list[int] = []
+
+        def begin(_: Any, args: Any, kwargs: Any) -> None:
+            ids = kwargs.get("input_ids", args[0] if args else None)
+            if ids.shape[1] > 1:  # a new prompt
+                left[:] = answers.pop(0) if len(answers) > 1 else answers[0]
+
+        def speak(_: Any, __: Any, logits: torch.Tensor) -> torch.Tensor:
+            wanted = torch.full_like(logits, -1e4)
+            wanted[:, -1, left.pop(0)] = 0.0
+            return wanted
+
+        untyped: Any = model.model
+        untyped.register_forward_pre_hook(begin, with_kwargs=True)
+        untyped.lm_head.register_forward_hook(speak)
+        return RagMiddleChatGenerator(model, **arguments)
+
+    return make

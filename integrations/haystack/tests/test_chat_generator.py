@@ -1,0 +1,320 @@
+"""The component on its own."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from haystack import Document
+from haystack.components.generators.utils import print_streaming_chunk
+from haystack.core.serialization import allow_deserialization_module
+from haystack.dataclasses import ChatMessage, ImageContent, StreamingChunk, ToolCall
+from haystack.tools import create_tool_from_function
+from haystack.utils import ComponentDevice, Secret
+from haystack_integrations.components.generators.rag_middle import RagMiddleChatGenerator
+
+from rag_middle import (
+    MarkerError,
+    MethodConfigError,
+    ModelNotFoundError,
+    PromptError,
+    RagMiddleModel,
+    UnknownNameError,
+    UnsupportedGenerationError,
+    mark,
+)
+from rag_middle.generation import MissingDocumentsWarning
+from rag_middle.methods import LPES, SIW
+
+CALL = '<tool_call>\n{"name": "price_of", "arguments": {"name": "Glenmoor"}}\n</tool_call>'
+
+
+def price_of(name: str) -> str:
+    """The price of a thing."""
+    return f"The price of {name} is $919."
+
+
+def prompt(question: str) -> list[ChatMessage]:
+    return [ChatMessage.from_user(f"Question: {question}\nAnswer:")]
+
+
+# -- calls --------------------------------------------------------------------------------------
+
+
+def test_chunks_make_up_the_reply(
+    generator: RagMiddleChatGenerator, documents: list[Document], question: str, answer: str
+) -> None:
+    chunks: list[StreamingChunk] = []
+    [reply] = generator.run(
+        prompt(question), documents=documents, streaming_callback=chunks.append
+    )["replies"]
+    assert reply.text == answer == "".join(chunk.content for chunk in chunks)
+    assert [chunk.start for chunk in chunks] == [True, *[False] * (len(chunks) - 1)]
+    assert chunks[-1].finish_reason == reply.meta["finish_reason"] == "stop"
+    assert chunks[-1].meta["usage"] == reply.meta["usage"]
+    source = chunks[0].component_info
+    assert source is not None
+    assert source.type.endswith("RagMiddleChatGenerator")
+    assert reply.meta["usage"]["completion_tokens"] == len(chunks)  # and the end token
+
+
+def test_a_failing_callback_ends_the_call(
+    generator: RagMiddleChatGenerator, documents: list[Document], question: str
+) -> None:
+    def fail(chunk: StreamingChunk) -> None:
+        raise RuntimeError("the display is gone")
+
+    with pytest.raises(RuntimeError, match="display"):
+        generator.run(prompt(question), documents=documents, streaming_callback=fail)
+    assert generator.run(prompt(question), documents=documents)["replies"]
+
+
+@pytest.mark.anyio
+async def test_the_event_loop_is_free_and_cancelling_ends_the_generation(writing: Any) -> None:
+    generator = writing("on and on " * 400, generation_kwargs={"max_new_tokens": 1000})
+    task = asyncio.create_task(generator.run_async("Go on."))
+    for _ in range(5):  # the loop turns while the model writes
+        await asyncio.sleep(0.01)
+    assert not task.done()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    # The next call waits for the model: it would time out behind a thousand tokens.
+    options = {"max_new_tokens": 1}
+    async with asyncio.timeout(5):
+        assert (await generator.run_async("Again.", generation_kwargs=options))["replies"]
+
+
+def test_options_of_a_call_come_before_those_of_the_component(
+    generator: RagMiddleChatGenerator, documents: list[Document], question: str
+) -> None:
+    options = {"max_new_tokens": 1, "method": "none"}
+    [reply] = generator.run(prompt(question), documents=documents, generation_kwargs=options)[
+        "replies"
+    ]
+    assert reply.meta["finish_reason"] == "length"
+    assert reply.meta["rag_middle"]["method"] == "none"
+
+
+def test_scores_decide_which_documents_do_not_fit(
+    model_name: str, documents: list[Document], question: str, answer: str
+) -> None:
+    generator = RagMiddleChatGenerator(
+        model_name,
+        generation_kwargs={"max_new_tokens": 24, "on_overflow": "drop_documents"},
+        model_kwargs={"context_window": 120},
+    )
+    ranked = [
+        Document(id=d.id, content=d.content, meta=d.meta, score=float(index))
+        for index, d in enumerate(documents)
+    ]
+    [reply] = generator.run(prompt(question), documents=ranked)["replies"]
+    assert reply.text == answer
+    dropped = reply.meta["rag_middle"]["dropped_documents"]
+    assert [entry["id"] for entry in dropped] == [d.id for d in documents[: len(dropped)]]
+    assert dropped
+
+
+def test_metadata_stands_before_the_text_where_it_is_named(
+    loaded: RagMiddleModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Any] = []
+    generate = RagMiddleModel.generate
+
+    def record(self: RagMiddleModel, prompt: Any, **options: Any) -> Any:
+        sent.append(prompt)
+        return generate(self, prompt, **options)
+
+    monkeypatch.setattr(RagMiddleModel, "generate", record)
+    generator = RagMiddleChatGenerator(
+        loaded, meta_fields=["title", "year"], generation_kwargs={"max_new_tokens": 1}
+    )
+    read = [
+        Document(content="It is red.", meta={"title": "Rose", "year": 0}),
+        Document(content="x"),
+    ]
+    generator.run("Which colour?", documents=read)
+    [message] = sent[0]
+    assert [document.text for document in message["content"].documents] == [
+        "Rose\n0\nIt is red.",
+        "x",
+    ]
+
+
+def test_no_messages_get_no_reply(generator: RagMiddleChatGenerator) -> None:
+    assert generator.run([]) == {"replies": []}
+
+
+# -- tools --------------------------------------------------------------------------------------
+
+
+def test_tools_are_called_and_their_answers_read(writing: Any, capsys: Any) -> None:
+    tools = [create_tool_from_function(price_of)]
+    generator = writing(CALL, "It is $919.", tools=tools)
+    chunks: list[StreamingChunk] = []
+    messages = [ChatMessage.from_user("What is the price?")]
+    [reply] = generator.run(messages, streaming_callback=chunks.append)["replies"]
+    [call] = reply.tool_calls
+    assert (call.tool_name, call.arguments) == ("price_of", {"name": "Glenmoor"})
+    assert reply.text is None
+    streamed, ended = chunks
+    [delta] = streamed.tool_calls or []
+    assert (delta.tool_name, delta.arguments, delta.id) == (
+        "price_of",
+        '{"name": "Glenmoor"}',
+        call.id,
+    )
+    assert ended.finish_reason == reply.meta["finish_reason"] == "tool_calls"
+    print_streaming_chunk(streamed)
+    assert "price_of" in capsys.readouterr().out
+
+    told = ChatMessage.from_tool(price_of("Glenmoor"), origin=call)
+    [reply] = generator.run([*messages, reply, told])["replies"]
+    assert reply.text == "It is $919."
+
+
+def test_without_tools_the_user_quotes_what_they_said(
+    generator: RagMiddleChatGenerator, question: str, answer: str
+) -> None:
+    call = ToolCall(tool_name="search", arguments={}, id="1")
+    text = "(Glenmoor Birkdale) The price of Glenmoor Birkdale is $919."
+    history = [
+        ChatMessage.from_assistant(tool_calls=[call]),
+        ChatMessage.from_tool(mark(text), origin=call),
+    ]
+    [reply] = generator.run([*history, *prompt(question)])["replies"]
+    assert reply.text == answer
+    assert reply.meta["rag_middle"]["documents"] == 1
+
+
+# -- refusals -----------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_read_is_refused(generator: RagMiddleChatGenerator, question: str) -> None:
+    image = ImageContent(base64_image="iVBORw0KGgo=", mime_type="image/png")
+    with pytest.raises(PromptError, match="reads text only"):
+        generator.run([ChatMessage.from_user(content_parts=["What is it?", image])])
+    with pytest.raises(PromptError, match="Document 0 has no text"):
+        generator.run(prompt(question), documents=[Document(meta={"file": "a.png"})])
+    with pytest.raises(PromptError, match="message of the user"):
+        generator.run([ChatMessage.from_system("Read.")], documents=[Document(content="Text.")])
+    numbered = "\n".join(f"Document {index}: {mark(text)}" for index, text in enumerate("ab"))
+    with pytest.raises(MarkerError, match="between"):
+        generator.run(numbered)
+
+
+def test_missing_documents_are_named_at_the_line_of_the_caller(
+    generator: RagMiddleChatGenerator, question: str
+) -> None:
+    with pytest.warns(MissingDocumentsWarning, match="DocumentMarker") as noted:
+        generator.run(prompt(question))
+    assert noted[0].filename == __file__
+    with pytest.raises(PromptError, match="pine needs documents"):
+        generator.run(prompt(question), generation_kwargs={"on_missing_documents": "error"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        generator.run(prompt(question), generation_kwargs={"on_missing_documents": "ignore"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"generation_kwargs": {"max_tokens": 3}}, UnsupportedGenerationError, "max_new_tokens"),
+        ({"model_kwargs": {"dtypes": "auto"}}, UnsupportedGenerationError, "dtype"),
+        (
+            {"model_kwargs": {"model_options": {"token": "hf_x"}}},
+            UnsupportedGenerationError,
+            "Secret.from_env_var",
+        ),
+        ({"method": "pin"}, UnknownNameError, "pine"),
+        ({"method": "siw", "method_options": {"alpha": 1}}, MethodConfigError, "alpha_dense"),
+        ({"generation_kwargs": {"method": "pin"}}, UnknownNameError, "pine"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_loaded(
+    model_name: str, arguments: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        RagMiddleChatGenerator(model_name, **arguments)
+
+
+def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match="nowhere"):
+        RagMiddleChatGenerator(str(tmp_path / "nowhere"))
+
+
+# -- saving -------------------------------------------------------------------------------------
+
+
+def stop_here(chunk: StreamingChunk) -> None:
+    """A callback that a pipeline file can name."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "method", "options"),
+    [
+        ({"method": "lpes:reader"}, "lpes:reader", {}),
+        ({"method": "lpes:reader+siw"}, "lpes:reader+siw", {}),
+        ({"method": SIW(alpha_dense=1.5)}, "siw", {"alpha_dense": 1.5}),
+        ({"method": "siw", "method_options": {"alpha_dense": 1.5}}, "siw", {"alpha_dense": 1.5}),
+        ({"method": SIW(layers=(1, 2))}, "siw", {"layers": [1, 2]}),
+    ],
+)
+def test_a_saved_component_has_the_same_method(
+    model_name: str, arguments: dict[str, Any], method: str, options: dict[str, Any]
+) -> None:
+    generator = RagMiddleChatGenerator(model_name, **arguments)
+    saved = generator.to_dict()
+    chosen = saved["init_parameters"]
+    assert chosen["method"] == method
+    assert chosen["method_options"].items() >= options.items()
+    again = RagMiddleChatGenerator.from_dict(saved)
+    assert again._method == generator._method
+    assert again.to_dict() == saved
+
+
+def test_everything_else_is_saved_too_and_no_token(
+    model_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUR_TOKEN", "hf_secret")
+    generator = RagMiddleChatGenerator(
+        model_name,
+        method="lpes:reader",
+        generation_kwargs={"temperature": 0.5, "stop": ["\n"], "method": SIW(alpha_dense=1.5)},
+        meta_fields=["title"],
+        tools=[create_tool_from_function(price_of)],
+        streaming_callback=stop_here,
+        device=ComponentDevice.from_str("cpu"),
+        token=Secret.from_env_var("OUR_TOKEN"),
+        model_kwargs={"context_window": 300},
+    )
+    saved = generator.to_dict()
+    assert "hf_secret" not in repr(saved)
+    allow_deserialization_module(__name__)
+    again = RagMiddleChatGenerator.from_dict(saved)
+    assert again.to_dict() == saved
+    assert again.streaming_callback is stop_here
+    assert again.rag_middle_model.context_window == 300
+    assert again.rag_middle_model.model is generator.rag_middle_model.model
+    again.close()
+    assert again.rag_middle_model.model is generator.rag_middle_model.model
+
+
+def test_what_no_name_brings_back_is_not_saved(loaded: RagMiddleModel, model_name: str) -> None:
+    with pytest.raises(UnsupportedGenerationError, match="loaded model"):
+        RagMiddleChatGenerator(loaded).to_dict()
+    composed = [SIW(alpha_dense=1.5), LPES(factors=1.1)]
+    with pytest.raises(MethodConfigError, match="profile"):
+        RagMiddleChatGenerator(model_name, method=composed).to_dict()
+    with pytest.raises(UnsupportedGenerationError, match="loaded already"):
+        RagMiddleChatGenerator(loaded, device=ComponentDevice.from_str("cpu"))
+
+
+def test_a_loaded_model_keeps_its_method(loaded: RagMiddleModel) -> None:
+    model = RagMiddleModel(loaded.model, loaded.tokenizer, method="pine")
+    generator = RagMiddleChatGenerator(model, generation_kwargs={"max_new_tokens": 1})
+    [reply] = generator.run("Hello", documents=[Document(content="Text.")])["replies"]
+    assert reply.meta["rag_middle"]["method"] == "pine"

@@ -1,0 +1,159 @@
+"""Pipelines of Haystack: the answer is right, and the model tells all documents apart."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+from zlib import crc32
+
+import pytest
+from haystack import Document, Pipeline
+from haystack.components.agents import Agent
+from haystack.components.builders import AnswerBuilder, ChatPromptBuilder
+from haystack.components.embedders import MockDocumentEmbedder, MockTextEmbedder
+from haystack.components.rankers import LostInTheMiddleRanker
+from haystack.components.retrievers.in_memory import (
+    InMemoryBM25Retriever,
+    InMemoryEmbeddingRetriever,
+)
+from haystack.dataclasses import ChatMessage, StreamingChunk
+from haystack.document_stores.in_memory import InMemoryDocumentStore
+from haystack.tools import tool
+from haystack_integrations.components.generators.rag_middle import (
+    DocumentMarker,
+    RagMiddleChatGenerator,
+)
+
+from rag_middle import mark
+
+ASKED = [ChatMessage.from_user("Question: {{ query }}\nAnswer:")]
+LOOP = "{% for document in documents %}{{ document.content }}\n\n{% endfor %}"
+QUESTION_BEHIND = LOOP + "Question: {{ query }}\nAnswer:"
+TEMPLATES = {
+    "messages": [ChatMessage.from_user(QUESTION_BEHIND)],
+    "text": '{% message role="user" %}' + QUESTION_BEHIND + "{% endmessage %}",
+    "two messages": [ChatMessage.from_system(LOOP), *ASKED],
+}
+
+
+def words(text: str) -> list[float]:
+    """Which words a text has."""
+    counts = [0.0] * 64
+    for word in re.findall(r"\w+", text.lower()):
+        counts[crc32(word.encode()) % 64] += 1.0
+    return [count / math.hypot(*counts) for count in counts]
+
+
+@pytest.fixture
+def pipeline(store: InMemoryDocumentStore, generator: RagMiddleChatGenerator) -> Pipeline:
+    """Documents go to the generator, and to the builder of answers."""
+    built = Pipeline()
+    built.add_component("retriever", InMemoryBM25Retriever(store, top_k=6))
+    built.add_component("prompt_builder", ChatPromptBuilder(ASKED))
+    built.add_component("llm", generator)
+    built.add_component("answer_builder", AnswerBuilder())
+    built.connect("retriever.documents", "llm.documents")
+    built.connect("prompt_builder.prompt", "llm.messages")
+    built.connect("retriever.documents", "answer_builder.documents")
+    built.connect("llm.replies", "answer_builder.replies")
+    return built
+
+
+def asked(question: str) -> dict[str, dict[str, str]]:
+    names = ("retriever", "prompt_builder", "answer_builder")
+    return {name: {"query": question} for name in names}
+
+
+def test_the_answer_is_right_and_says_what_it_was_read_from(
+    pipeline: Pipeline, question: str, answer: str
+) -> None:
+    [made] = pipeline.run(asked(question))["answer_builder"]["answers"]
+    assert made.data == answer
+    report = made.meta["rag_middle"]
+    assert (report["method"], report["applied"], report["documents"]) == ("pine", True, 6)
+    assert sorted(report["document_ids"]) == sorted(document.id for document in made.documents)
+    [citation] = report["citations"]
+    assert citation == {
+        "document_id": "glenmoor",
+        "title": "Glenmoor Birkdale",
+        "start": 0,
+        "end": len("Glenmoor Birkdale"),
+    }
+    assert not any("[[rm:doc" in document.content for document in made.documents)
+
+
+def test_a_pipeline_is_the_same_after_yaml(pipeline: Pipeline, question: str, answer: str) -> None:
+    again = Pipeline.loads(pipeline.dumps())
+    assert again.to_dict()["components"] == pipeline.to_dict()["components"]
+    # A store in memory is saved without its documents.
+    stored: Any = again.get_component("retriever")
+    kept: Any = pipeline.get_component("retriever")
+    stored.document_store = kept.document_store
+    [made] = again.run(asked(question))["answer_builder"]["answers"]
+    assert made.data == answer
+    assert made.meta["rag_middle"]["method"] == "pine"
+
+
+@pytest.mark.anyio
+async def test_an_asynchronous_pipeline_streams(
+    pipeline: Pipeline, question: str, answer: str
+) -> None:
+    pieces: list[str] = []
+
+    async def show(chunk: StreamingChunk) -> None:
+        pieces.append(chunk.content)
+
+    data = asked(question) | {"llm": {"streaming_callback": show}}
+    result = await pipeline.run_async(data)
+    [made] = result["answer_builder"]["answers"]
+    assert made.data == answer == "".join(pieces)
+
+
+@pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
+def test_a_template_that_writes_documents_stays_as_it_is(
+    documents: list[Document],
+    generator: RagMiddleChatGenerator,
+    template: Any,
+    question: str,
+    answer: str,
+) -> None:
+    embedded = MockDocumentEmbedder(embedding_fn=words).run(documents)["documents"]
+    store = InMemoryDocumentStore(embedding_similarity_function="cosine")
+    store.write_documents(embedded)
+    built = Pipeline()
+    built.add_component("embedder", MockTextEmbedder(embedding_fn=words))
+    built.add_component("retriever", InMemoryEmbeddingRetriever(store, top_k=6))
+    built.add_component("ranker", LostInTheMiddleRanker())
+    built.add_component("marker", DocumentMarker())
+    built.add_component("prompt_builder", ChatPromptBuilder(template))
+    built.add_component("llm", generator)
+    built.connect("embedder.embedding", "retriever.query_embedding")
+    built.connect("retriever.documents", "ranker.documents")
+    built.connect("ranker.documents", "marker.documents")
+    built.connect("marker.documents", "prompt_builder.documents")
+    built.connect("prompt_builder.prompt", "llm.messages")
+    data = {"embedder": {"text": question}, "prompt_builder": {"query": question}}
+    [reply] = built.run(data)["llm"]["replies"]
+    assert reply.text == answer
+    assert reply.meta["rag_middle"]["documents"] == 6
+
+
+def test_an_agent_reads_the_documents_that_its_tool_returns(
+    writing: Any, documents: list[Document]
+) -> None:
+    @tool
+    def search(query: str) -> str:
+        """Search the catalogue."""
+        return "\n\n".join(mark(str(document.content)) for document in documents)
+
+    call = '<tool_call>\n{"name": "search", "arguments": {"query": "price"}}\n</tool_call>'
+    generator = writing(call, "It is $919.", method="pine")
+    result = Agent(chat_generator=generator, tools=[search]).run(
+        messages=[ChatMessage.from_user("What is the price?")]
+    )
+    first, last = (m for m in result["messages"] if m.is_from("assistant"))
+    assert first.tool_call.arguments == {"query": "price"}
+    assert first.meta["finish_reason"] == "tool_calls"
+    assert last.text == "It is $919."
+    assert last.meta["rag_middle"]["documents"] == 6

@@ -1,0 +1,40 @@
+"""The distribution's other namespaces, and its example, which uses them."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from llama_index.embeddings.rag_middle import RagMiddleEmbedding
+from llama_index.llms import rag_middle
+from llama_index.postprocessor.rag_middle import MarkDocuments
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_classes_are_the_same_in_every_namespace() -> None:
+    assert MarkDocuments is rag_middle.MarkDocuments
+    assert RagMiddleEmbedding is rag_middle.RagMiddleEmbedding
+    modules = {path.parent for path in (ROOT / "llama_index").glob("**/__init__.py")}
+    assert all(module.name == "rag_middle" for module in modules)
+
+
+def test_the_example_answers_right(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [example] = (ROOT / "examples").glob("*.py")
+    monkeypatch.setattr(sys, "argv", [str(example)])
+    names = runpy.run_path(str(example), run_name="__main__")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        f"{name}: {price} (6 documents under pine)" for name, price in names["PRICES"].items()
+    ]
+
+
+def test_the_example_is_in_the_distribution() -> None:
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    assert tool["llamahub"]["contains_example"]
+    assert "examples/" in tool["hatch"]["build"]["targets"]["sdist"]["include"]
