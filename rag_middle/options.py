@@ -26,6 +26,7 @@ from rag_middle.tools.definitions import (
 from rag_middle.wording import Argument
 
 __all__ = [
+    "ANSWERS",
     "ENDPOINT_SECONDS",
     "KERNELS",
     "OPTIONS",
@@ -99,16 +100,20 @@ class PromptKwargs(EncodeKwargs, RequestKwargs, total=False):
 
 class AskKwargs(TemplateKwargs, RequestKwargs, total=False):
     """Options of `GenerationOptions` that a question takes: all but ``top_k``, which counts
-    documents there, tools, and formats: its answer is text.
+    documents there, tools, formats and log-probabilities: its answer is text.
     """
 
     max_new_tokens: int
     temperature: float
     top_p: float
+    typical_p: float
     repetition_penalty: float
+    no_repeat_ngram_size: int | None
     num_beams: int
     seed: int | Sequence[int] | None
     stop: str | Sequence[str]
+    eos_token_id: int | Sequence[int] | None
+    pad_token_id: int | None
     cancel: threading.Event | None
 
 
@@ -116,6 +121,8 @@ class GenerationKwargs(AskKwargs, EncodeKwargs, total=False):
     """Fields of `GenerationOptions` as keyword arguments, for type checkers and editors."""
 
     top_k: int
+    logprobs: bool
+    top_logprobs: int
     tool_choice: str | Mapping[str, Any]
     response_format: Mapping[str, Any] | None
 
@@ -218,6 +225,15 @@ class GenerationOptions:
             hint="0 means no limit.",
         ),
     ] = 0
+    typical_p: Annotated[
+        float,
+        Option(
+            "Sample from the tokens that are about as probable as the distribution lets one "
+            "expect, up to this probability (typical sampling).",
+            above=0,
+            maximum=1,
+        ),
+    ] = 1.0
     repetition_penalty: Annotated[
         float,
         Option(
@@ -226,6 +242,14 @@ class GenerationOptions:
             maximum=1e6,
         ),
     ] = 1.0
+    no_repeat_ngram_size: Annotated[
+        int | None,
+        Option(
+            "No sequence of so many tokens twice, prompt included: no longer quotations then. 0: "
+            "any. Without it, as the model's generation config says.",
+            minimum=0,
+        ),
+    ] = None
     num_beams: Annotated[
         int,
         Option(
@@ -245,6 +269,31 @@ class GenerationOptions:
     stop: Annotated[
         str | Sequence[str], Option("End before this string, or the first of several.")
     ] = ()
+    eos_token_id: Annotated[
+        int | Sequence[int] | None,
+        Option(
+            "Tokens that end the text, one or several, instead of the model's own; none at all: "
+            "an empty list."
+        ),
+    ] = None
+    pad_token_id: Annotated[
+        int | None,
+        Option(
+            "Token that fills shorter prompts of a batch. It is masked: no answer depends on it.",
+            minimum=0,
+        ),
+    ] = None
+    logprobs: Annotated[
+        bool,
+        Option(
+            "Tell how probable each generated token was, before temperature, top_p, top_k and "
+            "typical_p."
+        ),
+    ] = False
+    top_logprobs: Annotated[
+        int,
+        Option("With logprobs: so many of the most probable tokens beside each.", minimum=0),
+    ] = 0
     cancel: Annotated[
         threading.Event | None,
         Option("When set, by any thread, generation ends after the token under way."),
@@ -281,7 +330,22 @@ class GenerationOptions:
                 Argument("temperature", self.temperature),
                 " draws: use one of them.",
             )
+        if self.top_logprobs and not self.logprobs:
+            raise UnsupportedGenerationError(
+                Argument("top_logprobs", self.top_logprobs),
+                " needs ",
+                Argument("logprobs", True),
+                ".",
+            )
+        if self.num_beams > 1 and self.logprobs:
+            raise UnsupportedGenerationError(
+                Argument("logprobs"),
+                " are not kept for hypotheses of a beam search: pass ",
+                Argument("num_beams", 1),
+                ", or ask score() about the text.",
+            )
         object.__setattr__(self, "stop", _stop_strings(self.stop))
+        _check_ends(self.eos_token_id)
         check_tools(self.tools)
         check_tool_choice(self.tool_choice, self.tools)
         check_response_format(self.response_format)
@@ -298,6 +362,11 @@ class GenerationOptions:
         return self.template != "auto" or any(
             (self.system, self.template_options, self.allow_control_tokens, self.tools)
         )
+
+    @property
+    def alternatives(self) -> int | None:
+        """How many tokens to report beside each generated one; None for no log-probabilities."""
+        return self.top_logprobs if self.logprobs else None
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -351,16 +420,17 @@ class Declaration:
     def check(self, value: Any) -> None:
         """Raise `UnsupportedGenerationError` unless it is of the type, in range, one of the names.
 
-        `seed` and `stop`, which take one value or several, are checked where they are used.
+        Those that take one value or several (`seed`, `stop`, `eos_token_id`) are checked elsewhere.
         """
         expected = None
         if self.choices:
             if value not in self.choices and not (callable(value) and self.type == Template):
                 expected = f"one of {', '.join(map(repr, self.choices))}"
-        elif self.type in (int, float):
-            is_number = is_whole if self.type is int else is_finite_number
-            if not (is_number(value) and self.option.allows(value)):
-                kind = "a whole number" if self.type is int else "a number"
+        elif self.type in (int, float, int | None):
+            is_number = is_finite_number if self.type is float else is_whole
+            is_left_out = value is None and self.type == int | None
+            if not (is_left_out or (is_number(value) and self.option.allows(value))):
+                kind = "a number" if self.type is float else "a whole number"
                 expected = f"{kind} {self.option.range_text}"
         elif self.type is bool:
             if not isinstance(value, bool):
@@ -406,16 +476,28 @@ KERNELS = Declaration(
     ),
 )
 
+#: Of integrations and the server, whose interfaces have room for several answers to one prompt.
+ANSWERS = Declaration(
+    "n",
+    int,
+    1,
+    Option(
+        "Answers to each prompt, drawn with seeds that follow one another; above 1, a temperature "
+        "has to be.",
+        minimum=1,
+        maximum=1024,
+    ),
+)
+
 #: What people know from other libraries, and where it is here.
 _ELSEWHERE = {
     "do_sample": "A temperature above 0 draws tokens; 0 does not.",
     "function_call": "Did you mean 'tool_choice'?",
     "functions": "Did you mean 'tools'?",
-    "logprobs": "score() says how probable a text is.",
     "max_length": "max_new_tokens counts the generated tokens alone.",
     "max_tokens": "Did you mean 'max_new_tokens'?",
-    "n": "Repeat the prompt in batch().",
-    "num_return_sequences": "Repeat the prompt in batch().",
+    "n": "Repeat the prompt in batch(), or ask again with another seed.",
+    "num_return_sequences": "Repeat the prompt in batch(), or ask again with another seed.",
     "parallel_tool_calls": "A call that is forced (tool_choice) comes alone.",
     "return_full_text": "The prompt is never part of the text.",
     "stop_sequence": "Did you mean 'stop'?",
@@ -423,18 +505,17 @@ _ELSEWHERE = {
     "stop_strings": "Did you mean 'stop'?",
     "stream": "Call stream() instead.",
     "streamer": "Call stream() instead.",
-    "top_logprobs": "score() says how probable a text is.",
+    "use_cache": "The KV cache is always used: answers without it are the same, and take longer.",
 }
 
 
 #: Values of options that do not exist here that ask for what happens anyway.
 _NEUTRAL = {
-    "logprobs": False,
     "n": 1,
     "num_return_sequences": 1,
     "parallel_tool_calls": True,
     "return_full_text": False,
-    "top_logprobs": 0,
+    "use_cache": True,
 }
 
 
@@ -493,6 +574,20 @@ def check_context_window(tokens: object) -> None:
     """Raise `UnsupportedGenerationError` unless `tokens` is a number of tokens, or None."""
     if tokens is not None:
         check_whole("context_window", tokens, least=1, hint="None means what the model says.")
+
+
+def _check_ends(token_ids: Any) -> None:
+    several = isinstance(token_ids, Sequence) and not isinstance(token_ids, str | bytes)
+    if token_ids is not None and not all(
+        is_whole(token, 0) for token in (token_ids if several else [token_ids])
+    ):
+        raise UnsupportedGenerationError(
+            Argument("eos_token_id"),
+            f" must be a token id or a list of them, got {token_ids!r}. For words that end an "
+            "answer there is ",
+            Argument("stop"),
+            ".",
+        )
 
 
 def _stop_strings(stop: Any) -> tuple[str, ...]:

@@ -206,8 +206,8 @@ def placed(loading: dict[str, Any]) -> dict[str, Any]:
 _PROMPT_OPTIONS = ("template", "system", "on_overflow", "on_missing_documents")
 GENERATION = (
     *_PROMPT_OPTIONS,
-    *("max_new_tokens", "temperature", "top_p", "top_k", "repetition_penalty", "num_beams"),
-    *("seed", "stop"),
+    *("max_new_tokens", "temperature", "top_p", "top_k", "typical_p", "repetition_penalty"),
+    *("no_repeat_ngram_size", "num_beams", "seed", "stop"),
 )
 """Options of a request that are flags."""
 

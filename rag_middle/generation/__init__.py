@@ -10,6 +10,7 @@ from rag_middle.generation.effect import method_in_words, method_name
 from rag_middle.generation.following import Follower
 from rag_middle.generation.identity import model_facts
 from rag_middle.generation.installation import Installation, install
+from rag_middle.generation.loaded import loaded_parts
 from rag_middle.generation.model import RagMiddleModel
 from rag_middle.generation.prompts import MethodLike, Prompt
 from rag_middle.generation.protocol import TextGenerator
@@ -67,6 +68,7 @@ __all__ = [
     "UnreadMarkersWarning",
     "Usage",
     "install",
+    "loaded_parts",
     "method_in_words",
     "method_name",
     "model_facts",

@@ -22,7 +22,12 @@ from rag_middle.attention import (
     vocabulary_size,
 )
 from rag_middle.attention.turns import OfModel
-from rag_middle.errors import MethodConfigError, PatchIneffectiveError, PromptError, RagMiddleError
+from rag_middle.errors import (
+    MethodConfigError,
+    PatchIneffectiveError,
+    PromptError,
+    RagMiddleError,
+)
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import Compose, Method, NoMethod, resolve_method
 from rag_middle.notices import (

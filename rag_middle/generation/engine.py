@@ -12,6 +12,7 @@ from transformers import (
     DynamicCache,
     LogitsProcessor,
     LogitsProcessorList,
+    NoRepeatNGramLogitsProcessor,
     PreTrainedModel,
     StoppingCriteriaList,
 )
@@ -25,6 +26,7 @@ from rag_middle.generation.growing_cache import with_room
 from rag_middle.generation.own_config import (
     end_tokens,
     explained,
+    no_repeat_ngram_size,
     own_stop_strings,
     pad_token_id,
     request_config,
@@ -84,6 +86,12 @@ class GenerationRequest:
     reader: ToolReader | None = None
     constraint: Constraint | None = None
 
+    def alternatives(self, index: int) -> int | None:
+        """As of `GenerationOptions`, for a prompt: its follower may ask for others."""
+        follower = self.followers[index] if self.followers else None
+        asked = None if follower is None else follower.alternatives
+        return self.options.alternatives if asked is None else asked
+
     def is_cancelled(self) -> bool:
         """Whether somebody asked for an early end of all prompts."""
         cancel = self.options.cancel
@@ -105,14 +113,14 @@ def generate(
         stops = ()  # the end of the form is the end: what is cut before would be of no form
     request = replace(request, options=replace(request.options, stop=stops))
     options = request.options
-    ends = end_tokens(model, tokenizer.tokenizer, stops)
+    ends = end_tokens(model, tokenizer.tokenizer, stops, options.eos_token_id)
     reader = request.reader
     decode = partial(tokenizer.decode, hidden=None if reader is None else reader.hidden)
     run = _Run(request, [Completion(decode, ends, stops, reader) for _ in request.prompts])
     progress = Progress(
         run.completions,
         live=options.num_beams == 1
-        and bool(stops or request.followers or request.constraint is not None),
+        and bool(stops or request.followers or options.logprobs or request.constraint is not None),
         cancelled=request.is_cancelled,
         on_step=run.follow,
         check=run.finite.check,
@@ -152,21 +160,22 @@ class _Run:
         self.ended: float | None = None
         self.log_probabilities = LogProbabilities()
         self.finite = FiniteCheck(request.method)
-        self._unreported: list[list[TokenLogProbability]] = [[] for _ in completions]
+        self._tokens: list[list[TokenLogProbability]] = [[] for _ in completions]
+        self._reported = [0] * len(completions)
         self._results: dict[int, Generation] = {}
 
     def follow(self) -> None:
         """After each token: note how probable it was, end what is cancelled, tell followers."""
+        for index, completion in enumerate(self.completions):
+            alternatives, tokens = self.request.alternatives(index), self._tokens[index]
+            if alternatives is not None and len(tokens) < len(completion.token_ids):
+                tokens.append(
+                    self.log_probabilities.of(index, completion.token_ids[-1], alternatives)
+                )
         for index, follower in enumerate(self.request.followers):
             completion = self.completions[index]
             if index in self._results:
                 continue
-            if follower.alternatives is not None:
-                self._unreported[index].append(
-                    self.log_probabilities.of(
-                        index, completion.token_ids[-1], follower.alternatives
-                    )
-                )
             full = len(completion.token_ids) >= self.request.options.max_new_tokens
             if follower.cancel.is_set() and not full:
                 completion.finish("cancelled")
@@ -177,9 +186,10 @@ class _Run:
         for index, follower in enumerate(self.request.followers):
             if index in self._results:
                 continue
-            text, tokens = self.completions[index].take(), self._unreported[index]
+            text = self.completions[index].take()
+            tokens = self._tokens[index][self._reported[index] :]
             if text or (tokens and self.completions[index].finish_reason is not None):
-                self._unreported[index] = []
+                self._reported[index] += len(tokens)
                 follower.on_text(text, tokens)
             if self.completions[index].finish_reason is not None:
                 follower.on_end(self.generation(index))
@@ -217,6 +227,7 @@ class _Run:
             document_ids=prompt.tokens.document_ids,
             dropped_documents=prompt.dropped,
             seed=request.seeds[index],
+            log_probabilities=tuple(self._tokens[index]),
         )
 
 
@@ -232,7 +243,7 @@ def _generated_tokens(
     method, options = request.method, request.options
     batch = TokenizedBatch(tuple(branch for p in request.prompts for branch in p.branches))
     branches = [len(prompt.branches) for prompt in request.prompts]
-    pad = pad_token_id(model, tokenizer.tokenizer)
+    pad = pad_token_id(model, tokenizer.tokenizer, options.pad_token_id)
     ids, mask = batch.padded(pad, device=input_device(model))
     width = ids.shape[1]
 
@@ -241,8 +252,10 @@ def _generated_tokens(
     if options.num_beams > 1 and options.stop:
         criteria.append(BeamStops(tokenizer.decode, options.stop_strings, width))
     processors: list[LogitsProcessor] = [run.finite]
-    if any(follower.alternatives is not None for follower in request.followers):
+    if any(request.alternatives(index) is not None for index in range(len(request.prompts))):
         processors.append(run.log_probabilities)
+    if ngram_size := no_repeat_ngram_size(model, options):
+        processors.append(NoRepeatNGramLogitsProcessor(ngram_size))
     if request.constraint is not None:
         constrained = Constrained(request.constraint, len(request.prompts), width)
         progress.complete = constrained.follow
@@ -254,6 +267,7 @@ def _generated_tokens(
                 temperature=options.temperature,
                 top_k=options.top_k,
                 top_p=options.top_p,
+                typical_p=options.typical_p,
             )
         )
     if method.combines:

@@ -13,6 +13,8 @@ from rag_middle.generation.results import Generation, TokenLogProbability
 
 __all__ = ["Follower", "LogProbabilities"]
 
+_LEAST = -9999.0  # JSON has no infinity: what cannot be generated
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Follower:
@@ -26,7 +28,7 @@ class Follower:
         on_end: called once, when the text of this prompt has ended; others may go on.
         cancel: when set, by any thread, this prompt ends after the token under way.
         alternatives: how many of the most probable tokens to report beside each generated one;
-            None for no log-probabilities at all.
+            None: what the options of the request say.
     """
 
     on_text: Callable[[str, Sequence[TokenLogProbability]], None]
@@ -46,7 +48,7 @@ class LogProbabilities(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """`[b, v]` scores, as they came."""
-        self._rows = scores.float().log_softmax(dim=-1)
+        self._rows = scores.float().log_softmax(dim=-1).clamp(min=_LEAST)
         return scores
 
     def of(self, row: int, token_id: int, alternatives: int) -> TokenLogProbability:

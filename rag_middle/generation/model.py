@@ -28,7 +28,7 @@ from rag_middle.generation.following import Follower
 from rag_middle.generation.identity import model_identity, software
 from rag_middle.generation.loading import check_loading, load_model, load_tokenizer
 from rag_middle.generation.model_files import format_errors
-from rag_middle.generation.own_config import check_own_config
+from rag_middle.generation.own_config import check_own_config, check_token_ids
 from rag_middle.generation.prompts import MethodLike, Preparer, Prompt
 from rag_middle.generation.results import Generation, Score
 from rag_middle.generation.scoring import scores, scores_by_method
@@ -386,6 +386,7 @@ class RagMiddleModel:
     ) -> GenerationRequest:
         settings = checked_options(options, allowed=GenerationKwargs)
         check_own_config(self.model)
+        check_token_ids(self.model, settings)
         chosen = self._prepare.method(method, method_options, default=self.method)
         prepared = self._prepare.prompts(prompts, chosen, settings, settings.max_new_tokens)
         reader = tool_reader(self.tokenizer, settings)
@@ -629,6 +630,10 @@ class RagMiddleModel:
     def token_ids(self, text: str) -> tuple[int, ...]:
         """Ids of text inside a prompt, as `count_tokens` counts it."""
         return self._prepare.tokenizer.continuation(unmark(text))
+
+    def token_text(self, token_id: int) -> str:
+        """What a token adds to a text, special tokens by their name."""
+        return self._prepare.tokenizer.token_text(token_id)
 
     def count_tokens(self, prompt: Prompt | Document, **options: Unpack[EncodeKwargs]) -> int:
         """Count tokens without sending anything.

@@ -16,14 +16,17 @@ from transformers.generation.configuration_utils import ALL_STATIC_CACHE_IMPLEME
 from rag_middle.attention import vocabulary_size
 from rag_middle.errors import RagMiddleError, UnsupportedGenerationError
 from rag_middle.options import GenerationOptions
+from rag_middle.wording import Argument
 
 __all__ = [
     "NOT_USED",
     "REFUSED",
     "TAKEN",
     "check_own_config",
+    "check_token_ids",
     "end_tokens",
     "explained",
+    "no_repeat_ngram_size",
     "own_stop_strings",
     "pad_token_id",
     "request_config",
@@ -106,6 +109,34 @@ def check_own_config(model: PreTrainedModel) -> None:
         )
 
 
+def check_token_ids(model: PreTrainedModel, options: GenerationOptions) -> None:
+    """Refuse token ids that the model does not know.
+
+    Raises:
+        UnsupportedGenerationError: one beyond its vocabulary.
+    """
+    rows = vocabulary_size(model)
+    ends = options.eos_token_id
+    for name, ids in (
+        ("eos_token_id", ends if isinstance(ends, Sequence) else [ends]),
+        ("pad_token_id", [options.pad_token_id]),
+    ):
+        for token in ids:
+            if token is not None and token >= rows:
+                raise UnsupportedGenerationError(
+                    Argument(name),
+                    f" must be below {rows}, the size of the model's vocabulary, got {token}.",
+                )
+
+
+def no_repeat_ngram_size(model: PreTrainedModel, options: GenerationOptions) -> int:
+    """Length of sequences of tokens that may come once only; 0: any may come again."""
+    own: Any = model.generation_config
+    if options.no_repeat_ngram_size is None:
+        return own.no_repeat_ngram_size or 0
+    return options.no_repeat_ngram_size
+
+
 def own_stop_strings(model: PreTrainedModel) -> tuple[str, ...]:
     """Strings that end every text of this model, as its end tokens do."""
     own: Any = model.generation_config.stop_strings or ()
@@ -134,7 +165,10 @@ def request_config(
         UnsupportedGenerationError: transformers refuses what the model's own config says.
     """
     own: Any = model.generation_config
-    taken = {name: getattr(own, name, None) for name in TAKEN - {"stop_strings"}}
+    # Stop strings are looked for elsewhere, and sequences that repeat are told apart elsewhere:
+    # where a method combines branches, of what comes from all of them.
+    elsewhere = {"stop_strings", "no_repeat_ngram_size"}
+    taken = {name: getattr(own, name, None) for name in TAKEN - elsewhere}
     if options.num_beams == 1:
         del taken["length_penalty"], taken["early_stopping"]  # which would draw a remark
     if taken["min_new_tokens"] is not None:
@@ -186,26 +220,33 @@ def explained(model: PreTrainedModel, error: Exception) -> Exception:
     )
 
 
-def pad_token_id(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+def pad_token_id(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, chosen: int | None
+) -> int:
     """A token to fill with; it is masked, so any one the model knows will do."""
     rows = vocabulary_size(model)
     own: Any = model.generation_config
-    for candidate in (tokenizer.pad_token_id, own.pad_token_id, tokenizer.eos_token_id):
+    for candidate in (chosen, tokenizer.pad_token_id, own.pad_token_id, tokenizer.eos_token_id):
         if isinstance(candidate, int) and 0 <= candidate < rows:
             return candidate
     return 0
 
 
 def end_tokens(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, stops: Sequence[str]
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    stops: Sequence[str],
+    chosen: int | Sequence[int] | None,
 ) -> dict[int, str | None]:
-    """Tokens that end a text: the model's, else the tokenizer's; and stop strings that are tokens.
+    """Tokens that end a text: those chosen, else the model's, else the tokenizer's; and stop
+    strings that are tokens.
 
     Special tokens never show in the text, so there a stop string would not be found.
     """
     own: Any = model.generation_config
-    ids = own.eos_token_id if own.eos_token_id is not None else tokenizer.eos_token_id
-    ends: dict[int, str | None] = dict.fromkeys([ids] if isinstance(ids, int) else ids or ())
+    candidates = (chosen, own.eos_token_id, tokenizer.eos_token_id)
+    ids = next((ids for ids in candidates if ids is not None), ())
+    ends: dict[int, str | None] = dict.fromkeys([ids] if isinstance(ids, int) else ids)
     for token_id, token in tokenizer.added_tokens_decoder.items():
         if token.special and str(token.content) in stops:
             ends[token_id] = str(token.content)

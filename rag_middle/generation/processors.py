@@ -15,7 +15,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, StoppingCriteria, TopKLogitsWarper, TopPLogitsWarper
+from transformers import (
+    LogitsProcessor,
+    StoppingCriteria,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
 
 from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.generation.text import Completion, Decode, first_stop
@@ -87,10 +93,17 @@ class Sampler(LogitsProcessor):
         temperature: above 0; logits are divided by it.
         top_k: number of most probable tokens to sample from; 0 for all.
         top_p: total probability of the most probable tokens to sample from.
+        typical_p: that of the most typical tokens, of those that are left.
     """
 
     def __init__(
-        self, seeds: Sequence[int], *, temperature: float, top_k: int, top_p: float
+        self,
+        seeds: Sequence[int],
+        *,
+        temperature: float,
+        top_k: int,
+        top_p: float,
+        typical_p: float = 1.0,
     ) -> None:
         self._sources = [Random(seed) for seed in seeds]
         self._temperature = temperature
@@ -99,6 +112,8 @@ class Sampler(LogitsProcessor):
             self._warpers.append(TopKLogitsWarper(top_k))
         if top_p < 1:
             self._warpers.append(TopPLogitsWarper(top_p))
+        if typical_p < 1:
+            self._warpers.append(TypicalLogitsWarper(typical_p))
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """From `[b, v]` logits to `[b, v]` with 0 for the drawn tokens and -inf elsewhere."""

@@ -87,7 +87,8 @@ class TokenLogProbability:
 
     Attributes:
         token_id: of the token.
-        log_probability: natural logarithm, given all tokens before it.
+        log_probability: natural logarithm, given all tokens before it; -9999 where it would be
+            infinite, which JSON cannot say.
         alternatives: the most probable tokens there and theirs, the best one first.
     """
 
@@ -119,6 +120,7 @@ class Generation:
         document_ids: their ids (`Document.id`), in the order in which they were sent.
         dropped_documents: documents left out because the prompt did not fit, in prompt order.
         seed: what repeats this text; ``None`` where nothing was drawn.
+        log_probabilities: of `token_ids`, one by one, where ``logprobs`` asked for them.
     """
 
     text: str
@@ -136,6 +138,7 @@ class Generation:
     kernels: Literal["triton", "torch"] = "torch"
     tool_calls: tuple[ToolCall, ...] = ()
     invalid_tool_calls: tuple[InvalidToolCall, ...] = ()
+    log_probabilities: tuple[TokenLogProbability, ...] = ()
 
     @property
     def tokens_per_second(self) -> float:

@@ -145,6 +145,12 @@ def constraint_of(
             Argument("num_beams", 1),
             ".",
         )
+    if options.no_repeat_ngram_size:
+        raise UnsupportedGenerationError(
+            Argument("no_repeat_ngram_size", options.no_repeat_ngram_size),
+            " and answers of a given form exclude each other: the form may need a sequence again. "
+            "Leave it out.",
+        )
     if reader is not None and (chosen or reader.form is not None):
         form = reader.form
         if form is None or form.forced is None:
@@ -171,5 +177,5 @@ def constraint_of(
         return None
     else:
         grammar = answer
-    ends = sorted(end_tokens(model, tokenizer, ()))
+    ends = sorted(end_tokens(model, tokenizer, (), options.eos_token_id))
     return Constraint(tokenizer, vocabulary_size(model), ends, grammar)

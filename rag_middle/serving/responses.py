@@ -9,14 +9,13 @@ from typing import Any
 from uuid import uuid4
 
 from rag_middle.conventions.citations import citation_fields
+from rag_middle.conventions.log_probabilities import openai_logprobs
 from rag_middle.generation import Generation, TokenLogProbability
 from rag_middle.serving.prompts import RequestPrompt
 
 __all__ = ["ChatReply", "Choice", "Reply", "TextReply"]
 
 Json = dict[str, Any]
-
-_LEAST = -9999.0  # JSON has no infinity: what cannot be generated
 
 
 @dataclass(slots=True, kw_only=True)
@@ -205,26 +204,7 @@ class ChatReply(Reply):
     def _logprobs(
         self, choice: Choice, tokens: Sequence[TokenLogProbability], offset: int
     ) -> Json | None:
-        if not self._with_log_probabilities:
-            return None
-        content = [
-            {
-                **self._token(token.token_id, token.log_probability),
-                "top_logprobs": [self._token(*other) for other in token.alternatives],
-            }
-            for token in tokens
-        ]
-        return {"content": content, "refusal": None}
-
-    def _token(self, token_id: int, log_probability: float) -> Json:
-        text = self._token_text(token_id)
-        # A part of a character has bytes that its text does not say.
-        is_whole = "\N{REPLACEMENT CHARACTER}" not in text
-        return {
-            "token": text,
-            "logprob": max(log_probability, _LEAST),
-            "bytes": list(text.encode()) if is_whole else None,
-        }
+        return openai_logprobs(tokens, self._token_text) if self._with_log_probabilities else None
 
 
 class TextReply(Reply):
@@ -252,10 +232,10 @@ class TextReply(Reply):
         offsets = [offset + sum(map(len, texts[:index])) for index in range(len(texts))]
         return {
             "tokens": texts,
-            "token_logprobs": [max(token.log_probability, _LEAST) for token in tokens],
+            "token_logprobs": [token.log_probability for token in tokens],
             "top_logprobs": [
                 {
-                    self._token_text(other): max(log_probability, _LEAST)
+                    self._token_text(other): log_probability
                     for other, log_probability in token.alternatives
                 }
                 for token in tokens

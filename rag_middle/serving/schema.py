@@ -72,7 +72,9 @@ class SamplingRequest(BaseModel):
     temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
     top_p: Annotated[Number, Field(gt=0, le=1)] | None = None
     top_k: Annotated[Whole, Field(ge=-1)] | None = None
+    typical_p: Annotated[Number, Field(gt=0, le=1)] | None = None
     repetition_penalty: Annotated[Number, Field(gt=0)] | None = None
+    no_repeat_ngram_size: Annotated[Whole, Field(ge=0)] | None = None
     seed: Whole | None = None
     n: Count = 1
     stop: StopString | Annotated[list[StopString], Field(max_length=16)] = []

@@ -224,11 +224,14 @@ class Service:
             "temperature": body.temperature,
             "top_p": body.top_p,
             "top_k": None if body.top_k is None else max(body.top_k, 0),  # -1: all, for vLLM
+            "typical_p": body.typical_p,
             "repetition_penalty": body.repetition_penalty,
+            "no_repeat_ngram_size": body.no_repeat_ngram_size,
         }
         return {
             "max_new_tokens": limit,
             "stop": (body.stop,) if isinstance(body.stop, str) else tuple(body.stop),
+            "eos_token_id": defaults.eos_token_id,
             "on_overflow": defaults.on_overflow,
             "on_missing_documents": "ignore",  # the answer says whether the method was applied
             **{

@@ -445,7 +445,10 @@ def test_more_fields_of_a_request() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"num_beams": 2}, {"top_k": 5}, {"repetition_penalty": 1.1}, {"template_options": {"a": 1}}],
+    [
+        *({"num_beams": 2}, {"top_k": 5}, {"repetition_penalty": 1.1}, {"logprobs": True}),
+        *({"template_options": {"a": 1}}, {"eos_token_id": 3}),
+    ],
 )
 def test_options_that_the_interface_does_not_have(options: dict[str, Any]) -> None:
     with (

@@ -15,7 +15,7 @@ from rag_middle.options import OPTIONS, AskKwargs
 def test_the_typed_keywords_are_the_options() -> None:
     declared = {name: declaration.type for name, declaration in OPTIONS.items()}
     assert get_type_hints(GenerationKwargs) == declared == get_type_hints(GenerationOptions)
-    for name in ("top_k", "tools", "tool_choice", "response_format"):
+    for name in ("top_k", "tools", "tool_choice", "response_format", "logprobs", "top_logprobs"):
         declared.pop(name)
     assert get_type_hints(AskKwargs) == declared
 

@@ -73,6 +73,15 @@ def test_usage_is_streamed_only_where_it_is_asked_for(server: Served) -> None:
     assert all(chunk.choices and chunk.usage is None for chunk in chunks)
 
 
+def test_sequences_and_typical_tokens_are_those_of_generate(server: Served) -> None:
+    body: dict[str, Any] = {"temperature": 2.0, "seed": 5, "typical_p": 0.3}
+    body["no_repeat_ngram_size"] = 2
+    answer = server.chat(QUESTION, max_tokens=6, **body)
+    prompt = ContextPrompt(suffix=QUESTION)
+    expected = server.model.generate(prompt, max_new_tokens=6, **body).text
+    assert answer.choices[0].message.content == expected
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_several_answers_are_those_of_their_seeds(server: Served, stream: bool) -> None:
     body = {"max_tokens": 6, "temperature": 1.0, "top_p": 0.9}

@@ -76,6 +76,8 @@ def test_malformed_bodies(server: Served, body: bytes, path: str) -> None:
         ("top_p", 0),
         ("top_p", 1.1),
         ("top_k", -2),
+        ("typical_p", 0),
+        ("no_repeat_ngram_size", -1),
         ("repetition_penalty", 0),
         ("n", 0),
         ("n", 17),

@@ -9,10 +9,11 @@ from pydantic import Field
 
 from rag_middle import UnsupportedGenerationError
 from rag_middle.notices import pass_over, warn_caller
+from rag_middle.options import ANSWERS, unknown_option, without_neutral
 from rag_middle.options import OPTIONS as DECLARED
-from rag_middle.options import unknown_option, without_neutral
 
 __all__ = [
+    "FIXED",
     "FRAMEWORK",
     "LOADING",
     "OPTIONS",
@@ -46,8 +47,11 @@ LOADING = {
     "model_options": "model_options",
     "tokenizer_options": "tokenizer_options",
 }
+#: Fields that no call can change: weights are loaded once.
+FIXED = (*LOADING, "token")
 _ALIASES = {
     **_RENAMED,
+    "num_return_sequences": "n",
     "model_id": "model",
     "model_name": "model",
     "stop_sequences": "stop",
@@ -62,8 +66,8 @@ _OF_SERVICES = {
 }
 #: Names that other models know, and what to do here.
 _ELSEWHERE = {
-    "model_kwargs": "Pass model_options for loading; options of a request have names of their own.",
-    "pipeline_kwargs": "Options of a request have names of their own: max_tokens, temperature, ...",
+    "model_kwargs": "It is of the constructor; options of a call have names of their own.",
+    "pipeline_kwargs": "It is of the constructor; options of a call have names of their own.",
     "response_format": "Pass it with a call, or use bind() or with_structured_output().",
     "tool_choice": "Pass it to bind_tools().",
     "tools": "Pass them to bind_tools().",
@@ -83,13 +87,13 @@ class IgnoredArgumentWarning(UserWarning):
 
 
 def option_field(name: str, **others: Any) -> Any:
-    """A field with the default and the description that `GenerationOptions` declares.
+    """A field with the default and the description that `rag_middle.options` declares.
 
     Args:
         name: of the option.
         others: arguments of `pydantic.Field`.
     """
-    declared = DECLARED[name]
+    declared = ANSWERS if name == ANSWERS.name else DECLARED[name]
     described = {"default": declared.default, "description": declared.option.help}
     return Field(**{**described, **others})
 
@@ -143,7 +147,8 @@ def refuse_unknown(given: Mapping[str, Any], known: Collection[str], where: str)
         if name in known:
             continue
         if name not in _OF_SERVICES:
-            raise unknown_option(name, sorted(OPTIONS), hint=_ELSEWHERE.get(name))
+            names = sorted([*OPTIONS, ANSWERS.name])
+            raise unknown_option(name, names, hint=_ELSEWHERE.get(name))
         warn_caller(
             IgnoredArgumentWarning(f"{name!r} has no effect on {where}. {_OF_SERVICES[name]}")
         )

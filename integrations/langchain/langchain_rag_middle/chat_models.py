@@ -17,6 +17,7 @@ from langchain_core.runnables.config import get_config_list
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
+from langchain_rag_middle.answers import answers, combined_output, token_usage
 from langchain_rag_middle.arguments import with_extra_body
 from langchain_rag_middle.asynchronous import in_thread, pieces_in_thread
 from langchain_rag_middle.call_threads import CallThreads
@@ -193,8 +194,7 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         gathered = Gathering.submit(self, request)
         if gathered is not None:
             return self._result(gathered.result(), request)
-        generation = self.rag_middle_model.generate(request.prompt, **request.options)
-        return self._result(generation, request)
+        return self._result(self._answers(request), request)
 
     async def _agenerate(
         self,
@@ -208,11 +208,17 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         if gathered is not None:
             return self._result(await asyncio.wrap_future(gathered), request)
 
-        def call(cancel: threading.Event) -> Generation:
-            model = self.rag_middle_model
-            return model.generate(request.prompt, cancel=cancel, **request.options)
+        def call(cancel: threading.Event) -> list[Generation]:
+            return self._answers(request, cancel=cancel)
 
         return self._result(await in_thread(call), request)
+
+    def _answers(self, request: Request, **more: Any) -> list[Generation]:
+        size = self.max_batch_size
+        [texts] = answers(
+            self.rag_middle_model, [request.prompt], request.options, max_batch_size=size, **more
+        )
+        return texts
 
     def _stream(
         self,
@@ -237,23 +243,30 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
 
     def _chunks(self, request: Request) -> Generator[ChatGenerationChunk, None, None]:
         def last(generation: Generation) -> ChatGenerationChunk:
+            facts = self._facts(generation, request)
             message = AIMessageChunk(
                 content="",
                 chunk_position="last",
                 tool_call_chunks=call_chunks(generation),
-                **self._facts(generation, request),
+                **facts,
             )
-            return ChatGenerationChunk(message=message)
+            info = _for_callbacks(facts["response_metadata"])
+            return ChatGenerationChunk(message=message, generation_info=info)
 
         yield from streamed(self.rag_middle_model, request.prompt, request.options, _piece, last)
 
-    def _result(self, generation: Generation, request: Request) -> ChatResult:
-        message = AIMessage(
-            content=generation.text,
-            **call_fields(generation),
-            **self._facts(generation, request),
-        )
-        return ChatResult(generations=[ChatGeneration(message=message)])
+    def _result(self, texts: Sequence[Generation], request: Request) -> ChatResult:
+        generations = []
+        for text in texts:
+            facts = self._facts(text, request)
+            message = AIMessage(content=text.text, **call_fields(text), **facts)
+            info = _for_callbacks(facts["response_metadata"])
+            generations.append(ChatGeneration(message=message, generation_info=info))
+        output = {"token_usage": token_usage([texts]), "model_name": self.model_name}
+        return ChatResult(generations=generations, llm_output=output)
+
+    def _combine_llm_outputs(self, llm_outputs: list[dict[str, Any] | None]) -> dict[str, Any]:
+        return combined_output(llm_outputs, self.model_name)
 
     def _facts(self, generation: Generation, request: Request) -> dict[str, Any]:
         metadata = self._metadata(generation)
@@ -354,9 +367,9 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
 
         def run(
             prompts: Sequence[Any], cancel: threading.Event, options: dict[str, Any]
-        ) -> list[Generation]:
+        ) -> list[list[Generation]]:
             model = self.rag_middle_model
-            return model.batch(prompts, max_batch_size=together, cancel=cancel, **options)
+            return answers(model, prompts, options, max_batch_size=together, cancel=cancel)
 
         for start in range(0, len(inputs), size):
             window = inputs[start : start + size]
@@ -366,6 +379,12 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
 
 def _piece(text: str) -> ChatGenerationChunk:
     return ChatGenerationChunk(message=AIMessageChunk(content=text))
+
+
+def _for_callbacks(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What older callbacks look for beside the message."""
+    names = ("model_name", "finish_reason", "logprobs")
+    return {name: metadata[name] for name in names if name in metadata}
 
 
 def _wanted(error: Exception, as_result: bool) -> Exception:

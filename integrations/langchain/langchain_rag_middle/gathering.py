@@ -25,7 +25,7 @@ __all__ = ["Gathering", "Request"]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A prompt, and the options of `RagMiddleModel.generate` for it."""
+    """A prompt, and the options of `RagMiddleModel.generate` for it, with ``n``."""
 
     prompt: Any
     options: dict[str, Any]
@@ -34,11 +34,11 @@ class Request:
 @dataclass(slots=True)
 class _Waiting:
     request: Request
-    future: Future[Generation] = field(default_factory=Future)
+    future: Future[list[Generation]] = field(default_factory=Future)
 
 
 #: ``run(prompts, cancel, options)``: results in order; raises for all if it refuses any.
-Run = Callable[[Sequence[Any], threading.Event, dict[str, Any]], "list[Generation]"]
+Run = Callable[[Sequence[Any], threading.Event, dict[str, Any]], "list[list[Generation]]"]
 
 
 class Gathering:
@@ -46,7 +46,7 @@ class Gathering:
 
     Args:
         calls: that will be made inside `call`, at the same time.
-        run: generates for several prompts.
+        run: generates for several prompts, ``n`` texts for each.
         owner: the model whose calls these are.
         served: `serve` will be called; a thread of its own generates otherwise.
     """
@@ -110,7 +110,7 @@ class Gathering:
             _place.reset(token)
 
     @staticmethod
-    def submit(owner: object, request: Request) -> Future[Generation] | None:
+    def submit(owner: object, request: Request) -> Future[list[Generation]] | None:
         """Wait with the other calls of this batch; None where this call is in no batch."""
         place = _place.get()
         if place is None or place.gathering.owner is not owner or not place.leave(request):

@@ -12,6 +12,7 @@ from langchain_core.outputs import Generation as TextGeneration
 from langchain_core.outputs import GenerationChunk, LLMResult
 from langchain_core.prompt_values import ChatPromptValue, PromptValue, StringPromptValue
 
+from langchain_rag_middle.answers import answers, token_usage
 from langchain_rag_middle.arguments import OPTIONS, renamed, with_extra_body
 from langchain_rag_middle.asynchronous import in_thread, pieces_in_thread
 from langchain_rag_middle.messages import prompt_text
@@ -188,7 +189,7 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
 
     def _copy_with(self, call: Mapping[str, Any]) -> RagMiddleLLM:
         method = self._options(None, call)["method"]
-        names = {*OPTIONS, "method", "method_options", *self._call_names}
+        names = {*OPTIONS, "n", "method", "method_options", *self._call_names}
         own = {name: value for name, value in renamed(call).items() if name in names}
         copy = self.model_copy(update={name: v for name, v in own.items() if v is not None})
         copy._method = method
@@ -204,19 +205,14 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
         return super()._options(stop, given)
 
     def _run(self, prompts: Sequence[str], options: dict[str, Any]) -> LLMResult:
-        generations = self.rag_middle_model.batch(
-            prompts, max_batch_size=self.max_batch_size, **options
-        )
-        total = {
-            name: sum(getattr(each.usage, name) for each in generations)
-            for name in ("prompt_tokens", "completion_tokens", "total_tokens")
-        }
+        size = self.max_batch_size
+        generations = answers(self.rag_middle_model, prompts, options, max_batch_size=size)
         return LLMResult(
             generations=[
-                [TextGeneration(text=each.text, generation_info=self._info(each))]
-                for each in generations
+                [TextGeneration(text=text.text, generation_info=self._info(text)) for text in texts]
+                for texts in generations
             ],
-            llm_output={"token_usage": total, "model_name": self.model_name},
+            llm_output={"token_usage": token_usage(generations), "model_name": self.model_name},
         )
 
     def _chunks(

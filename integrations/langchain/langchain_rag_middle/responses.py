@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.messages.ai import UsageMetadata
 
+from langchain_rag_middle.answers import check_streamed
+from rag_middle.conventions.log_probabilities import openai_logprobs
+
 if TYPE_CHECKING:
     from rag_middle import Generation, RagMiddleModel
 
@@ -36,6 +39,7 @@ def streamed(
         piece: makes a chunk of text.
         last: makes the last chunk, which has none.
     """
+    options = check_streamed(options)
     if options["num_beams"] > 1:  # known at the end only
         generation = model.generate(prompt, **options)
         yield piece(generation.text)
@@ -57,14 +61,18 @@ def usage(generation: Generation) -> UsageMetadata:
     )
 
 
-def response_metadata(generation: Generation, model_name: str) -> dict[str, Any]:
+def response_metadata(
+    generation: Generation, model_name: str, token_text: Callable[[int], str]
+) -> dict[str, Any]:
     """What is known of an answer besides its text, as JSON-ready values.
 
-    ``rag_middle`` holds the method, whether it was applied, the number of documents, their ids,
-    those left out, timings in seconds, the seed and the stop string.
+    ``logprobs``, where they were asked for, are as OpenAI's. ``rag_middle`` holds the method,
+    whether it was applied, the number of documents, their ids, those left out, timings in seconds,
+    the seed and the stop string.
     """
     everything = generation.to_dict()
-    for name in ("text", "token_ids", "usage", "tool_calls", "invalid_tool_calls"):
+    told = "text token_ids usage tool_calls invalid_tool_calls log_probabilities"
+    for name in told.split():
         del everything[name]
     for name in ("document_ids", "dropped_documents"):
         everything[name] = list(everything[name])  # as they come back from a cache
@@ -72,5 +80,10 @@ def response_metadata(generation: Generation, model_name: str) -> dict[str, Any]
         "model_name": model_name,
         "model_provider": PROVIDER,
         "finish_reason": everything.pop("finish_reason"),
+        **(
+            {"logprobs": openai_logprobs(generation.log_probabilities, token_text)}
+            if generation.log_probabilities
+            else {}
+        ),
         "rag_middle": everything,
     }

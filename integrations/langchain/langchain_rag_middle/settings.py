@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from langchain_rag_middle.arguments import (
+    FIXED,
     FRAMEWORK,
     LOADING,
     OPTIONS,
@@ -28,10 +29,12 @@ from langchain_rag_middle.arguments import (
     renamed,
 )
 from langchain_rag_middle.documents import DocumentPrompt
+from langchain_rag_middle.peers import FromModelId, with_peers_names
 from langchain_rag_middle.responses import PROVIDER, response_metadata
 from langchain_rag_middle.weights import Weights
 from rag_middle import MethodConfigError, UnsupportedGenerationError
 from rag_middle.options import (
+    ANSWERS,
     SECRET_OPTIONS,
     GenerationOptions,
     MissingDocuments,
@@ -52,15 +55,18 @@ _MARKING = (
 )
 
 
-class RagMiddleSettings(BaseModel):
+class RagMiddleSettings(FromModelId, BaseModel):
     """Weights, a method, and how to generate.
 
     The options of a request are those of `rag_middle.generation.GenerationOptions`, ``max_tokens``
     being its `max_new_tokens`: ``temperature``, ``top_p``, ``seed``, ``stop``, ``template``, ...
-    Stop strings of a call replace those given here.
+    Stop strings of a call replace those given here. ``pipeline``, ``pipeline_kwargs`` and
+    ``model_kwargs`` are understood as ``HuggingFacePipeline`` has them.
 
     Attributes:
-        model: a directory, a name on the Hugging Face hub, or a loaded `RagMiddleModel`.
+        model: a directory, a name on the Hugging Face hub, or a loaded model: a `RagMiddleModel`,
+            one of transformers with its `tokenizer`, or a text-generation pipeline, whose options
+            hold where nothing else is said.
         method: the method that prompts are read under: a name, a preset, a composition
             (``"ms_poe+siw"``, a list), a calibrated profile (``"profile:PATH"``) or a method
             object.
@@ -68,7 +74,9 @@ class RagMiddleSettings(BaseModel):
         method_options: its parameters, where it is a name.
         max_batch_size: prompts per forward pass in ``batch``; memory grows with it.
         document_prompt: how documents read that come as objects, with ``documents=`` of a call.
+        n: answers to each prompt, of seeds that follow one another; they need a temperature.
         revision: branch, tag or commit on the hub, for model and tokenizer.
+        token: of the hub, for model and tokenizer; shown nowhere, and in no pickle.
         tokenizer: another tokenizer, or where to load it from.
         dtype: ``"auto"`` for the checkpoint's own, or ``"float32"``, ``"bfloat16"``, ...
         device: where the whole model goes; by default a GPU if there is one, else the CPU.
@@ -92,10 +100,17 @@ class RagMiddleSettings(BaseModel):
     temperature: float = option_field("temperature")
     top_p: float = option_field("top_p")
     top_k: int = option_field("top_k")
+    typical_p: float = option_field("typical_p")
     repetition_penalty: float = option_field("repetition_penalty")
+    no_repeat_ngram_size: int | None = option_field("no_repeat_ngram_size")
     num_beams: int = option_field("num_beams")
     seed: int | None = option_field("seed")
     stop: str | list[str] | None = option_field("stop", default=None)
+    eos_token_id: int | list[int] | None = option_field("eos_token_id")
+    pad_token_id: int | None = option_field("pad_token_id")
+    logprobs: bool = option_field("logprobs")
+    top_logprobs: int = option_field("top_logprobs")
+    n: int = option_field("n")
     template: TemplateName = option_field("template")
     template_options: dict[str, Any] | None = option_field("template_options")
     on_missing_documents: MissingDocuments = option_field("on_missing_documents")
@@ -104,6 +119,7 @@ class RagMiddleSettings(BaseModel):
     document_prompt: DocumentPrompt = Field(default_factory=DocumentPrompt)
 
     revision: str | None = None
+    token: SecretStr | bool | None = None
     tokenizer: Any = Field(default=None, repr=False)
     dtype: Any = None
     device: Any = None
@@ -138,7 +154,7 @@ class RagMiddleSettings(BaseModel):
         Warns:
             IgnoredArgumentWarning: names that only models behind an address need.
         """
-        known = renamed(given)
+        known = with_peers_names(given)
         self._refuse_unknown(known)
         super().__init__(**known)
         # Not in a pydantic validator, which would hide the types of these errors.
@@ -158,7 +174,7 @@ class RagMiddleSettings(BaseModel):
         """
         self._weights.__reduce__()  # refuses before anything of a loaded model is written
         state: dict[Any, Any] = dict(super().__getstate__())
-        state["__dict__"] = dict(state["__dict__"])
+        state["__dict__"] = {**state["__dict__"], "token": None}
         for name in ("model_options", "tokenizer_options"):
             options = state["__dict__"][name]
             state["__dict__"][name] = options and {
@@ -201,7 +217,8 @@ class RagMiddleSettings(BaseModel):
 
     def _metadata(self, generation: Generation) -> dict[str, Any]:
         """Of an answer; its report is the last one from here on."""
-        metadata = response_metadata(generation, self.model_name)
+        token_text = self.rag_middle_model.token_text
+        metadata = response_metadata(generation, self.model_name, token_text)
         self._reports[:] = [metadata["rag_middle"]]
         return metadata
 
@@ -223,6 +240,7 @@ class RagMiddleSettings(BaseModel):
             "model_name": self.model_name,
             "method": repr(self._method),
             **options,
+            "n": self.n,
             "own_stop": self.stop,  # LangChain writes that of the call over "stop"
             "document_prompt": [
                 self.document_prompt.template_format,
@@ -265,7 +283,7 @@ class RagMiddleSettings(BaseModel):
         return {**options, "method": chosen}
 
     def _checked_options(self, call: Mapping[str, Any]) -> dict[str, Any]:
-        fixed = [name for name in LOADING if call.get(name) is not None]
+        fixed = [name for name in FIXED if call.get(name) is not None]
         if fixed:
             raise UnsupportedGenerationError(
                 f"{', '.join(fixed)} cannot change from call to call: make another "
@@ -278,8 +296,14 @@ class RagMiddleSettings(BaseModel):
         options["stop"] = options["stop"] or ()
         options["missing_documents_hint"] = _MARKING
         options |= self._more_options(call)
-        GenerationOptions(**options)
-        return options
+        count = self.n if call.get("n") is None else call["n"]
+        ANSWERS.check(count)
+        if not GenerationOptions(**options).samples and count > 1:
+            raise UnsupportedGenerationError(
+                f"n={count} greedy answers to a prompt would all be the same: set a temperature "
+                "above 0, or n=1."
+            )
+        return {**options, "n": count}
 
     def _more_options(self, call: Mapping[str, Any]) -> dict[str, Any]:
         """Options that only one of the two classes has."""
@@ -287,7 +311,7 @@ class RagMiddleSettings(BaseModel):
 
     def _refuse_unknown(self, given: Mapping[str, Any], *, in_call: bool = False) -> None:
         if in_call:
-            known = {*OPTIONS, *LOADING, "method", "method_options", *self._call_names}
+            known = {*OPTIONS, *FIXED, "n", "method", "method_options", *self._call_names}
             refuse_unknown(given, known | FRAMEWORK, "this call")
         else:
             refuse_unknown(given, {*type(self).model_fields}, type(self).__name__)
@@ -299,10 +323,12 @@ class RagMiddleSettings(BaseModel):
 
     def _chosen_method(self, method: Any, options: Mapping[str, Any] | None) -> Method:
         from rag_middle.methods import resolve_method
+        from rag_middle.methods.resolve import as_option
 
         if method is None and not isinstance(self.model, str | Path):
             return self.rag_middle_model.method
-        return resolve_method("none" if method is None else method, options)
+        # As JSON writes it in a description: lists, and layers as text.
+        return resolve_method("none" if method is None else method, as_option(options))
 
     def _chosen_weights(self) -> Weights:
         if isinstance(self.model, str | Path):
@@ -313,19 +339,14 @@ class RagMiddleSettings(BaseModel):
 
                 check_model_present(self.model)
             given = {name: getattr(self, field) for field, name in LOADING.items()}
+            if self.token is not None:
+                for name in ("model_options", "tokenizer_options"):
+                    given[name] = {"token": self.token, **(given[name] or {})}
             return Weights.of(**{name: value for name, value in given.items() if value is not None})
-        from rag_middle import RagMiddleModel
-
-        if not isinstance(self.model, RagMiddleModel):
-            raise UnsupportedGenerationError(
-                f"model must be a name, a directory or a RagMiddleModel, got "
-                f"{type(self.model).__name__}. Wrap a loaded model: RagMiddleModel(model, "
-                "tokenizer)."
-            )
         defaults = type(self).model_fields
         beside = [
             field
-            for field in LOADING
+            for field in FIXED
             if field != "model" and getattr(self, field) != defaults[field].default
         ]
         if beside:

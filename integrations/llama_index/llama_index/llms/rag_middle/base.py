@@ -33,8 +33,8 @@ from llama_index.llms.rag_middle.errors import refusals
 from llama_index.llms.rag_middle.loading import (
     chosen_method,
     loaded_model,
-    method_in_words,
     stop_strings,
+    unpacked,
     without_secrets,
 )
 from llama_index.llms.rag_middle.prompting import (
@@ -54,7 +54,7 @@ from llama_index.llms.rag_middle.synthesis import (
 from llama_index.llms.rag_middle.tools import ToolCalling
 
 from rag_middle import RagMiddleModel, UnsupportedGenerationError
-from rag_middle.generation import MethodLike, method_name
+from rag_middle.generation import MethodLike, method_in_words, method_name
 from rag_middle.methods import resolve_method
 from rag_middle.options import OPTIONS, MissingDocuments
 from rag_middle.plain_data import check_keywords
@@ -83,7 +83,9 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
 
     Args:
         model_name: a directory or a name on the Hugging Face hub. Needed unless `model` is given.
-        model: a loaded model instead, or a `RagMiddleModel` whose weights shall be shared.
+        model: a loaded model instead: one of transformers with its `tokenizer`, a text-generation
+            pipeline, whose options hold where nothing else is said, or a `RagMiddleModel`, whose
+            weights are shared.
         tokenizer: the tokenizer of a loaded model, or one to use instead of the model's own.
         tokenizer_name: where to load another tokenizer from.
         method: a name, a preset, a composition or a method object, as for `RagMiddleModel`; by
@@ -117,6 +119,7 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
         pydantic_program_mode: how structured output is asked for: by a call where the model calls
             tools, else by text completion.
         output_parser: applied to what engines get.
+        token: of the hub, for model and tokenizer; kept nowhere.
 
     Raises:
         UnknownNameError: no such method.
@@ -151,33 +154,34 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
     _last_report: dict[str, Any] | None = PrivateAttr(default=None)
     _is_named: bool = PrivateAttr()
 
-    def __init__(
+    def __init__(  # positions are those of HuggingFaceLLM
         self,
-        *,
+        context_window: int | None = None,
+        max_new_tokens: int = DEFAULT_NUM_OUTPUTS,
+        query_wrapper_prompt: str | BasePromptTemplate | None = None,
+        tokenizer_name: str | Path | None = None,
         model_name: str | Path | None = None,
         model: Any | None = None,
         tokenizer: Any | None = None,
-        tokenizer_name: str | Path | None = None,
+        device_map: str | Mapping[str, Any] | None = None,
+        stopping_ids: Sequence[int] | None = None,
+        tokenizer_kwargs: Mapping[str, Any] | None = None,
+        tokenizer_outputs_to_remove: Sequence[str] | None = None,
+        model_kwargs: Mapping[str, Any] | None = None,
+        generate_kwargs: Mapping[str, Any] | None = None,
+        is_chat_model: bool | None = None,
+        callback_manager: CallbackManager | None = None,
+        system_prompt: str | None = None,
+        messages_to_prompt: Callable[[Sequence[ChatMessage]], str] | None = None,
+        completion_to_prompt: Callable[[str], str] | None = None,
+        pydantic_program_mode: PydanticProgramMode = PydanticProgramMode.DEFAULT,
+        output_parser: BaseOutputParser | None = None,
+        *,
         method: MethodLike | None = None,
         method_options: Mapping[str, Any] | None = None,
         profile: str | Path | None = None,
         on_missing_documents: MissingDocuments = "warn",
-        context_window: int | None = None,
-        max_new_tokens: int = DEFAULT_NUM_OUTPUTS,
-        generate_kwargs: Mapping[str, Any] | None = None,
-        stopping_ids: Sequence[int] | None = None,
-        system_prompt: str | None = None,
-        query_wrapper_prompt: str | BasePromptTemplate | None = None,
-        messages_to_prompt: Callable[[Sequence[ChatMessage]], str] | None = None,
-        completion_to_prompt: Callable[[str], str] | None = None,
-        is_chat_model: bool | None = None,
-        device_map: str | Mapping[str, Any] | None = None,
-        model_kwargs: Mapping[str, Any] | None = None,
-        tokenizer_kwargs: Mapping[str, Any] | None = None,
-        tokenizer_outputs_to_remove: Sequence[str] | None = None,
-        callback_manager: CallbackManager | None = None,
-        pydantic_program_mode: PydanticProgramMode = PydanticProgramMode.DEFAULT,
-        output_parser: BaseOutputParser | None = None,
+        token: str | bool | None = None,
     ) -> None:
         for argument, keywords in (
             ("generate_kwargs", generate_kwargs),
@@ -185,6 +189,12 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
             ("tokenizer_kwargs", tokenizer_kwargs),
         ):
             check_keywords(argument, keywords)
+        is_named = model is None and tokenizer is None
+        model, tokenizer, own = unpacked(model, tokenizer, tokenizer_name, tokenizer_kwargs or {})
+        length = own.pop("max_new_tokens", max_new_tokens)
+        if max_new_tokens == DEFAULT_NUM_OUTPUTS:
+            max_new_tokens = length
+        generate_kwargs = {**own, **(generate_kwargs or {})}
         loaded = loaded_model(
             model_name,
             model=model,
@@ -195,6 +205,7 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
             device_map=device_map,
             model_kwargs=model_kwargs or {},
             tokenizer_kwargs=tokenizer_kwargs or {},
+            token=token,
         )
         stops = stop_strings(loaded.tokenizer, stopping_ids or ())
         name = str(model_name or loaded.model.name_or_path or type(loaded.model).__name__)
@@ -212,7 +223,7 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
             on_missing_documents=on_missing_documents,
             context_window=loaded.context_window or DEFAULT_CONTEXT_WINDOW,
             max_new_tokens=max_new_tokens,
-            generate_kwargs=dict(generate_kwargs or {}),
+            generate_kwargs=generate_kwargs,
             stopping_ids=list(stopping_ids or []),
             system_prompt=system_prompt,
             query_wrapper_prompt=query_wrapper_prompt,
@@ -228,7 +239,7 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
             output_parser=output_parser,
         )
         self._model = loaded
-        self._is_named = model is None and tokenizer is None
+        self._is_named = is_named
         self._stops = stops
         options = self._options({})  # a misspelt option is refused here, not at the first question
         if options.get("method") is not None:
@@ -373,7 +384,13 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
         with noted_call():
             generation = self._model.generate(request.prompt, **request.options)
         return report(
-            completion(generation.text, generation, self.model_name, prompt=request.prompt)
+            completion(
+                generation.text,
+                generation,
+                self.model_name,
+                prompt=request.prompt,
+                token_text=self._model.token_text,
+            )
         )
 
     def _growing(
@@ -384,7 +401,11 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
         with noted_call():
             pieces = self._model.stream(request.prompt, **request.options)
         return growing(
-            pieces, self.model_name, lambda answer: shape(report(answer)), request.prompt
+            pieces,
+            self.model_name,
+            lambda answer: shape(report(answer)),
+            request.prompt,
+            self._model.token_text,
         )
 
     def _reporting(self) -> Callable[[CompletionResponse], CompletionResponse]:
@@ -478,5 +499,5 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
 _ARGUMENTS = [
     name
     for name in inspect.signature(RagMiddleLLM.__init__).parameters
-    if name not in ("self", "model", "tokenizer")
+    if name not in ("self", "model", "tokenizer", "token")
 ]

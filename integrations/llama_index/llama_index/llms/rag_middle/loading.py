@@ -12,12 +12,13 @@ from rag_middle import (
     RagMiddleModel,
     UnsupportedGenerationError,
 )
-from rag_middle.generation import MethodLike, method_in_words, shared_model
+from rag_middle.generation import MethodLike, loaded_parts, shared_model
+from rag_middle.generation.loading import load_tokenizer
 from rag_middle.methods import resolve_method
 from rag_middle.methods.resolve import as_option
 from rag_middle.options import SECRET_OPTIONS
 
-__all__ = ["chosen_method", "loaded_model", "method_in_words", "stop_strings", "without_secrets"]
+__all__ = ["chosen_method", "loaded_model", "stop_strings", "unpacked", "without_secrets"]
 
 #: Arguments of `shared_model` that people write into `model_kwargs`.
 _OWN = ("attn_implementation", "device", "dtype", "quantization_config", "revision")
@@ -59,6 +60,7 @@ def loaded_model(
     device_map: str | Mapping[str, Any] | None,
     model_kwargs: Mapping[str, Any],
     tokenizer_kwargs: Mapping[str, Any],
+    token: str | bool | None,
 ) -> RagMiddleModel:
     """A model that runs under `method`; arguments are those of `RagMiddleLLM`.
 
@@ -75,6 +77,9 @@ def loaded_model(
         if "torch_dtype" in rest:  # the name before transformers 5
             rest.setdefault("dtype", rest.pop("torch_dtype"))
         own = {name: rest.pop(name) for name in _OWN if name in rest}
+        if token is not None:
+            rest = {"token": token, **rest}
+            tokenizer_kwargs = {"token": token, **tokenizer_kwargs}
         return shared_model(
             model_name,
             method=method,
@@ -86,7 +91,7 @@ def loaded_model(
             tokenizer_options=tokenizer_kwargs,
             **own,
         )
-    given = [("device_map", device_map), ("model_kwargs", model_kwargs)]
+    given = [("device_map", device_map), ("model_kwargs", model_kwargs), ("token", token)]
     useless = [name for name, value in given if value]
     if useless:
         raise UnsupportedGenerationError(
@@ -96,16 +101,33 @@ def loaded_model(
     if isinstance(model, RagMiddleModel):
         context_window = context_window or model.context_window
         model, tokenizer = model.model, tokenizer or model.tokenizer
-    if tokenizer is None:
-        if tokenizer_name is None:
-            raise UnsupportedGenerationError(
-                "A loaded model= needs its tokenizer=, or a tokenizer_name= to load it from."
-            )
-        from transformers import AutoTokenizer
-
-        options = {"trust_remote_code": False, **tokenizer_kwargs}  # left out, it would ask
-        tokenizer = AutoTokenizer.from_pretrained(str(tokenizer_name), **options)
     return RagMiddleModel(model, tokenizer, method=method, context_window=context_window)
+
+
+def unpacked(
+    model: Any,
+    tokenizer: Any,
+    tokenizer_name: str | Path | None,
+    tokenizer_kwargs: Mapping[str, Any],
+) -> tuple[Any, Any, dict[str, Any]]:
+    """Model and tokenizer, and the options that a pipeline was made with.
+
+    Raises:
+        UnsupportedGenerationError: no model of transformers, no pipeline for text generation, or
+            no tokenizer.
+    """
+    if model is None or isinstance(model, RagMiddleModel):
+        return model, tokenizer, {}
+    if tokenizer is None and tokenizer_name is not None:
+        options = dict(tokenizer_kwargs)
+        tokenizer = load_tokenizer(
+            tokenizer_name,
+            revision=options.pop("revision", None),
+            trust_remote_code=options.pop("trust_remote_code", False),
+            options=options,
+        )
+    parts = loaded_parts(model, tokenizer)
+    return parts.network, parts.tokenizer, parts.options
 
 
 def without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:

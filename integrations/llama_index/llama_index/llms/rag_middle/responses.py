@@ -10,6 +10,7 @@ from llama_index.core.base.llms.types import (
     ChatResponse,
     CitationBlock,
     CompletionResponse,
+    LogProb,
     MessageRole,
     TextBlock,
 )
@@ -19,6 +20,7 @@ from llama_index.llms.rag_middle.tools import call_blocks
 from rag_middle import Generation
 from rag_middle.conventions.citations import llama_index_citations
 from rag_middle.conventions.documents import sources_of
+from rag_middle.conventions.log_probabilities import openai_logprobs
 from rag_middle.generation import GenerationStream
 
 __all__ = ["as_chat", "completion", "growing"]
@@ -30,6 +32,7 @@ def completion(
     model_name: str,
     delta: str | None = None,
     prompt: object = None,
+    token_text: Callable[[int], str] = str,
 ) -> CompletionResponse:
     """A response.
 
@@ -39,10 +42,17 @@ def completion(
         model_name: for ``raw``.
         delta: what is new in it.
         prompt: what was generated for; its documents may be cited.
+        token_text: what a token adds to a text.
     """
     raw = None if generation is None else _raw(generation, model_name, prompt)
     calls = {"tool_calls": blocks} if (blocks := call_blocks(generation)) else {}
-    return CompletionResponse(text=text, delta=delta, raw=raw, additional_kwargs=calls)
+    return CompletionResponse(
+        text=text,
+        delta=delta,
+        raw=raw,
+        additional_kwargs=calls,
+        logprobs=_logprobs(generation, token_text),
+    )
 
 
 def as_chat(response: CompletionResponse) -> ChatResponse:
@@ -55,7 +65,29 @@ def as_chat(response: CompletionResponse) -> ChatResponse:
         message=ChatMessage(role=MessageRole.ASSISTANT, blocks=blocks),
         delta=response.delta,
         raw=response.raw,
+        logprobs=response.logprobs,
     )
+
+
+def _logprobs(
+    generation: Generation | None, token_text: Callable[[int], str]
+) -> list[list[LogProb]] | None:
+    """For each token: itself, and the most probable others where they were asked for."""
+    if generation is None or not generation.log_probabilities:
+        return None
+    tokens = generation.log_probabilities
+    shown = openai_logprobs(tokens, token_text)["content"]
+    return [
+        [
+            LogProb(token=entry["token"], logprob=entry["logprob"], bytes=entry["bytes"] or [])
+            for token_id, entry in [
+                (None, own),
+                *zip((other for other, _ in token.alternatives), own["top_logprobs"], strict=True),
+            ]
+            if token_id != token.token_id
+        ]
+        for token, own in zip(tokens, shown, strict=True)
+    ]
 
 
 def _raw(generation: Generation, model_name: str, prompt: object) -> dict[str, Any]:
@@ -64,7 +96,8 @@ def _raw(generation: Generation, model_name: str, prompt: object) -> dict[str, A
     everything = generation.to_dict()
     everything["citations"] = llama_index_citations(generation.text, sources)
     usage = everything.pop("usage")
-    del everything["text"], everything["token_ids"], everything["tool_calls"]
+    for name in ("text", "token_ids", "tool_calls", "log_probabilities"):
+        del everything[name]
     return {
         "model": model_name,
         "finish_reason": everything.pop("finish_reason"),
@@ -78,6 +111,7 @@ def growing(
     model_name: str,
     shape: Callable[[CompletionResponse], Any],
     prompt: object = None,
+    token_text: Callable[[int], str] = str,
 ) -> Generator[Any, None, None]:
     """Responses as they grow, the last one with ``raw``; each in the `shape` of the call."""
     text = ""
@@ -86,4 +120,4 @@ def growing(
             if piece:
                 text += piece
                 yield shape(completion(text, None, model_name, piece))
-        yield shape(completion(text, pieces.result, model_name, "", prompt))
+        yield shape(completion(text, pieces.result, model_name, "", prompt, token_text))

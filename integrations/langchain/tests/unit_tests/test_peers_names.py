@@ -1,0 +1,194 @@
+"""What users of HuggingFacePipeline and ChatHuggingFace write, and what older callbacks read."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.load import dumps
+from langchain_core.messages import AIMessageChunk
+from langchain_core.outputs import LLMResult
+from transformers import pipeline
+
+from langchain_rag_middle import ChatRagMiddle, RagMiddleLLM
+from rag_middle import UnsupportedGenerationError
+from rag_middle.methods import PINE
+
+CLASSES = [ChatRagMiddle, RagMiddleLLM]
+
+
+class Results(BaseCallbackHandler):
+    """What `on_llm_end` is told."""
+
+    def __init__(self) -> None:
+        self.results: list[LLMResult] = []
+
+    def on_llm_end(self, response: LLMResult, **kwargs: Any) -> None:
+        self.results.append(response)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+class TestConstructors:
+    def test_from_model_id_takes_what_pipelines_are_made_of(
+        self, kind: Any, tiny_folder: Path
+    ) -> None:
+        model = kind.from_model_id(
+            str(tiny_folder),
+            "text-generation",
+            device=-1,
+            model_kwargs={"torch_dtype": "float32", "token": "hf_SECRET", "cache_dir": "/tmp/none"},
+            pipeline_kwargs={
+                "max_new_tokens": 3,
+                "do_sample": True,
+                "return_full_text": False,
+                "use_cache": True,
+                "no_repeat_ngram_size": 2,
+            },
+            batch_size=2,
+            method="pine",
+        )
+        assert (model.device, model.dtype, model.max_batch_size) == ("cpu", "float32", 2)
+        assert (model.max_tokens, model.temperature, model.no_repeat_ngram_size) == (3, 1.0, 2)
+        assert model._method == PINE()
+        assert model.model_options == model.tokenizer_options == {"cache_dir": "/tmp/none"}
+        assert model._weights._arguments["model_options"]["token"] == "hf_SECRET"
+        assert kind.from_model_id(model_id=tiny_folder, device=1).device == "cuda:1"
+
+    def test_what_a_pipeline_could_not_do_here_is_refused(self, kind: Any) -> None:
+        for options, reason in (
+            ({"task": "summarization"}, "methods run in decoders"),
+            ({"backend": "openvino"}, "under PyTorch"),
+            ({"pipeline_kwargs": {"max_length": 5}}, "max_new_tokens counts"),
+            ({"pipeline_kwargs": {"return_full_text": True}}, "never part of the text"),
+            ({"pipeline_kwargs": {"use_cache": False}}, "KV cache is always used"),
+            ({"pipeline_kwargs": {"do_sample": 3}}, "True or False"),
+            ({"pipeline_kwargs": {"temperature": 1.0}, "temperature": 0.5}, "pass it once"),
+        ):
+            with pytest.raises(UnsupportedGenerationError, match=reason):
+                kind.from_model_id("some/model", **options)
+
+    def test_a_loaded_model_comes_with_its_tokenizer(
+        self, kind: Any, tiny: Any, tiny_folder: Path
+    ) -> None:
+        given = {"model": tiny.model, "max_tokens": 2, "context_window": 100}
+        by_object = kind(tokenizer=tiny.tokenizer, **given)
+        assert by_object.rag_middle_model.model is tiny.model
+        assert by_object.rag_middle_model.context_window == 100
+        by_name = kind(tokenizer=tiny_folder, **given)
+        expected = kind(model=tiny, max_tokens=2).invoke("Hello")
+        for model in (by_object, by_name):
+            answer = model.invoke("Hello")
+            assert getattr(answer, "content", answer) == getattr(expected, "content", expected)
+
+    def test_a_pipeline_brings_its_options(self, kind: Any, tiny: Any) -> None:
+        parts = {"model": tiny.model, "tokenizer": tiny.tokenizer}
+        made = pipeline("text-generation", max_new_tokens=3, do_sample=False, **parts)
+        assert kind(pipeline=made).max_tokens == 3
+        model = kind(model=made, max_tokens=2, pipeline_kwargs={"repetition_penalty": 2.0})
+        assert (model.max_tokens, model.temperature, model.repetition_penalty) == (2, 0.0, 2.0)
+        assert model.rag_middle_model.model is tiny.model
+        with pytest.raises(UnsupportedGenerationError, match="pass one of them"):
+            kind(pipeline=made, model=tiny)
+        made.task = "summarization"
+        with pytest.raises(
+            UnsupportedGenerationError, match="only pipelines for 'text-generation'"
+        ):
+            kind(pipeline=made)
+
+    def test_the_token_of_the_hub_is_shown_nowhere(self, kind: Any, tiny_folder: Path) -> None:
+        model = kind(model=tiny_folder, token="hf_SECRET")
+        used = model._weights._arguments
+        assert used["model_options"]["token"] == used["tokenizer_options"]["token"] == "hf_SECRET"
+        shown = [repr(model), str(model.model_dump()), model.model_dump_json(), dumps(model)]
+        shown += [str(model._identifying_params), str(pickle.dumps(model))]
+        assert "hf_SECRET" not in str(shown)
+        assert pickle.loads(pickle.dumps(model)).token is None
+        with pytest.raises(UnsupportedGenerationError, match="token cannot change"):
+            model.invoke("Hello", token="hf_OTHER")
+
+
+class TestSeveralAnswers:
+    def test_they_are_those_of_seeds_that_follow_one_another(self, tiny: Any) -> None:
+        options: dict[str, Any] = {"max_tokens": 4, "temperature": 2.0}
+        model = ChatRagMiddle(model=tiny, n=3, seed=5, **options)
+        alone = [
+            ChatRagMiddle(model=tiny, seed=seed, **options).invoke("Hello").content
+            for seed in (5, 6, 7)
+        ]
+        (texts,) = model.generate([model._convert_input("Hello").to_messages()]).generations
+        assert [generation.text for generation in texts] == alone
+        llm = RagMiddleLLM(model=tiny, **options)
+        result = llm.generate(["Hello", "Why?"], num_return_sequences=2, seed=5)
+        assert [[g.text for g in texts] for texts in result.generations][0] == alone[:2]
+        assert [len(texts) for texts in result.generations] == [2, 2]
+
+    def test_a_batch_puts_them_through_the_model_together(self, tiny: Any) -> None:
+        model = ChatRagMiddle(model=tiny, n=2, seed=1, max_tokens=2, temperature=2.0)
+        answers = model.batch(["Hello", "Why?"])
+        assert tiny.sent.batch_sizes == [4]
+        assert answers[0].content == model.invoke("Hello").content
+
+    def test_what_they_cannot_be_is_refused(self, tiny: Any) -> None:
+        with pytest.raises(UnsupportedGenerationError, match="set a temperature"):
+            ChatRagMiddle(model=tiny, n=2)
+        with pytest.raises(UnsupportedGenerationError, match="n must be a whole number"):
+            ChatRagMiddle(model=tiny).invoke("Hello", n=0)
+        with pytest.raises(UnsupportedGenerationError, match="A stream has one answer"):
+            list(ChatRagMiddle(model=tiny).stream("Hello", n=2, temperature=1.0))
+
+
+class TestOlderCallbacks:
+    def test_they_find_usage_model_and_finish_reason(self, tiny: Any) -> None:
+        heard = Results()
+        model = ChatRagMiddle(model=tiny, max_tokens=2)
+        model.invoke("Hello", config={"callbacks": [heard]})
+        [result] = heard.results
+        assert result.llm_output is not None
+        usage = result.llm_output["token_usage"]
+        assert usage["completion_tokens"] == 2
+        assert usage["total_tokens"] == usage["prompt_tokens"] + 2
+        assert result.llm_output["model_name"] == model.model_name
+        [[generation]] = result.generations
+        info = generation.generation_info
+        assert info == {"model_name": model.model_name, "finish_reason": "length"}
+
+    def test_usage_of_several_calls_is_summed(self, tiny: Any) -> None:
+        model = ChatRagMiddle(model=tiny, max_tokens=2, temperature=1.0, n=2)
+        messages = model._convert_input("Hello").to_messages()
+        output = model.generate([messages, messages]).llm_output
+        assert output is not None
+        alone = model.generate([messages]).llm_output
+        assert alone is not None
+        assert alone["token_usage"]["completion_tokens"] == 4
+        assert output["token_usage"] == {k: 2 * v for k, v in alone["token_usage"].items()}
+        llm = RagMiddleLLM(model=tiny, max_tokens=2, temperature=1.0, n=2)
+        assert llm.generate(["Hello"]).llm_output == alone
+
+
+class TestLogProbabilities:
+    def test_they_have_the_shape_of_openai(self, tiny: Any) -> None:
+        model = ChatRagMiddle(model=tiny, max_tokens=3, logprobs=True, top_logprobs=2)
+        answer = model.invoke("Hello")
+        content = answer.response_metadata["logprobs"]["content"]
+        assert "".join(entry["token"] for entry in content) == answer.content
+        assert all(entry["logprob"] == entry["top_logprobs"][0]["logprob"] for entry in content)
+        assert {len(entry["top_logprobs"]) for entry in content} == {2}
+        merged: Any = AIMessageChunk("")
+        for chunk in model.stream("Hello"):
+            merged = merged + chunk
+        assert merged.response_metadata["logprobs"] == answer.response_metadata["logprobs"]
+        llm = RagMiddleLLM(model=tiny, max_tokens=3, logprobs=True)
+        [[text]] = llm.generate(["Hello"]).generations
+        info = text.generation_info
+        assert info is not None
+        assert [e["logprob"] for e in info["logprobs"]["content"]] == pytest.approx(
+            [e["logprob"] for e in content]
+        )
+
+    def test_nothing_is_told_unasked(self, tiny: Any) -> None:
+        answer = ChatRagMiddle(model=tiny, max_tokens=1).invoke("Hello", logprobs=False)
+        assert "logprobs" not in answer.response_metadata
+        assert "log_probabilities" not in answer.response_metadata["rag_middle"]

@@ -1,0 +1,153 @@
+"""Options that say which tokens may come, where a text ends, and what is told of each token."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel, TypicalLogitsWarper
+
+from rag_middle import ContextPrompt
+from rag_middle.errors import UnsupportedGenerationError
+from rag_middle.generation import Follower, RagMiddleModel
+from rag_middle.generation.processors import Sampler
+
+
+def pairs(ids: Sequence[int]) -> list[tuple[int, int]]:
+    return list(itertools.pairwise(ids))
+
+
+@pytest.mark.parametrize("method", ["none", "attention_buckets"])
+def test_no_sequence_of_tokens_comes_twice(
+    model: RagMiddleModel, prompt: ContextPrompt, method: str
+) -> None:
+    options: dict[str, Any] = {
+        "method": method,
+        "max_new_tokens": 16,
+        "on_missing_documents": "ignore",
+    }
+    free = model.generate(prompt, **options)
+    ids = model.encode(prompt).input_ids
+    assert len(set(pairs([*ids, *free.token_ids]))) < len(pairs([*ids, *free.token_ids]))
+    bound = model.generate(prompt, no_repeat_ngram_size=2, **options)
+    new = pairs([ids[-1], *bound.token_ids])
+    assert len(set(new)) == len(new)
+    assert not set(new) & set(pairs(ids))
+    both = model.batch([prompt, "Why?"], no_repeat_ngram_size=2, **options)
+    assert both[0].token_ids == bound.token_ids
+
+
+def test_a_request_goes_before_the_models_own_config(
+    model: RagMiddleModel, llama: PreTrainedModel, prompt: ContextPrompt
+) -> None:
+    free = model.generate(prompt, max_new_tokens=12).token_ids
+    bound = model.generate(prompt, max_new_tokens=12, no_repeat_ngram_size=1).token_ids
+    llama.generation_config.no_repeat_ngram_size = 1
+    try:
+        assert model.generate(prompt, max_new_tokens=12).token_ids == bound != free
+        again = model.generate(prompt, max_new_tokens=12, no_repeat_ngram_size=0)
+        assert again.token_ids == free
+    finally:
+        llama.generation_config.no_repeat_ngram_size = None
+
+
+def test_typical_sampling_is_that_of_transformers() -> None:
+    logits = torch.tensor([[1.5, *(0.01 * rank for rank in range(10))]])
+    allowed = TypicalLogitsWarper(0.5)(torch.empty(1, 0), logits).isfinite()[0]
+    assert not allowed[0], "the most probable token is not the most typical one here"
+    drawn = set()
+    for seed in range(60):
+        sampler = Sampler([seed], temperature=1.0, top_k=0, top_p=1.0, typical_p=0.5)
+        drawn.add(int(sampler(torch.empty(1, 0), logits).argmax()))
+    assert drawn == set(allowed.nonzero()[:, 0].tolist())
+
+
+def test_typical_p_reaches_the_sampler(model: RagMiddleModel, prompt: ContextPrompt) -> None:
+    texts = {
+        model.generate(prompt, max_new_tokens=8, temperature=2.0, seed=1, typical_p=p).text
+        for p in (1.0, 0.2)
+    }
+    assert len(texts) == 2
+
+
+def test_other_tokens_may_end_a_text(model: RagMiddleModel, prompt: ContextPrompt) -> None:
+    free = model.generate(prompt, max_new_tokens=8)
+    for ends in (free.token_ids[3], [free.token_ids[3], 0]):
+        ended = model.generate(prompt, max_new_tokens=8, eos_token_id=ends)
+        first = free.token_ids.index(free.token_ids[3])
+        assert ended.token_ids == free.token_ids[: first + 1]
+        assert ended.finish_reason == "stop"
+    assert model.generate(prompt, max_new_tokens=8, eos_token_id=[]).finish_reason == "length"
+
+
+def test_padding_changes_no_answer(model: RagMiddleModel, prompt: ContextPrompt) -> None:
+    plain = model.batch([prompt, "Why?"], max_new_tokens=6)
+    padded = model.batch([prompt, "Why?"], max_new_tokens=6, pad_token_id=7)
+    assert [g.token_ids for g in padded] == [g.token_ids for g in plain]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"eos_token_id": 10**6}, "below"),
+        ({"pad_token_id": 10**6}, "below"),
+        ({"pad_token_id": -1}, "at least 0"),
+        ({"eos_token_id": "</s>"}, "there is stop"),
+        ({"eos_token_id": [1, 2.5]}, "token id or a list"),
+        ({"no_repeat_ngram_size": -1}, "at least 0"),
+        ({"typical_p": 0}, "above 0"),
+        ({"top_logprobs": 2}, "needs logprobs"),
+        ({"logprobs": True, "num_beams": 2}, "num_beams=1"),
+        ({"use_cache": False}, "take longer"),
+        ({"n": 2}, "another seed"),
+    ],
+    ids=str,
+)
+def test_what_makes_no_sense_is_refused(
+    model: RagMiddleModel, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UnsupportedGenerationError, match=message):
+        model.generate("Why?", **options)
+
+
+@pytest.mark.parametrize("method", ["none", "attention_buckets"])
+def test_log_probabilities_are_those_that_scoring_finds(
+    model: RagMiddleModel, prompt: ContextPrompt, method: str
+) -> None:
+    options: dict[str, Any] = {"method": method, "max_new_tokens": 5}
+    told = model.generate(prompt, logprobs=True, top_logprobs=2, **options)
+    tokens = told.log_probabilities
+    assert tuple(token.token_id for token in tokens) == told.token_ids
+    assert all(token.alternatives[0][0] == token.token_id for token in tokens)  # greedy
+    assert {len(token.alternatives) for token in tokens} == {2}
+    score = model.score(prompt, told.token_ids, method=method)
+    assert [t.log_probability for t in tokens] == pytest.approx(score.log_probabilities, abs=1e-4)
+    json.dumps(told.to_dict(), allow_nan=False)
+    assert model.generate(prompt, **options).log_probabilities == ()
+
+
+def test_log_probabilities_come_with_streams_batches_and_ends(
+    model: RagMiddleModel, prompt: ContextPrompt
+) -> None:
+    told = model.generate(prompt, logprobs=True, max_new_tokens=6).log_probabilities
+    with model.stream(prompt, logprobs=True, max_new_tokens=6) as stream:
+        assert stream.result.log_probabilities == told
+    end = told[2].token_id
+    options: dict[str, Any] = {"logprobs": True, "max_new_tokens": 6, "eos_token_id": end}
+    first, _ = model.batch([prompt, "Why?"], **options)
+    assert len(first.log_probabilities) == len(first.token_ids) <= 3
+    heard: list[int] = []
+    follower = Follower(on_text=lambda _, tokens: heard.extend(t.token_id for t in tokens))
+    [followed] = model.batch([prompt], followers=[follower], **options)
+    assert tuple(heard) == followed.token_ids
+
+
+def test_a_form_and_sequences_that_come_once_exclude_each_other(model: RagMiddleModel) -> None:
+    pytest.importorskip("llguidance")
+    form = {"type": "json_object"}
+    with pytest.raises(UnsupportedGenerationError, match="may need a sequence again"):
+        model.generate("Why?", response_format=form, no_repeat_ngram_size=2)
