@@ -14,6 +14,7 @@ The objective is any function of a method; the built-in one is the mean over `Ex
 
 from rag_middle.calibration.calibrate import Calibration, calibrate
 from rag_middle.calibration.cost import Estimate
+from rag_middle.calibration.devices import worker_devices
 from rag_middle.calibration.drawing import draw_examples
 from rag_middle.calibration.evaluator import Candidate, Evaluator
 from rag_middle.calibration.examples import Example, ScoringScheme, digest
@@ -73,4 +74,5 @@ __all__ = [
     "make_search",
     "mean_hidden_states",
     "random_texts",
+    "worker_devices",
 ]

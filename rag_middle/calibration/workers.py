@@ -15,12 +15,13 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from itertools import groupby
 from math import ceil
 from multiprocessing import resource_tracker
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers.utils.logging import disable_progress_bar
@@ -32,13 +33,18 @@ from rag_middle.errors import CalibrationConfigError, MissingExtraError, RagMidd
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import Method
 from rag_middle.tokens import TemplateName
+from rag_middle.wording import Argument, counted
+
+if TYPE_CHECKING:
+    from multiprocessing.queues import SimpleQueue
 
 __all__ = ["FromDisk", "InProcess", "Job", "Processes", "RayWorkers", "Workers", "torch_threads"]
 
 _MAX_DEATHS = 3  # in a row, without a result
 
-#: Creates the objective where it is used; other processes must be able to import it.
-ObjectiveFactory = Callable[[], Objective]
+#: Creates the objective where it is used; other processes must be able to import it. It is called
+#: with the worker's device where workers have devices, else without arguments.
+ObjectiveFactory = Callable[..., Objective]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +76,7 @@ class FromDisk:
 
     Attributes:
         model: directory or hub name.
-        options: of `RagMiddleModel.from_pretrained`.
+        options: of `RagMiddleModel.from_pretrained`; a worker's own device stands in for theirs.
     """
 
     model: str
@@ -80,9 +86,10 @@ class FromDisk:
     max_batch_size: int = 8
     template: TemplateName = "auto"
 
-    def __call__(self) -> ExampleObjective:
+    def __call__(self, device: str | None = None) -> ExampleObjective:
+        options = dict(self.options) if device is None else {**self.options, "device": device}
         return ExampleObjective(
-            RagMiddleModel.from_pretrained(self.model, **self.options),
+            RagMiddleModel.from_pretrained(self.model, **options),
             self.examples,
             criterion=self.criterion,
             max_batch_size=self.max_batch_size,
@@ -176,10 +183,26 @@ class Processes(Workers):
         make_objective: called in each process.
         count: of processes.
         threads_each: of PyTorch in each process.
+        devices: one for each process (`worker_devices`), which `make_objective` is called with.
+
+    Raises:
+        CalibrationConfigError: another number of devices than of processes.
     """
 
-    def __init__(self, make_objective: ObjectiveFactory, count: int, threads_each: int) -> None:
+    def __init__(
+        self,
+        make_objective: ObjectiveFactory,
+        count: int,
+        threads_each: int,
+        devices: Sequence[str] = (),
+    ) -> None:
+        if devices and len(devices) != count:
+            raise CalibrationConfigError(
+                f"There are {count} worker processes and {len(devices)} devices: give one device "
+                "for each, or none."
+            )
         self._worker_args = make_objective, threads_each
+        self._devices = tuple(devices)
         self.count = count
         self._pool: ProcessPoolExecutor | None = None
 
@@ -190,13 +213,7 @@ class Processes(Workers):
             try:
                 with _interrupts_blocked():
                     if self._pool is None:
-                        self._pool = ProcessPoolExecutor(
-                            self.count,
-                            # A forked process would inherit locks of threads it does not have.
-                            mp_context=multiprocessing.get_context("spawn"),
-                            initializer=_start_worker,
-                            initargs=self._worker_args,
-                        )
+                        self._pool = self._start()
                     futures: dict[Future[list[Outcome]], Group] = {
                         self._pool.submit(_score_in_worker, group): group
                         for group in groups(list(left.values()), self.count)
@@ -217,6 +234,21 @@ class Processes(Workers):
                         "continues from where it stands when it is started again."
                     ) from error
 
+    def _start(self) -> ProcessPoolExecutor:
+        # A forked process would inherit locks of threads it does not have.
+        context = multiprocessing.get_context("spawn")
+        devices = None
+        if self._devices:
+            devices = context.SimpleQueue()  # of which every process takes one when it starts
+            for device in self._devices:
+                devices.put(device)
+        return ProcessPoolExecutor(
+            self.count,
+            mp_context=context,
+            initializer=_start_worker,
+            initargs=(*self._worker_args, devices),
+        )
+
     def close(self) -> None:
         """End the processes."""
         if self._pool is not None:
@@ -231,8 +263,12 @@ class _Worker:
     as itself, and not as a process that ended.
     """
 
-    def __init__(self, make_objective: ObjectiveFactory, threads_each: int) -> None:
+    def __init__(
+        self, make_objective: ObjectiveFactory, threads_each: int, device: str | None = None
+    ) -> None:
         torch.set_num_threads(threads_each)
+        if device is not None:
+            make_objective = partial(make_objective, device)
         self._make_objective = make_objective
         self._objective: Objective | None = None
 
@@ -272,7 +308,9 @@ def _interrupts_blocked() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-def _start_worker(make_objective: ObjectiveFactory, threads_each: int) -> None:
+def _start_worker(
+    make_objective: ObjectiveFactory, threads_each: int, devices: SimpleQueue[str] | None
+) -> None:
     global _worker
     # A terminal sends Ctrl-C to every process of the command; the first one says what happened.
     signal.signal(signal.SIGINT, lambda *_: os._exit(1))
@@ -280,7 +318,7 @@ def _start_worker(make_objective: ObjectiveFactory, threads_each: int) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     _end_with_parent()
     disable_progress_bar()  # of loading weights: the command has one of its own
-    _worker = _Worker(make_objective, threads_each)
+    _worker = _Worker(make_objective, threads_each, None if devices is None else devices.get())
 
 
 def _score_in_worker(group: Group) -> list[Outcome]:
@@ -315,9 +353,12 @@ class RayWorkers(Workers):
         count: of actors.
         threads_each: of PyTorch, and CPUs, of each actor.
         address: of a running cluster; None for that in ``RAY_ADDRESS``, else for this machine.
+        gpus_each: GPUs of each actor. Ray shows an actor no others, so `make_objective` is called
+            with ``"cuda"``; without GPUs, it is called with no device.
 
     Raises:
         MissingExtraError: Ray is not installed.
+        CalibrationConfigError: the cluster has fewer GPUs.
     """
 
     def __init__(
@@ -326,6 +367,7 @@ class RayWorkers(Workers):
         count: int,
         threads_each: int,
         address: str | None = None,
+        gpus_each: int = 0,
     ) -> None:
         try:
             # By its name: untyped in parts, and not installed everywhere.
@@ -338,8 +380,20 @@ class RayWorkers(Workers):
         if self._started_here:
             here = {} if address else {"num_cpus": count * threads_each}
             ray.init(address=address, include_dashboard=False, log_to_driver=False, **here)
-        remote = ray.remote(num_cpus=threads_each, max_restarts=-1, max_task_retries=3)(_Worker)
-        self._actors = [remote.remote(make_objective, threads_each) for _ in range(count)]
+        self._actors: list[Any] = []
+        gpus = int(ray.cluster_resources().get("GPU", 0)) if gpus_each else 0
+        if count * gpus_each > gpus:  # Ray would wait for more to join
+            self.close()
+            raise CalibrationConfigError(
+                Argument("workers", count),
+                f" take {counted(gpus_each, 'GPU')} each, and the Ray cluster has {gpus}: ask for "
+                f"at most {max(1, gpus // gpus_each)}.",
+            )
+        remote = ray.remote(
+            num_cpus=threads_each, num_gpus=gpus_each, max_restarts=-1, max_task_retries=3
+        )(_Worker)
+        device = "cuda" if gpus_each else None
+        self._actors = [remote.remote(make_objective, threads_each, device) for _ in range(count)]
 
     def outcomes(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
         waiting = groups(jobs, self.count)[::-1]

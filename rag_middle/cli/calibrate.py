@@ -36,6 +36,7 @@ from rag_middle.cli.options import (
     METHOD_PANEL,
     OUTPUT_PANEL,
     generation_flags,
+    placed,
     with_flags,
 )
 from rag_middle.errors import EvaluationDataError, MissingExtraError
@@ -151,8 +152,9 @@ def calibrate(
         int | None,
         typer.Option(
             min=1,
-            help="Processes that score candidates, each with the model. Default: one per CPU core "
-            "for a model on the CPU that fits several times, else one.",
+            help="Processes that score candidates, each with the model; on GPUs one of its own "
+            "each. Default: one per CPU core for a model on the CPU that fits several times, else "
+            "one.",
             show_default=False,
             rich_help_panel=SEARCH_PANEL,
         ),
@@ -209,8 +211,14 @@ def calibrate(
         given_weights = None if weights is None else _weights(weights)
         if backend is Backend.ray and find_spec("ray") is None:
             raise MissingExtraError("--backend ray", package="ray", extra="ray")
-        from rag_middle.calibration import LayerSearch, draw_examples, make_search
+        from rag_middle.calibration import (
+            LayerSearch,
+            draw_examples,
+            make_search,
+            worker_devices,
+        )
         from rag_middle.calibration import calibrate as run_calibration
+        from rag_middle.generation.loading import check_loading, loading_errors
         from rag_middle.methods.resolve import as_option
         from rag_middle.tokens import uses_chat_template
 
@@ -230,16 +238,26 @@ def calibrate(
             seed=seed,
         )
         drawn()  # refuses what there is too little of before the model is loaded
+        placement = placed(loading)
+        with loading_errors(model or "the bundled reader"):
+            check_loading(**placement)
+        devices = worker_devices(
+            workers or 1,
+            device=placement["device"],
+            device_map=placement["device_map"],
+            cluster=backend is Backend.ray,
+        )
         tell("Data", "dim", f"{asked.description}.")
         loaded = load(model, **loading)
         searched, held = drawn(chat=uses_chat_template(loaded.tokenizer, shape["template"]))
-        count = workers or _fitting_workers(loaded.model)
+        count = workers or len(devices) or _fitting_workers(loaded.model)
         start, team = 0.0, None
         if count > 1 or backend is Backend.ray:
             start = perf_counter() - started  # a worker imports and loads what this process has
             team = _team(
                 str(loaded.model.config._name_or_path),
-                {"device": str(loaded.device), **loading},
+                placement,
+                devices=devices,
                 backend=backend,
                 count=count,
                 threads=threads,
@@ -321,6 +339,7 @@ def _team(
     name: str,
     options: dict[str, Any],
     *,
+    devices: Sequence[str],
     backend: Backend,
     count: int,
     threads: int,
@@ -339,8 +358,8 @@ def _team(
             template=template,
         )
         if backend is Backend.ray:
-            return RayWorkers(opening, count, threads)
-        return Processes(opening, count, threads)
+            return RayWorkers(opening, count, threads, gpus_each=1 if devices else 0)
+        return Processes(opening, count, threads, devices)
 
     return make
 

@@ -91,6 +91,8 @@ WITHOUT_A_MODEL = [
     ("diagnose --data {questions} --task invented_documents", "has no option 'data'"),
     ("calibrate --method lpes -s speed=3", "has no option 'speed'"),
     ("calibrate --method lpes --data {questions}", "too few"),
+    ("calibrate --method lpes --device nowhere", "There is no device 'nowhere'"),
+    ("calibrate --method siw --workers 2 --device auto", "--workers 2 load the model once each"),
     ("demo --method none", "compares the unmodified model"),
     ("demo --method pine -o speed=3", "has no option 'speed'"),
     ("generate -m m -p {prompt} --method ms_poe -o min_ratio=0", "min_ratio"),

@@ -1,4 +1,4 @@
-"""Perturbations of one document's mask or positions (arXiv:2406.02536, appendix C), row by row."""
+"""One document's mask, positions or attention perturbed (arXiv:2406.02536, appendix C), by row."""
 
 from __future__ import annotations
 
@@ -54,4 +54,33 @@ class NaiveMovedPositions(NaiveLlama):
             for token in range(self.prompt_tokens - 1, hidden.shape[0]):
                 scores = keys[: token + 1] @ queries[token] / self.head_size**0.5
                 out[head, token] = scores.softmax(0) @ values[: token + 1]
+        return out
+
+
+@dataclass
+class NaiveDoubledAttention(NaiveLlama):
+    """The last prompt token and generated ones weigh a span `factor` times as much."""
+
+    span: tuple[int, int] = (0, 0)
+    factor: float = 2.0
+    renormalise: bool = False
+    changed_layers: Sequence[int] = ()
+
+    def attention(self, layer: int, hidden: Tensor) -> Tensor:
+        out = super().attention(layer, hidden)
+        if layer not in self.changed_layers:
+            return out
+        q, k, v = self.project(layer, hidden)
+        positions = torch.arange(hidden.shape[0])
+        for head in range(self.heads):
+            queries = self.rotated(q[head], positions)
+            weights = self.weights_of(queries, self.rotated(k[self.group(head)], positions))
+            for token in range(self.prompt_tokens - 1, hidden.shape[0]):
+                row = weights[token].tolist()
+                row = [
+                    w * (self.factor if j in range(*self.span) else 1) for j, w in enumerate(row)
+                ]
+                total = sum(row) if self.renormalise else 1.0
+                values = v[self.group(head)]
+                out[head, token] = sum(w / total * values[j] for j, w in enumerate(row))
         return out

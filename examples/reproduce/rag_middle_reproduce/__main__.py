@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> None:
             results = {"title": config.title, "cells": [cell.to_dict() for cell in cells]}
             (options.out / "results.json").write_text(json.dumps(results, indent=2))
             (options.out / "results.md").write_text(markdown_tables(config, cells), "utf-8")
-    except (RagMiddleError, OSError) as error:
+    except (RagMiddleError, ImportError, OSError) as error:
         sys.exit(f"Error: {error}")
     print(f"\n{markdown_tables(config, cells)}\n{options.out / 'results.md'}")
 

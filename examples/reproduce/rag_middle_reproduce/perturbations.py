@@ -1,7 +1,8 @@
-"""Perturbations of one document's positional information (arXiv:2406.02536, appendix C).
+"""Perturbations of one document's positional information (arXiv:2406.02536, appendices C and D).
 
 Which of the two makes attention fall off in the middle, the causal mask (through the hidden states
-that it shapes) or the position embedding? Each is changed for the gold document alone::
+that it shapes) or the position embedding? Each is changed for the gold document alone. And does
+more attention to it give more right answers? That of the last token to it is doubled::
 
     python -m rag_middle_reproduce.perturbations --model mistralai/Mistral-7B-Instruct-v0.2
 
@@ -34,13 +35,20 @@ from rag_middle.attention import (
     pair_tables,
 )
 from rag_middle.evaluation import KeyValueRetrieval, position, spread_positions
-from rag_middle.methods.base import Method, MethodInfo, chosen_layers, no_default, require_count
+from rag_middle.methods.base import (
+    Method,
+    MethodInfo,
+    chosen_layers,
+    no_default,
+    require_count,
+    require_finite,
+)
 from rag_middle.methods.none import NoMethod
 from rag_middle.methods.requirements import require_interface, require_rope, unsupported
 from rag_middle.ops.rope import rotate
 from rag_middle.tokens import TokenizedPrompt
 
-__all__ = ["CroppedMask", "MovedPositions", "accuracies", "main"]
+__all__ = ["CroppedMask", "DoubledAttention", "MovedPositions", "accuracies", "main"]
 
 _GOLD = "needs the 0-based position of the document to perturb: pass document."
 
@@ -160,6 +168,59 @@ class MovedPositions(_Perturbation):
         return AttentionPlan.uniform(layers, _Move(document=self.document, to=self.to))
 
 
+@dataclass(frozen=True, kw_only=True)
+class DoubledAttention(_Perturbation):
+    r"""The last token's attention weights on the document are multiplied after the softmax.
+
+    .. math:: o = \sum_j f_j a_j v_j, \qquad f_j = f \text{ in the document, else } 1
+
+    for the last prompt token and generated ones, in all heads; all other rows attend as ever.
+    Whether the paper divides by the sum afterwards, and in which layers it doubles, is not checked:
+    by default weights are not renormalised, and all layers change.
+
+    Attributes:
+        document: 0-based position of the document.
+        factor: of its weights; 1 changes nothing.
+        layers: 0-based; None for all.
+        renormalise: divide the weights by their sum, so that they add up to 1 again.
+
+    References:
+        arXiv:2406.02536, appendix D.
+
+    Raises:
+        MethodConfigError: parameters that make no sense, or a document that a prompt lacks.
+    """
+
+    name: ClassVar[str] = "doubled_attention"
+    info: ClassVar[MethodInfo] = MethodInfo(
+        title="Doubled attention",
+        paper="arXiv:2406.02536",
+        idea="The last token weighs one document more.",
+        cost="the last token's attention once more",
+        requires="softmax attention over the whole prompt, through the attention interface",
+        can_hurt_when="always: it is for analysis",
+    )
+
+    factor: float = 2.0
+    layers: tuple[int, ...] | None = None
+    renormalise: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_finite("DoubledAttention", factor=self.factor)
+        if self.factor < 0:
+            raise MethodConfigError(f"DoubledAttention: factor must be >= 0, got {self.factor}.")
+
+    @property
+    def is_neutral(self) -> bool:
+        return self.factor == 1
+
+    def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
+        self._check(prompts, traits)
+        change = _Multiply(document=self.document, factor=self.factor, renormalise=self.renormalise)
+        return AttentionPlan.uniform(chosen_layers(self.layers, traits), change)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Crop(LayerChange):
     claims = frozenset({"visibility"})
@@ -181,6 +242,18 @@ class _Move(LayerChange):
         return _MoveHandler(layer, self)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Multiply(LayerChange):
+    claims = frozenset({"weights"})
+
+    document: int
+    factor: float
+    renormalise: bool
+
+    def start(self, layer: Layer) -> LayerHandler:
+        return _MultiplyHandler(layer, self)
+
+
 class _Handler(LayerHandler):
     """Attends as the model does, then computes some rows of the output anew."""
 
@@ -195,6 +268,18 @@ class _Handler(LayerHandler):
             if attended is not None:
                 output[list(group.rows), rows] = attended.transpose(1, 2).to(output.dtype)
         return output, None
+
+    def _last_tokens(self, context: AttentionContext) -> int:
+        """Rows of the last prompt token and what was generated after it."""
+        return context.stop - max(context.start, self._layer.request.width - 1)
+
+    def _weights(
+        self, context: AttentionContext, group: RowGroup, key: Tensor, count: int
+    ) -> Tensor:
+        """Attention weights of the last `count` tokens over `key`, `[r, h, count, n]`."""
+        padding = torch.full((len(group.rows),), group.padding, device=key.device)
+        query = group.take(context.call.query)[:, :, -count:]
+        return last_rows_attention(query, key, self._layer.traits, padding=padding)
 
     @abstractmethod
     def _rows(self, context: AttentionContext, group: RowGroup) -> tuple[slice, Tensor | None]:
@@ -234,9 +319,8 @@ class _MoveHandler(_Handler):
         self._change = change
 
     def _rows(self, context: AttentionContext, group: RowGroup) -> tuple[slice, Tensor | None]:
-        call, layer, layout = context.call, self._layer, group.layout
-        # The last prompt token, and what was generated after it, each the last one in its turn.
-        count = context.stop - max(context.start, layer.request.width - 1)
+        call, layout = context.call, group.layout
+        count = self._last_tokens(context)
         start, end = layout.documents[self._change.document]
         if start == end:
             return slice(0), None
@@ -247,9 +331,7 @@ class _MoveHandler(_Handler):
         key = key.clone()
         moved = slice(group.padding + start, group.padding + end)
         key[:, :, moved] = self._turned(key[:, :, moved], target - start)
-        padding = torch.full((len(group.rows),), group.padding, device=key.device)
-        query = group.take(call.query)[:, :, -count:]
-        weights = last_rows_attention(query, key, layer.traits, padding=padding)
+        weights = self._weights(context, group, key, count)
         return slice(call.query.shape[2] - count, None), _weighted(weights, value)
 
     def _turned(self, key: Tensor, shift: int) -> Tensor:
@@ -264,12 +346,29 @@ class _MoveHandler(_Handler):
         return rotate(key, cos[1] / factor, sin[1] / factor, traits.rotary)
 
 
+class _MultiplyHandler(_Handler):
+    def __init__(self, layer: Layer, change: _Multiply) -> None:
+        super().__init__(layer)
+        self._change = change
+
+    def _rows(self, context: AttentionContext, group: RowGroup) -> tuple[slice, Tensor | None]:
+        call, count = context.call, self._last_tokens(context)
+        start, end = (group.padding + at for at in group.layout.documents[self._change.document])
+        key, value = (group.take(x)[:, :, : context.stop] for x in (call.key, call.value))
+        weights = self._weights(context, group, key, count)
+        weights[..., start:end] *= self._change.factor
+        if self._change.renormalise:
+            weights = weights / weights.sum(-1, keepdim=True)
+        return slice(call.query.shape[2] - count, None), _weighted(weights, value)
+
+
 #: By the paper's names.
 PERTURBATIONS: dict[str, Callable[[int], Method]] = {
     "as it is": lambda document: NoMethod(),
     "PE to beginning": lambda document: MovedPositions(document=document),
     "PE to end": lambda document: MovedPositions(document=document, to="end"),
     "crop mask": lambda document: CroppedMask(document=document),
+    "doubled attention": lambda document: DoubledAttention(document=document),
 }
 
 

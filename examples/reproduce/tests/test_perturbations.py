@@ -13,10 +13,19 @@ from rag_middle.evaluation import KeyValueRetrieval
 from rag_middle.generation import RagMiddleModel
 from tests.contract.cases import LONG, Prompt
 from tests.methods.against_naive import WAYS, assert_equal_to_naive
-from tests.reference.perturbations import NaiveCroppedMask, NaiveMovedPositions
+from tests.reference.perturbations import (
+    NaiveCroppedMask,
+    NaiveDoubledAttention,
+    NaiveMovedPositions,
+)
 
 pytest.importorskip("yaml", reason="needs pyyaml (extra eval)")
-from rag_middle_reproduce.perturbations import CroppedMask, MovedPositions, accuracies
+from rag_middle_reproduce.perturbations import (
+    CroppedMask,
+    DoubledAttention,
+    MovedPositions,
+    accuracies,
+)
 
 
 def span(document: int) -> Any:
@@ -60,6 +69,22 @@ def test_the_last_token_alone_sees_a_document_elsewhere(
     )
 
 
+@pytest.mark.parametrize("renormalise", [False, True])
+@pytest.mark.parametrize(("name", "implementation"), WAYS)
+def test_the_last_token_alone_weighs_a_document_more(
+    name: str, implementation: str, renormalise: bool, family_model: Callable[..., Any]
+) -> None:
+    assert_equal_to_naive(
+        family_model(name, implementation),
+        DoubledAttention(document=1, factor=3.0, layers=(0, 2), renormalise=renormalise),
+        NaiveDoubledAttention,
+        span=span(1),
+        factor=3.0,
+        renormalise=renormalise,
+        changed_layers=(0, 2),
+    )
+
+
 def test_upper_layers_are_left_alone() -> None:
     assert CroppedMask(document=0).layers == tuple(range(8))
 
@@ -67,6 +92,8 @@ def test_upper_layers_are_left_alone() -> None:
 def test_what_cannot_be_perturbed_is_refused(family_model: Callable[..., Any]) -> None:
     with pytest.raises(MethodConfigError, match="pass document"):
         CroppedMask()
+    with pytest.raises(MethodConfigError, match="factor must be >= 0"):
+        DoubledAttention(document=0, factor=-1)
     with pytest.raises(MethodConfigError, match="'beginning' or 'end'"):
         MovedPositions(document=0, to="middle")  # type: ignore[arg-type]
     with (
@@ -84,5 +111,6 @@ def test_what_cannot_be_perturbed_is_refused(family_model: Callable[..., Any]) -
 def test_curves_by_position(model: RagMiddleModel) -> None:
     task = KeyValueRetrieval(keys=3, identifier_characters=6)
     curves = accuracies(model, task, limit=2, positions=(0, 2))
-    assert list(curves) == ["as it is", "PE to beginning", "PE to end", "crop mask"]
+    names = ["as it is", "PE to beginning", "PE to end", "crop mask", "doubled attention"]
+    assert list(curves) == names
     assert all(len(values) == 2 for values in curves.values())
