@@ -18,15 +18,21 @@ VLLM_VENV ?= .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.ready
 VLLM_GOLDENS := $(abspath build/vllm/goldens.json)
 
-.PHONY: setup demo test setup-vllm test-vllm contract check bench docs docs-serve tutorials dist canary
+.PHONY: setup setup-eval demo test setup-vllm test-vllm contract check bench docs docs-serve tutorials dist canary
 
 setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt $(wildcard integrations/*/pyproject.toml)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[demo,dev,serve]' \
+	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[demo,dev,eval,serve]' \
 		-e integrations/haystack -e integrations/langchain -e integrations/llama_index
 	@touch $@
+
+# The extra `eval` alone, into an environment that has the rest: lm-evaluation-harness, rouge-score.
+setup-eval:
+	$(PYTHON) -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+		print(*project["optional-dependencies"]["eval"], sep="\n")' \
+		| $(PYTHON) -m pip install --disable-pip-version-check -q -c constraints.txt -r /dev/stdin
 
 demo: setup
 	env -u OMP_NUM_THREADS $(BIN)/rag-middle demo --out build/demo

@@ -25,7 +25,7 @@ from rag_middle.lazy import names_on_first_use
 if TYPE_CHECKING:
     from rag_middle.attention.capturing import capture
     from rag_middle.attention.layer_states import LayerStates
-    from rag_middle.attention.observe import last_token_attention
+    from rag_middle.attention.observe import last_token_attention, last_token_masses
     from rag_middle.attention.patch import (
         Planner,
         applied,
@@ -85,6 +85,7 @@ __all__ = [
     "kernels_in_use",
     "last_rows_attention",
     "last_token_attention",
+    "last_token_masses",
     "model_lock",
     "model_traits",
     "modules_by_layer",
@@ -104,7 +105,7 @@ __getattr__, __dir__ = names_on_first_use(
     {
         "capturing": ("capture",),
         "layer_states": ("LayerStates",),
-        "observe": ("last_token_attention",),
+        "observe": ("last_token_attention", "last_token_masses"),
         "patch": (
             "Planner",
             "applied",

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import ceil
+
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rag_middle.attention.patch import model_lock, model_traits, modules_by_layer
+from rag_middle.attention.patch import (
+    Planner,
+    applied,
+    model_lock,
+    model_traits,
+    modules_by_layer,
+)
 from rag_middle.attention.probe import config_views
 from rag_middle.attention.seam import (
     AttentionCall,
+    ConfigView,
     base_attention,
     handle_attention,
     handler_of,
@@ -18,8 +28,9 @@ from rag_middle.attention.seam import (
 from rag_middle.attention.traits import LayerTraits
 from rag_middle.attention.weights import last_rows_attention
 from rag_middle.errors import MethodConfigError
+from rag_middle.tokens import TokenizedPrompt
 
-__all__ = ["last_token_attention"]
+__all__ = ["last_token_attention", "last_token_masses"]
 
 
 @torch.no_grad()
@@ -72,3 +83,80 @@ class _Observer:
         last = call.query[:, :, -1:]
         self.seen = last_rows_attention(last, call.key, self._traits, sinks=sinks)[0, :, 0]
         return base_attention(call)
+
+
+@torch.no_grad()
+def last_token_masses(
+    model: PreTrainedModel, method: Planner, prompt: TokenizedPrompt, segments: Tensor
+) -> Tensor:
+    """What the last token's attention puts on segments of a prompt, under a method.
+
+    An attention output is linear in the values, whatever gave the weights. So the prompt goes
+    through the model in several rows, all with its own queries and keys. The first has its own
+    values; its outputs go on to the next layer, in every row. The values of others say to which
+    segment a token belongs, so that their outputs are the masses. One more row has zeros for values,
+    and its outputs are subtracted: a method may add to values.
+
+    Args:
+        model: left as it is found.
+        method: that the model runs under.
+        prompt: in the method's order of documents.
+        segments: `[l, S]`, one where a token belongs to a segment and zero elsewhere.
+
+    Returns:
+        `[layers, h, S]` in float32 on the CPU, layers with softmax attention only. Weights that a
+        method scales without normalising them again do not sum to one.
+
+    Raises:
+        As `applied`.
+        UnsupportedArchitectureError: the attention layers cannot be reached.
+    """
+    traits = model_traits(model)
+    traits.require_layers("The attention view")
+    modules = modules_by_layer(model, traits)
+    # Half: latent attention has values that are narrower than its queries.
+    narrowest = min(max(1, layer.head_size // 2) for layer in traits.layers.values())
+    rows = 2 + ceil(segments.shape[1] / narrowest)
+    ids = torch.tensor([prompt.input_ids], device=model.device).expand(rows, -1)
+    with applied(model, method, [prompt]):
+        handlers = handlers_in_force()
+        probes = {
+            module: _Probe(
+                handlers[module].attend
+                if isinstance(module.config, ConfigView)
+                else base_attention,
+                segments,
+            )
+            for _, module in sorted(modules.items())
+        }
+        unseen = [module for module in probes if not isinstance(module.config, ConfigView)]
+        with config_views(unseen), handle_attention({**handlers, **probes}):
+            model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
+    return torch.stack([probe.masses.cpu() for probe in probes.values()])
+
+
+class _Probe:
+    """Puts values of its own into all rows but the first, and keeps what the last token gets."""
+
+    def __init__(
+        self,
+        attend: Callable[[AttentionCall], tuple[Tensor, Tensor | None]],
+        segments: Tensor,
+    ) -> None:
+        self._attend = attend
+        self._segments = segments
+        self.masses = torch.empty(0)
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
+        rows, _, tokens, width = call.value.shape
+        count = self._segments.shape[1]
+        values = call.value.new_zeros(tokens, (rows - 2) * width)
+        values[:, :count] = self._segments
+        call.value = call.value.clone()
+        call.value[1] = 0
+        # [rows - 2, 1, l, dv]: every head has the same values.
+        call.value[2:] = values.view(tokens, rows - 2, width).transpose(0, 1)[:, None]
+        output, _ = self._attend(call)  # [rows, l, h, dv]
+        last = output[1:, -1].float()
+        self.masses = (last[1:] - last[0]).transpose(0, 1).flatten(1)[:, :count]
+        return output[:1].expand_as(output), None

@@ -1,96 +1,214 @@
-"""Where the last token of a prompt looks: attention mass of every document, by layer."""
+"""Where the last token of a prompt looks: attention mass of every document, by layer and head."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rag_middle.attention import in_eval_mode, last_token_attention, model_lock, model_traits
+from rag_middle.attention import in_eval_mode, last_token_masses, model_traits, turn, use_kernels
 from rag_middle.documents import ContextPrompt
 from rag_middle.errors import EvaluationConfigError
 from rag_middle.evaluation.plots import new_figure
 from rag_middle.generation import RagMiddleModel
+from rag_middle.generation.prompts import MethodLike
+from rag_middle.layout import PromptLayout
+from rag_middle.methods import Method, resolve_method
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["DocumentAttention", "document_attention", "plot_document_attention"]
+__all__ = [
+    "DocumentAttention",
+    "document_attention",
+    "plot_document_attention",
+    "plot_head_attention",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentAttention:
-    """Attention of the last prompt token, averaged over heads.
+    """Attention of the last prompt token, averaged over prompts.
 
     Attributes:
-        layers: index of each row's layer; layers without softmax attention are not among them.
-        documents: mass of each document, `[layers, D]`.
-        first_token: mass of the prompt's first token, the usual attention sink, `[layers]`.
-        prefix: mass of the rest of the prefix, `[layers]`.
-        suffix: mass of what follows the documents, `[layers]`.
+        layers: 0-based; layers without softmax attention are not among them.
+        heads: 0-based.
+        by_head: mass of the prompt's first token (the usual attention sink), of the rest of the
+            prefix, of each document in the prompt's own order, and of what follows the documents,
+            `[layers, h, 2 + D + 1]`.
     """
 
     layers: tuple[int, ...]
-    documents: NDArray[np.float64]
-    first_token: NDArray[np.float64]
-    prefix: NDArray[np.float64]
-    suffix: NDArray[np.float64]
+    heads: tuple[int, ...]
+    by_head: NDArray[np.float64]
+
+    @property
+    def documents(self) -> NDArray[np.float64]:
+        """Mass of each document, averaged over heads, `[layers, D]`."""
+        return self._averaged[:, 2:-1]
+
+    @property
+    def first_token(self) -> NDArray[np.float64]:
+        """Mass of the first token, averaged over heads, `[layers]`."""
+        return self._averaged[:, 0]
+
+    @property
+    def prefix(self) -> NDArray[np.float64]:
+        """Mass of the rest of the prefix, averaged over heads, `[layers]`."""
+        return self._averaged[:, 1]
+
+    @property
+    def suffix(self) -> NDArray[np.float64]:
+        """Mass of what follows the documents, averaged over heads, `[layers]`."""
+        return self._averaged[:, -1]
+
+    @property
+    def _averaged(self) -> NDArray[np.float64]:
+        averaged: NDArray[np.float64] = self.by_head.mean(axis=1)
+        return averaged
+
+    def chosen(
+        self, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None
+    ) -> DocumentAttention:
+        """These layers and heads only; None for all of them.
+
+        Raises:
+            EvaluationConfigError: there are no such layers or heads.
+        """
+        rows = _indices("layer", self.layers if layers is None else layers, self.layers)
+        columns = _indices("head", self.heads if heads is None else heads, self.heads)
+        return DocumentAttention(
+            layers=tuple(self.layers[row] for row in rows),
+            heads=tuple(self.heads[column] for column in columns),
+            by_head=self.by_head[rows][:, columns],
+        )
+
+
+def _indices(kind: str, wanted: Sequence[int], there: Sequence[int]) -> list[int]:
+    if not wanted or not set(wanted) <= set(there):
+        raise EvaluationConfigError(
+            f"Attention can be seen in {kind}s {there[0]} to {there[-1]}; got {list(wanted)}."
+        )
+    return [there.index(index) for index in wanted]
 
 
 def document_attention(
-    model: RagMiddleModel, prompt: ContextPrompt, *, template: Any = "auto"
+    model: RagMiddleModel,
+    prompts: ContextPrompt | Sequence[ContextPrompt],
+    *,
+    method: MethodLike = "none",
+    template: Any = "auto",
 ) -> DocumentAttention:
-    """Attention mass by layer and document, of the unmodified model.
+    """Attention mass by layer, head and document, averaged over prompts.
 
-    The masses of a row sum to one, except in layers with a learned sink.
+    The masses of a head sum to one, except in layers with a learned sink and under methods that
+    scale weights without normalising them again (SIW).
 
     Args:
-        model: its method is not used.
-        prompt: with documents.
+        model: its own method is not used.
+        prompts: with documents, the same number in each.
+        method: that the model runs under; the unmodified model by default.
         template: as in generation.
 
     Raises:
-        EvaluationConfigError: the prompt has no documents.
-        UnsupportedArchitectureError: the model's attention cannot be reached.
+        EvaluationConfigError: a prompt has no documents, or another number of them than the first;
+            or the method combines several forward passes.
+        UnsupportedArchitectureError: the model's attention cannot be reached, or the model cannot
+            take the method.
     """
-    network = model.model
-    tokens = model.encode(prompt, method="none", template=template)
-    layout = tokens.layout
-    if not layout.documents:
+    prompts = [prompts] if isinstance(prompts, ContextPrompt) else list(prompts)
+    counts = {len(prompt.documents) for prompt in prompts}
+    if len(counts) != 1 or 0 in counts:
         raise EvaluationConfigError(
-            "An attention view needs documents in the prompt: pass ContextPrompt(documents=[...])."
+            "An attention view needs documents in every prompt, the same number in each: pass "
+            f"ContextPrompt(documents=[...]). Numbers of documents: {sorted(counts)}."
         )
-    ids = torch.tensor([tokens.input_ids], device=model.device)
-    with model_lock(network), in_eval_mode(network):
-        weights = last_token_attention(network, ids, "The attention view")
-    rows = weights.mean(dim=1).double().numpy()  # [layers, l]
+    chosen = resolve_method(method)
+    if chosen.combines:
+        raise EvaluationConfigError(
+            f"{chosen.name} combines several forward passes, each with attention of its own: look "
+            "at the model under one of them."
+        )
+    masses = np.mean([_masses(model, prompt, chosen, template) for prompt in prompts], axis=0)
     return DocumentAttention(
-        layers=tuple(sorted(model_traits(network).layers)),
-        documents=np.stack(
-            [rows[:, start:end].sum(axis=1) for start, end in layout.documents], axis=1
-        ),
-        first_token=rows[:, 0],
-        prefix=rows[:, 1 : layout.prefix_tokens].sum(axis=1),
-        suffix=rows[:, layout.suffix_start :].sum(axis=1),
+        layers=tuple(sorted(model_traits(model.model).layers)),
+        heads=tuple(range(masses.shape[1])),
+        by_head=masses,
     )
 
 
+def _masses(
+    model: RagMiddleModel, prompt: ContextPrompt, method: Method, template: Any
+) -> NDArray[np.float64]:
+    tokens = model.encode(prompt, method="none", template=template)
+    numbers = tuple(map(str, range(len(tokens.layout.documents))))
+    tokens = model.encode(replace(tokens, document_ids=numbers), method=method)
+    network = model.model
+    with turn(network), in_eval_mode(network), use_kernels(model.kernels):
+        masses = last_token_masses(network, method, tokens, _segments(tokens.layout)).double()
+    # A method may have put the documents into another order.
+    order = sorted(
+        range(len(numbers)), key=lambda position: int(tokens.document_ids[position] or 0)
+    )
+    columns = [0, 1, *(2 + position for position in order), masses.shape[2] - 1]
+    return masses[:, :, columns].numpy()
+
+
+def _segments(layout: PromptLayout) -> torch.Tensor:
+    """Which tokens belong to the first token, the prefix, each document, the suffix: `[l, S]`."""
+    spans = ((0, 1), (1, layout.prefix_tokens), *layout.documents)
+    segments = torch.zeros(layout.length, len(spans) + 1)
+    for column, (start, end) in enumerate((*spans, (layout.suffix_start, layout.length))):
+        segments[start:end, column] = 1
+    return segments
+
+
 def plot_document_attention(view: DocumentAttention) -> Figure:
-    """A heat map: layers from top to bottom, documents from left to right.
+    """A heat map: layers from top to bottom, documents from left to right; mean over heads.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
     figure, [axes] = new_figure(height=max(2.6, 0.13 * len(view.layers) + 1.6))
-    image = axes.imshow(100 * view.documents, aspect="auto", cmap="viridis", vmin=0)
+    image = draw_masses(axes, view.documents, "Layer", view.layers)
     figure.colorbar(image, ax=axes, label="Attention of the last token, %")
-    documents = view.documents.shape[1]
-    axes.set_xticks(range(0, documents, max(1, round(documents / 10))))
-    rows = range(0, len(view.layers), max(1, round(len(view.layers) / 12)))
-    axes.set_yticks(rows, [str(view.layers[row]) for row in rows])
-    axes.set_xlabel("Position of the document")
-    axes.set_ylabel("Layer")
     return figure
+
+
+def plot_head_attention(view: DocumentAttention) -> Figure:
+    """A heat map for each layer: heads from top to bottom, documents from left to right.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    figure, panels = new_figure(len(view.layers), height=max(2.2, 0.1 * len(view.heads) + 1.2))
+    masses = view.by_head[:, :, 2:-1]
+    for axes, layer, panel in zip(panels, view.layers, masses, strict=True):
+        image = draw_masses(axes, panel, "Head", view.heads, most=masses.max())
+        axes.set_title(f"Layer {layer}", fontsize="medium")
+    figure.colorbar(image, ax=panels, label="Attention of the last token, %")
+    return figure
+
+
+def draw_masses(
+    axes: Any,
+    masses: NDArray[np.float64],
+    label: str,
+    names: Sequence[int],
+    *,
+    most: float | None = None,
+) -> Any:
+    """Masses `[rows, D]` as colours; `names` are those of the rows, `most` the brightest mass."""
+    most = None if most is None else 100 * most
+    image = axes.imshow(100 * masses, aspect="auto", cmap="viridis", vmin=0, vmax=most)
+    axes.set_xticks(range(0, masses.shape[1], max(1, ceil(masses.shape[1] / 10))))
+    rows = range(0, len(names), max(1, round(len(names) / 12)))
+    axes.set_yticks(rows, [str(names[row]) for row in rows])
+    axes.set_xlabel("Position of the document")
+    axes.set_ylabel(label)
+    return image

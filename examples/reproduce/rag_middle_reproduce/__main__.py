@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 from rag_middle import RagMiddleError, RagMiddleModel
@@ -16,6 +17,20 @@ from rag_middle_reproduce.samples import write_samples
 def model_path(name: str) -> str:
     """Where to load a model from: ``reader`` is the bundled one."""
     return str(reader_path()) if name == "reader" else name
+
+
+def load_model(entry: ModelConfig, device: str | None) -> RagMiddleModel:
+    """The model of an entry."""
+    return RagMiddleModel.from_pretrained(
+        model_path(entry.name),
+        device=device,
+        dtype=entry.dtype,
+        revision=entry.revision,
+        device_map=entry.device_map,
+        quantization_config=entry.quantization_config,
+        attn_implementation=entry.attn_implementation,
+        context_window=entry.context_window,
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -35,29 +50,23 @@ def main(arguments: list[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
 
-    def load(entry: ModelConfig) -> RagMiddleModel:
-        return RagMiddleModel.from_pretrained(
-            model_path(entry.name),
-            device=options.device,
-            dtype=entry.dtype,
-            revision=entry.revision,
-            device_map=entry.device_map,
-            quantization_config=entry.quantization_config,
-            attn_implementation=entry.attn_implementation,
-            context_window=entry.context_window,
-        )
-
     def report(done: int, total: int) -> None:
         print(f"\r{done} of {total} answers", end="", file=sys.stderr, flush=True)
 
     try:
         config = read_config(options.config).limited(options.limit).with_models(options.model)
+        if config.attention is not None:
+            sys.exit(
+                f"{options.config} draws attention: run python -m rag_middle_reproduce.attention "
+                f"{options.config}"
+            )
         if options.try_out:
             config = config.tried_out()
         data, cells = options.data or options.config.parent, list[Cell]()
         if options.try_out and options.data is None:
             data = write_samples(options.out / "samples")
         records = options.out / "records"
+        load = partial(load_model, device=options.device)
         for cell in evaluate(config, load, data=data, records=records, progress=report):
             cells.append(cell)
             # After every cell, so that a killed run leaves the tables that were done.

@@ -19,7 +19,12 @@
     published:
       - {model: lmsys/vicuna-7b-v1.5, task: "NQ, 10 documents", method: ms_poe, mean: 63.5}
 
-Data files and profiles are in the data folder.
+Data files and profiles are in the data folder. What several files share stands in one of its own,
+whose name begins with an underscore or which is an evaluation itself; ``base: _models.yaml``, or a
+list of files, takes its fields, and those of the file itself replace them.
+
+A file with ``attention: {show: layers, layers: [10, 20]}`` asks nothing: it is for
+``python -m rag_middle_reproduce.attention``, which draws.
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import yaml
 
@@ -45,7 +50,16 @@ from rag_middle.methods import LPES, Compose, Method, PositionalHiddenStates, re
 from rag_middle.methods.resolve import method_from_file
 from rag_middle_reproduce import tasks as _tasks  # noqa: F401 - registers them
 
-__all__ = ["EvaluationConfig", "ModelConfig", "Published", "TaskConfig", "read_config"]
+__all__ = [
+    "AttentionConfig",
+    "EvaluationConfig",
+    "ModelConfig",
+    "Published",
+    "TaskConfig",
+    "read_config",
+]
+
+AttentionRows = Literal["layers", "heads", "gold"]
 
 _PROFILE = "profile:"
 _READER_WINDOW = 32_768  # tokens: more than the reader was made for, and enough for every prompt
@@ -132,6 +146,32 @@ class Published:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AttentionConfig:
+    """What a picture of attention shows.
+
+    Attributes:
+        show: a row for every layer (``"layers"``), head (``"heads"``) or position of the gold
+            document (``"gold"``); a column for every document.
+        layers: which ones; None for all. Where they are no rows they are averaged, heads likewise.
+        heads: which ones; None for all.
+
+    Raises:
+        EvaluationConfigError: no such rows.
+    """
+
+    show: AttentionRows = "layers"
+    layers: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        shown = get_args(AttentionRows)
+        if self.show not in shown:
+            raise EvaluationConfigError(
+                f"attention: show must be one of {', '.join(shown)}, got {self.show!r}."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
     """What to evaluate.
 
@@ -144,6 +184,7 @@ class EvaluationConfig:
         cost: measure times and memory too.
         source: of the published numbers.
         published: numbers to show beside.
+        attention: what pictures show; None where questions are asked.
     """
 
     title: str
@@ -154,6 +195,7 @@ class EvaluationConfig:
     cost: bool = False
     source: str = ""
     published: tuple[Published, ...] = ()
+    attention: AttentionConfig | None = None
 
     def measurement_of(self, task: TaskConfig, metric: str | None = None) -> Measurement:
         """How a task is measured, by `metric` where one is named."""
@@ -229,8 +271,16 @@ class EvaluationConfig:
             if task.task == "key_value_retrieval" and "data" not in options:
                 options["identifier_characters"] = 6  # short prompts
             tasks.append(replace(task, measurement=measurement, options=options))
+        attention = self.attention
+        if attention is not None:  # it has four layers and heads
+            attention = replace(attention, layers=(1, 2), heads=(0, 3))
         return replace(
-            self, models=(reader,), tasks=tuple(tasks), methods=tuple(specs), published=()
+            self,
+            models=(reader,),
+            tasks=tuple(tasks),
+            methods=tuple(specs),
+            published=(),
+            attention=attention,
         )
 
     def check(self, data: Path) -> None:
@@ -263,20 +313,37 @@ def read_config(path: str | Path) -> EvaluationConfig:
         EvaluationConfigError: it cannot be read, or has fields that there are not.
     """
     path = Path(path)
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise EvaluationConfigError(
-            f"The configuration {str(path)!r} cannot be read ({error}). Pass a YAML file."
-        ) from error
+    content = _with_bases(path)
     config: EvaluationConfig = _parsed(EvaluationConfig, content, path.name)
+    attention = config.attention
     return replace(
         config,
         models=tuple(_parsed(ModelConfig, model, path.name) for model in config.models),
         tasks=tuple(_parsed(TaskConfig, task, path.name) for task in config.tasks),
         methods=tuple(config.methods),
         published=tuple(_parsed(Published, score, path.name) for score in config.published),
+        attention=attention and _parsed(AttentionConfig, attention, path.name),
     )
+
+
+def _with_bases(path: Path, below: tuple[Path, ...] = ()) -> Any:
+    """The content of a file over that of its bases, the later ones over the earlier."""
+    if path in below:
+        raise EvaluationConfigError(f"{path.name} is its own base. Take 'base' out of one file.")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        needed = f", which {below[-1].name} names as its base" if below else ""
+        raise EvaluationConfigError(
+            f"The configuration {str(path)!r}{needed} cannot be read ({error}). Pass a YAML file."
+        ) from error
+    if not isinstance(content, dict) or "base" not in content:
+        return content
+    bases = content.pop("base")
+    merged: dict[str, Any] = {}
+    for name in [bases] if isinstance(bases, str) else bases:
+        merged |= _with_bases(path.parent / name, (*below, path))
+    return merged | content
 
 
 def _with_profile(spec: Any, data: Path, model: ModelConfig) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,27 @@ from rag_middle_reproduce.samples import write_samples
 
 FOLDER = Path(__file__).parents[1]
 README = (FOLDER / "README.md").read_text(encoding="utf-8")
-CONFIGS = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.glob("*/*.yaml"))
+CONFIGS = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.glob("*/[!_]*.yaml"))
+#: What files share.
+BASES = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.glob("*/_*.yaml"))
 #: Commands of the README's table; paths are relative to its folder.
 COMMANDS = re.findall(r"`python -m (rag_middle_reproduce[\w.]*) ([^`]+)`", README)
 #: The rows that take least time.
 QUICK = (
-    *("ms_poe/zeroscrolls", "positional_hidden_states/timeline_order"),
-    *("lpes/multi_document_qa", "siw/key_value_retrieval"),
+    *("ms_poe/table_1", "ms_poe/figure_4", "positional_hidden_states/timeline_order"),
+    *("lpes/multi_document_qa", "siw/table_1", "reproduce.hidden_states"),
 )
+#: Tables and figures of the papers, by folder and its name in the README's table.
+NUMBERS = {
+    ("lpes", "LPES"): {"table": [*range(1, 9), 11, 15, 16, 17]},
+    ("ms_poe", "Ms-PoE"): {"table": range(1, 5), "figure": range(4, 7)},
+    ("positional_hidden_states", "PHS"): {
+        "table": [1, 2, 3, 4, 6],
+        "figure": [1, 2, 3, *range(5, 13)],
+    },
+    ("siw", "SIW"): {"table": range(1, 5), "figure": range(2, 7)},
+    ("pine", "PINE"): {"table": [1, 2, 3, *range(5, 16)], "figure": [4, 5]},
+}
 TASK = {"task": "invented_documents", "label": "three", "options": {"documents": 3}}
 
 
@@ -44,6 +58,37 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_table_has_every_configuration_and_names_none_that_is_not_there() -> None:
     named = {path for _, arguments in COMMANDS for path in re.findall(r"\S+\.yaml", arguments)}
     assert named == set(CONFIGS)
+
+
+@pytest.mark.parametrize(("folder", "paper"), NUMBERS)
+def test_every_table_and_figure_of_a_paper_has_a_row(folder: str, paper: str) -> None:
+    rows = re.findall(rf"^\| {paper}\b[^|]*\|([^|]*)\|", README, re.MULTILINE)
+    page = (FOLDER / folder / "README.md").read_text(encoding="utf-8")
+    rows += re.findall(r"^\|([^|]*)\|", page, re.MULTILINE)
+    numbers: dict[str, set[int]] = {"table": set(), "figure": set()}
+    for row in rows:
+        for kind, first, link, last in re.findall(
+            r"\b(table|figure)s? (\d+)(?: (to|and) (\d+))?", row
+        ):
+            stop = int(last or first)
+            both = {int(first), stop}
+            numbers[kind] |= set(range(int(first), stop + 1)) if link == "to" else both
+    for kind, wanted in NUMBERS[folder, paper].items():
+        assert set(wanted) <= numbers[kind], kind
+
+
+def test_a_file_named_by_a_number_stands_in_the_row_of_that_number() -> None:
+    rows = [line for line in README.splitlines() if line.startswith("|")]
+    for path in CONFIGS:
+        number = re.search(r"/(table|figure)s?_(\d+)", path)
+        if number is not None:
+            [row] = [row for row in rows if f" {path} " in row]
+            assert re.search(rf"\b{number[1]}s? {number[2]}\b", row), path
+
+
+def test_what_files_share_is_used() -> None:
+    text = "".join((FOLDER / path).read_text(encoding="utf-8") for path in CONFIGS)
+    assert all(f"base: {Path(path).name}" in text for path in BASES)
 
 
 def test_every_dataset_of_a_configuration_is_one_that_prepare_fetches(data: Path) -> None:
@@ -77,20 +122,28 @@ def test_a_command_of_the_table_runs_on_the_bundled_reader(
 ) -> None:
     pytest.importorskip("rouge_score", reason="needs rouge-score (extra eval)")
     monkeypatch.chdir(FOLDER)
+    out = tmp_path / "out"
+    words = shlex.split(arguments.replace("DATA", str(data)))
     if module.endswith("perturbations"):
-        small = shlex.split("--model reader --pairs 3 --positions 2 --limit 1")
-        perturbations.main(small)
+        perturbations.main(shlex.split("--model reader --pairs 3 --positions 2 --limit 1"))
         assert "| crop mask |" in capsys.readouterr().out
         return
-    config, *rest = shlex.split(arguments.replace("DATA", str(data)))
-    out = tmp_path / "out"
-    main([config, *rest, "--try-out", "--out", str(out)])
-    tried = read_config(FOLDER / config).tried_out()
-    cells = json.loads((out / "results.json").read_text(encoding="utf-8"))["cells"]
-    assert len(cells) == sum(1 + len(task.also) for task in tried.tasks)
-    for cell in cells:
-        labels = [method["label"] for method in cell["summary"]["methods"]]
-        assert labels == ["none", *(method.label for method in tried.methods)]
+    run = import_module(f"{module}.__main__" if module == "rag_middle_reproduce" else module).main
+    draws = module.endswith(("attention", "hidden_states"))
+    writes = draws or module == "rag_middle_reproduce"
+    run([*words, "--try-out", *(("--out", str(out)) if writes else ())])
+    if draws:
+        pytest.importorskip("matplotlib")
+        assert list(out.glob("*.png"))
+    elif writes:
+        tried = read_config(FOLDER / words[0]).tried_out()
+        cells = json.loads((out / "results.json").read_text(encoding="utf-8"))["cells"]
+        assert len(cells) == sum(1 + len(task.also) for task in tried.tasks)
+        for cell in cells:
+            labels = [method["label"] for method in cell["summary"]["methods"]]
+            assert labels == ["none", *(method.label for method in tried.methods)]
+    else:
+        assert "| --- |" in capsys.readouterr().out
 
 
 def test_published_numbers_are_of_models_and_tasks_that_are_there() -> None:
@@ -124,6 +177,23 @@ def written(tmp_path: Path, **changes: Any) -> Path:
     path = tmp_path / "config.yaml"
     path.write_text(json.dumps(content), encoding="utf-8")  # which is YAML, too
     return path
+
+
+def test_fields_replace_those_of_the_base_and_a_later_base_those_of_an_earlier(
+    tmp_path: Path,
+) -> None:
+    written(tmp_path, methods=["ms_poe"])
+    (tmp_path / "_methods.yaml").write_text("methods: [pine]\nsource: theirs")
+    path = tmp_path / "table.yaml"
+    path.write_text("base: [config.yaml, _methods.yaml]\nsource: ours")
+    config = read_config(path)
+    assert (config.title, config.methods, config.source) == ("A comparison", ("pine",), "ours")
+    path.write_text("base: nothing.yaml")
+    with pytest.raises(EvaluationConfigError, match=r"table\.yaml names as its base"):
+        read_config(path)
+    path.write_text("base: table.yaml")
+    with pytest.raises(EvaluationConfigError, match="its own base"):
+        read_config(path)
 
 
 def test_the_command_writes_tables_and_goes_on_from_its_records(
