@@ -54,8 +54,10 @@ from rag_middle.methods import (
     Permutation,
     PositionalHiddenStates,
     PositionInterpolation,
+    PromptRepetition,
     RoToR,
     SelfExtend,
+    SetBasedPrompting,
     StructuredPrompting,
 )
 from rag_middle.methods.attention_buckets import PUBLISHED_BASES
@@ -91,6 +93,7 @@ METHODS: dict[str, Method] = {
     "siw + self_extend": Compose(methods=(SIW(), SelfExtend(group=2, window=1024))),
     "no_inter_document_attention": NoInterDocumentAttention(),
     "parallel_context_windows": ParallelContextWindows(),
+    "set_based_prompting": SetBasedPrompting(),
     "structured_prompting": StructuredPrompting(),
     "ape": APE(),
     "rotor": RoToR(),
@@ -103,6 +106,7 @@ METHODS: dict[str, Method] = {
     "attention_calibration, one pass": AttentionCalibration(one_pass=True),
     "attn_rank": AttnRank(profile=(0.3, 0.1, 0.2)),
     "long_context_reorder": LongContextReorder(),
+    "prompt_repetition": PromptRepetition(what="documents"),
 }
 
 
@@ -173,7 +177,7 @@ def run(
     """Seconds of the prefill and of `DECODE_STEPS` decode steps."""
     start = clock(device)
     runner = Runner(model, method)
-    branches = branched(arranged(prompt, method, runner), method, runner)
+    branches = branched(arranged(method.rewrite(prompt), method, runner), method, runner)
     batch = TokenizedBatch(branches)
     ids, _ = batch.padded(0, device=torch.device(device))  # all of the same length
     cache = prefilled_cache(model, method, batch)

@@ -105,7 +105,7 @@ def count_method(model: PreTrainedModel, method: Method, prompt: TokenizedPrompt
         prompt: of which only the layout matters.
     """
     runner = Passes(model_traits(model), prompt)
-    branches = branched(arranged(prompt, method, runner), method, runner)
+    branches = branched(arranged(method.rewrite(prompt), method, runner), method, runner)
     rows, columns = len(branches), max(len(branch.input_ids) for branch in branches)
     ids = torch.zeros(rows, columns, dtype=torch.long, device="meta")
     cache = DynamicCache(config=model.config)

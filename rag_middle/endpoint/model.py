@@ -400,6 +400,7 @@ class EndpointModel:
         requests = characters = 0
         for prompt, method in prompts:
             around = _applied_here(method, self._served_method(method))
+            prompt = around.rewrite(prompt)
             count = len(arrangements(prompt, around))
             requests += count
             characters += count * len(prompt.text)
@@ -426,7 +427,7 @@ class EndpointModel:
         around = _applied_here(chosen, served_method)
         questions = []
         seeds = settings.seeds(len(prompts))
-        contexts = map(_as_prompt, prompts)
+        contexts = (around.rewrite(_as_prompt(prompt)) for prompt in prompts)
         for example, (prompt, seed) in enumerate(zip(contexts, seeds, strict=True)):
             layout = stand_in(prompt).layout
             check_documents(chosen, layout, settings, example, prompt=prompt)

@@ -177,7 +177,7 @@ def check_effect(
     with_kernels = (method, kernels_in_use())
     if method.is_neutral or with_kernels in (_effective.get(model) or ()):
         return
-    if (method.arranges or method.combines) and not _plans(model, method):
+    if (method.rewrites or method.arranges or method.combines) and not _plans(model, method):
         return
     with turn(model):
         shown = method.for_self_check()

@@ -29,7 +29,7 @@ from rag_middle.generation.identity import model_identity, software
 from rag_middle.generation.loading import check_loading, load_model, load_tokenizer
 from rag_middle.generation.model_files import format_errors
 from rag_middle.generation.own_config import check_own_config, check_token_ids
-from rag_middle.generation.prompts import MethodLike, Preparer, Prompt
+from rag_middle.generation.prompts import MethodLike, PreparedPrompt, Preparer, Prompt
 from rag_middle.generation.results import Generation, Score
 from rag_middle.generation.scoring import scores, scores_by_method
 from rag_middle.generation.streaming import GenerationStream
@@ -492,10 +492,16 @@ class RagMiddleModel:
             missing_documents_hint=settings.missing_documents_hint,
             on_overflow=settings.on_overflow,
         )
+
+        def prepared(method: Method) -> list[PreparedPrompt]:
+            if method.rewrites:  # it may have to see text
+                return self._prepare.prompts(prompts, method, settings, room)
+            return self._prepare.prompts(tokens, method, fit, room)
+
         with use_kernels(self._kernels):
             return scores_by_method(
                 self.model,
-                lambda method: self._prepare.prompts(tokens, method, fit, room),
+                prepared,
                 ids,
                 chosen,
                 max_batch_size=max_batch_size,

@@ -265,7 +265,7 @@ class Preparer:
 
     def encode(self, prompt: Prompt, method: Method, options: GenerationOptions) -> TokenizedPrompt:
         """The prompt in tokens, its documents in the method's order."""
-        return arranged(self._encode(prompt, options), method, self.runner(method))
+        return arranged(self._encode(prompt, method, options), method, self.runner(method))
 
     def continuation(self, text: str | Sequence[int]) -> tuple[int, ...]:
         """Ids of what follows a prompt.
@@ -304,7 +304,7 @@ class Preparer:
         example: int,
     ) -> PreparedPrompt:
         started = perf_counter()
-        tokens = self._encode(prompt, options)
+        tokens = self._encode(prompt, method, options)
         self._check_vocabulary(tokens.input_ids)
         if not (options.tools and _awaits_retrieval(prompt)):
             check_documents(method, tokens.layout, options, example, prompt=prompt)
@@ -331,7 +331,9 @@ class Preparer:
         """What the method may do with the model while it arranges documents."""
         return ModelRunner(self._model, self.tokenizer, method_name(method), self._kernels)
 
-    def _encode(self, prompt: Prompt, options: GenerationOptions) -> TokenizedPrompt:
+    def _encode(
+        self, prompt: Prompt, method: Method, options: GenerationOptions
+    ) -> TokenizedPrompt:
         _check_type(prompt)
         if isinstance(prompt, TokenizedPrompt):
             if options.shapes_text:
@@ -339,9 +341,10 @@ class Preparer:
                     "template, system, template_options, allow_control_tokens and tools shape "
                     "text, and this prompt is in tokens already: pass them where it is encoded."
                 )
-            return prompt
+            return method.rewrite(prompt)
         return self.tokenizer.encode(
             prompt,
+            rewrite=method.rewrite if method.rewrites else None,
             template=options.template,
             system=options.system,
             template_options=options.template_options,

@@ -127,7 +127,7 @@ def _last_tokens_changed(
         None where prompts cannot be read once for this and other methods: it changes what is
         before, or the whole of a prompt, or the model does not go on from what was read.
     """
-    if method.arranges or method.combines or not can_share_prompts(model):
+    if method.rewrites or method.arranges or method.combines or not can_share_prompts(model):
         return None
     tokens = tuple(prompt.tokens for prompt in prompts)
     last_tokens = method.plan(tokens, model_traits(model)).last_tokens_changed

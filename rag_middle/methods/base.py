@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self, TypeVar
 
 from rag_middle.attention import AttentionPlan, ModelTraits
+from rag_middle.documents import ContextPrompt
 from rag_middle.errors import MethodConfigError, RegistrationError
 from rag_middle.plain_data import is_finite_number
 from rag_middle.registry import Registry
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "METHODS",
+    "AnyPrompt",
     "Method",
     "MethodInfo",
     "Runner",
@@ -37,6 +39,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+#: Text or tokens; a method gives back what it got.
+AnyPrompt = TypeVar("AnyPrompt", ContextPrompt, TokenizedPrompt)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +97,12 @@ class Runner(Protocol):
 
 
 class Method(ABC):
-    """A way to make a model read its prompt differently, said in at most three hooks.
+    """A way to make a model read its prompt differently, said in at most four hooks.
 
-    `arrange` puts the documents in order before the model reads them, `plan` tells its attention
-    layers what to do, `combine` makes one distribution out of several forward passes, whose
-    prompts `branches` names. Most methods need one of them.
+    `rewrite` asks another prompt (the documents twice, say), `arrange` puts the documents in order
+    before the model reads them, `plan` tells its attention layers what to do, `combine` makes one
+    distribution out of several forward passes, whose prompts `branches` names. Most methods need
+    one of them.
 
     Subclasses are frozen, keyword-only dataclasses that validate themselves when made. They keep
     nothing of a request: one object may serve any number of threads.
@@ -139,6 +144,21 @@ class Method(ABC):
         for part in self.parts:
             if part.provenance is not None:
                 part.provenance.check_fits(traits)
+
+    def rewrite(self, prompt: AnyPrompt) -> AnyPrompt:
+        """The prompt that is asked instead: hook before everything else.
+
+        It gets what the caller passes: text, whose documents are told already and which no chat
+        template has been put around yet, or tokens. An order names every document once and tells
+        nothing of the question; what repeats either needs this hook.
+
+        Args:
+            prompt: as the caller wrote it.
+
+        Raises:
+            PromptError: the method needs text where there are tokens.
+        """
+        return prompt
 
     def arrange(self, prompt: TokenizedPrompt, runner: Runner) -> Sequence[int]:
         """The order in which the documents reach the model: hook before the model.
@@ -216,6 +236,11 @@ class Method(ABC):
     def combines(self) -> bool:
         """True where the method takes several forward passes per token (see `combine`)."""
         return type(self).combine is not Method.combine
+
+    @property
+    def rewrites(self) -> bool:
+        """True where the method may send another prompt than it was asked (see `rewrite`)."""
+        return type(self).rewrite is not Method.rewrite
 
     @property
     def arranges(self) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import IncompatibleMethodsError, MethodConfigError
-from rag_middle.methods.base import Method, MethodInfo, as_several
+from rag_middle.methods.base import AnyPrompt, Method, MethodInfo, as_several
 from rag_middle.methods.none import NoMethod
 from rag_middle.tokens import TokenizedPrompt
 
@@ -84,6 +84,12 @@ class Compose(Method):
         """The methods, those of inner compositions among them."""
         return tuple(part for method in self.methods for part in method.parts)
 
+    def rewrite(self, prompt: AnyPrompt) -> AnyPrompt:
+        """What each method makes of it, one after the other."""
+        for method in self.methods:
+            prompt = method.rewrite(prompt)
+        return prompt
+
     def arrange(self, prompt: TokenizedPrompt, runner: Runner) -> Sequence[int]:
         """Each method's arrangement, one after the other."""
         order: Sequence[int] = range(len(prompt.layout.documents))
@@ -119,6 +125,11 @@ class Compose(Method):
     def combines(self) -> bool:
         """True where a part does."""
         return self._combining() is not None
+
+    @property
+    def rewrites(self) -> bool:
+        """True where a part does."""
+        return any(method.rewrites for method in self.methods)
 
     @property
     def arranges(self) -> bool:

@@ -27,9 +27,11 @@ from rag_middle.methods.attn_rank import AttnRank as AttnRank
 from rag_middle.methods.attention_sorting import AttentionSorting as AttentionSorting
 from rag_middle.methods.attention_calibration import AttentionCalibration as AttentionCalibration
 from rag_middle.methods.permutation import Permutation as Permutation
+from rag_middle.methods.prompt_repetition import PromptRepetition as PromptRepetition
 from rag_middle.methods.self_extend import SelfExtend as SelfExtend
 from rag_middle.methods.parallel_context import NoInterDocumentAttention as NoInterDocumentAttention
 from rag_middle.methods.parallel_context import ParallelContextWindows as ParallelContextWindows
+from rag_middle.methods.parallel_context import SetBasedPrompting as SetBasedPrompting
 from rag_middle.methods.parallel_context import StructuredPrompting as StructuredPrompting
 from rag_middle.methods.parallel_context import APE as APE
 from rag_middle.methods.compose import Compose as Compose

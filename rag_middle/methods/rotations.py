@@ -38,6 +38,8 @@ def layer_rotations(method: Method, traits: ModelTraits) -> Mapping[int, Rotatio
         ProfileMismatchError: its parameters were calibrated for a model of another shape.
         UnsupportedArchitectureError: this model cannot take it.
     """
+    if method.rewrites:
+        raise _refused(method, "writes another prompt")
     if method.arranges:
         raise _refused(method, "puts the documents of each prompt in order")
     if method.combines:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,6 +51,7 @@ def encode(
     allow_control_tokens: bool = False,
     template_options: Mapping[str, Any] | None = None,
     tools: Sequence[Mapping[str, Any]] | None = None,
+    rewrite: Callable[[ContextPrompt], ContextPrompt] | None = None,
 ) -> TokenizedPrompt:
     """Tokenise a prompt and say where its documents lie.
 
@@ -78,6 +79,8 @@ def encode(
             must be the caller's own text. Documents stay inert.
         template_options: chat only: more arguments for the template (``enable_thinking``).
         tools: chat only: what the model may call, in OpenAI's form. What they say is inert too.
+        rewrite: makes another prompt of the caller's before a template is put around it: of the
+            message that holds the documents, without any of the last one, if a user's.
 
     Raises:
         PromptError: the prompt is empty, or of the wrong shape.
@@ -107,6 +110,8 @@ def encode(
         if not allow_control_tokens:
             _warn_of_written_template(prompt)
         prompt = parse(prompt)
+    if rewrite is not None:
+        prompt = _rewritten(prompt, rewrite, allow_control_tokens)
     if tools and not (template == "chat" or (template == "auto" and has_chat_template(tokenizer))):
         raise ChatTemplateError(
             Argument("tools"),
@@ -226,8 +231,39 @@ def uses_chat_template(tokenizer: Tokenizer, template: Template) -> bool:
     return template == "chat" or (template == "auto" and has_chat_template(tokenizer))
 
 
-def _conversation(prompt: ContextPrompt | Sequence[Message], system: str | None) -> Conversation:
+def _rewritten(
+    prompt: ContextPrompt | Sequence[Message],
+    rewrite: Callable[[ContextPrompt], ContextPrompt],
+    allow_control_tokens: bool,
+) -> ContextPrompt | Conversation:
     if isinstance(prompt, ContextPrompt):
+        changed = rewrite(prompt)
+        texts = {document.render() for document in prompt.documents}
+        if allow_control_tokens and any(d.render() not in texts for d in changed.documents):
+            # What a caller's own control tokens mean would depend on where a copy of them stands.
+            raise PromptError(
+                "The method writes the text around the documents once more, and ",
+                Argument("allow_control_tokens", True),
+                " lets that text hold control tokens. Leave it out, and let a chat template "
+                "write them.",
+            )
+        return changed
+    conversation = Conversation.of_messages(prompt)
+    if conversation.at is not None:
+        return replace(conversation, prompt=rewrite(conversation.prompt))
+    *before, last = conversation.messages
+    if last["role"] != "user" or not isinstance(last.get("content"), str):
+        return conversation
+    changed = rewrite(ContextPrompt(last["content"]))
+    return replace(conversation, messages=(*before, {**last, "content": changed.text}))
+
+
+def _conversation(
+    prompt: ContextPrompt | Conversation | Sequence[Message], system: str | None
+) -> Conversation:
+    if isinstance(prompt, Conversation):
+        conversation = prompt
+    elif isinstance(prompt, ContextPrompt):
         conversation = Conversation.of_prompt(prompt)
     else:
         conversation = Conversation.of_messages(prompt)

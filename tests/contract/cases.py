@@ -33,8 +33,10 @@ from rag_middle.methods import (
     Permutation,
     PositionalHiddenStates,
     PositionInterpolation,
+    PromptRepetition,
     RoToR,
     SelfExtend,
+    SetBasedPrompting,
     StructuredPrompting,
 )
 from rag_middle.tokens import TokenizedPrompt
@@ -113,7 +115,13 @@ class Example:
 
 
 #: Methods whose documents do not attend to each other.
-BLOCKS = NoInterDocumentAttention | ParallelContextWindows | StructuredPrompting | APE
+BLOCKS = (
+    NoInterDocumentAttention
+    | ParallelContextWindows
+    | SetBasedPrompting
+    | StructuredPrompting
+    | APE
+)
 
 _SIW = SIW(alpha_per_document=None, alpha_dense=0.3, alpha_sparse=2.0, layers=(0, 1, 2))
 _CHANNEL = PositionalHiddenStates(channels=(3,), factor=-1)
@@ -207,6 +215,10 @@ EXAMPLES: dict[str, Example] = {
             "permutation_vote": Permutation(orders=3, combination="vote"),
         },
     ),
+    "prompt_repetition": Example(
+        neutral=PromptRepetition(times=1),
+        around={"prompt_repetition": PromptRepetition(what="documents")},
+    ),
     "self_extend": Example(
         neutral=SelfExtend(group=1, window=4),
         active={
@@ -230,6 +242,11 @@ EXAMPLES: dict[str, Example] = {
             "parallel_context_windows": ParallelContextWindows(),
             "parallel_context_windows_right": ParallelContextWindows(right_indentation=True),
         },
+    ),
+    "set_based_prompting": Example(
+        neutral=SetBasedPrompting(),
+        neutral_prompt=ONE_DOCUMENT,
+        active={"set_based_prompting": SetBasedPrompting()},
     ),
     "structured_prompting": Example(
         neutral=StructuredPrompting(),
@@ -272,7 +289,7 @@ def expected_refusal(method: Method, traits: Traits, family: str) -> str | None:
     if isinstance(method, Compose):
         reasons = (expected_refusal(part, traits, family) for part in method.methods)
         return next(filter(None, reasons), None)
-    if isinstance(method, NoMethod | LongContextReorder | Permutation):
+    if isinstance(method, NoMethod | LongContextReorder | Permutation | PromptRepetition):
         return None
     if isinstance(method, AttnRank) and method.profile is not None:
         return None

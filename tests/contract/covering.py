@@ -34,12 +34,18 @@ By = Literal["method", "group"]
 #: Methods that change the same thing by the same code, by what their names begin with.
 GROUPS: dict[str, tuple[str, ...]] = {
     "order_free": ("pine", "rotor"),
-    "blocks": ("no_inter", "parallel", "structured", "ape"),
+    "blocks": ("no_inter", "parallel", "set_based", "structured", "ape"),
     "positions": ("lpes", "position_interpolation", "attention_buckets"),
     "positions_by_head": ("ms_poe", "moice", "self_extend"),
     "hidden": ("positional_hidden_states",),
     "weights": ("siw", "compose"),
-    "arranging": ("none", "long_context_reorder", "permutation", "attn_rank_profile"),
+    "arranging": (
+        "none",
+        "long_context_reorder",
+        "permutation",
+        "attn_rank_profile",
+        "prompt_repetition",
+    ),
     "looking": ("attn_rank", "attention_sorting", "attention_calibration"),
 }
 #: Frequencies that a model divides once, and those that follow the length of the input.

@@ -18,6 +18,7 @@ from rag_middle.methods import (
     NoInterDocumentAttention,
     ParallelContextWindows,
     RoToR,
+    SetBasedPrompting,
     StructuredPrompting,
 )
 from rag_middle.tokens import TokenizedPrompt
@@ -33,6 +34,7 @@ ORDER_FREE: dict[str, Method] = {
     "no_inter_document_attention": NoInterDocumentAttention(equal_positions=True),
     "parallel_context_windows": ParallelContextWindows(),
     "parallel_context_windows_right": ParallelContextWindows(right_indentation=True),
+    "set_based_prompting": SetBasedPrompting(),
     "structured_prompting": StructuredPrompting(),
     "ape": APE(temperature=0.6, scale=0.8),
 }

@@ -14,6 +14,7 @@ from rag_middle.methods import (
     Method,
     NoInterDocumentAttention,
     ParallelContextWindows,
+    SetBasedPrompting,
     StructuredPrompting,
 )
 from rag_middle.methods.parallel_context import kernels
@@ -34,6 +35,8 @@ METHODS: dict[str, tuple[Method, dict[str, Any]]] = {
     "last": (NoInterDocumentAttention(equal_positions=True), {"placement": "last"}),
     "start": (ParallelContextWindows(), {"placement": "start"}),
     "end": (ParallelContextWindows(right_indentation=True), {"placement": "end"}),
+    "set": (SetBasedPrompting(), {"placement": "start"}),
+    "set_kept": (SetBasedPrompting(parallel_positions=False), {"placement": "kept"}),
     "structured": (StructuredPrompting(), {"placement": "end", "one_of_many": True}),
     "ape": (
         APE(temperature=0.5, scale=0.7),
@@ -58,6 +61,23 @@ def test_documents_are_read_apart(
         documents=lambda prompt: prompt.layout.documents,
         **settings,
     )
+
+
+def test_a_set_is_a_mask_and_positions_that_any_model_takes(family_model: FamilyModel) -> None:
+    """Set-based prompting beside transformers itself, told mask and positions by hand."""
+    model, layout = family_model("llama"), LONG.layout
+    first, last = layout.prefix_tokens, layout.suffix_start
+    mask = torch.ones(layout.length, layout.length, dtype=torch.bool).tril()
+    positions = torch.arange(layout.length)
+    for start, end in layout.documents:
+        mask[start:end, first:start] = False
+        positions[start:end] = torch.arange(first, first + end - start)
+    positions[last:] += first + max(layout.document_lengths) - last
+    expected = model(
+        input_ids=LONG.ids, attention_mask=mask[None, None], position_ids=positions[None]
+    ).logits[0]
+    with applied(model, SetBasedPrompting(), [LONG.tokens]):
+        assert distance(prompt_logits(model, LONG), expected) < TOLERANCE
 
 
 @pytest.mark.parametrize("method", ["start", "end", "ape"])

@@ -36,6 +36,7 @@ from rag_middle.methods.parallel_context.document_states import (
     filled_cache,
 )
 from rag_middle.methods.parallel_context.parallel_context_windows import ParallelContextWindows
+from rag_middle.methods.parallel_context.set_based_prompting import SetBasedPrompting
 from rag_middle.notices import warn_caller
 from rag_middle.plain_data import check_whole
 from rag_middle.tokens import TokenizedPrompt
@@ -169,6 +170,8 @@ def _caches_documents_alone(method: Method) -> bool:
     """
     if isinstance(method, ParallelContextWindows):
         return not method.right_indentation
+    if isinstance(method, SetBasedPrompting):
+        return method.parallel_positions
     return isinstance(method, APE)
 
 

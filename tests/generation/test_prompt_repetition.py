@@ -1,0 +1,133 @@
+"""Prompts that are read twice: against prompts written twice by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from rag_middle import ContextPrompt, Document
+from rag_middle.endpoint import EndpointModel
+from rag_middle.errors import ContextOverflowError, MethodConfigError, PromptError
+from rag_middle.generation import RagMiddleModel
+from rag_middle.methods import LongContextReorder, PromptRepetition, layer_rotations
+from tests.endpoint.server import saying, serving
+from tests.tokenizers import CHATML, byte_level_bpe
+
+PROMPT = ContextPrompt(
+    "Read.\n",
+    [
+        Document("Paris.", title="France", id="a", metadata={"score": 0.2}),
+        Document("Lyon.", id="b"),
+    ],
+    "Which?",
+    separator="\n",
+)
+TWICE = PromptRepetition()
+DOCUMENTS = PromptRepetition(what="documents")
+
+
+@pytest.fixture(scope="module")
+def chat(llama: PreTrainedModel) -> RagMiddleModel:
+    return RagMiddleModel(llama, byte_level_bpe(chat_template=CHATML))
+
+
+@pytest.mark.parametrize(
+    ("method", "written"),
+    [
+        (TWICE, "Read.\nFrance\nParis.\nLyon.\nWhich?\n\nRead.\nFrance\nParis.\nLyon.\nWhich?"),
+        (
+            PromptRepetition(times=3, between="|"),
+            "|".join(["Read.\nFrance\nParis.\nLyon.\nWhich?"] * 3),
+        ),
+        (DOCUMENTS, "Read.\nFrance\nParis.\nLyon.\nFrance\nParis.\nLyon.\nWhich?"),
+    ],
+)
+def test_the_text_is_what_one_would_write_by_hand(method: PromptRepetition, written: str) -> None:
+    changed = method.rewrite(PROMPT)
+    assert changed.text == written
+    assert [document.id for document in changed.documents] == ["a", "b"] * method.times
+    assert PromptRepetition(times=1).rewrite(PROMPT) is PROMPT
+
+
+def test_a_question_without_documents_is_repeated() -> None:
+    assert TWICE.rewrite(ContextPrompt(suffix="Which?")).text == "Which?\n\nWhich?"
+
+
+@pytest.mark.parametrize("method", [TWICE, DOCUMENTS])
+def test_the_model_reads_the_copies_and_nothing_else_changes(
+    model: RagMiddleModel, method: PromptRepetition
+) -> None:
+    by_hand = model.logits(method.rewrite(PROMPT))
+    assert torch.equal(model.logits(PROMPT, method=method), by_hand)
+    assert not torch.equal(by_hand, model.logits(PROMPT))
+    generation = model.generate(PROMPT, method=method, max_new_tokens=2)
+    assert generation.document_ids == ("a", "b", "a", "b")
+    assert generation.documents == 4
+    [scores] = model.score_methods([PROMPT], [" x"], [method])
+    assert scores == model.score_batch([PROMPT], [" x"], method=method)
+
+
+def test_the_chat_template_stands_around_both_copies(chat: RagMiddleModel) -> None:
+    messages = [{"role": "system", "content": "Hi."}, {"role": "user", "content": PROMPT}]
+    repeated = [messages[0], {"role": "user", "content": TWICE.rewrite(PROMPT)}]
+    assert chat.encode(messages, method=TWICE) == chat.encode(repeated)
+    bare = [messages[0], {"role": "user", "content": "Which?"}]
+    again = [messages[0], {"role": "user", "content": "Which?\n\nWhich?"}]
+    assert chat.encode(bare, method=TWICE) == chat.encode(again)
+    assert chat.encode(bare, method=DOCUMENTS) == chat.encode(bare)
+    answered = [*bare, {"role": "assistant", "content": "b"}]  # no question to repeat
+    assert chat.encode(answered, method=TWICE) == chat.encode(answered)
+
+
+def test_tokens_take_their_documents_twice_and_no_more(model: RagMiddleModel) -> None:
+    tokens = model.encode(PROMPT)
+    assert DOCUMENTS.rewrite(tokens) == model.encode(PROMPT, method=DOCUMENTS)
+    with pytest.raises(PromptError, match="in tokens already"):
+        model.generate(tokens, method=TWICE)
+
+
+def test_copies_count_where_a_prompt_has_to_fit(
+    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    whole = RagMiddleModel(llama, tokenizer, method=DOCUMENTS)
+    length = len(whole.encode(PROMPT))
+    small = RagMiddleModel(llama, tokenizer, method=DOCUMENTS, context_window=length)
+    with pytest.raises(ContextOverflowError):
+        small.generate(PROMPT, max_new_tokens=1)
+    generation = small.generate(PROMPT, max_new_tokens=1, on_overflow="drop_documents")
+    assert [dropped.index for dropped in generation.dropped_documents] == [3]  # a second copy
+
+
+def test_control_tokens_of_the_callers_own_are_not_repeated(model: RagMiddleModel) -> None:
+    own = {"template": "raw", "allow_control_tokens": True}
+    with pytest.raises(PromptError, match="control tokens"):
+        model.generate(PROMPT, method=TWICE, **own)
+    assert model.generate(PROMPT, method=DOCUMENTS, max_new_tokens=1, **own).documents == 4
+
+
+def test_reordering_sees_both_copies(model: RagMiddleModel) -> None:
+    generation = model.generate(
+        PROMPT.with_documents(Document(x, id=x, metadata={"score": 1 / ord(x)}) for x in "abc"),
+        method=[DOCUMENTS, LongContextReorder()],
+        max_new_tokens=1,
+    )
+    assert generation.document_ids == ("a", "b", "c", "c", "b", "a")
+
+
+def test_a_server_is_sent_both_copies() -> None:
+    with serving(saying("yes")) as server:
+        generation = EndpointModel(server.url, method=TWICE).generate(PROMPT)
+        assert server.asked[0].text == TWICE.rewrite(PROMPT).text
+        assert generation.applied
+        assert generation.document_ids == ("a", "b", "a", "b")
+        work = EndpointModel(server.url).workload([(PROMPT, TWICE)], max_new_tokens=1)
+        assert work.prompt_tokens == len(TWICE.rewrite(PROMPT).text) // 4
+
+
+def test_mistakes_are_refused(model: RagMiddleModel) -> None:
+    for options in ({"what": "question"}, {"times": 0}, {"between": None}):
+        with pytest.raises(MethodConfigError):
+            PromptRepetition(**options)
+    with pytest.raises(MethodConfigError, match="writes another prompt"):
+        layer_rotations(TWICE, model.runner.traits)
