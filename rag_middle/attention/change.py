@@ -28,6 +28,8 @@ if TYPE_CHECKING:  # methods bring changes as values, and are listed without PyT
     from rag_middle.attention.seam import AttentionCall, CacheTap
     from rag_middle.attention.traits import LayerTraits
     from rag_middle.attention.weights import ModelAttention
+    from rag_middle.ops.prompt_kernels import RotaryAngles
+    from rag_middle.ops.scores import ScoreRule
 
 __all__ = [
     "ASPECTS",
@@ -44,6 +46,9 @@ __all__ = [
 #: queries and keys, and what is done to attention weights after the softmax.
 Aspect = Literal["positions", "visibility", "hidden", "weights"]
 ASPECTS: tuple[Aspect, ...] = get_args(Aspect)
+
+#: Rotary tables reach a multiple of so many positions: the same ones serve many generated tokens.
+_ANGLES_AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +200,35 @@ class Layer:
                 f"layer {self.traits.layer} was given rotary tables by no rotary module"
             )
         return call
+
+    def angles(self, positions: int) -> RotaryAngles | None:
+        """Rotary tables by position, for kernels that rotate; ``None`` without rotary embedding.
+
+        Made with room for generated tokens, once per request for all layers like this one.
+
+        Args:
+            positions: the least that they reach.
+        """
+        from rag_middle.attention.rotary import position_angles
+
+        rotary, style = self.rotary, self.traits.rotary
+        if rotary is None or style is None:
+            return None
+        reach = -(-positions // _ANGLES_AT_ONCE) * _ANGLES_AT_ONCE
+        key = ("angles", id(rotary.module), rotary.extra, style, reach)
+        table_format = self.traits.table_format
+        return self.request.shared(key, lambda: position_angles(rotary, reach, table_format, style))
+
+    def score_rule(self, tokens: int) -> ScoreRule:
+        """From dot products to scores, in a prompt of so many tokens."""
+        from rag_middle.ops.scores import ScoreRule
+
+        window = self.traits.sliding_window
+        return ScoreRule(
+            scale=self.traits.score_scale,
+            softcap=self.traits.softcap,
+            window=window if window is not None and window < tokens else None,
+        )
 
     def layer_stack(self, name: Hashable, device: torch.device) -> LayerStack:
         """The request's stack of this name for all layers like this one, on one device."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rag_middle.attention.seam import parameters
+from rag_middle.ops.prompt_kernels import RotaryAngles
 from rag_middle.ops.rope import RotaryStyle, WideTables, wide_tables
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "TableFormat",
     "on_device",
     "pair_tables",
+    "position_angles",
 ]
 
 #: Positions (over all scales) up to which tables are made in one go.
@@ -42,6 +44,15 @@ def pair_tables(cos: Tensor, sin: Tensor, table_format: TableFormat) -> tuple[Te
     if table_format == "repeated":
         return cos[..., 0::2], sin[..., 0::2]
     return cos, sin
+
+
+def position_angles(
+    rotary: RotaryCall, positions: int, table_format: TableFormat, style: RotaryStyle
+) -> RotaryAngles:
+    """Tables of the positions before `positions`, as kernels take them."""
+    cos, sin = rotary.at(torch.arange(positions, device=rotary.x.device)[None])
+    cos, sin = (x[0].float().contiguous() for x in pair_tables(cos, sin, table_format))
+    return RotaryAngles(cos, sin, style)
 
 
 class _Rebased:

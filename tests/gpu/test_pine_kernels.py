@@ -8,13 +8,8 @@ from torch import Tensor
 
 from rag_middle.layout import PromptLayout
 from rag_middle.methods.pine.kernels.attend import PineTables, base_rotate, decode, prefill
-from rag_middle.methods.pine.kernels.launch import (
-    PromptColumns,
-    RotaryAngles,
-    decode_triton,
-    prefill_triton,
-    rotate_triton,
-)
+from rag_middle.methods.pine.kernels.launch import decode_triton, prefill_triton, rotate_triton
+from rag_middle.ops.prompt_kernels import PromptColumns, RotaryAngles
 from rag_middle.ops.rope import RotaryStyle
 from rag_middle.ops.scores import ScoreRule
 

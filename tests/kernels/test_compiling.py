@@ -23,6 +23,7 @@ pytestmark = [
 SCRIPT = """
 import sys, torch
 from rag_middle.methods.pine.kernels import launch
+from rag_middle.methods.rotor.kernels import launch as circle
 from tests.kernels.compiling import SHARED, compiled, recorded_launches
 
 size, pairs, capability = map(int, sys.argv[1:])
@@ -46,18 +47,23 @@ with recorded_launches() as launches:
         heads(32, 1), heads(32, 1), empty(1, 8, 3301, size), empty(1, 8, 3301, size), rows,
         *rotary, *rule,
     )
+    circle._rotor_prefill._init_fn(
+        heads(32, 3300), heads(8, 3300), heads(8, 3300), rows, tiles, *rotary, 40, 3260, False,
+        0.1, 30.0 * (size == 256), 4096 * (size == 96),
+    )
 names = {one.kernel.__name__ for one in launches}
 assert names == {
-    "rotate_both", "document_lse", "rank", "attend_documents", "attend_later", "merge_parts"
+    "rotate_both", "document_lse", "rank", "attend_documents", "attend_later", "merge_parts",
+    "attend_circle",
 }, names
-assert len(launches) == 11, len(launches)
+assert len(launches) == 12, len(launches)
 for one in launches:
     kernel = compiled(one, capability)
     print(kernel)
     allowed = 160 if size > 128 and kernel.name == "document_lse" else 0
     assert kernel.spilled <= allowed, kernel
     assert kernel.shared <= SHARED[capability], kernel
-    products = kernel.name in ("document_lse", "attend_documents", "attend_later")
+    products = kernel.name not in ("rotate_both", "rank", "merge_parts")
     assert (kernel.products > 0) == products, kernel
 """
 

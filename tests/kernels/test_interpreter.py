@@ -1,6 +1,6 @@
 """Triton kernels in Triton's interpreter, which runs them in Python on a CPU.
 
-Triton reads the mode when a kernel is defined, so the tests of `interpreted.py` have a process of
+Triton reads the mode when a kernel is defined, so the tests of `interpreted_*.py` have processes of
 their own.
 """
 
@@ -24,10 +24,11 @@ pytestmark = [
 
 
 @pytest.mark.timeout(600)
-def test_kernels_compute_what_pytorchs_operators_compute() -> None:
+@pytest.mark.parametrize("method", ["pine", "rotor"])
+def test_kernels_compute_what_pytorchs_operators_compute(method: str) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--timeout", "300",
-         str(Path(__file__).with_name("interpreted.py"))],
+         str(Path(__file__).with_name(f"interpreted_{method}.py"))],
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,

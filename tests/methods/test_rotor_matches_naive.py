@@ -13,7 +13,7 @@ from rag_middle.generation import RagMiddleModel
 from rag_middle.generation.forward import next_token_logits
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import SIW, Compose, RoToR
-from rag_middle.methods.rotor.kernels import circle_distances
+from rag_middle.methods.rotor.kernels.circle import circle_distances
 from rag_middle.tokens import TokenizedPrompt
 from tests.conftest import FamilyModel
 from tests.contract.cases import VOCABULARY, Prompt

@@ -5,6 +5,7 @@ Documents stand in the prompt in the reverse of the global order: the last one i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -51,3 +52,49 @@ class NaiveRotor(NaiveLlama):
         for other in range(token + 1, self.documents[own][1]):
             del places[other]
         return at, places
+
+
+def naive_circle(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    documents: tuple[tuple[int, int], ...],
+    place: Callable[[Tensor, Tensor], Tensor] | None,
+    scale: float,
+    softcap: float | None,
+    window: int | None,
+) -> tuple[Tensor, Tensor]:
+    """Output `[h, n, dv]` and log-sum-exp `[h, n]` of one layer, from un-rotated queries and keys.
+
+    Args:
+        q: `[h, n, d]`.
+        k: `[g, n, d]`.
+        v: `[g, n, dv]`.
+        documents: half-open spans.
+        place: rotates `[..., n, d]` to positions `[n]`; None for no rotary embedding.
+        scale: factor of a dot product.
+        softcap: of scores, if any.
+        window: how far a query sees, if there is a limit.
+    """
+    heads, tokens, _ = q.shape
+    k, v = (x.repeat_interleave(heads // x.shape[0], dim=0) for x in (k, v))
+    out, lse = q.new_zeros(heads, tokens, v.shape[-1]), q.new_zeros(heads, tokens)
+    for token in range(tokens):
+        own = next((i for i, (a, b) in enumerate(documents) if a <= token < b), None)
+        seen = [*range(token + 1)]
+        if own is not None:
+            prefix = list(range(documents[0][0]))
+            behind = list(range(documents[own][1], documents[-1][1]))
+            seen = [*prefix, *behind, *range(documents[0][0], token + 1)]
+        positions = torch.arange(len(seen), device=q.device)
+        query, keys = q[:, token][:, None], k[:, seen]
+        if place is not None:
+            query, keys = place(query, positions[-1:]), place(keys, positions)
+        scores = (query @ keys.transpose(1, 2))[:, 0] * scale
+        if softcap is not None:
+            scores = softcap * (scores / softcap).tanh()
+        if window is not None:
+            scores = scores.masked_fill(positions[-1] - positions >= window, -torch.inf)
+        lse[:, token] = scores.logsumexp(-1)
+        out[:, token] = (scores.softmax(-1)[:, None] @ v[:, seen])[:, 0]
+    return out, lse

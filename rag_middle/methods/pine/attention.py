@@ -30,15 +30,10 @@ from rag_middle.methods.pine.kernels.batch import (
     worth_batching,
 )
 from rag_middle.methods.pine.kernels.importance import Ranking
-from rag_middle.methods.pine.kernels.launch import (
-    PromptColumns,
-    RotaryAngles,
-    decode_triton,
-    prefill_triton,
-    rotate_triton,
-)
+from rag_middle.methods.pine.kernels.launch import decode_triton, prefill_triton, rotate_triton
 from rag_middle.methods.pine.kernels.tables import PineTables
 from rag_middle.ops.kernels import uses_triton
+from rag_middle.ops.prompt_kernels import PromptColumns
 from rag_middle.ops.scores import ScoreRule
 
 __all__ = ["AblatedOrder", "DocumentOrder"]
@@ -100,7 +95,7 @@ class _PineAttention(LayerHandler):
 
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         """Output `[b, n, h, dv]`: queries and keys come un-rotated."""
-        rule = self._rule(context.stop)
+        rule = self._layer.score_rule(context.stop)
         if context.start == 0:
             self._check_cache(context.cache.cache)
             request, call = self._layer.request, context.call
@@ -116,14 +111,6 @@ class _PineAttention(LayerHandler):
         else:
             output = self._decode(context, rule)
         return output.transpose(1, 2), None
-
-    def _rule(self, tokens: int) -> ScoreRule:
-        window = self._traits.sliding_window
-        return ScoreRule(
-            scale=self._traits.score_scale,
-            softcap=self._traits.softcap,
-            window=window if window is not None and window < tokens else None,
-        )
 
     def _check_cache(self, cache: Any | None) -> None:
         if self._traits.sliding_window is not None and isinstance(cache, StaticCache):
@@ -142,7 +129,7 @@ class _PineAttention(LayerHandler):
             return PromptColumns(layouts, paddings, device)
 
         columns = request.shared(("pine prompts", device), make)
-        angles = self._angles(stop)
+        angles = self._layer.angles(stop)
         if start == 0:
             out, lse, keys = prefill_triton(call.query, call.key, call.value, columns, angles, rule)
             context.cache.store(keys, call.value)
@@ -158,22 +145,6 @@ class _PineAttention(LayerHandler):
             out, lse = decode_triton(call.query, placed, keys, values, columns, angles, rule)
         sinks: Tensor | None = call.options.get("s_aux")
         return _with_sinks(out.transpose(1, 2), lse, sinks).transpose(1, 2)
-
-    def _angles(self, stop: int) -> RotaryAngles | None:
-        """Rotary tables by position for so many columns, the same for many tokens."""
-        rotary, style = self._layer.rotary, self._traits.rotary
-        if rotary is None or style is None:
-            return None
-        reach = -(-stop // _TABLE_HEADROOM) * _TABLE_HEADROOM
-
-        def make() -> RotaryAngles:
-            cos, sin = rotary.at(torch.arange(reach, device=rotary.x.device)[None])
-            cos, sin = pair_tables(cos, sin, self._traits.table_format)
-            cos, sin = (x[0].float().contiguous() for x in (cos, sin))
-            return RotaryAngles(cos, sin, style)
-
-        key = ("pine angles", id(rotary.module), rotary.extra, style, reach)
-        return self._layer.request.shared(key, make)
 
     def _prefill(self, context: AttentionContext, rule: ScoreRule) -> Tensor:
         call, request, cache = context.call, self._layer.request, context.cache.cache

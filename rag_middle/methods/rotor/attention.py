@@ -27,13 +27,16 @@ from rag_middle.attention import (
     pair_tables,
 )
 from rag_middle.layout import PromptLayout
-from rag_middle.methods.rotor.kernels import (
+from rag_middle.methods.rotor.kernels.circle import (
     CircleTurns,
     attend_circle,
     circle_distances,
     circle_keys,
 )
+from rag_middle.methods.rotor.kernels.launch import attend_triton
 from rag_middle.ops.flash import with_sinks
+from rag_middle.ops.kernels import uses_triton
+from rag_middle.ops.prompt_kernels import PromptColumns
 from rag_middle.ops.rope import WideTables, rotate, wide_tables
 
 __all__ = ["DocumentCircle"]
@@ -48,6 +51,7 @@ class DocumentCircle(LayerChange):
     """
 
     claims = frozenset(ASPECTS)
+    has_kernels = True
 
     unchanged: tuple[bool, ...] = ()
 
@@ -78,6 +82,8 @@ class _CircleAttention(LayerHandler):
         if context.start > 0:
             return base_attention(call)
         request = self._layer.request
+        if uses_triton(request.kernels, query, value):
+            return self._by_triton(call, context.stop), None
         groups = self._groups()
         outputs = []
         for group in groups:
@@ -94,6 +100,24 @@ class _CircleAttention(LayerHandler):
             layout = PromptLayout(length, group.layout.documents)
             outputs.append(self._prompt(part, layout).transpose(1, 2))
         return join_rows(groups, outputs).transpose(1, 2), None
+
+    def _by_triton(self, call: AttentionCall, stop: int) -> Tensor:
+        """Output `[b, n, h, dv]` of all prompts of the batch."""
+        request, device = self._layer.request, call.query.device
+        request.kernels_used = "triton"
+
+        def make() -> PromptColumns:
+            groups = {row: group for group in self._groups() for row in group.rows}
+            rows = [groups[row] for row in sorted(groups)]
+            return PromptColumns(
+                [row.layout for row in rows], [row.padding for row in rows], device
+            )
+
+        columns = request.shared(("circle of prompts", device), make)
+        angles = self._layer.angles(columns.longest + 1)
+        rule = self._layer.score_rule(stop)
+        read = attend_triton(call.query, call.key, call.value, columns, angles, rule)
+        return with_sinks(read, call.options.get("s_aux")).out.transpose(1, 2)
 
     def _groups(self) -> tuple[RowGroup, ...]:
         """The request's rows by layout, those read as they are without documents."""

@@ -8,115 +8,32 @@ and shapes are those of `attend.py`; the kernels are in `triton_rank.py` and `tr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from rag_middle.layout import PromptLayout
 from rag_middle.ops.kernels import KERNEL_WORK, KernelWork
-from rag_middle.ops.rope import RotaryStyle
+from rag_middle.ops.prompt_kernels import (
+    PromptColumns,
+    RotaryAngles,
+    angle_arguments,
+    attention_constants,
+    bytes_of,
+    empty_output,
+    head_constants,
+    rows_in_one_piece,
+    rule_arguments,
+    tile_sizes,
+)
 from rag_middle.ops.scores import ScoreRule
 
-__all__ = ["PromptColumns", "RotaryAngles", "decode_triton", "prefill_triton", "rotate_triton"]
+__all__ = ["decode_triton", "prefill_triton", "rotate_triton"]
 
 #: Programs that keep a large GPU busy: keys are split where rows alone make fewer.
 _PROGRAMS = 264
 _MOST_SPLITS = 32
 _KEYS_PER_SPLIT = 128
-
-
-class Tiles(NamedTuple):
-    """Rows and keys of a tile, and how many warps compute it in how many stages."""
-
-    rows: int
-    keys: int
-    warps: int
-    stages: int
-
-    @property
-    def arguments(self) -> dict[str, int]:
-        """For a launch."""
-        rows, keys, warps, stages = self
-        return {"BM": rows, "BN": keys, "num_warps": warps, "num_stages": stages}
-
-
-def tile_sizes(head_size: int, *, later: bool, turns_back: bool = False) -> Tiles:
-    """What compiles without spilled registers, for compute capability 8.0 and newer.
-
-    Args:
-        head_size: the larger one of keys and values.
-        later: tokens behind the documents, few of which are read at a time: each has angles of its
-            own, which take registers.
-        turns_back: keys are rotated back; of heads wider than 128, some registers spill.
-    """
-    if head_size > 128:
-        return Tiles(16, 16, 4, 1) if turns_back else Tiles(32 if later else 64, 32, 8, 2)
-    return Tiles(32, 64, 4, 2) if later else Tiles(64, 64 if head_size <= 64 else 32, 4, 2)
-
-
-class RotaryAngles(NamedTuple):
-    """Rotary tables by position, and how they are paired.
-
-    Attributes:
-        cos: `[N, R]` float32, for positions up to the last token's. Factors of yarn-like variants
-            are part of it.
-        sin: like `cos`.
-        style: pairing of the model.
-    """
-
-    cos: Tensor
-    sin: Tensor
-    style: RotaryStyle
-
-
-class PromptColumns:
-    """Where prefix, documents and the rest lie in every row of a left-padded batch.
-
-    Args:
-        layouts: one per row.
-        paddings: columns before each row's prompt.
-        device: where the layers compute.
-
-    Attributes:
-        rows: `[b, D + 2]` int32: the first column of the prompt, then of each document, then the
-            one behind the documents. Rows with fewer documents have empty ones at the end.
-        first: the first column of any row's documents.
-        last: the first column behind any row's documents.
-        padded: whether any row is.
-    """
-
-    def __init__(
-        self, layouts: Sequence[PromptLayout], paddings: Sequence[int], device: torch.device
-    ) -> None:
-        count = max(len(layout.documents) for layout in layouts)
-        rows = []
-        for layout, padding in zip(layouts, paddings, strict=True):
-            starts = [padding + start for start, _ in layout.documents]
-            ends = [padding + layout.suffix_start] * (count + 1 - len(starts))
-            rows.append([padding, *starts, *ends])
-        self.rows = torch.tensor(rows, dtype=torch.int32).to(device)
-        self.first = min(row[1] for row in rows)
-        self.last = min(row[-1] for row in rows)
-        self.padded = any(paddings)
-        self._numbers = rows
-        self._tiles: dict[int, Tensor] = {}
-
-    def tiles(self, height: int) -> Tensor:
-        """Tiles of at most `height` rows of a prefix or document, `[_, 3]` int32, made once.
-
-        Row of the batch, document (-1 for the prefix), first column.
-        """
-        if height not in self._tiles:
-            listed = [
-                (row, document - 1, first)
-                for row, bounds in enumerate(self._numbers)
-                for document in range(len(bounds) - 1)
-                for first in range(bounds[document], bounds[document + 1], height)
-            ]
-            flat = torch.tensor(listed, dtype=torch.int32).view(-1, 3)
-            self._tiles[height] = flat.to(self.rows.device)
-        return self._tiles[height]
 
 
 def prefill_triton(
@@ -141,10 +58,10 @@ def prefill_triton(
         Output `[b, n, h, dv]`, zero in padding; `[b, h, n]` float32 log-sum-exp of the scores; and
         the keys to cache, `[b, g, n, d]` at base positions: `k` itself without rotary embedding.
     """
-    tiles = columns.tiles(tile_sizes(max(q.shape[-1], v.shape[-1]), later=False).rows)
+    tiles = columns.tiles(tile_sizes(max(q.shape[-1], v.shape[-1])).rows)
     out, lse, rotated = torch.ops.rag_middle.pine_prefill(
-        q, k, v, columns.rows, tiles, *_angle_arguments(angles), columns.first, columns.last,
-        columns.padded, *_rule_arguments(rule),
+        q, k, v, columns.rows, tiles, *angle_arguments(angles), columns.first, columns.last,
+        columns.padded, *rule_arguments(rule),
     )  # fmt: skip
     return out, lse, k if angles is None else rotated
 
@@ -156,7 +73,7 @@ def rotate_triton(
     if angles is None:
         return q, k
     placed, rotated = torch.ops.rag_middle.pine_rotate(
-        q, k, columns.rows, *_angle_arguments(angles), start
+        q, k, columns.rows, *angle_arguments(angles), start
     )
     return placed, rotated
 
@@ -185,22 +102,9 @@ def decode_triton(
         Output `[b, m, h, dv]`, and `[b, h, m]` float32 log-sum-exp of the scores.
     """
     out, lse = torch.ops.rag_middle.pine_decode(
-        q, placed, keys, values, columns.rows, *_angle_arguments(angles), *_rule_arguments(rule)
+        q, placed, keys, values, columns.rows, *angle_arguments(angles), *rule_arguments(rule)
     )
     return out, lse
-
-
-def _angle_arguments(
-    angles: RotaryAngles | None,
-) -> tuple[Tensor | None, Tensor | None, int, bool]:
-    if angles is None:
-        return None, None, 0, False
-    return angles.cos, angles.sin, angles.style.pairs, angles.style.pairing == "interleaved"
-
-
-def _rule_arguments(rule: ScoreRule) -> tuple[float, float, int]:
-    """Zero for what does not apply."""
-    return rule.scale, rule.softcap or 0.0, rule.window or 0
 
 
 @torch.library.custom_op("rag_middle::pine_prefill", mutates_args=())
@@ -223,7 +127,7 @@ def _pine_prefill(
 ) -> tuple[Tensor, Tensor, Tensor]:
     from rag_middle.methods.pine.kernels import triton_attend
 
-    q, k, v = map(_rows_in_one_piece, (q, k, v))
+    q, k, v = map(rows_in_one_piece, (q, k, v))
     call = _Launch(q, k, v, rows, cos, sin, pairs, interleaved, scale, softcap, window)
     out, lse, rotated = _empty_prefill(q, k, v, cos is not None, padded)
     n, tokens = q.shape[2], q.shape[2] - last
@@ -241,7 +145,7 @@ def _pine_prefill(
                 placed, keys, v, call.cos, call.sin, rows, tiles, shifts, out, lse,
                 *placed.stride()[:3], *keys.stride()[:3], *v.stride()[:3], *out.stride()[:3],
                 *lse.stride()[:2], call.heads, call.count, units, scale, softcap, window,
-                **call.attention, **tile_sizes(call.widest, later=False).arguments,
+                **call.attention, **tile_sizes(call.widest).arguments,
             )  # fmt: skip
         if tokens:
             call.later(placed, keys, shifts, out, lse, 0, n, tokens, units, call.count)
@@ -259,7 +163,7 @@ def _pine_rotate(
     interleaved: bool,
     start: int,
 ) -> tuple[Tensor, Tensor]:
-    q, k = _rows_in_one_piece(q), _rows_in_one_piece(k)
+    q, k = rows_in_one_piece(q), rows_in_one_piece(k)
     call = _Launch(q, k, k, rows, cos, sin, pairs, interleaved, 1.0, 0.0, 0)
     placed, rotated = q.new_empty(q.shape), k.new_empty(k.shape)
     with torch.cuda.device_of(q):
@@ -282,9 +186,9 @@ def _pine_decode(
     softcap: float,
     window: int,
 ) -> tuple[Tensor, Tensor]:
-    q, placed, keys, values = map(_rows_in_one_piece, (q, placed, keys, values))
+    q, placed, keys, values = map(rows_in_one_piece, (q, placed, keys, values))
     call = _Launch(q, keys, values, rows, cos, sin, pairs, interleaved, scale, softcap, window)
-    out, lse, _ = _empty_prefill(q, keys, values, False, False)
+    out, lse = empty_output(q, values, False)
     tokens, stop = q.shape[2], keys.shape[2]
     start = stop - tokens
     with torch.cuda.device_of(q):
@@ -313,37 +217,21 @@ class _Launch:
         softcap: float,
         window: int,
     ) -> None:
-        from triton import next_power_of_2
-
         self.q, self.v, self.rows = q, v, rows
         # A layer without rotary embedding has no tables: any pointer will do.
         self.cos, self.sin = (q, q) if cos is None or sin is None else (cos, sin)
         self.numbers = scale, softcap, window
         self.batch, self.heads, _, d = q.shape
         self.groups, self.count = k.shape[1], rows.shape[1] - 2
-        dv = v.shape[-1]
-        if cos is None:
-            pairs = d // 2  # dimensions in two halves all the same
-        self.widest = max(d, dv)
+        self.widest = max(d, v.shape[-1])
+        rotates = cos is not None
         #: Without positions the order of documents says nothing.
-        self.ranks = cos is not None or window > 0
-        self.head: dict[str, Any] = {
-            "D": d,
-            "R": pairs,
-            "STEP": 2 if interleaved else 1,
-            "SECOND": 1 if interleaved else pairs,
-            "R_PAD": max(16, next_power_of_2(pairs)),
-            "REST_PAD": max(16, next_power_of_2(d - 2 * pairs)),
-        }
+        self.ranks = rotates or window > 0
+        self.head: dict[str, Any] = head_constants(d, rotates, pairs, interleaved)
         self.attention: dict[str, Any] = {
             **self.head,
-            "ROTATES": cos is not None,
+            **attention_constants(q, k, v, rotates, softcap, window),
             "RANKS": self.ranks and self.count > 0,
-            "SOFTCAP": softcap > 0,
-            "WINDOW": window > 0,
-            "SHARE": self.heads // self.groups,
-            "DV": dv,
-            "DV_PAD": max(16, next_power_of_2(dv)),
         }
 
     def rotate(self, k: Tensor, placed: Tensor, rotated: Tensor, start: int) -> None:
@@ -436,18 +324,10 @@ class _Launch:
         return -(-_PROGRAMS // (row_tiles * self.groups * self.batch))
 
 
-def _rows_in_one_piece(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
 def _empty_prefill(
     q: Tensor, k: Tensor, v: Tensor, rotates: bool, padded: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    b, h, n, _ = q.shape
-    make = q.new_zeros if padded else q.new_empty
-    out = make(b, n, h, v.shape[-1])
-    lse = q.new_empty(b, h, n, dtype=torch.float32)
-    return out, lse, k.new_empty(k.shape if rotates else (0,))
+    return *empty_output(q, v, padded), k.new_empty(k.shape if rotates else (0,))
 
 
 @_pine_prefill.register_fake
@@ -500,8 +380,7 @@ def _(
     softcap: float,
     window: int,
 ) -> tuple[Tensor, Tensor]:
-    out, lse, _ = _empty_prefill(q, keys, values, False, False)
-    return out, lse
+    return empty_output(q, values, False)
 
 
 def _prefill_work(outputs: Sequence[Tensor], *arguments: Any) -> KernelWork:
@@ -512,7 +391,7 @@ def _prefill_work(outputs: Sequence[Tensor], *arguments: Any) -> KernelWork:
     texts, later = last - first, n - last
     ranks = count > 0 and (cos is not None or window > 0)
     # Tiles end with their document: what they compute beyond it is part of the work.
-    tiles, length = tile_sizes(max(d, dv), later=False), texts // max(1, count)
+    tiles, length = tile_sizes(max(d, dv)), texts // max(1, count)
     rows_read = count * (-(-length // tiles.rows) * tiles.rows)
     keys_read = count * (-(-length // tiles.keys) * tiles.keys)
     own = rows_read * keys_read // max(1, 2 * count)
@@ -520,7 +399,7 @@ def _prefill_work(outputs: Sequence[Tensor], *arguments: Any) -> KernelWork:
     pairs += later * (first + keys_read) + later * later // 2
     ranked = (texts + later) * keys_read if ranks else 0
     # Keys and queries are read un-rotated and rotated; log-sum-exps and shifts written and read.
-    moved = 2 * _bytes(q, k) + _bytes(v, *outputs)
+    moved = 2 * bytes_of(q, k) + bytes_of(v, *outputs)
     moved += 2 * 4 * b * h * count * (texts + 2 * later + count if ranks else 0)
     moved += 2 * 4 * b * h * later * dv
     launches = (cos is not None) + 2 * ranks + 1 + 2 * (later > 0)
@@ -532,18 +411,14 @@ def _decode_work(outputs: Sequence[Tensor], *arguments: Any) -> KernelWork:
     b, h, m, d = q.shape
     count, n = rows.shape[1] - 2, keys.shape[2]
     ranks = count > 0 and (cos is not None or window > 0)
-    moved = _bytes(q, placed, keys, values, *outputs) + (_bytes(keys) if ranks else 0)
+    moved = bytes_of(q, placed, keys, values, *outputs) + (bytes_of(keys) if ranks else 0)
     launches = 2 * ranks + 2
     pairs = 2 * b * h * m * n
     return KernelWork(pairs * (d + values.shape[-1] + d * ranks), moved, launches)
 
 
 def _rotate_work(outputs: Sequence[Tensor], q: Tensor, k: Tensor, *_: Any) -> KernelWork:
-    return KernelWork(0, _bytes(q, k, *outputs), 1)
-
-
-def _bytes(*tensors: Tensor) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return KernelWork(0, bytes_of(q, k, *outputs), 1)
 
 
 KERNEL_WORK["rag_middle::pine_prefill"] = _prefill_work

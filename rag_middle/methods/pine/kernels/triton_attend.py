@@ -7,12 +7,11 @@ read by queries that are moved on by as many: a tile of queries is rotated once 
 import triton
 import triton.language as tl
 
-from rag_middle.methods.pine.kernels.triton_tiles import (
+from rag_middle.ops.triton_tiles import (
     load_angles,
     load_head,
     lse_of,
-    scores_of,
-    softmax_step,
+    read_keys,
     turned,
 )
 
@@ -55,38 +54,6 @@ def rotate_both(
     tl.store(to + STEP * pair[None, :] + SECOND, x2, mask=pairs)
     if D > 2 * R:
         tl.store(to + dim[None, :], x3, mask=inside[:, None] & (dim < D)[None, :])
-
-
-@triton.jit
-def _read(
-    acc, top, total, q1, q2, q3, k, v, stride_kn, stride_vn, begin, end, limit, reach,
-    scale, softcap, window, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr,
-    D: tl.constexpr, R: tl.constexpr, STEP: tl.constexpr, SECOND: tl.constexpr,
-    R_PAD: tl.constexpr, REST_PAD: tl.constexpr,
-    DV: tl.constexpr, DV_PAD: tl.constexpr, BN: tl.constexpr,
-):  # fmt: skip
-    """Attend to columns `begin..end`, in each row those before its `limit`.
-
-    A key at column `c` is `reach - c` positions away.
-    """
-    dim = tl.arange(0, DV_PAD)
-    for at in range(begin, end, BN):
-        column = at + tl.arange(0, BN)
-        there = column < end
-        k1, k2, k3 = load_head(k, stride_kn, column, there, D, R, STEP, SECOND, R_PAD, REST_PAD)
-        scores = scores_of(q1, q2, q3, k1, k2, k3, scale, softcap, SOFTCAP, D > 2 * R)
-        visible = column[None, :] < limit[:, None]
-        if WINDOW:
-            visible &= reach[:, None] - column[None, :] < window
-        scores = tl.where(visible, scores, float("-inf"))
-        weights, keep, top, total = softmax_step(scores, top, total)
-        value = tl.load(
-            v + column[:, None] * stride_vn + dim[None, :],
-            mask=there[:, None] & (dim < DV)[None, :],
-            other=0.0,
-        )
-        acc = tl.dot(weights.to(value.dtype), value, acc * keep[:, None])
-    return acc, top, total
 
 
 @triton.jit
@@ -150,7 +117,7 @@ def attend_documents(
             by_cos = tl.load(cos + shift * R + pair, mask=pair < R, other=0.0) / factor
             by_sin = tl.load(sin + shift * R + pair, mask=pair < R, other=0.0) / factor
             q1, q2 = turned(q1, q2, by_cos[None, :], by_sin[None, :])
-        acc, top, total = _read(
+        acc, top, total = read_keys(
             acc, top, total, q1, q2, q3, k, v, stride_kn, stride_vn, its_begin, its_end, limit,
             position + shift + padding - its_back, scale, softcap, window, SOFTCAP, WINDOW,
             D, R, STEP, SECOND, R_PAD, REST_PAD, DV, DV_PAD, BN,
@@ -218,7 +185,7 @@ def attend_later(
                 if ROTATES:
                     by_cos, by_sin = load_angles(cos, sin, shift, live, R, R_PAD)
                     q1, q2 = turned(q1, q2, by_cos / factor[None, :], by_sin / factor[None, :])
-            acc, top, total = _read(
+            acc, top, total = read_keys(
                 acc, top, total, q1, q2, q3, k, v, stride_kn, stride_vn, its_begin, its_end,
                 tl.minimum(query + 1, its_end), reach, scale, softcap, window, SOFTCAP, WINDOW,
                 D, R, STEP, SECOND, R_PAD, REST_PAD, DV, DV_PAD, BN,

@@ -7,7 +7,7 @@ log-sum-exp over that of all documents, so one number for each query and documen
 import triton
 import triton.language as tl
 
-from rag_middle.methods.pine.kernels.triton_tiles import (
+from rag_middle.ops.triton_tiles import (
     load_angles,
     load_head,
     lse_of,

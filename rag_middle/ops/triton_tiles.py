@@ -80,6 +80,38 @@ def softmax_step(scores, top, total):
 
 
 @triton.jit
+def read_keys(
+    acc, top, total, q1, q2, q3, k, v, stride_kn, stride_vn, begin, end, limit, reach,
+    scale, softcap, window, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr,
+    D: tl.constexpr, R: tl.constexpr, STEP: tl.constexpr, SECOND: tl.constexpr,
+    R_PAD: tl.constexpr, REST_PAD: tl.constexpr,
+    DV: tl.constexpr, DV_PAD: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """Attend to columns `begin..end`, in each row those before its `limit`.
+
+    A key at column `c` is `reach - c` positions away.
+    """
+    dim = tl.arange(0, DV_PAD)
+    for at in range(begin, end, BN):
+        column = at + tl.arange(0, BN)
+        there = column < end
+        k1, k2, k3 = load_head(k, stride_kn, column, there, D, R, STEP, SECOND, R_PAD, REST_PAD)
+        scores = scores_of(q1, q2, q3, k1, k2, k3, scale, softcap, SOFTCAP, D > 2 * R)
+        visible = column[None, :] < limit[:, None]
+        if WINDOW:
+            visible &= reach[:, None] - column[None, :] < window
+        scores = tl.where(visible, scores, float("-inf"))
+        weights, keep, top, total = softmax_step(scores, top, total)
+        value = tl.load(
+            v + column[:, None] * stride_vn + dim[None, :],
+            mask=there[:, None] & (dim < DV)[None, :],
+            other=0.0,
+        )
+        acc = tl.dot(weights.to(value.dtype), value, acc * keep[:, None])
+    return acc, top, total
+
+
+@triton.jit
 def lse_of(top, total):
     """Natural log-sum-exp of rows; -inf where nothing was visible."""
     seen = total > 0

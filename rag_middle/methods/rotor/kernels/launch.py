@@ -1,0 +1,142 @@
+"""RoToR's Triton kernel as an operator of PyTorch: a batch of prompts in one launch.
+
+`rotor_prefill` is a custom operator with a fake, so fake tensors, compilers and counters see it
+without Triton, which is imported at the first launch. Mathematics and shapes are those of
+`circle.py`; the kernel is in `triton_circle.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rag_middle.ops.flash import Attended
+from rag_middle.ops.kernels import KERNEL_WORK, KernelWork
+from rag_middle.ops.prompt_kernels import (
+    PromptColumns,
+    RotaryAngles,
+    angle_arguments,
+    attention_constants,
+    bytes_of,
+    empty_output,
+    head_constants,
+    rows_in_one_piece,
+    rule_arguments,
+    tile_sizes,
+)
+from rag_middle.ops.scores import ScoreRule
+
+__all__ = ["attend_triton"]
+
+
+def attend_triton(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    columns: PromptColumns,
+    angles: RotaryAngles | None,
+    rule: ScoreRule,
+) -> Attended:
+    """Attention of whole prompts, whose layouts may differ.
+
+    Args:
+        q: `[b, h, n, d]`, rotated as in the prompts.
+        k: `[b, g, n, d]`, likewise; query head `i` uses head `i // (h/g)`.
+        v: `[b, g, n, dv]`.
+        columns: of the batch.
+        angles: that reach as far as any row's document tokens are many; None for a layer without
+            rotary embedding.
+        rule: from dot products to scores.
+
+    Returns:
+        Output `[b, h, n, dv]`, zero in padding, and the log-sum-exp of the scores.
+    """
+    height = tile_sizes(max(q.shape[-1], v.shape[-1])).rows
+    out, lse = torch.ops.rag_middle.rotor_prefill(
+        q, k, v, columns.rows, columns.tiles(height, q.shape[2]), *angle_arguments(angles),
+        columns.first, columns.last, columns.padded, *rule_arguments(rule),
+    )  # fmt: skip
+    return Attended(out.transpose(1, 2), lse)
+
+
+@torch.library.custom_op("rag_middle::rotor_prefill", mutates_args=())
+def _rotor_prefill(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rows: Tensor,
+    tiles: Tensor,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    pairs: int,
+    interleaved: bool,
+    first: int,
+    last: int,
+    padded: bool,
+    scale: float,
+    softcap: float,
+    window: int,
+) -> tuple[Tensor, Tensor]:
+    from rag_middle.methods.rotor.kernels.triton_circle import attend_circle
+
+    q, k, v = map(rows_in_one_piece, (q, k, v))
+    out, lse = empty_output(q, v, padded)
+    d, rotates = q.shape[-1], cos is not None
+    # A layer without rotary embedding has no tables: any pointer will do.
+    tables = (q, q) if cos is None or sin is None else (cos, sin)
+    constants: dict[str, Any] = {
+        **head_constants(d, rotates, pairs, interleaved),
+        **attention_constants(q, k, v, rotates, softcap, window),
+        **tile_sizes(max(d, v.shape[-1])).arguments,
+    }
+    with torch.cuda.device_of(q):
+        attend_circle[(tiles.shape[0], q.shape[1])](
+            q, k, v, *tables, rows, tiles, out, lse, *q.stride()[:3], *k.stride()[:3],
+            *v.stride()[:3], *out.stride()[:3], *lse.stride()[:2],
+            rows.shape[1] - 2, q.shape[2], scale, softcap, window, **constants,
+        )  # fmt: skip
+    return out, lse
+
+
+@_rotor_prefill.register_fake
+def _(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rows: Tensor,
+    tiles: Tensor,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    pairs: int,
+    interleaved: bool,
+    first: int,
+    last: int,
+    padded: bool,
+    scale: float,
+    softcap: float,
+    window: int,
+) -> tuple[Tensor, Tensor]:
+    return empty_output(q, v, padded)
+
+
+def _work(outputs: Sequence[Tensor], *arguments: Any) -> KernelWork:
+    """Documents are taken to be of one length: tensors of a count hold no numbers."""
+    q, k, v, rows, _, _, _, _, _, first, last, *_, window = arguments
+    b, h, n, d = q.shape
+    count, dv = max(1, rows.shape[1] - 2), v.shape[-1]
+    texts = last - first
+    tiles, length = tile_sizes(max(d, dv)), texts // count
+    # Tiles end with their document: what they compute beyond it is part of the work.
+    rows_read = count * -(-length // tiles.rows) * tiles.rows
+    own = rows_read * length // 2
+    pairs = first * first // 2 + rows_read * (first + texts) - own
+    pairs += (n * n - last * last) // 2
+    if window:
+        pairs = min(pairs, (first + rows_read + n - last) * window)
+    return KernelWork(2 * b * h * pairs * (d + dv), bytes_of(q, k, v, *outputs), 1)
+
+
+KERNEL_WORK["rag_middle::rotor_prefill"] = _work

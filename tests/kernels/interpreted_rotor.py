@@ -1,0 +1,132 @@
+"""RoToR's Triton kernel in Triton's interpreter; `test_interpreter.py` runs this in a process."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from rag_middle.layout import PromptLayout
+from rag_middle.methods import RoToR
+from rag_middle.methods.rotor.kernels import launch
+from rag_middle.methods.rotor.kernels.launch import attend_triton
+from rag_middle.ops.prompt_kernels import PromptColumns, RotaryAngles, Tiles
+from rag_middle.ops.rope import RotaryStyle, rotate
+from tests.families import FAMILIES
+from tests.kernels.interpreting import compute_bfloat16, step_logits
+from tests.ops.test_pine import CASES, Case
+from tests.reference.rotor import naive_circle
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that short documents take several."""
+    monkeypatch.setattr(launch, "tile_sizes", lambda *_: Tiles(16, 16, 4, 1))
+
+
+def triton_run(
+    case: Case, q: Tensor, k: Tensor, v: Tensor, layouts: list[PromptLayout] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Output and log-sum-exp of a batch, generated tokens read again with the prompt."""
+    layouts = layouts or [case.layout] * q.shape[0]
+    paddings = [case.layout.length - layout.length for layout in layouts]
+    columns = PromptColumns(layouts, paddings, q.device)
+    cos, sin = case.table()
+    angles = None
+    if cos is not None and sin is not None:
+        angles = RotaryAngles(cos, sin, RotaryStyle(case.pairing, case.pairs))
+        at = torch.arange(case.total) - torch.tensor(paddings)[:, None]
+        q, k = (rotate(x, cos[at][:, None], sin[at][:, None], angles.style) for x in (q, k))
+    return attend_triton(q, k, v, columns, angles, case.rule)
+
+
+def naive_run(case: Case, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """The same of one row, from the definition."""
+    cos, sin = case.table()
+    place = None
+    if cos is not None and sin is not None:
+        style = RotaryStyle(case.pairing, case.pairs)
+        place = lambda x, at: rotate(x, cos[at], sin[at], style)  # noqa: E731
+    return naive_circle(
+        q[0], k[0], v[0], case.layout.documents, place, case.rule.scale, case.softcap, case.window
+    )
+
+
+#: A case takes seconds here: those that no other one covers.
+NAMES = (
+    *("interleaved pairs", "partly rotated, interleaved", "odd head size", "one key head"),
+    *("yarn-like factor", "narrow window", "everything capped and windowed"),
+    *("no rotary embedding, window", "empty documents", "only empty documents"),
+    *("documents only", "one token each", "no documents"),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_kernel_matches_naive_loops(name: str) -> None:
+    case = CASES[name]
+    tensors = case.qkv()
+    for got, want in zip(triton_run(case, *tensors), naive_run(case, *tensors), strict=True):
+        torch.testing.assert_close(got[0], want, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("window", [None, 21])
+def test_rows_with_layouts_of_their_own_are_read_in_one_launch(window: int | None) -> None:
+    case = Case((20, 7, 18), heads=2, groups=1, prefix=5, generated=1, window=window)
+    others = [
+        Case((0, 30), heads=2, groups=1, prefix=0, suffix=15, generated=1, window=window),
+        Case((), heads=2, groups=1, prefix=40, suffix=0, generated=1, window=window),
+    ]
+    tensors = [torch.cat(row) for row in zip(*(case.qkv(seed) for seed in range(3)), strict=True)]
+    out, lse = triton_run(case, *tensors, [case.layout, *(other.layout for other in others)])
+    for row, of_row in enumerate([case, *others]):
+        padding = case.layout.length - of_row.layout.length
+        alone = naive_run(of_row, *(x[row : row + 1, :, padding:] for x in tensors))
+        read = (out[row, :, padding:], lse[row, :, padding:])
+        torch.testing.assert_close(read, alone, atol=2e-5, rtol=1e-5)
+        assert (out[row, :, :padding] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("family", "method"),
+    [
+        ("llama", RoToR(routing=0.0)),  # the unmodified model's rows in the same batch
+        ("gemma2", RoToR()),  # soft-capped, sliding windows
+        ("gpt_oss", RoToR()),  # sinks, sliding windows
+        ("smollm3", RoToR()),  # layers without rotary embedding
+    ],
+)
+def test_a_model_gives_the_logits_of_pytorchs_operators(family: str, method: RoToR) -> None:
+    model = FAMILIES[family].build("eager")
+    torch.testing.assert_close(
+        step_logits(model, method, "triton"), step_logits(model, method, "torch"),
+        atol=1e-4, rtol=1e-4,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_follows_float32(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute_bfloat16(monkeypatch)
+    case = Case((20, 7, 18), heads=2, groups=1, prefix=5, generated=1)
+    half = [x.to(dtype) for x in case.qkv()]
+    out, lse = triton_run(case, *half)
+    expected, expected_lse = naive_run(case, *(x.float() for x in half))
+    assert out.dtype == dtype
+    # Rounded: rotated queries and keys, queries once more for each part, weights, the result.
+    tolerance = 8 * torch.finfo(dtype).eps
+    torch.testing.assert_close(out[0].float(), expected, atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(lse[0], expected_lse, atol=4 * tolerance, rtol=tolerance)
+
+
+def test_what_is_around_the_tensors_has_no_say() -> None:
+    """Memory between and behind rows is NaN: a missing mask would show."""
+    case = Case((20, 7, 18), heads=2, groups=1, d=7, pairs=0, prefix=5, generated=1)
+    plain = case.qkv()
+    poisoned = []
+    for x in plain:
+        room = torch.full((x.shape[0], x.shape[1], x.shape[2] + 40, x.shape[3] + 9), torch.nan)
+        inside = room[:, :, : x.shape[2], : x.shape[3]]
+        poisoned.append(inside.copy_(x))
+    for got, want in zip(triton_run(case, *poisoned), triton_run(case, *plain), strict=True):
+        assert torch.equal(got, want)
