@@ -32,7 +32,7 @@ from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.reader import reader_path
 from rag_middle.reader.distractors import DISTRACTORS, Distractors
 
-METHODS = ("pine", "ms_poe", "siw", "lpes:reader")
+METHODS = ("pine", "ms_poe", "lpes:reader")
 GRID = (5, 10, 20)
 
 
