@@ -141,6 +141,11 @@ PAGES = (
         block="applications",
         render=lambda: applications("LLAMA_INDEX"),
     ),
+    Generated(
+        path="docs/integrations/haystack.md",
+        block="applications",
+        render=lambda: applications("HAYSTACK"),
+    ),
 )
 
 

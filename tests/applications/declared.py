@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-__all__ = ["LANGCHAIN", "LLAMA_INDEX", "Application", "markdown"]
+__all__ = ["HAYSTACK", "LANGCHAIN", "LLAMA_INDEX", "Application", "markdown"]
 
 
 @dataclass(frozen=True)
@@ -201,6 +201,38 @@ LLAMA_INDEX = (
     Application("chat engine, `simple`, documents in the message", "`format_nodes`", (6,)),
     Application("chat with `CitableBlock`", "nothing", (6,), "citations come back"),
     Application("`documents=` of a call", "nothing", (6,)),
+)
+
+_CONNECTED = "`retriever.documents` to `llm.documents`, none in the template"
+_MARKER = "`DocumentMarker` between retriever and template"
+
+HAYSTACK = (
+    Application("retriever, prompt, generator", _CONNECTED, (6,)),
+    Application("the same, asynchronous and streamed", _CONNECTED, (6,)),
+    Application(
+        "`AnswerBuilder` with documents",
+        _CONNECTED,
+        (6,),
+        "its documents stay clean, and citations come back",
+    ),
+    Application("embedding retriever", _CONNECTED, (6,)),
+    Application(
+        "hybrid retrieval with `DocumentJoiner`", "`joiner.documents` to `llm.documents`", (6,)
+    ),
+    Application("`MultiQueryTextRetriever`", _CONNECTED, (6,)),
+    Application("`LostInTheMiddleRanker`", "`ranker.documents` to `llm.documents`", (6,)),
+    Application("`ConditionalRouter` behind the retriever", "its output to `llm.documents`", (6,)),
+    Application("a template with a loop over documents", _MARKER, (6,)),
+    Application("the same, documents in the system message", _MARKER, (6,)),
+    Application("the same, a template of text with `{% message %}`", _MARKER, (6,)),
+    Application("`FallbackChatGenerator`", _MARKER, (6,), "it takes messages only"),
+    Application("`LLM` with a `user_prompt`", _MARKER, (6,)),
+    Application(
+        "a conversation, second question",
+        "`documents` with each call",
+        (6, 6),
+        "the last question's documents count",
+    ),
 )
 
 

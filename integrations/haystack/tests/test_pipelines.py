@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 from typing import Any
@@ -26,6 +27,7 @@ from haystack_integrations.components.generators.rag_middle import (
 )
 
 from rag_middle import mark
+from rag_middle.generation import MissingDocumentsWarning
 
 ASKED = [ChatMessage.from_user("Question: {{ query }}\nAnswer:")]
 LOOP = "{% for document in documents %}{{ document.content }}\n\n{% endfor %}"
@@ -108,6 +110,20 @@ async def test_an_asynchronous_pipeline_streams(
     result = await pipeline.run_async(data)
     [made] = result["answer_builder"]["answers"]
     assert made.data == answer == "".join(pieces)
+
+
+def test_a_pipeline_without_documents_is_named_at_the_line_that_runs_it(
+    generator: RagMiddleChatGenerator, question: str
+) -> None:
+    built = Pipeline()
+    built.add_component("prompt_builder", ChatPromptBuilder(ASKED))
+    built.add_component("llm", generator)
+    built.connect("prompt_builder.prompt", "llm.messages")
+    data = {"prompt_builder": {"query": question}}
+    for run in (built.run, lambda data: asyncio.run(built.run_async(data))):
+        with pytest.warns(MissingDocumentsWarning, match=r"Glenmoor.*DocumentMarker") as noted:
+            run(data)
+        assert [warning.filename for warning in noted] == [__file__]
 
 
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)

@@ -56,7 +56,7 @@ def main() -> None:
     )
     for name in PRICES:
         response = engine.query(f"What is the price of {name}?")
-        report = response.metadata["rag_middle"]
+        report = (response.metadata or {})["rag_middle"]
         print(f"{response} ({report['documents']} documents under {report['method']})")
 
 
