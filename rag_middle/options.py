@@ -360,7 +360,7 @@ class GenerationOptions:
     def shapes_text(self) -> bool:
         """Whether anything is said about how text becomes tokens."""
         return self.template != "auto" or any(
-            (self.system, self.template_options, self.allow_control_tokens, self.tools)
+            (self.system, self.template_options, self.allow_control_tokens)
         )
 
     @property

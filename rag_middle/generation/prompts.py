@@ -336,7 +336,7 @@ class Preparer:
     ) -> TokenizedPrompt:
         _check_type(prompt)
         if isinstance(prompt, TokenizedPrompt):
-            if options.shapes_text:
+            if options.shapes_text or (options.tools and not prompt.shows_tools):
                 raise UnsupportedGenerationError(
                     "template, system, template_options, allow_control_tokens and tools shape "
                     "text, and this prompt is in tokens already: pass them where it is encoded."

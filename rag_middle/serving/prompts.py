@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rag_middle.conventions.documents import CallerDocument, block_parts
 from rag_middle.documents import ContextPrompt, Document, MarkedText, gathered, prompt_of_parts
@@ -15,8 +16,10 @@ from rag_middle.tokens.conversation import Conversation
 
 __all__ = ["RequestPrompt", "chat_prompt", "text_prompt"]
 
-#: What tools returned is told by the user: most chat templates know no such role.
+#: Without tools in the request, what tools returned before is told by the user: most chat templates
+#: know no such role.
 _ROLES = {"developer": "system", "tool": "user", "function": "user"}
+_ROLES_WITH_TOOLS = {"developer": "system", "function": "user"}
 _INDEX = "request_document"
 
 Part = MarkedText | CallerDocument
@@ -41,7 +44,11 @@ class RequestPrompt:
 
 
 def chat_prompt(
-    messages: Sequence[ChatMessage], documents: Sequence[CallerDocument], *, trusted: bool
+    messages: Sequence[ChatMessage],
+    documents: Sequence[CallerDocument],
+    *,
+    trusted: bool,
+    has_tools: bool = False,
 ) -> RequestPrompt:
     """Messages, with documents from blocks, from marked text and from ``documents``.
 
@@ -52,6 +59,7 @@ def chat_prompt(
         messages: in order.
         documents: of the request.
         trusted: take markers without a tag too, except in what the model said.
+        has_tools: the chat template is shown tools, so it writes earlier calls and results as well.
 
     Raises:
         PromptError: `documents`, and no message of the user.
@@ -59,25 +67,30 @@ def chat_prompt(
             unbalanced.
     """
     turns: list[tuple[str, list[Part]]] = []
+    fields: list[dict[str, Any]] = []
     for message in messages:
-        role = _ROLES.get(message.role, message.role)
+        role = (_ROLES_WITH_TOOLS if has_tools else _ROLES).get(message.role, message.role)
         parts = _parts(message, trusted=trusted and role != "assistant")
-        if parts or role != "assistant":  # an assistant that only called a tool said nothing
+        own = message.tool_fields if has_tools else {}
+        if parts or own or role != "assistant":  # who only called a tool, unseen, said nothing
             turns.append((role, parts))
+            fields.append(own)
     if documents:
         of_user = [index for index, (role, _) in enumerate(turns) if role == "user"]
         if not of_user:
             raise PromptError("documents go with a question: add a message with the role 'user'.")
         turns[of_user[-1]][1][:0] = documents
     sources: list[CallerDocument] = []
-    answered = max((at for at, (role, _) in enumerate(turns) if role == "assistant"), default=-1)
+    spoke = [at for at, (role, parts) in enumerate(turns) if role == "assistant" and parts]
+    answered = max(spoke, default=-1)
     conversation = Conversation.of_messages(
         [
             {
+                **own,
                 "role": role,
                 "content": _content(role, parts, sources, earlier=at < answered, trusted=trusted),
             }
-            for at, (role, parts) in enumerate(turns)
+            for at, ((role, parts), own) in enumerate(zip(turns, fields, strict=True))
         ]
     )
     texts = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -133,8 +134,9 @@ class Reply:
 
     def _ending(self, choice: Choice) -> Json:
         assert choice.result is not None
+        calls = choice.result.tool_calls and choice.result.finish_reason == "stop"
         return {
-            "finish_reason": choice.result.finish_reason,
+            "finish_reason": "tool_calls" if calls else choice.result.finish_reason,
             "stop_reason": choice.result.stop,
             "rag_middle": self._facts(choice),
         }
@@ -192,14 +194,27 @@ class ChatReply(Reply):
 
     def _content(self, choice: Choice) -> Json:
         assert choice.result is not None
-        message = {"role": "assistant", "content": choice.result.text, "refusal": None}
+        text = choice.result.text + _unread_calls(choice.result)
+        calls = _calls(choice.result)
+        message = {
+            "role": "assistant",
+            "content": text if text or not calls else None,
+            "refusal": None,
+            **({"tool_calls": calls} if calls else {}),
+        }
         return {"message": {**message, **self._citations(choice)}}
 
     def _piece(self, text: str) -> Json:
         return {"delta": {"content": text}}
 
     def _last_piece(self, choice: Choice) -> Json:
-        return {"delta": self._citations(choice)}
+        assert choice.result is not None
+        delta = self._citations(choice)
+        if unread := _unread_calls(choice.result):
+            delta["content"] = unread
+        if calls := _calls(choice.result):
+            delta["tool_calls"] = [{"index": at, **call} for at, call in enumerate(calls)]
+        return {"delta": delta}
 
     def _logprobs(
         self, choice: Choice, tokens: Sequence[TokenLogProbability], offset: int
@@ -242,6 +257,26 @@ class TextReply(Reply):
             ],
             "text_offset": offsets,
         }
+
+
+def _calls(result: Generation) -> list[Json]:
+    """Calls of tools in OpenAI's form, with their arguments as a string."""
+    return [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {
+                "name": call.name,
+                "arguments": json.dumps(call.arguments, ensure_ascii=False),
+            },
+        }
+        for call in result.tool_calls
+    ]
+
+
+def _unread_calls(result: Generation) -> str:
+    """What begins like a call of a tool and is none: text, so that nothing is lost."""
+    return "".join(call.text for call in result.invalid_tool_calls)
 
 
 def _usage(choices: Sequence[Choice]) -> Mapping[str, int]:

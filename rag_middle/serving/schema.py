@@ -1,7 +1,7 @@
 """What a request may ask for.
 
 A field that this server does not know is refused, unless it cannot change the answer: clients send
-many, and an ignored `tools` or `logit_bias` would be a wrong answer that looks right.
+many, and an ignored `logit_bias` would be a wrong answer that looks right.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
 from rag_middle.conventions.documents import Block, TopDocument
+from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.registry import suggest
+from rag_middle.tools import check_response_format, check_tool_choice, check_tools
+from rag_middle.wording import Argument
 
 __all__ = ["ChatMessage", "ChatRequest", "CompletionRequest", "SamplingRequest"]
 
@@ -23,7 +26,7 @@ StopString = Annotated[str, Field(min_length=1, max_length=1000)]
 #: Nothing that they say changes an answer of this server.
 _IGNORED = frozenset(
     "user metadata store service_tier safety_identifier prompt_cache_key prompt_cache_retention "
-    "parallel_tool_calls prediction".split()
+    "prediction".split()
 )
 #: Values that ask for what happens anyway. `None` is one of every field's.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -36,9 +39,11 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "min_p": (0,),
     "modalities": (["text"],),
     "presence_penalty": (0,),
-    "response_format": ({"type": "text"},),
     "suffix": ("",),
-    "tool_choice": ("none", "auto"),
+}
+#: The same, of fields that also ask for something.
+_NOTHING: dict[str, tuple[Any, ...]] = {
+    "response_format": ({"type": "text"},),
     "tools": ([],),
 }
 
@@ -80,6 +85,7 @@ class SamplingRequest(BaseModel):
     stop: StopString | Annotated[list[StopString], Field(max_length=16)] = []
     stream: StrictBool = False
     stream_options: StreamOptions = StreamOptions()
+    response_format: dict[str, Any] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -93,7 +99,7 @@ class SamplingRequest(BaseModel):
             and name not in _IGNORED
             and not any(
                 type(value) is not bool or value is neutral
-                for neutral in _NEUTRAL.get(name, ())
+                for neutral in (_NEUTRAL | _NOTHING).get(name, ())
                 if value == neutral
             )
         }
@@ -109,6 +115,15 @@ class SamplingRequest(BaseModel):
                 )
         return asked
 
+    def form(self) -> dict[str, Any]:
+        """What the answer has to be, as options of `RagMiddleModel.batch`; checked.
+
+        Raises:
+            UnsupportedGenerationError: it asks for what there is not.
+        """
+        check_response_format(self.response_format)
+        return {} if self.response_format is None else {"response_format": self.response_format}
+
     @property
     def max_new_tokens(self) -> int | None:
         """The most tokens of an answer, None where the request does not say."""
@@ -120,22 +135,64 @@ class SamplingRequest(BaseModel):
         raise NotImplementedError
 
 
+class FunctionCall(BaseModel):
+    """What is called, with its arguments as JSON in a string."""
+
+    name: str
+    arguments: str = "{}"
+
+
+class CallOfTool(BaseModel):
+    """A call that the model has made."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
 class ChatMessage(BaseModel):
-    """A message: a text, or blocks of text and documents."""
+    """A message: a text, or blocks of text and documents; calls of tools, or what one returned."""
 
     model_config = ConfigDict(extra="ignore")
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[Block] | None = None
+    name: str | None = None
+    tool_calls: list[CallOfTool] | None = None
+    tool_call_id: str | None = None
+
+    @property
+    def tool_fields(self) -> dict[str, Any]:
+        """What a chat template reads beside role and content where there are tools."""
+        names = ("tool_calls",) if self.role == "assistant" else ("tool_call_id", "name")
+        fields = self.model_dump(include=set(names), exclude_none=True)
+        return fields if self.role in ("assistant", "tool") else {}
 
 
 class ChatRequest(SamplingRequest):
     """``POST /v1/chat/completions``."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    tools: list[dict[str, Any]] = []
+    tool_choice: str | dict[str, Any] = "auto"
+    parallel_tool_calls: StrictBool = True
     max_completion_tokens: Count | None = None
     logprobs: StrictBool = False
     top_logprobs: Annotated[Whole, Field(ge=0, le=20)] = 0
+
+    def form(self) -> dict[str, Any]:
+        """See `SamplingRequest`; tools too, unless none of them may be called."""
+        check_tools(self.tools)
+        check_tool_choice(self.tool_choice, self.tools)
+        if not self.tools or self.tool_choice == "none":
+            return super().form()
+        if self.tool_choice == "auto" and not self.parallel_tool_calls:
+            raise UnsupportedGenerationError(
+                Argument("parallel_tool_calls", False),
+                " is kept to for calls that are forced, which come alone: pass a tool_choice, or "
+                "leave it out.",
+            )
+        return {**super().form(), "tools": self.tools, "tool_choice": self.tool_choice}
 
     @property
     def max_new_tokens(self) -> int | None:

@@ -169,7 +169,8 @@ def _encode_rendered(
 ) -> TokenizedPrompt:
     prefix = encoder.encode(rendered.before, continues=False)
     suffix = encoder.encode(rendered.after, continues=True)
-    return _assembled(encoder, prefix, conversation.prompt, suffix)
+    tokens = _assembled(encoder, prefix, conversation.prompt, suffix)
+    return replace(tokens, shows_tools=bool(conversation.tools))
 
 
 def _encode_raw(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,6 +26,7 @@ class TokenizedPrompt:
         document_ids: ``Document.id`` of each document, in prompt order.
         scores: how relevant each document is, higher is better, in prompt order; ``None`` where
             nobody said. Encoding takes them from ``Document.metadata["score"]``.
+        shows_tools: whether it tells the model of tools.
 
     Raises:
         PromptError: the ids, the layout and the documents do not fit each other.
@@ -35,6 +36,7 @@ class TokenizedPrompt:
     layout: PromptLayout
     document_ids: tuple[str | None, ...] = ()
     scores: tuple[float, ...] | None = None
+    shows_tools: bool = False
 
     def __post_init__(self) -> None:
         if len(self.input_ids) != self.layout.length:
@@ -115,13 +117,14 @@ class TokenizedPrompt:
                 f"got {list(chosen)}."
             )
         documents = self.documents_ids
-        return TokenizedPrompt.assembled(
+        selected = TokenizedPrompt.assembled(
             prefix=self.prefix_ids,
             documents=[documents[index] for index in chosen],
             suffix=self.suffix_ids,
             document_ids=[self.document_ids[index] for index in chosen],
             scores=None if self.scores is None else [self.scores[index] for index in chosen],
         )
+        return replace(selected, shows_tools=self.shows_tools)
 
 
 class PaddedIds(NamedTuple):

@@ -106,10 +106,7 @@ def test_values_that_make_no_sense(server: Served, field: str, value: Any) -> No
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("tools", [{"type": "function", "function": {"name": "f"}}]),
-        ("tool_choice", "required"),
         ("functions", [{"name": "f"}]),
-        ("response_format", {"type": "json_object"}),
         ("logit_bias", {"7": 5}),
         ("frequency_penalty", 0.5),
         ("presence_penalty", True),

@@ -1,0 +1,225 @@
+"""Tools and answers of a form over HTTP, as OpenAI's clients ask for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig
+
+from rag_middle import mark
+from rag_middle.generation import RagMiddleModel
+from tests.serving.conftest import Served, serving
+from tests.tiny_models import build, tiny
+from tests.tokenizers import byte_level_bpe
+
+HERMES = (
+    "{% if tools %}<|im_start|>system\n{% for t in tools %}{{ t | tojson }}\n{% endfor %}"
+    "<|im_end|>\n{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>\n"
+    "{{ {'name': c.function.name, 'arguments': c.function.arguments} | tojson }}\n</tool_call>"
+    "{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "Nantes"}}\n</tool_call>'
+TOOL: Any = {
+    "type": "function",
+    "function": {
+        "name": "search",
+        "description": "Find documents.",
+        "parameters": {
+            "type": "object",
+            "properties": {"deep": {"type": "boolean"}},
+            "required": ["deep"],
+        },
+    },
+}
+QUESTION: Any = {"role": "user", "content": "Where is Nantes?"}
+SCHEMA = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}
+FORM: Any = {"type": "json_schema", "json_schema": {"name": "number", "schema": SCHEMA}}
+
+Write = Callable[[str], None]
+
+
+@pytest.fixture(scope="module")
+def local() -> RagMiddleModel:
+    tokenizer = byte_level_bpe(chat_template=HERMES)
+    config = tiny(LlamaConfig, vocab_size=len(tokenizer), max_position_embeddings=4096)
+    return RagMiddleModel(build("tools over HTTP", config, "sdpa"), tokenizer)
+
+
+@pytest.fixture(scope="module")
+def served(local: RagMiddleModel) -> Iterator[Served]:
+    with serving(local, ("none", "pine")) as server:
+        yield server
+
+
+@pytest.fixture
+def write(local: RagMiddleModel) -> Iterator[Write]:
+    """Has the model write a text, in every row and after every prompt."""
+    ids: list[int] = []
+    at = 0
+
+    def begin(_: Any, args: Any, kwargs: Any) -> None:
+        nonlocal at
+        ids_now = kwargs.get("input_ids", args[0] if args else None)
+        at = 0 if ids_now.shape[1] > 1 else at + 1
+
+    def speak(_: Any, __: Any, logits: torch.Tensor) -> torch.Tensor | None:
+        if not ids:
+            return None
+        wanted = torch.full_like(logits, -1e4)
+        wanted[:, -1, ids[min(at, len(ids) - 1)]] = 0.0
+        return wanted
+
+    def say(text: str) -> None:
+        tokenizer = local.tokenizer
+        ids[:] = [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
+
+    untyped: Any = local.model
+    hooks = [
+        untyped.register_forward_pre_hook(begin, with_kwargs=True),
+        untyped.lm_head.register_forward_hook(speak),
+    ]
+    yield say
+    for hook in hooks:
+        hook.remove()
+
+
+def ask(served: Served, **body: Any) -> Any:
+    body = {"messages": [QUESTION], "max_tokens": 120, **body}
+    return served.client.chat.completions.create(model="tested", **body)
+
+
+def test_a_call_comes_back_in_openais_form(served: Served, write: Write) -> None:
+    write(f"Let me look.\n{CALL}")
+    for count in (1, 2):
+        answer = ask(served, tools=[TOOL], n=count)
+        assert len(answer.choices) == count
+        for choice in answer.choices:
+            assert choice.finish_reason == "tool_calls"
+            assert choice.message.content == "Let me look.\n"
+            [call] = choice.message.tool_calls
+            assert (call.type, call.function.name) == ("function", "search")
+            assert json.loads(call.function.arguments) == {"query": "Nantes"}
+            assert call.id
+    write(CALL)
+    assert ask(served, tools=[TOOL]).choices[0].message.content is None
+
+
+def test_a_streamed_call_is_whole_in_its_last_chunk(served: Served, write: Write) -> None:
+    write(f"Let me look.\n{CALL}")
+    chunks = [chunk.choices[0] for chunk in ask(served, tools=[TOOL], stream=True)]
+    assert "".join(chunk.delta.content or "" for chunk in chunks) == "Let me look.\n"
+    assert not any(chunk.delta.tool_calls for chunk in chunks[:-1])
+    [call] = chunks[-1].delta.tool_calls
+    assert (call.index, call.function.arguments) == (0, '{"query": "Nantes"}')
+    assert chunks[-1].finish_reason == "tool_calls"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_that_is_cut_stays_text(served: Served, write: Write, stream: bool) -> None:
+    write(CALL)
+    answer = ask(served, tools=[TOOL], max_tokens=20, stream=stream)
+    if stream:
+        chunks = [chunk.choices[0] for chunk in answer]
+        text = "".join(chunk.delta.content or "" for chunk in chunks)
+        reason = chunks[-1].finish_reason
+    else:
+        text, reason = answer.choices[0].message.content, answer.choices[0].finish_reason
+        assert answer.choices[0].message.tool_calls is None
+    assert text.strip()
+    assert text in CALL
+    assert reason == "length"
+
+
+def test_results_of_tools_are_read_with_their_documents(served: Served, write: Write) -> None:
+    write("On the Loire.")
+    called = {
+        "id": "a1",
+        "type": "function",
+        "function": {"name": "search", "arguments": '{"query": "Nantes"}'},
+    }
+    found = mark("Nantes lies on the Loire.") + mark("Lyon lies on the Rhône.")
+    messages: Any = [
+        QUESTION,
+        {"role": "assistant", "content": None, "tool_calls": [called]},
+        {"role": "tool", "tool_call_id": "a1", "content": found},
+    ]
+    body = {"model": "tested", "messages": messages, "tools": [TOOL], "method": "pine"}
+    answer = served.post({**body, "max_tokens": 30}).json()
+    assert answer["choices"][0]["message"]["content"] == "On the Loire."
+    assert answer["rag_middle"]["documents"] == 2
+    assert answer["rag_middle"]["applied"] is True
+    # The prompt is the one that the model itself makes of it.
+    expected = served.model.generate(messages, method="pine", tools=[TOOL], max_new_tokens=30)
+    assert answer["usage"]["prompt_tokens"] == expected.usage.prompt_tokens
+    # Without tools in the request, the result is told by the user.
+    assert (
+        served.post({**body, "tools": [], "max_tokens": 30}).json()["rag_middle"]["documents"] == 2
+    )
+
+
+def test_tools_that_must_not_be_called_are_not_shown(served: Served) -> None:
+    plain = ask(served, max_tokens=2).usage.prompt_tokens
+    assert ask(served, max_tokens=2, tools=[TOOL], tool_choice="none").usage.prompt_tokens == plain
+    assert ask(served, max_tokens=2, tools=[TOOL]).usage.prompt_tokens > plain
+
+
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "search"}}], ids=str
+)
+def test_a_forced_call_keeps_to_the_tools_schema(served: Served, choice: Any) -> None:
+    pytest.importorskip("llguidance")
+    answer = ask(served, tools=[TOOL], tool_choice=choice, parallel_tool_calls=False)
+    [call] = answer.choices[0].message.tool_calls
+    assert call.function.name == "search"
+    assert isinstance(json.loads(call.function.arguments)["deep"], bool)
+    assert answer.choices[0].finish_reason == "tool_calls"
+
+
+def test_answers_of_a_form_share_batches_and_parse(served: Served) -> None:
+    pytest.importorskip("llguidance")
+    answer = ask(served, response_format=FORM, n=2, temperature=1.0, seed=3)
+    assert {json.loads(choice.message.content)["n"] for choice in answer.choices} <= {1, 2}
+    text = served.client.completions.create(
+        model="tested", prompt="Number:", max_tokens=60, extra_body={"response_format": FORM}
+    )
+    assert json.loads(text.choices[0].text)["n"] in (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"tools": [{"name": "f"}]}, "tools"),
+        ({"tools": [TOOL, TOOL]}, "tools"),
+        ({"tools": [TOOL], "tool_choice": "other"}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [TOOL], "parallel_tool_calls": False}, "parallel_tool_calls"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": "json"}, "response_format"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused_by_name(served: Served, body: Any, field: str) -> None:
+    response = served.post({"model": "tested", "messages": [QUESTION], **body})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == field
+
+
+def test_models_whose_template_knows_no_tools_refuse_them(server: Served) -> None:
+    response = server.post({"model": "tested", "messages": [QUESTION], "tools": [TOOL]})
+    assert response.status_code == 400
+    assert "tools" in response.json()["error"]["message"]
+
+
+def test_what_the_engine_cannot_keep_to_is_the_requests_mistake(served: Served) -> None:
+    pytest.importorskip("llguidance")
+    schema = {"type": "object", "not": {"required": ["n"]}}
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    response = served.post({"model": "tested", "messages": [QUESTION], "response_format": form})
+    assert response.status_code == 400
+    assert ask(served, max_tokens=2).choices  # and the others are served
