@@ -49,9 +49,11 @@ def _no_event_loop_of_the_main_thread() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _same_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+def _same_seeds() -> Iterator[None]:
     """Requests without a seed draw the same ones in every run: a test fails always or never."""
-    monkeypatch.setattr(secrets, "randbits", random.Random(0).getrandbits)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(secrets, "randbits", random.Random(0).getrandbits)
+        yield
 
 
 @pytest.fixture(autouse=True)
