@@ -104,6 +104,17 @@ def diagnose(
             rich_help_panel=QUESTIONS_PANEL,
         ),
     ] = 3,
+    change: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME,NAME",
+            help="Controls of the unmodified model at the same positions: repeated (all documents "
+            "twice), filler (the other documents' words shuffled), question_first (the question "
+            "before the documents too).",
+            show_default=False,
+            rich_help_panel=QUESTIONS_PANEL,
+        ),
+    ] = None,
     stop_early: Annotated[
         bool,
         typer.Option(
@@ -178,7 +189,7 @@ def diagnose(
     with reporting(as_json=as_json, debug=debug, flags=flags):
         check_output_folder(out)
         fewer, documents = _grid(grid, documents)
-        names = _method_names(methods)
+        names = _split(methods)
         for name in names or ():
             check_method(name)
         if data is not None:
@@ -211,6 +222,7 @@ def diagnose(
             grid=fewer,
             orders=orders,
             controls=True,
+            changes=tuple(_split(change) or ()),
             scoring=score_by.value,
             metric=metric,
             seed=seed,
@@ -279,7 +291,8 @@ def _calibrated() -> dict[str, Profile]:
     return profiles
 
 
-def _method_names(values: list[str] | None) -> list[str] | None:
+def _split(values: list[str] | None) -> list[str] | None:
+    """The names of an option that takes several, with commas or by being repeated."""
     if values is None:
         return None
     return [name.strip() for value in values for name in value.split(",") if name.strip()]

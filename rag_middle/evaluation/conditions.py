@@ -1,7 +1,7 @@
 """A question with its documents, and the conditions under which it is asked.
 
 A condition says which documents are in the prompt, and in which order. Its name stands in records:
-``position:3``, ``position:3/10``, ``order:1``, ``gold_only``, ``closed_book``, ``as_given``.
+``position:3``, ``position:3/10``, ``position:3+filler``, ``order:1``, ``gold_only``, ``closed_book``, ``as_given``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from rag_middle.errors import EvaluationConfigError
 
 __all__ = [
     "AS_GIVEN",
+    "CHANGES",
     "CLOSED_BOOK",
     "GOLD_ONLY",
+    "Change",
     "Condition",
     "Item",
     "arranged_documents",
@@ -27,6 +29,12 @@ __all__ = [
 ]
 
 Kind = Literal["position", "order", "gold_only", "closed_book", "as_given"]
+
+#: What else is done to a prompt: ``"repeated"``: all documents twice, one after the other;
+#: ``"filler"``: the words of the others shuffled, so that the prompt is as long and only the gold
+#: document says anything; ``"question_first"``: the question before the documents as well.
+Change = Literal["repeated", "filler", "question_first"]
+CHANGES: tuple[Change, ...] = get_args(Change)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +81,13 @@ class Condition:
         index: see `kind`; None for the others.
         documents: of ``"position"``: how many there are in the prompt, the first ones of the
             others; None for all that the task has.
+        change: of ``"position"``: what else is done to the prompt; None for nothing.
     """
 
     kind: Kind
     index: int | None = None
     documents: int | None = None
+    change: Change | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -90,9 +100,14 @@ class Condition:
                 f"Condition {self.kind!r} takes {'an' if numbered else 'no'} index, got "
                 f"{self.index!r}."
             )
-        if self.documents is not None and self.kind != "position":
+        if self.kind != "position" and (self.documents is not None or self.change is not None):
             raise EvaluationConfigError(
-                f"Condition {self.kind!r} takes no number of documents, got {self.documents!r}."
+                f"Condition {self.kind!r} takes no number of documents and no change, got "
+                f"{self.documents!r} and {self.change!r}."
+            )
+        if self.change is not None and self.change not in CHANGES:
+            raise EvaluationConfigError(
+                f"A change is one of {', '.join(CHANGES)}; got {self.change!r}."
             )
 
     @property
@@ -101,7 +116,8 @@ class Condition:
         if self.index is None:
             return self.kind
         among = "" if self.documents is None else f"/{self.documents}"
-        return f"{self.kind}:{self.index}{among}"
+        changed = "" if self.change is None else f"+{self.change}"
+        return f"{self.kind}:{self.index}{among}{changed}"
 
 
 GOLD_ONLY = Condition("gold_only")
@@ -109,9 +125,9 @@ CLOSED_BOOK = Condition("closed_book")
 AS_GIVEN = Condition("as_given")
 
 
-def position(index: int, documents: int | None = None) -> Condition:
+def position(index: int, documents: int | None = None, change: Change | None = None) -> Condition:
     """The gold document at the 0-based position `index`, among so many or all of the documents."""
-    return Condition("position", index, documents)
+    return Condition("position", index, documents, change)
 
 
 def order(index: int) -> Condition:
@@ -167,4 +183,16 @@ def arranged_documents(item: Item, condition: Condition) -> tuple[Document, ...]
             f"Question {item.id} has {len(others) + 1} documents, so its gold document cannot "
             f"be at position {index} (0-based)."
         )
-    return (*others[:index], item.gold, *others[index:])
+    if condition.change == "filler":
+        others = tuple(
+            _shuffled_words(document, f"{item.id} {at}") for at, document in enumerate(others)
+        )
+    documents = (*others[:index], item.gold, *others[index:])
+    return 2 * documents if condition.change == "repeated" else documents
+
+
+def _shuffled_words(document: Document, seed: str) -> Document:
+    """As long, in the same words, and saying nothing."""
+    words = document.render().split()
+    random.Random(seed).shuffle(words)
+    return Document(" ".join(words), id=document.id)

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 from rag_middle.errors import EvaluationConfigError, MethodConfigError
 from rag_middle.evaluation.conditions import (
+    Change,
     Condition,
     order,
     position,
@@ -97,6 +98,7 @@ class Measurement:
         orders: shuffled orders of all documents, for the rate at which answers flip; 0 for none,
             else at least 2.
         controls: also ask the unmodified model with the gold document alone, and with none.
+        changes: also ask it with changed prompts at the same positions, see `conditions.CHANGES`.
         scoring: ``"generation"`` writes an answer and compares it; ``"likelihood"`` measures
             the log-likelihood of the right answer, which is cheaper and smoother.
         metric: the main one; None for the task's, and with likelihoods for whether the right
@@ -115,6 +117,7 @@ class Measurement:
     grid: tuple[int, ...] = ()
     orders: int = 0
     controls: bool = False
+    changes: tuple[Change, ...] = ()
     scoring: Scoring = "generation"
     metric: str | None = None
     seed: int = 0
@@ -140,6 +143,8 @@ class Measurement:
             raise EvaluationConfigError(
                 f"template must be one of {', '.join(get_args(Template))}, got {self.template!r}."
             )
+        for change in self.changes:
+            position(0, change=change)  # refuses what there is not
         for number in self.grid:
             require_whole("evaluation", 2, grid=number)
         object.__setattr__(self, "grid", tuple(sorted(set(self.grid))))
@@ -203,6 +208,14 @@ class Measurement:
             position(index, documents)
             for documents in self.grid
             for index in self.gold_positions(task, documents)
+        )
+
+    def changed_conditions(self, task: Task) -> tuple[Condition, ...]:
+        """The conditions that `changes` asks for, of the unmodified model."""
+        return tuple(
+            position(index, change=change)
+            for change in self.changes
+            for index in self.gold_positions(task)
         )
 
     def metric_names(self, task: Task) -> tuple[str, ...]:

@@ -30,6 +30,15 @@ from rag_middle.evaluation.tasks import Task
 __all__ = ["Control", "MethodSummary", "PositionCurve", "PositionCurves", "Results", "Summary"]
 
 
+_CONTROLS = {
+    "gold_only": "the gold document alone",
+    "closed_book": "no documents",
+    "repeated": "all documents twice",
+    "filler": "the other documents' words shuffled",
+    "question_first": "the question before the documents too",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionCurve:
     """A score by the position of the gold document, under one method.
@@ -114,7 +123,7 @@ class Control:
     """The unmodified model with other documents.
 
     Attributes:
-        name: ``"gold_only"`` or ``"closed_book"``.
+        name: of the condition, or of the change.
         mean: of the main metric.
         difference: minus the unmodified model's mean over the conditions, paired, with the
             confidence of `comparison_confidence`.
@@ -123,6 +132,11 @@ class Control:
     name: str
     mean: Estimate
     difference: Estimate
+
+    @property
+    def title(self) -> str:
+        """What the model was asked with, for people."""
+        return _CONTROLS.get(self.name, self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,9 +323,12 @@ class Results:
                     cost=(costs or {}).get(method.label),
                 )
             )
-        for condition in self.task.controls if self.measurement.controls else ():
-            mean, difference = compared(BASELINE, [condition])
-            controls.append(Control(name=condition.name, mean=mean, difference=difference))
+        asked = {c.name: [c] for c in (self.task.controls if self.measurement.controls else ())}
+        for change in self.measurement.changes:
+            asked[change] = [position(index, change=change) for index in self.positions]
+        for name, of_control in asked.items():
+            mean, difference = compared(BASELINE, of_control)
+            controls.append(Control(name=name, mean=mean, difference=difference))
         return Summary(
             metric=self.metric,
             questions=len(self.items),

@@ -22,7 +22,6 @@ _ROWS = 9
 _COLUMN = 9  # characters between positions
 _MARKS = "o+x#@%&=~"
 _SEVERAL = "*"
-_CONTROLS = {"gold_only": "the gold document alone", "closed_book": "no documents"}
 
 
 def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
@@ -60,7 +59,7 @@ def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
     if diagnosis.grid:
         _show_grid(out, diagnosis.grid)
     for control in diagnosis.summary.controls:
-        out.print(f"With {_CONTROLS[control.name]}: {control.mean.text(share=share)}.")
+        out.print(f"With {control.title}: {control.mean.text(share=share)}.")
     name = diagnosis.model["name"]
     out.print(Text(f"\nDoes {name} lose the middle? {diagnosis.answer.text}"), soft_wrap=True)
     if diagnosis.answer.label != "unknown":  # else the answer has said all that is known

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -103,7 +103,10 @@ def run(
     items = task.items(measurement.limit, measurement.seed)
     if not items:
         raise EvaluationDataError(f"{task.name} has no questions. Check its data and limit.")
-    controls = task.controls if measurement.controls else ()
+    controls = (
+        *(task.controls if measurement.controls else ()),
+        *measurement.changed_conditions(task),
+    )
     trials = [
         _Trial(item, condition, entry, _prompt(model, task, measurement, item, condition))
         for entry in labelled
@@ -151,6 +154,8 @@ def _prompt(
 ) -> ContextPrompt:
     """What is asked, without its middle where the task wants that and it is too long."""
     prompt, window = task.prompt(item, condition), model.context_window
+    if condition.change == "question_first":
+        prompt = replace(prompt, prefix=f"{item.question}\n\n{prompt.prefix}")
     if not task.cuts_middle or not isinstance(model, RagMiddleModel):
         return prompt
     limits = [task.most_prompt_tokens, window and window - _room(measurement, task)]
