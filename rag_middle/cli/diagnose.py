@@ -222,7 +222,7 @@ def diagnose(
             grid=fewer,
             orders=orders,
             controls=True,
-            changes=tuple(_split(change) or ()),
+            changes=tuple(_split(change) or ()),  # type: ignore[arg-type] # it checks them
             scoring=score_by.value,
             metric=metric,
             seed=seed,

@@ -1,7 +1,8 @@
 """A question with its documents, and the conditions under which it is asked.
 
 A condition says which documents are in the prompt, and in which order. Its name stands in records:
-``position:3``, ``position:3/10``, ``position:3+filler``, ``order:1``, ``gold_only``, ``closed_book``, ``as_given``.
+``position:3``, ``position:3/10``, ``position:3+filler``, ``order:1``, ``gold_only``,
+``closed_book``, ``as_given``.
 """
 
 from __future__ import annotations
