@@ -127,6 +127,14 @@ def applications(framework: str) -> str:
     return text
 
 
+def expectations(framework: str) -> str:
+    """What tests of peers expect; the tests here are held to it."""
+    sys.path.insert(0, str(ROOT))
+    declared: Any = import_module("tests.applications.expectations")
+    text: str = declared.markdown(getattr(declared, framework))
+    return text
+
+
 PAGES = (
     Generated(path="README.md", block="methods", render=methods_table),
     Generated(path="docs/cli.md", block="commands", render=command_line),
@@ -145,6 +153,16 @@ PAGES = (
         path="docs/integrations/haystack.md",
         block="applications",
         render=lambda: applications("HAYSTACK"),
+    ),
+    Generated(
+        path="docs/integrations/langchain.md",
+        block="expectations",
+        render=lambda: expectations("LANGCHAIN"),
+    ),
+    Generated(
+        path="docs/integrations/llama_index.md",
+        block="expectations",
+        render=lambda: expectations("LLAMA_INDEX"),
     ),
 )
 

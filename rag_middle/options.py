@@ -500,6 +500,7 @@ _ELSEWHERE = {
     "num_return_sequences": "Repeat the prompt in batch(), or ask again with another seed.",
     "parallel_tool_calls": "A call that is forced (tool_choice) comes alone.",
     "return_full_text": "The prompt is never part of the text.",
+    "skip_prompt": "The prompt is never part of the text.",
     "stop_sequence": "Did you mean 'stop'?",
     "stop_sequences": "Did you mean 'stop'?",
     "stop_strings": "Did you mean 'stop'?",
@@ -515,6 +516,7 @@ _NEUTRAL = {
     "num_return_sequences": 1,
     "parallel_tool_calls": True,
     "return_full_text": False,
+    "skip_prompt": True,
     "use_cache": True,
 }
 

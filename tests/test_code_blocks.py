@@ -101,6 +101,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.filterwarnings("ignore:The function `load` is in beta")  # of LangChain
 @pytest.mark.parametrize("page", pages("python"))
 def test_python_blocks_run(
     page: Path, desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

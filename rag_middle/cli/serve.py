@@ -50,8 +50,10 @@ __all__ = ["serve"]
 _SERVER_PANEL = "Server"
 _LIMITS_PANEL = "Limits"
 _GRACE_SECONDS = 5  # for answers that say that the server is shutting down
-_DEFAULTS = ("max_new_tokens", "temperature", "top_p", "top_k", "typical_p")
-_DEFAULTS += ("repetition_penalty", "no_repeat_ngram_size")
+_DEFAULTS = (
+    *("max_new_tokens", "temperature", "top_p", "top_k", "typical_p"),
+    *("repetition_penalty", "no_repeat_ngram_size"),
+)
 
 
 def _option(help_text: str, **more: Any) -> Any:

@@ -43,8 +43,10 @@ _DEFAULT_WINDOW = 2048  # tokens, where the model's config says nothing
 _DEFAULT_NEW_TOKENS = 256
 _METHOD_PREFIX = "method_"
 #: What tasks may ask of generation, besides stop strings and lengths; the names are the same here.
-_GENERATION = ("temperature", "top_p", "top_k", "typical_p", "repetition_penalty")
-_GENERATION += ("no_repeat_ngram_size", "num_beams")
+_GENERATION = (
+    *("temperature", "top_p", "top_k", "typical_p", "repetition_penalty"),
+    *("no_repeat_ngram_size", "num_beams"),
+)
 
 
 @register_model("rag-middle")

@@ -25,6 +25,7 @@ from rag_middle.generation.results import (
 )
 from rag_middle.generation.sharing import release_models, shared_model
 from rag_middle.generation.streaming import GenerationStream
+from rag_middle.generation.transformers_options import transformers_options
 from rag_middle.methods.parallel_context.document_cache import DocumentCache
 from rag_middle.notices import (
     BackendFallbackWarning,
@@ -74,4 +75,5 @@ __all__ = [
     "model_facts",
     "release_models",
     "shared_model",
+    "transformers_options",
 ]

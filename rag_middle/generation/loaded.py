@@ -8,9 +8,9 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rag_middle.conventions.transformers_options import transformers_options
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.generation.loading import load_tokenizer
+from rag_middle.generation.transformers_options import transformers_options
 from rag_middle.wording import Argument, shortened
 
 __all__ = ["LoadedParts", "loaded_parts"]

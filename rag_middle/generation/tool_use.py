@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,33 +51,37 @@ class ToolReader:
 
     def call_start(self, text: str) -> int:
         """Where in a growing answer a call may begin; its length if nowhere."""
-        if self.form is None or _response_schema(self.tokenizer) is not None:
+        if self.form is None or self._reads_by_template:
             return 0  # only the whole answer can be read
         return self.form.call_start(text)
 
     def message(self, text: str) -> ToolMessage:
         """Read a whole answer, the control tokens of calls included."""
-        schema = _response_schema(self.tokenizer)
-        if schema is None:
+        if not self._reads_by_template:
             assert self.form is not None
             return self.form.message(text, self.tools)
         try:
             read = self.tokenizer.parse_response(text, prefix="", tools=list(self.tools))
-        except Exception as error:  # the schema comes with the model
+            functions = [call.get("function", call) for call in read.get("tool_calls") or ()]
+            calls = [_read_call(function) for function in functions]
+        except Exception as error:  # the template comes with the model
             if self.form is not None:
                 return self.form.message(text, self.tools)
             return ToolMessage("", invalid=(InvalidToolCall(text=text, error=repr(error)),))
-        calls: list[ToolCall] = []
-        for call in read.get("tool_calls") or ():
-            function = call.get("function", call)
-            calls.append(ToolCall(name=function["name"], arguments=function.get("arguments") or {}))
         return ToolMessage(read.get("content") or "", tuple(calls))
 
+    @property
+    def _reads_by_template(self) -> bool:
+        return bool(getattr(self.tokenizer, "response_template", None))
 
-def _response_schema(tokenizer: PreTrainedTokenizerBase) -> Any:
-    """How transformers reads the model's responses; None where the tokenizer does not say."""
-    names = ("response_template", "response_schema")  # the second before transformers 5.5
-    return next((own for name in names if (own := getattr(tokenizer, name, None))), None)
+
+def _read_call(function: Mapping[str, Any]) -> ToolCall:
+    arguments = function.get("arguments") or {}
+    if isinstance(arguments, str):
+        arguments = json.loads(arguments)
+    if not isinstance(arguments, Mapping):
+        raise TypeError(f"arguments are {type(arguments).__name__}, and not by name")
+    return ToolCall(name=function["name"], arguments=dict(arguments))
 
 
 def tool_reader(
@@ -93,7 +99,7 @@ def tool_reader(
     map_strings(own or tokenizer.chat_template, sources.append)
     template = "\n".join(sources)
     form = format_of(template)
-    if form is None and _response_schema(tokenizer) is None:
+    if form is None and not getattr(tokenizer, "response_template", None):
         raise ChatTemplateError(
             "The chat template writes tool calls in none of the known forms, so nobody could read "
             "them. Set tokenizer.response_template, from which transformers reads responses, or "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -32,7 +33,7 @@ from langchain_rag_middle.tools import (
     call_fields,
     structured_output,
 )
-from langchain_rag_middle.weights import known_context_window
+from langchain_rag_middle.weights import known_context_window, known_to_call_tools
 from rag_middle import UnsupportedGenerationError
 
 if TYPE_CHECKING:
@@ -83,7 +84,10 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
 
     def _resolve_model_profile(self) -> ModelProfile:
         profile = ModelProfile(
-            text_inputs=True, text_outputs=True, tool_calling=True, structured_output=True
+            text_inputs=True,
+            text_outputs=True,
+            tool_calling=known_to_call_tools(self.model, self.tokenizer, self.revision),
+            structured_output=find_spec("llguidance") is not None,
         )
         profile["max_output_tokens"] = self.max_tokens
         window = self.context_window or known_context_window(self.model, self.revision)
@@ -155,6 +159,12 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         if kwargs:
             raise UnsupportedGenerationError(f"There are no options {sorted(kwargs)} here.")
         return structured_output(self, schema, method, include_raw, strict)
+
+    def _get_llm_string(self, stop: list[str] | None = None, **kwargs: Any) -> str:
+        # What caches look up answers by. Descriptions, which LangChain would take, do not tell one
+        # state of a model's files from another.
+        params = {**self._get_invocation_params(stop=stop, **kwargs), **kwargs}
+        return str(sorted(params.items()))
 
     # -- one call -----------------------------------------------------------------------------
 
@@ -255,7 +265,7 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
 
         yield from streamed(self.rag_middle_model, request.prompt, request.options, _piece, last)
 
-    def _result(self, texts: Sequence[Generation], request: Request) -> ChatResult:
+    def _result(self, texts: list[Generation], request: Request) -> ChatResult:
         generations = []
         for text in texts:
             facts = self._facts(text, request)

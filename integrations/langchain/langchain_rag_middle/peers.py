@@ -8,7 +8,6 @@ from typing import Any, Self
 
 from langchain_rag_middle.arguments import LOADING, renamed
 from rag_middle import UnsupportedGenerationError
-from rag_middle.conventions.transformers_options import transformers_options
 from rag_middle.plain_data import check_keywords
 
 __all__ = ["FromModelId", "with_peers_names"]
@@ -91,8 +90,12 @@ def with_peers_names(given: Mapping[str, Any]) -> dict[str, Any]:
         rest["model"] = rest["pipeline"]
     rest.pop("pipeline", None)
     rest = _merged(rest, _loading(rest.pop("model_kwargs", None)), "model_kwargs")
-    options = transformers_options("pipeline_kwargs", rest.pop("pipeline_kwargs", None))
-    rest = _merged(rest, renamed(options), "pipeline_kwargs")
+    pipeline_kwargs = rest.pop("pipeline_kwargs", None)
+    if pipeline_kwargs is not None:
+        from rag_middle.generation import transformers_options  # needs PyTorch
+
+        options = transformers_options("pipeline_kwargs", pipeline_kwargs)
+        rest = _merged(rest, renamed(options), "pipeline_kwargs")
     return _with_loaded(rest)
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from langchain_core.language_models.base import LangSmithParams
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     PrivateAttr,
@@ -28,6 +27,7 @@ from langchain_rag_middle.arguments import (
     refuse_unknown,
     renamed,
 )
+from langchain_rag_middle.descriptions import Described
 from langchain_rag_middle.documents import DocumentPrompt
 from langchain_rag_middle.peers import FromModelId, with_peers_names
 from langchain_rag_middle.responses import PROVIDER, response_metadata
@@ -55,7 +55,7 @@ _MARKING = (
 )
 
 
-class RagMiddleSettings(FromModelId, BaseModel):
+class RagMiddleSettings(FromModelId, Described):
     """Weights, a method, and how to generate.
 
     The options of a request are those of `rag_middle.generation.GenerationOptions`, ``max_tokens``
@@ -205,6 +205,11 @@ class RagMiddleSettings(FromModelId, BaseModel):
     def model_name(self) -> str:
         """The name of the model, as traces and responses show it."""
         return str(self._weights.name or type(self.rag_middle_model.model).__name__)
+
+    @property
+    def model_id(self) -> str:
+        """The same, as ``HuggingFacePipeline`` calls it."""
+        return self.model_name
 
     @property
     def last_report(self) -> dict[str, Any] | None:

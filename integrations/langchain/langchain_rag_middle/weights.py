@@ -18,11 +18,12 @@ from pydantic import SecretStr
 from rag_middle import UnsupportedGenerationError
 from rag_middle.files import checkpoint_state
 from rag_middle.options import SECRET_OPTIONS
+from rag_middle.tools import format_of
 
 if TYPE_CHECKING:
     from rag_middle import RagMiddleModel
 
-__all__ = ["Weights", "known_context_window", "release_models"]
+__all__ = ["Weights", "known_context_window", "known_to_call_tools", "release_models"]
 
 #: Arguments that may hold a token.
 _SECRET_FIELDS = ("model_options", "tokenizer_options")
@@ -154,20 +155,53 @@ def known_context_window(model: Any, revision: str | None = None) -> int | None:
     if not isinstance(model, str | Path):
         found: int | None = model.context_window
         return found
-    file: Any = Path(os.path.expanduser(model)) / "config.json"
-    if not os.path.isfile(file):
-        try:
-            file = try_to_load_from_cache(str(model), "config.json", revision=revision)
-        except HFValidationError:  # no name of a model; loading says so
-            return None
-    if not isinstance(file, str | Path):
+    file = _known_file(model, "config.json", revision)
+    if file is None:
         return None
-    text = Path(file).read_bytes()
+    text = file.read_bytes()
     if b'"factor"' in text:
-        return _scaled_window(Path(file).parent)
+        return _scaled_window(file.parent)
     config = json.loads(text)
     window = config.get("text_config", config).get("max_position_embeddings")
     return window if isinstance(window, int) else None
+
+
+def known_to_call_tools(model: Any, tokenizer: Any = None, revision: str | None = None) -> bool:
+    """Whether the model calls tools, as far as that is known without loading anything.
+
+    Args:
+        model: as of `known_context_window`.
+        tokenizer: that is used instead of the model's own.
+        revision: of the model.
+    """
+    if not isinstance(model, str | Path):
+        return bool(model.calls_tools)
+    source = model if tokenizer is None else tokenizer
+    if not isinstance(source, str | Path):
+        from rag_middle.generation.tool_use import reads_calls
+
+        return reads_calls(source)
+    settings = _known_file(source, "tokenizer_config.json", revision)
+    stated = {} if settings is None else json.loads(settings.read_bytes())
+    file = _known_file(source, "chat_template.jinja", revision)
+    written = stated.get("chat_template", "") if file is None else file.read_text(encoding="utf-8")
+    template = written if isinstance(written, str) else json.dumps(written)  # several, with names
+    readable = format_of(template) is not None or bool(stated.get("response_template"))
+    return readable and "tools" in template
+
+
+def _known_file(model: str | Path, name: str, revision: str | None) -> Path | None:
+    """A file of a folder, or of a model in the local cache of the hub."""
+    path = Path(os.path.expanduser(model)) / name
+    if path.is_file():
+        return path
+    if os.path.isdir(path.parent):
+        return None
+    try:
+        cached = try_to_load_from_cache(str(model), name, revision=revision)
+    except HFValidationError:  # no name of a model; loading says so
+        return None
+    return Path(cached) if isinstance(cached, str | Path) else None
 
 
 def _scaled_window(folder: Path) -> int | None:

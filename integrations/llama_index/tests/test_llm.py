@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,6 +138,7 @@ def saved(
         {"method": SIW(dense_areas={0: (True,) * 4, 1: (False,) * 4})},
         {"method": ["long_context_reorder", "siw"]},
         {"generate_kwargs": {"temperature": 0.5, "seed": 3, "method": MsPoE(first_layer=1)}},
+        {"generate_kwargs": {"no_repeat_ngram_size": 2, "eos_token_id": [3], "logprobs": True}},
     ],
     ids=str,
 )
@@ -149,6 +151,11 @@ def test_an_llm_survives_its_description_in_json(
         assert again.system_prompt == "Brief."
         assert again.to_json() == llm.to_json()
     assert again.complete(marked).text == llm.complete(marked).text
+
+
+def test_llama_index_has_no_query_pipelines_any_more() -> None:
+    """Else a pipeline with this LLM would have to survive its description too."""
+    assert find_spec("llama_index.core.query_pipeline") is None
 
 
 def test_a_missing_model_says_so() -> None:

@@ -20,6 +20,7 @@ from llama_index.core.schema import (
 from llama_index.llms.rag_middle import MarkDocuments, format_nodes
 
 from rag_middle import PromptError, mark, parse
+from rag_middle.generation import MissingDocumentsWarning
 
 Nodes = list[NodeWithScore]
 
@@ -124,3 +125,10 @@ def test_nodes_of_a_hand_made_prompt_are_marked_and_called_by_their_source(nodes
     assert parse(format_nodes([node], numbered=True)).documents[0].text == "[1] a"
     with pytest.raises(PromptError, match="no 'title' to be called by: it has id"):
         format_nodes([node], source="title")
+
+
+def test_no_nodes_at_all_are_named_at_the_callers_line() -> None:
+    with pytest.warns(MissingDocumentsWarning, match="retrieval found nothing") as warned:
+        assert format_nodes([]) == ""
+    assert {warning.filename for warning in warned} == {__file__}
+    assert parse(format_nodes(iter([TextNode(text="a")]))).documents[0].text == "a"

@@ -11,7 +11,7 @@ from langchain_core.messages import HumanMessage
 from langchain_core.rate_limiters import InMemoryRateLimiter
 from transformers import LlamaConfig
 
-from langchain_rag_middle import ChatRagMiddle, IgnoredArgumentWarning, format_docs
+from langchain_rag_middle import ChatRagMiddle, IgnoredArgumentWarning, chat_models, format_docs
 from rag_middle import (
     ContextOverflowError,
     MethodConfigError,
@@ -246,11 +246,36 @@ class TestHonesty:
         for model in (chat(tiny), chat(tiny_folder)):
             assert model.profile is not None
             assert model.profile["max_input_tokens"] == 2048
-            assert model.profile["tool_calling"] is True
+            assert model.profile["tool_calling"] is False  # its template shows none
         limited = chat(tiny_folder, context_window=100).profile
         assert limited is not None
         assert limited["max_input_tokens"] == 100
         assert "max_input_tokens" not in (chat("nobody/knows-this-model").profile or {})
+
+    def test_the_profile_claims_tools_and_forms_where_they_can_be_had(
+        self, make_model: Any, templates: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        model = make_model(templates["tools"])
+        model.tokenizer.save_pretrained(tmp_path)
+        LlamaConfig().save_pretrained(tmp_path)
+        unknown = make_model(templates["tools"].replace("<tool_call>", "<unheard-of>"))
+        unknown.tokenizer.save_pretrained(tmp_path / "unknown")
+        for source, claimed in (
+            (model, True),
+            (tmp_path, True),
+            (unknown, False),
+            (tmp_path / "unknown", False),
+            ("nobody/knows-this-model", False),
+        ):
+            assert (chat(source).profile or {})["tool_calling"] is claimed
+        assert (chat(model).profile or {})["structured_output"] is True
+        monkeypatch.setattr(chat_models, "find_spec", lambda _: None)
+        assert (chat(model).profile or {})["structured_output"] is False
+
+    def test_a_templates_own_documents_are_refused_with_the_way_out(self, tiny: Any) -> None:
+        options = {"documents": [{"text": "Lyon lies on the Rhône."}]}
+        with pytest.raises(PromptError, match="documents= of an integration"):
+            chat(tiny, template_options=options).invoke("Where?")
 
     def test_the_profile_counts_rope_scaling_in(self, tmp_path: Path) -> None:
         scaling = {"rope_type": "linear", "factor": 4.0}

@@ -11,6 +11,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.load import dumps
 from langchain_core.messages import AIMessageChunk
 from langchain_core.outputs import LLMResult
+from pydantic import ValidationError
 from transformers import pipeline
 
 from langchain_rag_middle import ChatRagMiddle, RagMiddleLLM
@@ -55,6 +56,7 @@ class TestConstructors:
         assert model._method == PINE()
         assert model.model_options == model.tokenizer_options == {"cache_dir": "/tmp/none"}
         assert model._weights._arguments["model_options"]["token"] == "hf_SECRET"
+        assert model.model_id == str(tiny_folder)
         assert kind.from_model_id(model_id=tiny_folder, device=1).device == "cuda:1"
 
     def test_what_a_pipeline_could_not_do_here_is_refused(self, kind: Any) -> None:
@@ -69,6 +71,18 @@ class TestConstructors:
         ):
             with pytest.raises(UnsupportedGenerationError, match=reason):
                 kind.from_model_id("some/model", **options)
+
+    def test_a_model_has_to_be_named(self, kind: Any) -> None:
+        with pytest.raises(ValidationError, match="model"):
+            kind(max_tokens=3)
+
+    def test_the_prompt_is_never_part_of_the_text(self, kind: Any, tiny: Any) -> None:
+        model = kind(model=tiny, max_tokens=2)
+        plain = model.invoke("Hello")
+        again = model.invoke("Hello", skip_prompt=True, return_full_text=False)
+        assert getattr(again, "content", again) == getattr(plain, "content", plain)
+        with pytest.raises(UnsupportedGenerationError, match="never part of the text"):
+            model.invoke("Hello", skip_prompt=False)
 
     def test_a_loaded_model_comes_with_its_tokenizer(
         self, kind: Any, tiny: Any, tiny_folder: Path
@@ -122,7 +136,7 @@ class TestSeveralAnswers:
         assert [generation.text for generation in texts] == alone
         llm = RagMiddleLLM(model=tiny, **options)
         result = llm.generate(["Hello", "Why?"], num_return_sequences=2, seed=5)
-        assert [[g.text for g in texts] for texts in result.generations][0] == alone[:2]
+        assert [generation.text for generation in result.generations[0]] == alone[:2]
         assert [len(texts) for texts in result.generations] == [2, 2]
 
     def test_a_batch_puts_them_through_the_model_together(self, tiny: Any) -> None:

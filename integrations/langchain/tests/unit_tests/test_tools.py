@@ -22,6 +22,23 @@ CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "Nantes"}}\n</too
 Write = Callable[..., None]
 
 
+#: How transformers reads responses of a family that nobody knows here.
+RESPONSES = {
+    "start_anchor": "<|im_start|>assistant\n",
+    "fields": {
+        "content": {},
+        "tool_calls": {
+            "open_pattern": r"<use (?P<name>\w+)>",
+            "close": "</use>",
+            "content": "json",
+            "repeats": True,
+            "transform_each": False,
+            "transform": {"function": {"name": "{name}", "arguments": "{content}"}},
+        },
+    },
+}
+
+
 class River(BaseModel):
     """A river."""
 
@@ -152,3 +169,27 @@ def test_what_cannot_be_served_is_refused(local: Any, tiny: Any) -> None:
         chat(local).bind_tools([search], tool_choice="find").invoke("Why?")
     with pytest.raises(UnsupportedGenerationError, match="needs a schema"):
         chat(local).with_structured_output(method="json_schema")
+
+
+def test_calls_of_an_unknown_family_are_read_by_the_tokenizers_own_template(
+    make_model: Any, templates: Mapping[str, str], write: Write
+) -> None:
+    model = make_model(templates["tools"].replace("tool_call>", "use>"))
+    with pytest.raises(ChatTemplateError, match="response_template"):
+        chat(model).bind_tools([search]).invoke("Where is Nantes?")
+    model.tokenizer.response_template = RESPONSES
+    write(model, 'Let me look.<use search>{"query": "Nantes"}</use>')
+    bound = chat(model).bind_tools([search])
+    answer = bound.invoke("Where is Nantes?")
+    assert answer.content == "Let me look."
+    assert [(c["name"], c["args"]) for c in answer.tool_calls] == [("search", {"query": "Nantes"})]
+    merged: Any = AIMessageChunk("")
+    for chunk in bound.stream("Where is Nantes?"):
+        merged = merged + chunk
+    assert merged.content == "Let me look."
+    assert [call["args"] for call in merged.tool_calls] == [{"query": "Nantes"}]
+    with pytest.raises(UnsupportedGenerationError, match="cannot be forced"):
+        chat(model).bind_tools([search], tool_choice="any").invoke("Where is Nantes?")
+    write(model, "<use search>no JSON</use>")
+    (invalid,) = bound.invoke("Where is Nantes?").invalid_tool_calls
+    assert "no JSON" in str(invalid["args"])

@@ -101,6 +101,7 @@ def loaded_model(
     if isinstance(model, RagMiddleModel):
         context_window = context_window or model.context_window
         model, tokenizer = model.model, tokenizer or model.tokenizer
+    assert tokenizer is not None, "unpacked() has seen to it"
     return RagMiddleModel(model, tokenizer, method=method, context_window=context_window)
 
 

@@ -13,6 +13,7 @@ from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, Query
 
 from rag_middle import PromptError, mark
 from rag_middle.documents import labelled, unmark
+from rag_middle.notices import MissingDocumentsWarning, warn_caller
 
 __all__ = ["MarkDocuments", "format_nodes", "marked_node", "plain_node"]
 
@@ -95,7 +96,18 @@ def format_nodes(
 
     Raises:
         PromptError: a node does not have this `source`.
+
+    Warns:
+        MissingDocumentsWarning: there are none.
     """
+    nodes = list(nodes)
+    if not nodes:
+        warn_caller(
+            MissingDocumentsWarning(
+                "format_nodes was given no nodes: retrieval found nothing, so the model will "
+                "answer without any. Check the index and the question, or answer without the model."
+            )
+        )
     texts = []
     for number, scored in enumerate(nodes, start=1):
         node = plain_node(scored.node if isinstance(scored, NodeWithScore) else scored)
