@@ -51,7 +51,7 @@ def worker_devices(
     where = torch.device(device or ("cuda" if gpus else "cpu"))
     if where.type != "cuda":
         return ()
-    if where.index is not None:
+    if ":" in str(where):  # cuda:1
         if count > 1 or cluster:
             raise CalibrationConfigError(
                 Argument("workers", count),

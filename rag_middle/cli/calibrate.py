@@ -243,8 +243,8 @@ def calibrate(
             check_loading(**placement)
         devices = worker_devices(
             workers or 1,
-            device=placement["device"],
-            device_map=placement["device_map"],
+            device=placement.get("device"),
+            device_map=placement.get("device_map"),
             cluster=backend is Backend.ray,
         )
         tell("Data", "dim", f"{asked.description}.")

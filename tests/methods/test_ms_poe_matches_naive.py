@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
+import torch
 
 from rag_middle import MethodConfigError
 from rag_middle.attention import model_traits
 from rag_middle.methods import MsPoE
+from rag_middle.methods.ms_poe.kernels import assigned_ratios, position_awareness
 from tests.conftest import FamilyModel
 from tests.families import FAMILIES
 from tests.methods.against_naive import WAYS, assert_equal_to_naive
@@ -61,6 +65,18 @@ def test_order_by_entropy(name: str, implementation: str, family_model: FamilyMo
         min_ratio=0.6,
         max_ratio=2.4,
     )
+
+
+def test_the_head_that_attends_to_most_tokens_keeps_the_smallest_ratio() -> None:
+    """Paper, section 4.3: larger entropy, a ratio near 1. The second head attends evenly."""
+    key = torch.tensor([[3.0, 0.0], [0.0, 0.0], [0.0, 0.0]])[None, None]
+    query = torch.tensor([[1.0, 0.0], [0.0, 0.0]])[None]
+    entropy = position_awareness(query, key, scale=1.0, threshold=None)
+    weights = [math.exp(3), 1, 1]
+    shares = [weight / sum(weights) for weight in weights]
+    expected = [-sum(share * math.log(share) for share in shares), math.log(3)]
+    torch.testing.assert_close(entropy, torch.tensor([expected]))
+    assert assigned_ratios(entropy, 2, "rank").tolist() == [[1, 0]]
 
 
 def test_a_random_order_is_one_for_each_layer_and_always_the_same(

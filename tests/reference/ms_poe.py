@@ -67,7 +67,7 @@ class NaiveMsPoE(NaiveLlama):
         scores = torch.stack([last @ key for key in keys[: self.prompt_tokens]])
         attention = (scores / self.head_size**0.5).softmax(0)
         if self.by_entropy:
-            return sum(float(a * a.log()) for a in attention)
+            return -sum(float(a * a.log()) for a in attention)
         return sum(float(a >= self.threshold * attention.mean()) for a in attention) / len(
             attention
         )

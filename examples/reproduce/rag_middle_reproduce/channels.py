@@ -1,22 +1,20 @@
 """Channels of positional hidden states, as the paper takes them apart (arXiv:2406.02536).
 
-Table 3: the channel that the statistics alone choose, without the validation by loss, and two
-channels scaled at once::
+The ablations that concern channels (table 3, in the third version table 6): the channel that the
+statistics alone choose, without validation by loss, and the two best channels at once::
 
     python -m rag_middle_reproduce.channels --model lmsys/vicuna-7b-v1.5-16k --channel 2393 \
         --data DATA/nq-open-20_total_documents_gold_at_0.jsonl.gz
 
-prints the accuracy by position of the gold document: of the model as it is, with `--channel`, with
-the smoothest channel of the search, and with two at once: `--channel`, else the smoothest, and the
-smoothest other one. Figure 6: with ``--by-layer`` one channel is scaled in one layer at a time, and
-what is printed is the log-likelihood of the answer, in nats::
+prints the accuracy by position of the gold document: of the model as it is, with ``--channel``,
+with the smoothest channel of the search, and with two at once. These are the two of ``--channel``
+where it is given twice, as validation ranks them (``rag-middle calibrate``); else the smoothest
+other one is the second. ``--by factor`` scales one channel by each of several factors (figure 6 of
+the third version), ``--by layer`` in one layer at a time; the latter prints the log-likelihood of
+the answer in nats, in which small effects show.
 
-    python -m rag_middle_reproduce.channels --by-layer --model lmsys/vicuna-7b-v1.5-16k \
-        --channel 2393 --data DATA/nq-open-20_total_documents_gold_at_0.jsonl.gz
-
-Without ``--data`` the task is the retrieval of drawn key-value pairs. Not checked against the paper
-are which second channel it takes, the factor and layers of a channel without validation (here those
-of the first), and what its figure 6 measures.
+Without ``--data`` the task is the retrieval of drawn key-value pairs. A channel without validation
+takes the factor and the layers of the first, which is our reading.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rag_middle import EvaluationConfigError, RagMiddleError, RagMiddleModel
 from rag_middle.attention import model_traits
@@ -43,7 +42,16 @@ from rag_middle.evaluation import (
 )
 from rag_middle.methods import PositionalHiddenStates
 
-__all__ = ["channels_by_statistics", "layer_methods", "main", "table_methods"]
+__all__ = [
+    "channels_by_statistics",
+    "factor_methods",
+    "layer_methods",
+    "main",
+    "markdown",
+    "table_methods",
+]
+
+_FACTORS = (2.0, 1.5, 0.5, 0.0, -0.5, -1.0, -2.0)  # above 1, those of the search, and below
 
 
 def channels_by_statistics(
@@ -79,27 +87,44 @@ def channels_by_statistics(
 
 
 def table_methods(
-    ranked: Sequence[int], channel: int | None, *, factor: float, layers: tuple[int, ...]
+    ranked: Sequence[int], chosen: Sequence[int], *, factor: float, layers: tuple[int, ...]
 ) -> tuple[LabelledMethod, ...]:
-    """The rows of table 3 that concern channels, the unmodified model first.
+    """The ablations that concern channels, the unmodified model first.
 
     Args:
         ranked: `channels_by_statistics`.
-        channel: the one that validation chose, if known.
+        chosen: by validation, the best first, as far as they are known.
         factor: of all channels.
         layers: 0-based, of all channels.
     """
-    first = ranked[0] if channel is None else channel
-    rows = {} if channel is None else {f"channel {channel}": (channel,)}
+    rows: dict[str, tuple[int, ...]] = {}
+    if chosen:
+        rows[f"channel {chosen[0]}"] = (chosen[0],)
     rows[f"without validation: {ranked[0]}"] = (ranked[0],)
-    if others := [other for other in ranked if other != first]:
-        rows[f"two channels: {first}, {others[0]}"] = (first, others[0])
+    pair = tuple(dict.fromkeys((*chosen, *ranked)))[:2]
+    if len(pair) == 2:
+        rows[f"two channels: {pair[0]}, {pair[1]}"] = pair
     return labelled_methods(
         [
             LabelledMethod(
                 label, PositionalHiddenStates(channels=channels, factor=factor, layers=layers)
             )
             for label, channels in rows.items()
+        ]
+    )
+
+
+def factor_methods(
+    channel: int, *, factors: Sequence[float], layers: tuple[int, ...]
+) -> tuple[LabelledMethod, ...]:
+    """One channel scaled by each factor, the unmodified model first."""
+    return labelled_methods(
+        [
+            LabelledMethod(
+                f"x {factor:g}",
+                PositionalHiddenStates(channels=(channel,), factor=factor, layers=layers),
+            )
+            for factor in factors
         ]
     )
 
@@ -134,7 +159,7 @@ def markdown(curves: PositionCurves) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Accuracy with one channel, two, and one without validation; or the effect by layer."""
+    """Accuracy with one channel, two, and one without validation; or by factor, or by layer."""
     from rag_middle_reproduce.__main__ import model_path
 
     parser = argparse.ArgumentParser(
@@ -144,9 +169,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--dtype", default="auto", help="of the weights")
     parser.add_argument("--data", help="file of the Lost in the Middle benchmark; default: pairs")
     parser.add_argument("--pairs", type=int, default=50, help="pairs in a prompt, without --data")
-    parser.add_argument("--channel", type=int, help="the one that validation chose")
+    parser.add_argument(
+        "--channel",
+        type=int,
+        action="append",
+        default=[],
+        help="the one that validation chose; once more for the second best",
+    )
     parser.add_argument("--factor", type=float, default=0.0, help="of all channels")
-    parser.add_argument("--by-layer", action="store_true", help="scale in one layer at a time")
+    parser.add_argument(
+        "--by", choices=("channel", "factor", "layer"), default="channel", help="what is compared"
+    )
     parser.add_argument("--texts", type=int, default=250, help="random texts of the search")
     parser.add_argument("--tokens", type=int, default=1000, help="of each text")
     parser.add_argument("--positions", type=int, default=5, help="positions of the gold document")
@@ -160,35 +193,33 @@ def main(arguments: list[str] | None = None) -> None:
     if options.try_out:
         small = {"model": "reader", "pairs": 3, "positions": 2, "limit": 1}
         vars(options).update(small, texts=4, tokens=200, data=None)
-        options.channel = None if options.channel is None else 3
+        options.channel = [3, 5][: len(options.channel)]
     try:
         model = RagMiddleModel.from_pretrained(model_path(options.model), dtype=options.dtype)
         task: Task = KeyValueRetrieval(keys=options.pairs)
         if options.data is not None:
             task = MultiDocumentQA(data=options.data, ranks=True)
         num_layers = model_traits(model.model).num_layers
+        chosen: Sequence[int] = options.channel
         ranked: Sequence[int] = ()
-        if not options.by_layer or options.channel is None:
+        if options.by == "channel" or not chosen:
             search = ChannelSearch(texts=options.texts, tokens=options.tokens)
             ranked = channels_by_statistics(model, task, search, questions=options.limit)
             print(f"channels, the smoothest first: {', '.join(map(str, ranked))}")
-        scoring = {}
-        if options.by_layer:
-            channel = ranked[0] if options.channel is None else options.channel
-            methods = layer_methods(channel, factor=options.factor, layers=range(num_layers))
-            scoring = {"scoring": "likelihood", "metric": "log_likelihood"}
+        channel, layers = [*chosen, *ranked][0], layer_ranges(num_layers)[0]
+        if options.by == "channel":
+            methods = table_methods(ranked, chosen, factor=options.factor, layers=layers)
+        elif options.by == "factor":
+            methods = factor_methods(channel, factors=_FACTORS, layers=layers)
         else:
-            methods = table_methods(
-                ranked,
-                options.channel,
-                factor=options.factor,
-                layers=layer_ranges(num_layers)[0],
-            )
+            methods = layer_methods(channel, factor=options.factor, layers=range(num_layers))
         measurement = Measurement(
             limit=options.limit,
             positions=spread_positions(task.num_positions, options.positions),
-            **scoring,
+            max_new_tokens=2 if options.try_out else None,
         )
+        if options.by == "layer":
+            measurement = replace(measurement, scoring="likelihood", metric="log_likelihood")
         print(markdown(run(model, task, methods, measurement).curves()))
     except (RagMiddleError, OSError) as error:
         sys.exit(f"Error: {error}")

@@ -2,9 +2,11 @@
 
 Which of the two makes attention fall off in the middle, the causal mask (through the hidden states
 that it shapes) or the position embedding? Each is changed for the gold document alone. And does
-more attention to it give more right answers? That of the last token to it is doubled::
+more attention to it give more right answers? That of the last token to it is doubled. And one
+channel that carries position may be moved in its hidden states::
 
-    python -m rag_middle_reproduce.perturbations --model mistralai/Mistral-7B-Instruct-v0.2
+    python -m rag_middle_reproduce.perturbations --model mistralai/Mistral-7B-Instruct-v0.2 \
+        --channel 213
 
 prints the accuracy of key-value retrieval for every position of the gold pair, as it is and under
 each perturbation.
@@ -14,9 +16,9 @@ from __future__ import annotations
 
 import argparse
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -48,7 +50,14 @@ from rag_middle.methods.requirements import require_interface, require_rope, uns
 from rag_middle.ops.rope import rotate
 from rag_middle.tokens import TokenizedPrompt
 
-__all__ = ["CroppedMask", "DoubledAttention", "MovedPositions", "accuracies", "main"]
+__all__ = [
+    "CroppedMask",
+    "DoubledAttention",
+    "MovedPositions",
+    "ShiftedChannel",
+    "accuracies",
+    "main",
+]
 
 _GOLD = "needs the 0-based position of the document to perturb: pass document."
 
@@ -221,6 +230,62 @@ class DoubledAttention(_Perturbation):
         return AttentionPlan.uniform(chosen_layers(self.layers, traits), change)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShiftedChannel(_Perturbation):
+    """A constant is added to one channel of the document's hidden states.
+
+    The hidden states are the input of the attention, as for positional hidden states: queries, keys
+    and values of the document's tokens change.
+
+    Attributes:
+        document: 0-based position of the document.
+        channel: index into the hidden size. There is no default: it is another in every model.
+        offset: what is added.
+        layers: 0-based; None for all.
+
+    References:
+        arXiv:2406.02536, appendix D: 0.3 subtracted from channel 213 of Mistral-7B, for one pair.
+        Which layers is not checked.
+
+    Raises:
+        MethodConfigError: parameters that make no sense, a channel that the model does not have, or
+            a document that a prompt lacks.
+    """
+
+    name: ClassVar[str] = "shifted_channel"
+    info: ClassVar[MethodInfo] = MethodInfo(
+        title="Shifted channel",
+        paper="arXiv:2406.02536",
+        idea="One channel of one document's hidden states is moved.",
+        cost="nothing",
+        requires="softmax attention over the whole prompt, through the attention interface",
+        can_hurt_when="always: it is for analysis",
+    )
+
+    channel: int = no_default("ShiftedChannel needs the channel to move: pass channel.", example=0)
+    offset: float = -0.3
+    layers: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_count("ShiftedChannel", 0, channel=self.channel)
+        require_finite("ShiftedChannel", offset=self.offset)
+
+    @property
+    def is_neutral(self) -> bool:
+        return self.offset == 0
+
+    def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
+        self._check(prompts, traits)
+        if self.channel >= traits.hidden_size:
+            raise MethodConfigError(
+                f"ShiftedChannel: channel must be below {traits.hidden_size}, the hidden size of "
+                f"this {traits.model_type} model; got {self.channel}."
+            )
+        change = _Shift(document=self.document, channel=self.channel, offset=self.offset)
+        return AttentionPlan.uniform(chosen_layers(self.layers, traits), change)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Crop(LayerChange):
     claims = frozenset({"visibility"})
@@ -252,6 +317,36 @@ class _Multiply(LayerChange):
 
     def start(self, layer: Layer) -> LayerHandler:
         return _MultiplyHandler(layer, self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shift(LayerChange):
+    claims = frozenset({"hidden"})
+
+    document: int
+    channel: int
+    offset: float
+
+    def start(self, layer: Layer) -> LayerHandler:
+        return _ShiftHandler(layer, self)
+
+
+class _ShiftHandler(LayerHandler):
+    def __init__(self, layer: Layer, change: _Shift) -> None:
+        self._layer = layer
+        self._change = change
+
+    def before(self, arguments: dict[str, Any]) -> None:
+        hidden = arguments["hidden_states"].clone()  # [b, n, hidden]
+        request, cached = self._layer.request, self._layer.start
+        request.see(hidden.shape[0], hidden.shape[1], cached)
+        for group in request.groups:
+            start, end = (
+                max(0, group.padding + at - cached)
+                for at in group.layout.documents[self._change.document]
+            )
+            hidden[list(group.rows), start:end, self._change.channel] += self._change.offset
+        arguments["hidden_states"] = hidden
 
 
 class _Handler(LayerHandler):
@@ -378,12 +473,13 @@ def accuracies(
     *,
     limit: int,
     positions: Sequence[int],
+    perturbations: Mapping[str, Callable[[int], Method]] = PERTURBATIONS,
     max_batch_size: int = 8,
 ) -> dict[str, list[float]]:
     """Accuracy at every position of the gold document, by perturbation of that document."""
     items = task.items(limit, 0)
     curves: dict[str, list[float]] = {}
-    for name, perturbation in PERTURBATIONS.items():
+    for name, perturbation in perturbations.items():
         curves[name] = []
         for index in positions:
             answers = model.batch(
@@ -407,16 +503,33 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m rag_middle_reproduce.perturbations", description=main.__doc__
     )
-    parser.add_argument("--model", required=True, help="folder, hub name, or reader")
+    parser.add_argument("--model", default="reader", help="folder, hub name, or reader")
     parser.add_argument("--pairs", type=int, default=10, help="pairs in a prompt")
     parser.add_argument("--positions", type=int, default=5, help="positions of the gold pair")
     parser.add_argument("--limit", type=int, default=100, help="questions")
     parser.add_argument("--dtype", default="auto", help="of the weights")
+    parser.add_argument("--channel", type=int, help="also move this channel of hidden states")
+    parser.add_argument("--offset", type=float, default=-0.3, help="by how much")
+    parser.add_argument(
+        "--try-out",
+        action="store_true",
+        help="one short prompt on the bundled reader: numbers mean nothing",
+    )
     options = parser.parse_args(arguments)
+    if options.try_out:
+        vars(options).update(model="reader", pairs=3, positions=2, limit=1)
+        options.channel = None if options.channel is None else 3
+    perturbations = dict(PERTURBATIONS)
+    if options.channel is not None:
+        perturbations[f"channel {options.channel} {options.offset:+g}"] = lambda document: (
+            ShiftedChannel(document=document, channel=options.channel, offset=options.offset)
+        )
     model = RagMiddleModel.from_pretrained(model_path(options.model), dtype=options.dtype)
     task = KeyValueRetrieval(keys=options.pairs)
     positions = spread_positions(options.pairs, options.positions)
-    curves = accuracies(model, task, limit=options.limit, positions=positions)
+    curves = accuracies(
+        model, task, limit=options.limit, positions=positions, perturbations=perturbations
+    )
     print("| gold position (0-based) |", " | ".join(map(str, positions)), "|")
     print("|" + " --- |" * (1 + len(positions)))
     for name, values in curves.items():

@@ -56,13 +56,11 @@ def test_rows_of_the_table() -> None:
         assert methods[0].label == "none"
         return {row.label: vars(row.method)["channels"] for row in methods[1:]}
 
-    assert rows((5, 2), None) == {"without validation: 5": (5,), "two channels: 5, 2": (5, 2)}
-    assert rows((5, 2), 2) == {
-        "channel 2": (2,),
-        "without validation: 5": (5,),
-        "two channels: 2, 5": (2, 5),
-    }
-    assert rows((5,), None) == {"without validation: 5": (5,)}
+    assert rows((5, 2), ()) == {"without validation: 5": (5,), "two channels: 5, 2": (5, 2)}
+    without = {"without validation: 5": (5,)}
+    assert rows((5, 2), (2,)) == {"channel 2": (2,), **without, "two channels: 2, 5": (2, 5)}
+    assert rows((5, 2), (2, 7)) == {"channel 2": (2,), **without, "two channels: 2, 7": (2, 7)}
+    assert rows((5,), ()) == without
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
@@ -99,9 +97,16 @@ def test_the_effect_by_layer_is_the_likelihood_of_the_answer(model: RagMiddleMod
     assert last.startswith(f"| layer 2 | {curves['layer 2'].estimates[0].value:.2f} |")
 
 
-@pytest.mark.parametrize("more", [[], ["--by-layer", "--channel", "2393"]], ids=["table", "layers"])
-def test_the_command_tries_out(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--try-out", *more])
+@pytest.mark.parametrize(
+    ("more", "row"),
+    [
+        ("", "| without validation: "),
+        ("--by factor --channel 2393", "| x -1 |"),
+        ("--by layer --channel 2393", "| layer 1 |"),
+    ],
+)
+def test_the_command_tries_out(more: str, row: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--try-out", *more.split()])
     out = capsys.readouterr().out
     assert "by gold position (0-based) | 0 | 2 | mean |" in out
-    assert ("| layer 1 |" if more else "| without validation: ") in out
+    assert row in out

@@ -17,6 +17,7 @@ from tests.reference.perturbations import (
     NaiveCroppedMask,
     NaiveDoubledAttention,
     NaiveMovedPositions,
+    NaiveShiftedChannel,
 )
 
 pytest.importorskip("yaml", reason="needs pyyaml (extra eval)")
@@ -24,7 +25,9 @@ from rag_middle_reproduce.perturbations import (
     CroppedMask,
     DoubledAttention,
     MovedPositions,
+    ShiftedChannel,
     accuracies,
+    main,
 )
 
 
@@ -85,6 +88,21 @@ def test_the_last_token_alone_weighs_a_document_more(
     )
 
 
+@pytest.mark.parametrize(("name", "implementation"), WAYS)
+def test_a_channel_of_the_documents_hidden_states_is_moved(
+    name: str, implementation: str, family_model: Callable[..., Any]
+) -> None:
+    assert_equal_to_naive(
+        family_model(name, implementation),
+        ShiftedChannel(document=1, channel=5, offset=-2.0, layers=(0, 1)),
+        NaiveShiftedChannel,
+        span=span(1),
+        channel=5,
+        offset=-2.0,
+        changed_layers=(0, 1),
+    )
+
+
 def test_upper_layers_are_left_alone() -> None:
     assert CroppedMask(document=0).layers == tuple(range(8))
 
@@ -92,6 +110,11 @@ def test_upper_layers_are_left_alone() -> None:
 def test_what_cannot_be_perturbed_is_refused(family_model: Callable[..., Any]) -> None:
     with pytest.raises(MethodConfigError, match="pass document"):
         CroppedMask()
+    with (
+        pytest.raises(MethodConfigError, match="channel must be below"),
+        applied(family_model("llama"), ShiftedChannel(document=0, channel=5000), [LONG.tokens]),
+    ):
+        pass
     with pytest.raises(MethodConfigError, match="factor must be >= 0"):
         DoubledAttention(document=0, factor=-1)
     with pytest.raises(MethodConfigError, match="'beginning' or 'end'"):
@@ -108,9 +131,19 @@ def test_what_cannot_be_perturbed_is_refused(family_model: Callable[..., Any]) -
         pass
 
 
-def test_curves_by_position(model: RagMiddleModel) -> None:
+def test_curves_by_position(model: RagMiddleModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KeyValueRetrieval, "max_new_tokens", 2)
     task = KeyValueRetrieval(keys=3, identifier_characters=6)
     curves = accuracies(model, task, limit=2, positions=(0, 2))
     names = ["as it is", "PE to beginning", "PE to end", "crop mask", "doubled attention"]
     assert list(curves) == names
     assert all(len(values) == 2 for values in curves.values())
+
+
+def test_the_command_moves_a_channel_too(
+    model: RagMiddleModel, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(RagMiddleModel, "from_pretrained", lambda *_, **__: model)
+    monkeypatch.setattr(KeyValueRetrieval, "max_new_tokens", 2)
+    main("--model mistralai/Mistral-7B-Instruct-v0.2 --channel 213 --try-out".split())
+    assert "| channel 3 -0.3 |" in capsys.readouterr().out

@@ -44,7 +44,8 @@ class MsPoE(Method):
         head_order: what heads are ranked by. ``"awareness"``, or one of the paper's ablations
             (table 3): ``"sequential"`` gives heads the ratios in their own order, ``"random"`` in
             one drawn for each layer, ``"entropy"`` by the entropy of the last prompt token's
-            attention, the lowest first.
+            attention, the highest first: a head that attends to more tokens than the first and
+            last ones keeps a ratio near 1.
         threshold: multiple of the mean attention from which on a token counts.
         reference_code: compute as the authors' code does: ratios stop one step short of
             `max_ratio`, a head takes ratio number ``argsort[head]`` instead of the ratio of its
@@ -53,14 +54,14 @@ class MsPoE(Method):
             first one's.
 
     References:
-        Zhang et al., Found in the Middle, arXiv:2403.04797, equation 2 and algorithm 1.
+        Zhang et al., Found in the Middle, arXiv:2403.04797, equation 2, algorithm 1, section 4.3.
         Differs: grouped-query models share one ratio per key/value group (the group's mean
         awareness), so that a score still depends on distance only; the paper has no such model.
         With a single group, every head gets `min_ratio`. The paper does not say whether awareness
         is taken with or without position embedding; the authors' code takes it without. Windows,
         soft-capping and sinks do not enter it.
-        Ties keep the order of the heads; the authors' sort is not stable. The direction of the
-        order by entropy, which the paper does not give, is ours.
+        Ties keep the order of the heads; the authors' sort is not stable. Their code has no order
+        by entropy; its direction is that of section 4.3.
 
     Raises:
         MethodConfigError: ratios that are not positive, or reversed; unknown `head_order`.

@@ -33,7 +33,7 @@ class HeadPositionScale(LayerChange):
         assign: ``"rank"`` gives a head the ratio of its rank by position awareness, ``"order"``
             the ratio numbered by the argsort itself, ``"sequential"`` the ratio of its own index.
         threshold: attention of at least `threshold` times the mean counts as aware; ``None`` to
-            rank heads by the entropy of that attention instead, the lowest first.
+            rank heads by the entropy of that attention instead, the highest first.
         strict: only attention above that multiple counts, not equal to it.
         per_query_head: queries of one key/value group may use different ratios; their key uses
             the ratio of the group's first head. Otherwise a group shares one ratio.

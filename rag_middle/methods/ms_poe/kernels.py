@@ -28,7 +28,7 @@ def position_awareness(
         key: keys `[b, g, n, d]` of the prompt, without position embedding.
         scale: factor on query-key products.
         threshold: multiple of the mean from which on a token counts (3 in the paper); ``None`` for
-            minus the entropy of ``A``, in nats, instead of that share.
+            the entropy of ``A``, in nats, instead of that share.
         strict: a token at exactly that multiple does not count.
         padding: columns of left padding per row `[b]`; not counted.
 
@@ -46,7 +46,7 @@ def position_awareness(
             hidden = torch.arange(n, device=key.device)[None, :] < padding[:, None]
             scores = scores.masked_fill(hidden[:, None], float("-inf"))
         entropy: Tensor = torch.special.entr(scores.softmax(-1)).sum(-1)
-        return -entropy
+        return entropy
     if padding is None:
         return reaches(scores.softmax(-1), threshold / n).float().mean(-1)
     real = torch.arange(n, device=key.device)[None, :] >= padding[:, None]

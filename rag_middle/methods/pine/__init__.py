@@ -38,17 +38,18 @@ class PINE(Method):
     to the re-assigned distances.
 
     Attributes:
-        ablation: ``None``, or one of the paper's (figure 4b): ``"reversed"`` puts the least
-            important document nearest; ``"no_reassignment"`` keeps the documents in the order of
-            the prompt behind the query's own, so that the output depends on that order.
+        ablation: ``None``, or one of the paper's (section 3.4, figure 4b): ``"reversed"`` puts the
+            least important document nearest; ``"no_reassignment"`` keeps the documents in the order
+            of the prompt behind the query's own, so that the output depends on that order.
 
     References:
         Wang et al., Eliminating Position Bias of Language Models, arXiv:2407.01100, section 3.
         Follows the authors' code, which this reaches to rounding. Differs: documents are sorted,
         where the authors leave ties to the order of the prompt. `rag_middle.attention.applied`
-        alone sorts nothing: there, the order that is given decides ties. What stays without
-        re-assignment is our reading: documents still see each other, each the last one for its own
-        queries.
+        alone sorts nothing: there, the order that is given decides ties. Their code has no
+        ablations. Without re-assignment documents still see each other, as in the paper, whose
+        accuracy then depends on the answer's position; that each is the last one for its own
+        queries is our reading.
 
     Raises:
         MethodConfigError: another ablation.
