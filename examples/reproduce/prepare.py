@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
-__all__ = ["FILES", "HubFile", "RepositoryFile", "main", "prepare"]
+__all__ = ["FILES", "HubFile", "PineFile", "RepositoryFile", "main", "prepare"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +137,31 @@ class RepositoryFile:
         return content
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PineFile(RepositoryFile):
+    """Prompts that PINE's authors wrote out, as JSON lines: a list of text, parts and answers each.
+
+    Their repository keeps them in Git LFS.
+    """
+
+    def content(self) -> bytes:
+        """A line with ``parts`` and ``answers`` for each prompt.
+
+        Raises:
+            OSError: it cannot be fetched.
+        """
+        host = "https://media.githubusercontent.com/media"
+        with urllib.request.urlopen(
+            f"{host}/{self.repository}/{self.commit}/{self.path}", timeout=300
+        ) as response:
+            entries = json.load(response)
+        lines = [
+            json.dumps({"parts": parts, "answers": answers}, ensure_ascii=False) + "\n"
+            for _, parts, answers in entries
+        ]
+        return "".join(lines).encode()
+
+
 def _lost_in_the_middle(name: str, folder: str) -> RepositoryFile:
     return RepositoryFile(
         name=name,
@@ -154,6 +179,11 @@ _LONGBENCH = (
 _ZEROSCROLLS = (
     *("gov_report", "summ_screen_fd", "qmsum", "squality", "qasper", "narrative_qa", "quality"),
     *("musique", "space_digest", "book_sum_sort"),
+)
+_PINE = tuple(
+    f"nq-open-{count}_total_documents_gold_at_{gold}"
+    for count, golds in ((10, (0, 4, "4_random", 9)), (20, (0, 4, "4_random", 9, 14, 19)))
+    for gold in golds
 )
 _LEVAL = ("coursera", "quality", "tpo", "gsm100", "topic_retrieval_longchat", "sci_fi")
 _CEVAL = (
@@ -186,6 +216,15 @@ FILES: tuple[HubFile | RepositoryFile, ...] = (
     *(
         _lost_in_the_middle(f"kv-retrieval-{count}_keys.jsonl.gz", "kv_retrieval_data")
         for count in (75, 140, 300)
+    ),
+    *(
+        PineFile(
+            name=f"pine-{name}.jsonl",
+            repository="wzq016/PINE",
+            commit="5c2e9deaa9a2be1abe27c14d5cd40ff100e7e4d6",
+            path=f"eval_data/lost_in_middle/{name}.json",
+        )
+        for name in _PINE
     ),
     *(
         HubFile(

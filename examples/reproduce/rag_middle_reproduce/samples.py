@@ -13,8 +13,11 @@ import gzip
 import json
 import random
 import uuid
+from itertools import chain
 from pathlib import Path
 from typing import Any
+
+from rag_middle_reproduce.tasks.judging import SECTIONS
 
 __all__ = ["SAMPLES", "write_samples"]
 
@@ -155,10 +158,20 @@ _JUDGED = [
         "subset": subset,
         "id": number,
     }
-    for number, subset in enumerate(
-        ("alpacaeval-easy", "mt-bench-hard", "donotanswer", "math-prm", "hep-python")
-    )
+    for number, subset in enumerate(chain.from_iterable(SECTIONS.values()))
 ]
+
+
+def _written(count: int) -> list[dict[str, Any]]:
+    """wzq016/PINE: a prompt in parts, documents among them, with signs for the chat template."""
+    documents = [f"Document [1](Title: {_TOWNS[i % 7]}) It has {i} mills.\n" for i in range(count)]
+    parts = [
+        "[INST]Write a high-quality one-sentence answer for the given question.\n\n",
+        documents,
+        "\nQuestion: which town has two mills?[/INST]",
+        "",
+    ]
+    return [{"parts": parts, "answers": ["Corvale"]}]
 
 
 def _zeroscrolls(document: str, query: str, *answers: str) -> list[dict[str, Any]]:
@@ -207,6 +220,11 @@ SAMPLES: dict[str, list[dict[str, Any]]] = {
     "ceval-val.jsonl": _CEVAL[5:],
     "ceval-dev.jsonl": _CEVAL[:5],
     "rewardbench.jsonl": _JUDGED,
+    **{
+        f"pine-nq-open-{count}_total_documents_gold_at_{gold}.jsonl": _written(count)
+        for count, golds in ((10, (0, 4, "4_random", 9)), (20, (0, 4, "4_random", 9, 14, 19)))
+        for gold in golds
+    },
     "zeroscrolls/gov_report.jsonl": _zeroscrolls("The bridge fell.", "Summary:", "It fell."),
     "zeroscrolls/summ_screen_fd.jsonl": _zeroscrolls("A: Hi", "Summary:", "A greets."),
     "zeroscrolls/qmsum.jsonl": _zeroscrolls(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from rag_middle import EvaluationConfigError, RagMiddleModel
 from rag_middle.evaluation import position
@@ -17,7 +18,7 @@ pytest.importorskip("yaml", reason="needs pyyaml (extra eval)")
 pytest.importorskip("matplotlib")
 from rag_middle_reproduce import attention
 from rag_middle_reproduce.__main__ import main as ask
-from rag_middle_reproduce.attention import main, pictures
+from rag_middle_reproduce.attention import Picture, main, pictures
 from rag_middle_reproduce.config import (
     AttentionConfig,
     EvaluationConfig,
@@ -37,6 +38,11 @@ CONFIG = EvaluationConfig(
 )
 
 
+def drawn(picture: Picture) -> NDArray[np.float64]:
+    """What the first panel shows, in per cent."""
+    return np.asarray(picture.draw().axes[0].images[0].get_array())
+
+
 def test_rows_are_gold_positions_and_questions_are_averaged(model: RagMiddleModel) -> None:
     plain, scaled = pictures(CONFIG, lambda entry: model, Path())
     assert (plain.method, scaled.method, plain.prompts) == ("none", "ms_poe", 2)
@@ -44,8 +50,7 @@ def test_rows_are_gold_positions_and_questions_are_averaged(model: RagMiddleMode
     prompts = [task.prompt(item, position(2)) for item in task.items(2, 0)]
     view = document_attention(model, prompts, method="ms_poe", template="raw").chosen([1, 2])
     assert np.allclose(scaled.by_gold[2].by_head, view.by_head)
-    drawn = scaled.draw().axes[0].images[0].get_array()
-    assert np.allclose(drawn[1], 100 * view.documents.mean(axis=0))
+    assert np.allclose(drawn(scaled)[1], 100 * view.documents.mean(axis=0))
     assert scaled.to_dict()["layers"] == (1, 2)
 
 
@@ -55,7 +60,7 @@ def test_rows_are_layers_or_heads_and_gold_positions_are_averaged(
 ) -> None:
     config = replace(CONFIG, attention=AttentionConfig(show=show))  # type: ignore[arg-type]
     picture, _ = pictures(config, lambda entry: model, Path())
-    assert picture.draw().axes[0].images[0].get_array().shape == (rows, 3)
+    assert drawn(picture).shape == (rows, 3)
     mean = (picture.by_gold[0].by_head + picture.by_gold[2].by_head) / 2
     assert np.allclose(picture.view.by_head, mean)
 

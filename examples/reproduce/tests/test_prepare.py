@@ -89,3 +89,17 @@ def test_archives_of_the_hub_are_opened(tmp_path: Path, monkeypatch: pytest.Monk
     )
     row = json.loads(table.content())
     assert row == {"id": "0", "question": "a, b", "A": "c", "answer": "A", "subject": "law"}
+
+
+def test_prompts_of_pines_authors_become_json_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = ["[INST]Read.a[/INST]", ["[INST]Read.", ["a"], "[/INST]", ""], ["é"]]
+    asked = []
+
+    def open_address(address: str, timeout: float) -> io.BytesIO:
+        asked.append(address)
+        return io.BytesIO(json.dumps([entry]).encode())
+
+    monkeypatch.setattr("urllib.request.urlopen", open_address)
+    file = prepare.PineFile(name="a.jsonl", repository="o/r", commit="c", path="d/a.json")
+    assert json.loads(file.content()) == {"parts": entry[1], "answers": ["é"]}
+    assert asked == ["https://media.githubusercontent.com/media/o/r/c/d/a.json"]

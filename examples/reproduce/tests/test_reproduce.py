@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,11 @@ BASES = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.glob("*/_*
 COMMANDS = re.findall(r"`python -m (rag_middle_reproduce[\w.]*) ([^`]+)`", README)
 #: The rows that take least time.
 QUICK = (
-    *("ms_poe/table_1", "ms_poe/figure_4", "positional_hidden_states/timeline_order"),
+    *("ms_poe/table_1", "ms_poe/figure_4", "positional_hidden_states/table_4"),
     *("lpes/multi_document_qa", "siw/table_1", "reproduce.hidden_states"),
 )
 #: Tables and figures of the papers, by folder and its name in the README's table.
-NUMBERS = {
+NUMBERS: dict[tuple[str, str], dict[str, Iterable[int]]] = {
     ("lpes", "LPES"): {"table": [*range(1, 9), 11, 15, 16, 17]},
     ("ms_poe", "Ms-PoE"): {"table": range(1, 5), "figure": range(4, 7)},
     ("positional_hidden_states", "PHS"): {

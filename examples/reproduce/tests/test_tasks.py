@@ -53,7 +53,12 @@ def options_of(name: str) -> tuple[str, dict[str, Any]]:
         return folder, {"dataset": stem}
     if stem.startswith("ceval"):
         return "multiple_choice", {"wording": "ceval"}
-    kinds = {"loogle": "timeline_order", "mmlu": "multiple_choice", "rewardbench": "pairwise_judge"}
+    kinds = {
+        "loogle": "timeline_order",
+        "mmlu": "multiple_choice",
+        "pine": "written_qa",
+        "rewardbench": "pairwise_judge",
+    }
     return kinds[stem.partition("-")[0]], {}
 
 
@@ -243,7 +248,7 @@ def test_sections_are_rewardbenchs(data: Path) -> None:
         s: len(make_task("pairwise_judge", {"data": path, "section": s}).items(None, 0))
         for s in SECTIONS
     }
-    assert counts == {"chat": 1, "chat_hard": 1, "safety": 1, "reasoning": 2}
+    assert counts == {"chat": 5, "chat_hard": 6, "safety": 5, "reasoning": 7}
     assert (
         len(make_task("pairwise_judge", {"data": path, "subset": "math-prm"}).items(None, 0)) == 1
     )
@@ -343,3 +348,23 @@ def test_a_wrong_line_is_named(
     path = written(tmp_path / "data.jsonl", {**SAMPLES[name][0], **changes})
     with pytest.raises(EvaluationDataError, match=rf"data\.jsonl:1.*{message}"):
         make_task(kind, {"data": path, **options}).items(None, 0)
+
+
+def test_prompts_that_are_written_out_lose_their_signs_for_the_chat_template(
+    data: Path, tmp_path: Path
+) -> None:
+    path = data / "pine-nq-open-10_total_documents_gold_at_4_random.jsonl"
+    task = make_task("written_qa", {"data": path})
+    [item] = task.items(None, 0)
+    prompt = task.prompt(item, AS_GIVEN)
+    [line] = SAMPLES[path.name]
+    before, documents, after, _ = line["parts"]
+    assert prompt.prefix + "".join(doc.text for doc in prompt.documents) + prompt.suffix == (
+        before.removeprefix("[INST]") + "".join(documents) + after.removesuffix("[/INST]")
+    )
+    assert [doc.text for doc in prompt.documents] == documents
+    answer = "On the hills.\nThe town is Corvale."
+    assert task.scores(item, AS_GIVEN, answer) == {"best_subspan_em": 1.0}
+    broken = written(tmp_path / "broken.jsonl", {"parts": ["a", "b"], "answers": []})
+    with pytest.raises(EvaluationDataError, match="got 2 parts"):
+        make_task("written_qa", {"data": broken}).items(None, 0)

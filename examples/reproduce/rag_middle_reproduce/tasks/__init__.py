@@ -9,6 +9,7 @@ from rag_middle_reproduce.tasks.l_eval import LEval
 from rag_middle_reproduce.tasks.longbench import LongBench
 from rag_middle_reproduce.tasks.multiple_choice import MultipleChoice
 from rag_middle_reproduce.tasks.timeline import TimelineOrder
+from rag_middle_reproduce.tasks.written_qa import WrittenQA
 from rag_middle_reproduce.tasks.zeroscrolls import ZeroScrolls
 
 __all__ = [
@@ -17,8 +18,17 @@ __all__ = [
     "MultipleChoice",
     "PairwiseJudge",
     "TimelineOrder",
+    "WrittenQA",
     "ZeroScrolls",
 ]
 
-for _task in (LEval, LongBench, MultipleChoice, PairwiseJudge, TimelineOrder, ZeroScrolls):
+for _task in (
+    LEval,
+    LongBench,
+    MultipleChoice,
+    PairwiseJudge,
+    TimelineOrder,
+    WrittenQA,
+    ZeroScrolls,
+):
     TASKS.register(_task.name, _task)

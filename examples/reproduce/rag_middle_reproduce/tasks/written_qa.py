@@ -1,0 +1,74 @@
+"""Question answering with prompts that the authors of PINE (arXiv:2407.01100) wrote out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rag_middle import ContextPrompt, Document, EvaluationDataError
+from rag_middle.evaluation import Condition, Item, arranged_documents, get_field, read_lines
+from rag_middle.evaluation.metrics import best_subspan_em
+from rag_middle_reproduce.tasks.file_task import FileTask
+
+__all__ = ["WrittenQA"]
+
+_BEGIN, _END = "[INST]", "[/INST]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenQA(FileTask):
+    """Natural Questions over documents, in the prompts and orders of the authors' repository.
+
+    A line is ``{"parts": [before, [document, ...], after, end], "answers": [...]}``, the second and
+    third member of the authors' own entries (`prepare.py` writes it). ``[INST]`` and ``[/INST]`` in
+    the parts stand for the chat template, as in their script; the whole answer is scored.
+
+    Attributes:
+        data: JSON lines, one file for each position of the gold document.
+    """
+
+    name: ClassVar[str] = "written_qa"
+    title: ClassVar[str] = "Question answering, prompts as written"
+    source: ClassVar[str] = "wzq016/PINE"
+    metrics: ClassVar[tuple[str, ...]] = ("best_subspan_em",)
+    max_new_tokens: ClassVar[int] = 500
+    by_likelihood: ClassVar[bool] = False
+
+    def items(self, limit: int | None, seed: int) -> list[Item]:
+        items = []
+        for index, (line, content) in enumerate(read_lines(self.data)):
+            before, documents, after = _parts(line, content)
+            answers = tuple(map(str, get_field(content, "answers", list, line)))
+            items.append(
+                Item(
+                    id=f"{index}",
+                    question=after,
+                    answers=answers,
+                    others=tuple(map(Document, documents)),
+                    details={"before": before},
+                )
+            )
+        return items[:limit]
+
+    def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
+        documents = arranged_documents(item, condition)
+        return ContextPrompt(item.details["before"], documents, item.question, separator="")
+
+    def scores(self, item: Item, condition: Condition, answer: str) -> dict[str, float]:
+        return {"best_subspan_em": best_subspan_em(answer.strip(), item.answers)}
+
+
+def _parts(line: str, content: dict[str, Any]) -> tuple[str, list[str], str]:
+    """Text before the documents, the documents, text behind them."""
+    parts = get_field(content, "parts", list, line)
+    if len(parts) != 4 or not isinstance(parts[1], list):
+        raise EvaluationDataError(
+            f"{line}: 'parts' should be text, a list of documents, and two more texts; got "
+            f"{len(parts)} parts."
+        )
+    before, documents, after, end = parts
+    return (
+        str(before).replace(_BEGIN, ""),
+        [str(text) for text in documents],
+        f"{after}{end}".replace(_END, ""),
+    )
