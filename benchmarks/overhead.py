@@ -36,6 +36,7 @@ from rag_middle.generation.processors import combined
 from rag_middle.generation.prompts import arranged, branched
 from rag_middle.methods import (
     APE,
+    DSAS,
     LPES,
     PINE,
     SIW,
@@ -59,6 +60,7 @@ from rag_middle.methods import (
     SelfExtend,
     SetBasedPrompting,
     StructuredPrompting,
+    ZeroTuning,
 )
 from rag_middle.methods.attention_buckets import PUBLISHED_BASES
 from rag_middle.tokens import TokenizedBatch, TokenizedPrompt
@@ -87,6 +89,8 @@ METHODS: dict[str, Method] = {
         channels=(100,), factor=-1.0, layers=tuple(range(2, 8))
     ),
     "siw": SIW(),
+    "zero_tuning": ZeroTuning(factor=0.6),
+    "dsas": DSAS(),
     "siw + lpes": Compose(methods=(SIW(), LPES(factors=1.5))),
     "pine": PINE(),
     "self_extend": SelfExtend(group=2, window=1024),

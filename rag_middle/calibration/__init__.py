@@ -16,6 +16,7 @@ from rag_middle.calibration.calibrate import Calibration, calibrate
 from rag_middle.calibration.cost import Estimate
 from rag_middle.calibration.devices import worker_devices
 from rag_middle.calibration.drawing import draw_examples
+from rag_middle.calibration.entropy import EntropyObjective
 from rag_middle.calibration.evaluator import Candidate, Evaluator
 from rag_middle.calibration.examples import Example, ScoringScheme, digest
 from rag_middle.calibration.hidden_states import mean_hidden_states, random_texts
@@ -25,6 +26,7 @@ from rag_middle.calibration.searches import (
     PRESETS,
     SEARCHES,
     ChannelSearch,
+    HeadSearch,
     InitialTokenSearch,
     LayerSearch,
     RatioSearch,
@@ -45,11 +47,13 @@ __all__ = [
     "ChannelSearch",
     "Criterion",
     "CurveSearch",
+    "EntropyObjective",
     "Estimate",
     "Evaluator",
     "Example",
     "ExampleObjective",
     "FromDisk",
+    "HeadSearch",
     "HeldOutCheck",
     "InProcess",
     "InitialTokenSearch",

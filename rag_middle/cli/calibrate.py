@@ -59,6 +59,7 @@ class Fitted(StrEnum):
     lpes_paper = "lpes:paper"
     siw = "siw"
     ms_poe = "ms_poe"
+    zero_tuning = "zero_tuning"
 
 
 class CompareBy(StrEnum):

@@ -47,7 +47,7 @@ from rag_middle.evaluation.trials import (
 )
 from rag_middle.evaluation.wrong_answers import AskedQuestion, wrong_answers
 from rag_middle.generation import RagMiddleModel, TextGenerator, model_facts
-from rag_middle.methods import LPES, SIW, Method, MsPoE, PositionalHiddenStates
+from rag_middle.methods import LPES, SIW, Method, MsPoE, PositionalHiddenStates, ZeroTuning
 from rag_middle.profiles import Profile, measured_profiles
 
 __all__ = [
@@ -70,6 +70,7 @@ CALIBRATED: Mapping[str, Method] = MappingProxyType(
         "lpes": LPES(factors=1.5),
         "siw": SIW(),
         "ms_poe": MsPoE(),
+        "zero_tuning": ZeroTuning(factor=2.0),
     }
 )
 

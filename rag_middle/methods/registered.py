@@ -18,6 +18,8 @@ from rag_middle.methods.positional_hidden_states import (
 )
 from rag_middle.methods.lpes import LPES as LPES
 from rag_middle.methods.siw import SIW as SIW
+from rag_middle.methods.zero_tuning import ZeroTuning as ZeroTuning
+from rag_middle.methods.dsas import DSAS as DSAS
 from rag_middle.methods.position_interpolation import PositionInterpolation as PositionInterpolation
 from rag_middle.methods.attention_buckets import AttentionBuckets as AttentionBuckets
 from rag_middle.methods.moice import MoICE as MoICE

@@ -12,9 +12,11 @@ from transformers import MistralConfig, PreTrainedTokenizerFast
 
 from rag_middle.calibration import (
     ChannelSearch,
+    EntropyObjective,
     Evaluator,
     Example,
     ExampleObjective,
+    HeadSearch,
     InitialTokenSearch,
     InProcess,
     LayerSearch,
@@ -30,7 +32,14 @@ from rag_middle.calibration.searches import layer_ranges
 from rag_middle.calibration.workers import Job
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.generation import RagMiddleModel
-from rag_middle.methods import LPES, SIW, Method, MsPoE, PositionalHiddenStates
+from rag_middle.methods import (
+    LPES,
+    SIW,
+    Method,
+    MsPoE,
+    PositionalHiddenStates,
+    ZeroTuning,
+)
 from tests.tiny_models import build, tiny
 
 Examples = Callable[..., list[Example]]
@@ -161,6 +170,38 @@ def test_ratios_are_tried_under_both_head_rules(model: RagMiddleModel) -> None:
     assert result.ranked[0][0].method.max_ratio == 1.8
 
 
+def test_heads_are_told_apart_and_tuned_together(model: RagMiddleModel) -> None:
+    """Head 2 wants more of the initial token, head 1 less."""
+
+    def score(method: ZeroTuning) -> float:
+        assert isinstance(method.factor, float)
+        heads = range(4) if method.heads is None else method.heads
+        gain = sum({2: 1.0, 1: -1.0}.get(head, 0.0) for head in heads)
+        return gain * (method.factor - 1)
+
+    search = HeadSearch(shares=(0.25,), factors=(0.5, 3.0))
+    result, seen = searched(search, model, [], score)
+    assert len(seen) == search.max_candidates(model)
+    assert result.details["heads"] == [0, -1, 1, 0]
+    best = result.ranked[0][0]
+    assert (best.key, best.method) == ("1 up-effective x 3", ZeroTuning(factor=3.0, heads=(2,)))
+    by_key = {candidate.key: candidate.method for candidate, _ in result.ranked}
+    assert by_key["1 down-effective x 0.5"] == ZeroTuning(factor=0.5, heads=(1,))
+
+
+def test_an_entropy_needs_no_answers(model: RagMiddleModel) -> None:
+    objective = EntropyObjective(model, ["Which?", "Why not?"])
+    method = ZeroTuning(factor=4.0)
+    expected = [
+        torch.distributions.Categorical(logits=model.logits(prompt, method=method)).entropy()
+        for prompt in ("Which?", "Why not?")
+    ]
+    assert objective(method) == pytest.approx(-torch.stack(expected).mean().item(), abs=1e-5)
+    assert objective(method) != objective(ZeroTuning(factor=1.0))
+    with pytest.raises(CalibrationConfigError, match="needs prompts"):
+        EntropyObjective(model, [])
+
+
 def test_curves_become_factors_of_layers(model: RagMiddleModel) -> None:
     search = LayerSearch(population=6, parents=3, mutants=3, crossovers=1, generations=2)
     result, seen = searched(search, model, [], lambda method: -sum(method.factors))
@@ -188,6 +229,8 @@ def test_an_unknown_method_or_option_suggests_a_known_one() -> None:
         ("siw", {"areas": 0}, "areas must be"),
         ("ms_poe", {"ranges": ()}, "ranges must be a list"),
         ("ms_poe", {"head_rules": ("rand",)}, "'rank' and 'code', got 'rand'"),
+        ("zero_tuning", {"shares": (1.5,)}, "between 0 and 1"),
+        ("zero_tuning", {"factors": (0.5, 1)}, "changes nothing"),
     ],
 )
 def test_searches_that_make_no_sense_are_refused(

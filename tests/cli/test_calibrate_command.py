@@ -27,6 +27,7 @@ SEARCHES: dict[str, list[str]] = {
     "positional_hidden_states": ["texts=40", "tokens=150", "top=1", "factors=[-1.0]"],
     "siw": ["dense=[0.5]", "sparse=[1.5]"],
     "ms_poe": ["ranges=[[1.0,1.5]]", "first_layers=[0]"],
+    "zero_tuning": ["shares=[0.3]", "factors=[0.5]"],
 }
 
 

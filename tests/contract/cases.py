@@ -15,6 +15,7 @@ from torch import Tensor
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import (
     APE,
+    DSAS,
     LPES,
     PINE,
     SIW,
@@ -38,6 +39,7 @@ from rag_middle.methods import (
     SelfExtend,
     SetBasedPrompting,
     StructuredPrompting,
+    ZeroTuning,
 )
 from rag_middle.tokens import TokenizedPrompt
 from tests.families import COMPLEX, FAMILIES, LATENT, NO_INTERFACE, Traits
@@ -158,6 +160,14 @@ EXAMPLES: dict[str, Example] = {
                 layers=(0, 1, 2),
             ),
         },
+    ),
+    "zero_tuning": Example(
+        neutral=ZeroTuning(factor=1),
+        active={"zero_tuning": ZeroTuning(factor=(0.2, 3.0), heads=(0, 1))},
+    ),
+    "dsas": Example(
+        neutral=DSAS(beta=1),
+        active={"dsas": DSAS(beta=0.1, layers=(0, 1, 2), top_tokens=3)},
     ),
     "position_interpolation": Example(
         neutral=PositionInterpolation(scale=1),
@@ -298,8 +308,10 @@ def expected_refusal(method: Method, traits: Traits, family: str) -> str | None:
             family == "bloom" and isinstance(method, BLOCKS) and not isinstance(method, APE)
         )
         return None if adapted else "own attention code"
-    if isinstance(method, PositionalHiddenStates | SIW):
+    if isinstance(method, PositionalHiddenStates | SIW | ZeroTuning):
         return None
+    if isinstance(method, DSAS):
+        return "chunks" if traits.unsupported == COMPLEX else None
     if isinstance(method, AttnRank | AttentionSorting | AttentionCalibration):
         return None  # every softmax attention can be looked at
     keeps_positions = method == NoInterDocumentAttention()

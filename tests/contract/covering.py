@@ -38,7 +38,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "positions": ("lpes", "position_interpolation", "attention_buckets"),
     "positions_by_head": ("ms_poe", "moice", "self_extend"),
     "hidden": ("positional_hidden_states",),
-    "weights": ("siw", "compose"),
+    "weights": ("siw", "zero_tuning", "dsas", "compose"),
     "arranging": (
         "none",
         "long_context_reorder",

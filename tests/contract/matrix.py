@@ -41,6 +41,7 @@ _NOTES = {
         "queries and keys are rotated in a way of the model's own: only the tables of angles can "
         "be changed"
     ),
+    "chunks": ("layers attend in chunks, and the question sees only documents of its own"),
     "norm after rotation": (
         "queries are normalised after the rotation, so they cannot be rotated once per document"
     ),

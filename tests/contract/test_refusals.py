@@ -28,6 +28,7 @@ SAID = {
     "linear attention": "no softmax attention",
     "unknown rotation": "no pairing of head dimensions",
     "norm after rotation": "after the rotation",
+    "chunks": "attend in chunks",
 }
 
 

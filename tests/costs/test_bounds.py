@@ -20,6 +20,7 @@ from rag_middle.costs.methods import (
 from rag_middle.generation.prompts import arranged, branched
 from rag_middle.methods import (
     APE,
+    DSAS,
     LPES,
     PINE,
     SIW,
@@ -34,6 +35,7 @@ from rag_middle.methods import (
     RoToR,
     SelfExtend,
     StructuredPrompting,
+    ZeroTuning,
 )
 from tests.contract.cases import ACTIVE, AROUND
 
@@ -60,6 +62,8 @@ METHODS: dict[str, tuple[Method, int, int]] = {
     ),
     "moice": (MoICE(routers="uniform", base_factors=(1, 2, 3, 4, 5, 6, 7)), 104, 13),
     "siw": (SIW(layers=EVERY), 42, 0),
+    "zero_tuning": (ZeroTuning(factor=0.5), 20, 27),
+    "dsas": (DSAS(layers=EVERY), 355, 0),  # 18 for each of 20 documents
     "self_extend": (SelfExtend(group=2, window=1024), 21, 19),
     "no_inter_document_attention": (NoInterDocumentAttention(), 18, 0),
     "parallel_context_windows": (ParallelContextWindows(), 22, 3),

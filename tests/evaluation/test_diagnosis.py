@@ -158,6 +158,7 @@ def test_what_failed_or_was_calibrated_before_is_not_to_be_calibrated(
     calibrated = {
         "out/lpes.json": Profile(method="lpes", options={}, model=facts, recommended=False),
         "out/siw.json": Profile(method="siw", options={}, model=facts, recommended=True),
+        "out/heads.json": Profile(method="zero_tuning", options={}, model=facts, recommended=False),
         "out/other.json": Profile(
             method="positional_hidden_states", options={}, model=others, recommended=True
         ),
@@ -194,7 +195,10 @@ def test_what_the_model_cannot_take_is_not_to_be_calibrated(family_model: Family
 
 
 def test_what_a_profile_brings_is_not_to_be_calibrated_again(model: RagMiddleModel) -> None:
-    assert worth_calibrating(model, ["lpes", "siw"]) == ("positional_hidden_states", "ms_poe")
+    assert worth_calibrating(model, ["lpes", "siw", "zero_tuning"]) == (
+        "positional_hidden_states",
+        "ms_poe",
+    )
 
 
 def test_a_task_without_gold_documents_is_refused(model: RagMiddleModel) -> None:

@@ -24,11 +24,13 @@ UNRECORDED = {
     "attention_buckets",
     "attention_calibration",
     "attn_rank",
+    "dsas",
     "long_context_reorder",
     "no_inter_document_attention",
     "permutation",
     "prompt_repetition",
     "set_based_prompting",
+    "zero_tuning",
 }
 
 

@@ -11,6 +11,7 @@ from rag_middle.attention import applied
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import (
     APE,
+    DSAS,
     LPES,
     PINE,
     SIW,
@@ -22,6 +23,7 @@ from rag_middle.methods import (
     RoToR,
     SelfExtend,
     StructuredPrompting,
+    ZeroTuning,
 )
 from tests.prompts import laid_out
 
@@ -33,6 +35,8 @@ METHODS: dict[str, Method] = {
     "ms_poe": MsPoE(first_layer=0),
     "positional_hidden_states": PositionalHiddenStates(channels=(3,), factor=-1.0),
     "siw": SIW(alpha_dense=0.5, alpha_sparse=1.5, layers=(0, 1, 2)),
+    "zero_tuning": ZeroTuning(factor=(0.3, 2.0), heads=(0, 3)),
+    "dsas": DSAS(beta=0.3, layers=(0, 1, 2)),
     "pine": PINE(),
     "rotor": RoToR(),
     "self_extend": SelfExtend(group=2, window=12),

@@ -8,6 +8,7 @@ from rag_middle.calibration.searches.areas import InitialTokenSearch
 from rag_middle.calibration.searches.base import Search, SearchInputs, SearchResult, layer_ranges
 from rag_middle.calibration.searches.channels import ChannelSearch
 from rag_middle.calibration.searches.genetic import LayerSearch
+from rag_middle.calibration.searches.heads import HeadSearch
 from rag_middle.calibration.searches.ratios import RatioSearch
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.registry import suggest
@@ -16,6 +17,7 @@ __all__ = [
     "PRESETS",
     "SEARCHES",
     "ChannelSearch",
+    "HeadSearch",
     "InitialTokenSearch",
     "LayerSearch",
     "RatioSearch",
@@ -29,7 +31,7 @@ __all__ = [
 #: By the name of the method.
 SEARCHES: dict[str, type[Search]] = {
     search.method: search
-    for search in (ChannelSearch, LayerSearch, InitialTokenSearch, RatioSearch)
+    for search in (ChannelSearch, LayerSearch, InitialTokenSearch, RatioSearch, HeadSearch)
 }
 
 #: Named settings of a search.

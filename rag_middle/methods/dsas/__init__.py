@@ -1,0 +1,135 @@
+"""DSAS (arXiv:2510.12251): scores on documents that matter less are scaled down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rag_middle.attention import AttentionPlan, ModelTraits
+from rag_middle.errors import MethodConfigError
+from rag_middle.methods.base import (
+    Method,
+    MethodInfo,
+    as_indices,
+    chosen_layers,
+    require_count,
+    require_finite,
+)
+from rag_middle.methods.requirements import require_interface, unsupported
+from rag_middle.tokens import TokenizedPrompt
+
+__all__ = ["DSAS"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DSAS(Method):
+    r"""Documents get a gate each, from the question's attention and from where they stand.
+
+    In every changed layer, with scores ``s`` before the softmax, summed over heads, ``Q`` the
+    suffix without its last token and ``t`` that token:
+
+    .. math:: I_m = \sum \text{top-}K_{j \in m}
+              \Bigl(\sum_{i \in Q} s_{ij} + |Q|\, s_{tj}\Bigr), \qquad
+              r_m = \tfrac12 + \tfrac12 \sigma\bigl(\text{standardised } I_m\bigr)
+
+    The better half of the documents, by rank ``k = 0, 1, ...``, is raised, the more so the nearer
+    to the middle of the prompt, and the others are not:
+
+    .. math:: w_m = r_m \left(\frac{\lfloor D/2 \rfloor + 1}{k + 1}\right)^{\alpha \gamma_m}
+
+    with ``gamma`` the mean density of a Gaussian over the prompt's tokens, in units of its standard
+    deviation, on the document. Gates are brought to ``beta .. 1``. Then, once per prompt,
+
+    1. contextual gate weighting: scores of the suffix on documents whose gate is below the middle
+       of that range are multiplied by the gate;
+    2. reciprocal attention suppression: between a document with a gate above the mean and an
+       earlier one with a gate below it, or the other way round, scores are multiplied by the
+       smaller of the two gates.
+
+    Generated tokens attend as in the unmodified model.
+
+    Attributes:
+        alpha: how much rank and position count.
+        beta: the smallest gate, above 0; 1 is neutral.
+        top_tokens: ``K``; all of a shorter document.
+        layers: 0-based layers to change; ``None`` for the upper half.
+        reference_code: what the authors' code computes. It changes the scores of the prompt's last
+            token only, because it writes all other changes to copies of its masks, and it gives the
+            exponents of the better half to the documents that stand first, by mixing up rank and
+            index.
+
+    References:
+        Li et al., DSAS: A Universal Plug-and-Play Framework for Attention Optimization in
+        Multi-Document Question Answering, arXiv:2510.12251. Follows the authors' ``DSASAttn`` as it
+        is meant; the paper's equations could not be compared. A factor below 1 raises scores below
+        0, there as here. Differs: the question is the whole suffix, where theirs is found by the
+        words around it.
+
+    Raises:
+        MethodConfigError: `beta` outside of 0 to 1, numbers that are not finite or below 0.
+        UnsupportedArchitectureError: attention that cannot be reached, or that goes in chunks.
+    """
+
+    name: ClassVar[str] = "dsas"
+    info: ClassVar[MethodInfo] = MethodInfo(
+        title="DSAS",
+        paper="arXiv:2510.12251",
+        idea="Scores on documents that the question looks at least are scaled down, and between "
+        "those and the others.",
+        cost="a copy of the keys per document in the changed layers; none for generated tokens",
+        requires="documents marked in the prompt; softmax attention",
+        can_hurt_when="a document that the answer needs is not looked at yet in the upper half",
+    )
+    conflicts: ClassVar[Mapping[str, str]] = {
+        "self_extend": "DSAS scales scores of whole rows, and Self-Extend has two for every key"
+    }
+
+    alpha: float = 1.0
+    beta: float = 0.7
+    top_tokens: int = 10
+    layers: tuple[int, ...] | None = None
+    reference_code: bool = False
+
+    def __post_init__(self) -> None:
+        require_finite("DSAS", alpha=self.alpha, beta=self.beta)
+        require_count("DSAS", 1, top_tokens=self.top_tokens)
+        if self.alpha < 0 or not 0 < self.beta <= 1:
+            raise MethodConfigError(
+                "DSAS: alpha must be at least 0 and beta above 0 and at most 1, got "
+                f"{self.alpha} and {self.beta}."
+            )
+        if self.layers is not None:
+            object.__setattr__(self, "layers", as_indices("DSAS", "layers", self.layers))
+
+    def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
+        """Gates in the upper half, each layer its own."""
+        from rag_middle.methods.dsas.attention import DocumentGates
+
+        require_interface("dsas", traits)
+        upper = range(traits.num_layers // 2, traits.num_layers)
+        layers = chosen_layers(self.layers, traits, default=upper)
+        chunked = [i for i in layers if i in traits.layers and traits.layers[i].attention_chunk]
+        if chunked:
+            raise unsupported(
+                traits,
+                f"dsas compares what the question's scores are on all documents, and layers "
+                f"{chunked} attend in chunks.",
+            )
+        gates = DocumentGates(
+            alpha=self.alpha,
+            beta=self.beta,
+            top_tokens=self.top_tokens,
+            reference_code=self.reference_code,
+        )
+        return AttentionPlan.uniform(layers, gates)
+
+    @property
+    def is_neutral(self) -> bool:
+        """True where every gate is 1."""
+        return self.beta == 1
+
+    @property
+    def needs_documents(self) -> bool:
+        """Without two documents there is nothing to compare."""
+        return True

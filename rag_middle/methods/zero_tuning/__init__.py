@@ -1,0 +1,132 @@
+"""ZeroTuning (arXiv:2505.11739): scale the attention of chosen heads to the initial token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rag_middle.attention import AttentionPlan, ModelTraits
+from rag_middle.errors import MethodConfigError
+from rag_middle.methods.base import (
+    Method,
+    MethodInfo,
+    as_indices,
+    as_several,
+    chosen_layers,
+    no_default,
+    require_finite,
+)
+from rag_middle.methods.requirements import require_interface
+from rag_middle.tokens import TokenizedPrompt
+
+__all__ = ["ZeroTuning"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZeroTuning(Method):
+    r"""Weights on the initial token are multiplied in chosen heads, and rows normalised again.
+
+    .. math:: a'_{i,0} = \frac{\gamma_h a_{i,0}}{D_i}, \quad a'_{i,j} = \frac{a_{i,j}}{D_i}, \quad
+              D_i = 1 + (\gamma_h - 1)\, a_{i,0}
+
+    for every token ``i``, generated ones too: a bias of ``log(gamma)`` on the score of the initial
+    token. Above 1 the initial token gets more and the others' weights are flattened, below 1 less
+    and they are sharpened; among each other their proportions stay.
+
+    SIW changes the same weight otherwise: in all heads alike, in documents' rows only, without
+    normalising, and the prompt's layers in the middle.
+
+    Attributes:
+        factor: ``gamma``, above 0: one for all chosen heads, or one for each of them. 1 is neutral.
+        heads: 0-based query heads, the same in every layer; ``None`` for all.
+        layers: 0-based layers to change; ``None`` for all.
+
+    References:
+        Han et al., ZeroTuning: Unlocking the Initial Token's Power to Enhance Large Language Models
+        Without Training, arXiv:2505.11739. The formula is that of the authors'
+        ``modelling_llama.py``, which takes one factor. There, heads are tried one at a time over
+        all layers: those where a factor above 1 helps are called up-effective, the others
+        down-effective. Differs: the initial token is each row's first real one (theirs is column
+        0, padding where a batch is padded on the left), and attention stays fused.
+
+    Raises:
+        MethodConfigError: factors that are not above 0 and finite, or not as many as heads.
+        UnsupportedArchitectureError: the attention layers cannot be reached.
+    """
+
+    name: ClassVar[str] = "zero_tuning"
+    info: ClassVar[MethodInfo] = MethodInfo(
+        title="ZeroTuning",
+        paper="arXiv:2505.11739",
+        idea="Chosen heads attend to the attention sink more or less, the rest keeps its shares.",
+        cost="the log-sum-exp of the prompt's attention; one attention row per generated token",
+        requires="softmax attention; a factor and heads fitted to model and task",
+        can_hurt_when="the factor suits another task: classification and question answering differ "
+        "in its direction",
+    )
+    conflicts: ClassVar[Mapping[str, str]] = {
+        "self_extend": "Self-Extend keeps every key twice, and which of the two a generated token "
+        "reads is known to it alone"
+    }
+
+    factor: float | tuple[float, ...] = no_default(
+        "zero_tuning needs a factor, which is fitted to model and task: above 1 for some tasks, "
+        "below 1 for others. Try 0.6 and 1.5 on questions of yours, then heads one at a time, or "
+        "use a method that needs no fitting, such as ms_poe.",
+        example=2.0,
+    )
+    heads: tuple[int, ...] | None = None
+    layers: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.factor, Iterable):
+            factors = as_several("ZeroTuning", "factor", self.factor, "factors")
+            object.__setattr__(self, "factor", factors)
+        for name in ("heads", "layers"):
+            indices = getattr(self, name)
+            if indices is not None:
+                object.__setattr__(self, name, as_indices("ZeroTuning", name, indices))
+        factors = self.factor if isinstance(self.factor, tuple) else (self.factor,)
+        require_finite("ZeroTuning", **{f"factor[{i}]": value for i, value in enumerate(factors)})
+        if not factors or min(factors) <= 0:
+            raise MethodConfigError(f"ZeroTuning: factor must be above 0, got {self.factor}.")
+        if self.heads is not None:
+            if not self.heads or len(set(self.heads)) != len(self.heads):
+                raise MethodConfigError(
+                    f"ZeroTuning: heads must name at least one head, each once, got {self.heads}."
+                )
+            if isinstance(self.factor, tuple) and len(self.factor) != len(self.heads):
+                raise MethodConfigError(
+                    f"ZeroTuning: {len(self.factor)} factors for {len(self.heads)} heads: give one "
+                    "for all, or one for each."
+                )
+
+    def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
+        """A factor for each head of every chosen layer."""
+        from rag_middle.methods.zero_tuning.attention import InitialTokenBias
+
+        require_interface("zero_tuning", traits)
+        layers = chosen_layers(self.layers, traits)
+        return AttentionPlan.by_layer(
+            layers, lambda layer: InitialTokenBias(factors=self._factors(traits, layer))
+        )
+
+    def _factors(self, traits: ModelTraits, layer: int) -> tuple[float, ...]:
+        count = traits.layers[layer].heads
+        heads = range(count) if self.heads is None else self.heads
+        factors = self.factor if isinstance(self.factor, tuple) else (self.factor,) * len(heads)
+        if max(heads) >= count or len(factors) != len(heads):
+            raise MethodConfigError(
+                f"ZeroTuning: layer {layer} of this {traits.model_type} model has {count} heads: "
+                f"name heads below {count}, with a factor for each, or one factor for all."
+            )
+        of_heads = dict(zip(heads, factors, strict=True))
+        return tuple(of_heads.get(head, 1.0) for head in range(count))
+
+    @property
+    def is_neutral(self) -> bool:
+        """True where every factor is 1."""
+        return self.factor == 1 or (
+            isinstance(self.factor, tuple) and all(factor == 1 for factor in self.factor)
+        )
