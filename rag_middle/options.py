@@ -37,6 +37,7 @@ __all__ = [
     "GenerationKwargs",
     "GenerationOptions",
     "Kernels",
+    "KernelsUsed",
     "MissingDocuments",
     "Option",
     "Overflow",
@@ -59,6 +60,8 @@ ENDPOINT_SECONDS = 300.0
 SECRET_OPTIONS = ("token", "use_auth_token")
 
 Kernels = Literal["auto", "triton", "torch"]
+#: What did: Triton kernels, or PyTorch's operators.
+KernelsUsed = Literal["triton", "torch"]
 MissingDocuments = Literal["warn", "error", "ignore"]
 Overflow = Literal["error", "drop_documents"]
 #: How documents travel to an endpoint. ``text``: as the model reads them, within the message;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from rag_middle.attention.rotary import RotaryTables
 from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.layout import PromptLayout
-from rag_middle.options import Kernels
+from rag_middle.options import Kernels, KernelsUsed
 
 __all__ = ["Request", "RowGroup", "join_rows", "restored_columns"]
 
@@ -97,7 +97,7 @@ class Request:
     attention_calls: int = 0
     forward_passes: int = 0
     kernels: Kernels = "auto"
-    kernels_used: Literal["triton", "torch"] = "torch"
+    kernels_used: KernelsUsed = "torch"
     _shared: dict[Hashable, Any] = field(default_factory=dict)
 
     def see(self, rows: int, columns: int, start: int = 0) -> None:

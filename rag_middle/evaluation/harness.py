@@ -104,7 +104,11 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
         chosen = {name.removeprefix(_METHOD_PREFIX): value for name, value in options.items()}
         if isinstance(pretrained, RagMiddleModel):
             self.reader = RagMiddleModel(
-                pretrained.model, pretrained.tokenizer, method=method, method_options=chosen
+                pretrained.model,
+                pretrained.tokenizer,
+                method=method,
+                method_options=chosen,
+                kernels=pretrained.kernels,
             )
         else:
             self.reader = RagMiddleModel.from_pretrained(

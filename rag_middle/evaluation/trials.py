@@ -192,7 +192,7 @@ def check_takes(model: TextGenerator, method: MethodLike) -> None:
     """
     if isinstance(model, RagMiddleModel):
         # A model of its own: `model` may leave the check of the method's effect out.
-        RagMiddleModel(model.model, model.tokenizer, method=method)
+        RagMiddleModel(model.model, model.tokenizer, method=method, kernels=model.kernels)
     else:
         model.checked_method(method)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.generation.processors import combined
 from rag_middle.methods import Method
 from rag_middle.methods.parallel_context.document_cache import DocumentCache, with_documents
+from rag_middle.options import KernelsUsed
 from rag_middle.tokens import TokenizedBatch, TokenizedPrompt
 
 __all__ = [
@@ -37,11 +38,22 @@ __all__ = [
     "shared_log_probabilities",
 ]
 
-#: Log-probability of each token of a continuation, and whether all are greedy.
-TokenScores = tuple[tuple[float, ...], bool]
-
 #: Tokens from which on a prompt keeps a CPU busy by itself. A GPU was not measured.
 _LONG_PROMPT = 1024
+
+
+class TokenScores(NamedTuple):
+    """What the model thinks of a continuation, token by token.
+
+    Attributes:
+        log_probabilities: natural logarithm, one per token.
+        is_greedy: every token is the most probable one.
+        kernels: what computed the method's attention.
+    """
+
+    log_probabilities: tuple[float, ...]
+    is_greedy: bool
+    kernels: KernelsUsed
 
 
 def prefilled_cache(
@@ -138,8 +150,8 @@ def continuation_log_probabilities(
     rows = [ids for ids, count in zip(continuations, counts, strict=True) for _ in range(count)]
     with turn(model), in_eval_mode(model):
         cache = prefilled_cache(model, method, batch, documents=documents)
-        logits = _continuation_logits(model, batch, rows, method, cache)
-        return _token_scores(combined(method, logits, counts), continuations)
+        logits, kernels = _continuation_logits(model, batch, rows, method, cache)
+        return _token_scores(combined(method, logits, counts), continuations, kernels)
 
 
 @torch.no_grad()
@@ -172,8 +184,8 @@ def shared_log_probabilities(
         for method in methods:
             plan = method.plan(batch.prompts, model_traits(model))
             cache = states.cached_under(plan, batch.layouts)
-            logits = _continuation_logits(model, batch, continuations, method, cache)
-            results.append(_token_scores(logits, continuations))
+            logits, kernels = _continuation_logits(model, batch, continuations, method, cache)
+            results.append(_token_scores(logits, continuations, kernels))
     return results
 
 
@@ -203,17 +215,19 @@ def _continuation_logits(
     continuations: Sequence[Sequence[int]],
     method: Method,
     cache: DynamicCache | None,
-) -> Tensor:
+) -> tuple[Tensor, KernelsUsed]:
     """Logits `[rows, m, v]` before each token of the continuations, behind a prefilled cache."""
-    with applied(model, method, batch.prompts, prefilled=cached_length(cache)):
+    with applied(model, method, batch.prompts, prefilled=cached_length(cache)) as request:
         forward = _Forward(model, batch)
         logits, cache = forward.prefill(all_positions=False, cache=cache)
         # The last token of a continuation predicts nothing that is asked for.
         following = forward.feed([ids[:-1] for ids in continuations], cache)
-    return torch.cat([logits[:, -1:], *following], dim=1)
+    return torch.cat([logits[:, -1:], *following], dim=1), request.kernels_used
 
 
-def _token_scores(logits: Tensor, continuations: Sequence[Sequence[int]]) -> list[TokenScores]:
+def _token_scores(
+    logits: Tensor, continuations: Sequence[Sequence[int]], kernels: KernelsUsed
+) -> list[TokenScores]:
     """From logits `[b, m, v]` before each token of the continuations."""
     results = []
     for row, ids in zip(logits.log_softmax(dim=-1), continuations, strict=True):
@@ -221,7 +235,7 @@ def _token_scores(logits: Tensor, continuations: Sequence[Sequence[int]]) -> lis
         predicted = row[: len(ids)]
         log_probabilities = predicted.gather(1, expected[:, None])[:, 0]
         is_greedy = bool((predicted.argmax(dim=-1) == expected).all())
-        results.append((tuple(log_probabilities.tolist()), is_greedy))
+        results.append(TokenScores(tuple(log_probabilities.tolist()), is_greedy, kernels))
     return results
 
 

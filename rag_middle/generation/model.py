@@ -76,8 +76,9 @@ class RagMiddleModel:
             each other (`parallel_context_windows`, `ape`): only what is new goes through the
             model. Prompts then go one at a time.
         kernels: what computes a method's attention. ``"auto"``: its Triton kernels, if it has
-            some (pine), on a GPU in half precision, else PyTorch's operators. ``"triton"``: those,
-            or an error. ``"torch"``: never Triton. Other wrappers of `model` make their own choice.
+            some (pine, rotor), on a GPU in half precision, else PyTorch's operators.
+            ``"triton"``: those, or an error. ``"torch"``: never Triton. Other wrappers of `model`
+            make their own choice.
 
     Raises:
         KernelsUnavailableError: kernels that cannot run here, or that the method does not have.
@@ -574,7 +575,7 @@ class RagMiddleModel:
 
     @property
     def kernels(self) -> Kernels:
-        """What may compute a method's attention; `Generation.kernels` says what did."""
+        """What may compute a method's attention; `kernels` of a result says what did."""
         return self._kernels
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from rag_middle.options import KernelsUsed
 from rag_middle.tools.definitions import InvalidToolCall, ToolCall
 
 __all__ = [
@@ -135,7 +136,7 @@ class Generation:
     document_ids: tuple[str | None, ...]
     dropped_documents: tuple[DroppedDocument, ...]
     seed: int | None
-    kernels: Literal["triton", "torch"] = "torch"
+    kernels: KernelsUsed = "torch"
     tool_calls: tuple[ToolCall, ...] = ()
     invalid_tool_calls: tuple[InvalidToolCall, ...] = ()
     log_probabilities: tuple[TokenLogProbability, ...] = ()
@@ -171,6 +172,7 @@ class Score:
         prompt_tokens: of the prompt, special tokens included.
         method: as in `Generation`.
         applied: as in `Generation`.
+        kernels: as in `Generation`.
     """
 
     token_ids: tuple[int, ...]
@@ -179,6 +181,7 @@ class Score:
     prompt_tokens: int
     method: str
     applied: bool
+    kernels: KernelsUsed = "torch"
 
     @property
     def total(self) -> float:

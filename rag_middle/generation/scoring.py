@@ -149,13 +149,12 @@ def _as_scores(
     return [
         Score(
             token_ids=tuple(ids),
-            log_probabilities=log_probabilities,
-            is_greedy=is_greedy,
+            log_probabilities=tokens.log_probabilities,
+            is_greedy=tokens.is_greedy,
             prompt_tokens=len(prompt.tokens),
             method=method_name(method),
             applied=acts_on(method, prompt.tokens.layout),
+            kernels=tokens.kernels,
         )
-        for prompt, ids, (log_probabilities, is_greedy) in zip(
-            prompts, continuations, by_prompt, strict=True
-        )
+        for prompt, ids, tokens in zip(prompts, continuations, by_prompt, strict=True)
     ]

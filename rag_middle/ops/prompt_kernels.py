@@ -174,7 +174,7 @@ def attention_constants(
 
 
 def empty_output(q: Tensor, v: Tensor, padded: bool) -> tuple[Tensor, Tensor]:
-    """Output `[b, n, h, dv]`, zero where padding will not be written, and log-sum-exp `[b, h, n]`.
+    """Output `[b, n, h, dv]` and log-sum-exp `[b, h, n]` float32, both zero in padding.
 
     Args:
         q: `[b, h, n, d]`.
@@ -183,7 +183,7 @@ def empty_output(q: Tensor, v: Tensor, padded: bool) -> tuple[Tensor, Tensor]:
     """
     b, h, n, _ = q.shape
     make = q.new_zeros if padded else q.new_empty
-    return make(b, n, h, v.shape[-1]), q.new_empty(b, h, n, dtype=torch.float32)
+    return make(b, n, h, v.shape[-1]), make(b, h, n, dtype=torch.float32)
 
 
 def rows_in_one_piece(x: Tensor) -> Tensor:

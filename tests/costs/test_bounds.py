@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    DynamicCache,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedModel,
+)
 
 from rag_middle.attention import applied, model_traits, use_kernels
 from rag_middle.costs.counting import counted
@@ -172,6 +178,20 @@ def test_no_layer_and_no_token_waits_for_the_device(name: str) -> None:
         assert decode.uploads == 0
         uploads.append(prefill.uploads)
     assert uploads[1] == uploads[0], "copies from the host in every layer"
+
+
+def test_a_sliding_window_needs_no_mask_and_few_launches() -> None:
+    """Self-Extend and RoToR: their keys are those of two and three windows."""
+    config = MistralConfig(
+        hidden_size=1024, intermediate_size=64, num_hidden_layers=2, num_attention_heads=8,
+        num_key_value_heads=2, vocab_size=99, sliding_window=2048,
+    )  # fmt: skip
+    mistral, prompt = without_numbers(config), prompt_of(TOKENS, 20)
+    theirs = count_method(mistral, NoMethod(), prompt).prefill
+    for method in (SelfExtend(group=2, window=1024), RoToR()):
+        ours = count_method(mistral, method, prompt).prefill
+        assert ours.squares == theirs.squares
+        assert (ours.launches - theirs.launches) / 2 <= 24
 
 
 def test_bases_share_the_keys_of_the_cache(model: PreTrainedModel) -> None:

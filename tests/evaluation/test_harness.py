@@ -48,6 +48,11 @@ def theirs(model: RagMiddleModel) -> Any:
     return HFLM(pretrained=model.model, tokenizer=model.tokenizer, batch_size=1)
 
 
+def test_the_harness_computes_with_the_kernels_of_the_model(model: RagMiddleModel) -> None:
+    chosen = RagMiddleModel(model.model, model.tokenizer, kernels="torch")
+    assert RagMiddleLM(chosen).reader.kernels == "torch"
+
+
 def test_without_a_method_scores_are_those_of_the_harness(
     model: RagMiddleModel, theirs: Any
 ) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rag_middle import ContextPrompt, applied
-from rag_middle.errors import UnsupportedGenerationError
+from rag_middle.calibration import Example, ExampleObjective
+from rag_middle.errors import KernelsUnavailableError, UnsupportedGenerationError
+from rag_middle.evaluation.trials import check_takes
 from rag_middle.generation import RagMiddleModel
-from rag_middle.methods import PINE, Method
+from rag_middle.methods import PINE, Method, RoToR
 from rag_middle.tokens import encode
 from tests.conftest import FamilyModel
 from tests.generation.test_generate import METHODS
@@ -101,3 +105,24 @@ def test_continuations_need_a_token_and_a_prompt_each(model: RagMiddleModel) -> 
         model.score("Why?", "")
     with pytest.raises(UnsupportedGenerationError, match="one continuation per prompt"):
         model.score_batch(["Why?"], ["a", "b"])
+
+
+def test_whatever_scores_computes_with_the_kernels_that_were_chosen(
+    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompt: ContextPrompt
+) -> None:
+    """Triton kernels were asked for where they cannot run: everyone who reads a prompt says so."""
+    model = RagMiddleModel(llama, tokenizer, self_check=False, kernels="triton")
+    example = Example(prompt=prompt, answer=" Lyon", question="which river", position=0)
+    calls: dict[str, Callable[[], object]] = {
+        "generate": lambda: model.generate(prompt, method="rotor"),
+        "score": lambda: model.score(prompt, " Lyon", method="rotor"),
+        "methods": lambda: model.score_methods([prompt], [" Lyon"], ["rotor"]),
+        "logits": lambda: model.logits(prompt, method="rotor"),
+        "calibration": lambda: ExampleObjective(model, [example])(RoToR()),
+        "evaluation": lambda: check_takes(model, "siw"),
+    }
+    for name, call in calls.items():
+        with pytest.raises(KernelsUnavailableError):
+            pytest.fail(f"{name} ran: {call()}")
+    plain = RagMiddleModel(llama, tokenizer)
+    assert plain.score(prompt, " Lyon", method="rotor").kernels == "torch"

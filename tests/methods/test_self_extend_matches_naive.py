@@ -10,6 +10,8 @@ import torch
 from rag_middle.attention import applied
 from rag_middle.methods import SIW, Compose, SelfExtend
 from rag_middle.methods.self_extend import kernels
+from rag_middle.methods.self_extend.kernels import TwoFold, attend
+from rag_middle.ops.scores import ScoreRule
 from tests.conftest import FamilyModel
 from tests.contract.cases import LONG, SHORT
 from tests.contract.running import distance, generated, prompt_logits
@@ -81,11 +83,31 @@ def test_initial_weights_are_scaled_under_grouped_positions(
     )
 
 
+@pytest.mark.parametrize("limit", [None, 1, 4, 5, 6, 11, 40])
+@pytest.mark.parametrize("rows", [1, 7, 24])
+def test_a_window_of_the_models_own_hides_what_is_beyond(rows: int, limit: int | None) -> None:
+    make, window, total, watch = torch.Generator().manual_seed(0), 5, 24, max(0, rows - 2)
+    q = TwoFold(*torch.randn(2, 1, 4, rows, 8, generator=make))
+    k = TwoFold(*torch.randn(2, 1, 2, total, 8, generator=make))
+    v = torch.randn(1, 2, total, 8, generator=make)
+    sinks = torch.randn(4, generator=make)
+    distance = torch.arange(total - rows, total)[:, None] - torch.arange(total)
+    hidden = (distance < 0) if limit is None else (distance < 0) | (distance >= limit)
+    near, far = (x @ y.repeat_interleave(2, dim=1).mT for x, y in zip(q, k, strict=True))
+    scores = (0.3 * torch.where(distance < window, near, far)).masked_fill(hidden, -torch.inf)
+    extra = sinks[None, :, None, None].expand(1, 4, rows, 1)
+    weights = torch.cat((scores, extra), dim=-1).softmax(-1)[..., :-1]
+    read = attend(q, k, v, window, ScoreRule(scale=0.3, window=limit), sinks=sinks, watch=watch)
+    expected = (weights @ v.repeat_interleave(2, dim=1), weights[..., 0], weights[:, :, watch])
+    for got, want in zip(read, expected, strict=True):
+        torch.testing.assert_close(got, want, atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize("alive", [1, 40, 700])
 def test_scores_of_a_few_rows_and_heads_at_a_time(
     alive: int, family_model: FamilyModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, method = family_model("gpt_oss"), SelfExtend(group=2, window=3)
+    model, method = family_model("gemma2"), SelfExtend(group=2, window=3)
     prompts = [SHORT.tokens, LONG.tokens]
     with applied(model, method, prompts):
         tokens, expected = generated(model, [SHORT, LONG])

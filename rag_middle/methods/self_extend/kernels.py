@@ -2,10 +2,10 @@
 
 Queries and keys come rotated twice: at their own positions, which decide about keys fewer than
 `window` tokens away, and at grouped positions for all others. What is near is attention in a
-sliding window, what is far is causal attention `window` tokens apart; their log-sum-exp makes them
-one softmax. Under a soft-cap or a window of the model's own, scores are computed in blocks, each
-once: columns that all rows of a block see nearby are never scored by grouped positions, and the
-other way round. No tensor here has as many rows and columns as the prompt.
+sliding window, what is far is causal attention `window` tokens apart, in a window too where the
+model has one; their log-sum-exp makes them one softmax. Under a soft-cap, scores are computed in
+blocks, each once: columns that all rows of a block see nearby are never scored by grouped
+positions, and the other way round. No tensor here has as many rows and columns as the prompt.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rag_middle.ops.flash import Attended as Fused
-from rag_middle.ops.flash import flash_last, flash_window, joined, merged, with_sinks
+from rag_middle.ops.flash import flash_window, joined, merged, with_sinks
 from rag_middle.ops.scores import (
     ScoreRule,
     as_factor,
@@ -74,9 +74,9 @@ def attend(
         sinks: learned extra score per head, `[h]`.
         watch: index of a query; return its weights, and the first key's in all rows, too.
     """
-    if rule.softcap is None and rule.window is None:
-        read = with_sinks(_fused(q, k, v, window, rule.scale), sinks)
-        return _with_weights(read, q, k, window, rule.scale, watch)
+    if rule.softcap is None:
+        read = with_sinks(_fused(q, k, v, window, rule), sinks)
+        return _with_weights(read, q, k, window, rule, watch)
     r, h, m, d = q.near.shape
     g, total = k.near.shape[1], k.near.shape[2]
     share, first = h // g, total - m
@@ -118,16 +118,23 @@ def attend(
     )
 
 
-def _fused(q: TwoFold, k: TwoFold, v: Tensor, window: int, scale: float) -> Fused:
+def _fused(q: TwoFold, k: TwoFold, v: Tensor, window: int, rule: ScoreRule) -> Fused:
     """Two attentions and their merge."""
     m, total = q.near.shape[2], k.near.shape[2]
-    near = flash_window(q.near, k.near, v, window, scale=scale)
+    limit = total if rule.window is None else rule.window
+    near = flash_window(q.near, k.near, v, min(window, limit), scale=rule.scale)
     # The first rows have nothing far behind them.
     alone = max(0, min(m, window - (total - m)))
-    if alone == m:
+    if alone == m or limit <= window:
         return near
     reach = total - window
-    far = flash_last(q.far[:, :, alone:], k.far[:, :, :reach], v[:, :, :reach], scale=scale)
+    far = flash_window(
+        q.far[:, :, alone:],
+        k.far[:, :, :reach],
+        v[:, :, :reach],
+        limit - window,
+        scale=rule.scale,
+    )
     both = merged(Fused(near.out[:, :, alone:], near.lse[:, :, alone:]), far)
     return joined(
         [Fused(near.out[:, :, :alone], near.lse[:, :, :alone]), both] if alone else [both]
@@ -135,19 +142,19 @@ def _fused(q: TwoFold, k: TwoFold, v: Tensor, window: int, scale: float) -> Fuse
 
 
 def _with_weights(
-    read: Fused, q: TwoFold, k: TwoFold, window: int, scale: float, watch: int | None
+    read: Fused, q: TwoFold, k: TwoFold, window: int, rule: ScoreRule, watch: int | None
 ) -> Attended:
     """The weights that were asked for: one row and one column, from their scores."""
     if watch is None:
         return Attended(read.out, None, None)
     r, h, m, d = q.near.shape
     g, total = k.near.shape[1], k.near.shape[2]
+    limit = total if rule.window is None else rule.window
 
     def scores(queries: Tensor, keys: Tensor) -> Tensor:
         grouped = as_factor(queries.reshape(r * g, -1, d))
-        return (
-            products(grouped, as_factor(keys.flatten(0, 1))).view(r, h, -1, keys.shape[2]) * scale
-        )
+        products_of = products(grouped, as_factor(keys.flatten(0, 1)))
+        return products_of.view(r, h, -1, keys.shape[2]) * rule.scale
 
     first, own = total - m, total - m + watch
     alone = max(0, min(m, window - first))
@@ -159,18 +166,16 @@ def _with_weights(
         )
         if rows.start < rows.stop
     ]
-    # Behind the watched query there is nothing that it sees.
-    near = max(0, own - window + 1)
+    first_weight = torch.exp(torch.cat(column, dim=2) - read.lse)
+    first_weight[:, :, max(0, limit - first) :] = 0  # rows that do not reach the first key
+    # Behind the watched query there is nothing that it sees, nor before its window.
+    near, begin = max(0, own - min(window, limit) + 1), max(0, own - limit + 1)
     query = TwoFold(*(x[:, :, watch : watch + 1] for x in q))
     row = [scores(query.near, k.near[:, :, near : own + 1])]
-    if near:
-        row.insert(0, scores(query.far, k.far[:, :, :near]))
+    if begin < near:
+        row.insert(0, scores(query.far, k.far[:, :, begin:near]))
     seen = torch.exp(torch.cat(row, dim=-1)[:, :, 0] - read.lse[:, :, watch, None])
-    return Attended(
-        read.out,
-        torch.exp(torch.cat(column, dim=2) - read.lse),
-        pad(seen, (0, total - own - 1)),
-    )
+    return Attended(read.out, first_weight, pad(seen, (begin, total - own - 1)))
 
 
 def _scores(

@@ -330,56 +330,24 @@ def _empty_prefill(
     return *empty_output(q, v, padded), k.new_empty(k.shape if rotates else (0,))
 
 
+# Fakes take an operator's arguments in its order, and look at the first ones.
+
+
 @_pine_prefill.register_fake
 def _(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    rows: Tensor,
-    tiles: Tensor,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    pairs: int,
-    interleaved: bool,
-    first: int,
-    last: int,
-    padded: bool,
-    scale: float,
-    softcap: float,
-    window: int,
+    q: Tensor, k: Tensor, v: Tensor, _rows: Tensor, _tiles: Tensor, cos: Tensor | None, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
+    _, _, _, _, _, padded, *_ = rest
     return _empty_prefill(q, k, v, cos is not None, padded)
 
 
 @_pine_rotate.register_fake
-def _(
-    q: Tensor,
-    k: Tensor,
-    rows: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    pairs: int,
-    interleaved: bool,
-    start: int,
-) -> tuple[Tensor, Tensor]:
+def _(q: Tensor, k: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return q.new_empty(q.shape), k.new_empty(k.shape)
 
 
 @_pine_decode.register_fake
-def _(
-    q: Tensor,
-    placed: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    rows: Tensor,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    pairs: int,
-    interleaved: bool,
-    scale: float,
-    softcap: float,
-    window: int,
-) -> tuple[Tensor, Tensor]:
+def _(q: Tensor, _placed: Tensor, _keys: Tensor, values: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return empty_output(q, values, False)
 
 

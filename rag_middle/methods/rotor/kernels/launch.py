@@ -102,23 +102,8 @@ def _rotor_prefill(
 
 
 @_rotor_prefill.register_fake
-def _(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    rows: Tensor,
-    tiles: Tensor,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    pairs: int,
-    interleaved: bool,
-    first: int,
-    last: int,
-    padded: bool,
-    scale: float,
-    softcap: float,
-    window: int,
-) -> tuple[Tensor, Tensor]:
+def _(q: Tensor, _k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    _, _, _, _, _, _, _, _, padded, *_ = rest
     return empty_output(q, v, padded)
 
 
