@@ -107,8 +107,8 @@ class BatchQueue:
         model: that answers.
         max_batch_size: jobs in one forward pass.
         max_waiting: jobs that may wait; those that run do not count.
-        batch_wait: seconds that a free model waits for more jobs, once there is one, where others
-            are on their way or shared the last batch.
+        batch_wait: seconds that a free model waits for more jobs, once there is one, until there
+            are as many as there were at a time since the last batch began.
         metrics: where sizes and times are noted.
     """
 
@@ -132,8 +132,8 @@ class BatchQueue:
         self._closed = False
         self._batch_seconds = 1.0  # moving average
         self._free_since = 0.0
-        self._last_size = 0
         self._coming = 0
+        self._most_open = 0  # jobs that waited or ran at a time, since the last batch began
         self._thread = threading.Thread(target=self._serve, name="rag-middle-serving", daemon=True)
         metrics.watch_queue(lambda: len(self._waiting), lambda: len(self._running))
 
@@ -185,6 +185,8 @@ class BatchQueue:
                     headers={"Retry-After": str(seconds)},
                 )
             self._waiting += jobs
+            running = sum(not job.has_ended for job in self._running)
+            self._most_open = max(self._most_open, len(self._waiting) + running)
             self._changed.notify_all()
 
     def close(self, timeout: float | None = None) -> None:
@@ -226,17 +228,17 @@ class BatchQueue:
                 first = self._waiting[0]
                 batch = [job for job in self._waiting if job.shares_batch_with(first)]
                 batch = batch[: self._max_batch_size]
-                # Counted from when the model was free: a client that just got its answer may ask
-                # again. One that is alone does not wait.
-                is_alone = self._coming == 0 and self._last_size <= 1
+                # Counted from when the model was free: clients that just got their answers may ask
+                # again. Nobody waits for more clients than there were.
+                are_all_here = self._coming == 0 and len(self._waiting) >= self._most_open
+                is_full = are_all_here or len(batch) == self._max_batch_size
                 waits_since = max(first.arrived, self._free_since)
                 patience = waits_since + self._batch_wait - time.monotonic()
-                patience = 0 if is_alone and len(self._waiting) == 1 else patience
-                if len(batch) == self._max_batch_size or patience <= 0 or self._closed:
+                if is_full or patience <= 0 or self._closed:
                     break
                 self._changed.wait(patience)
             self._running = batch
-            self._last_size = len(batch)
+            self._most_open = len(self._waiting)
             self._waiting = [job for job in self._waiting if job not in batch]
             return batch
 

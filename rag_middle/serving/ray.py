@@ -86,7 +86,7 @@ class Arguments(BaseModel):
     trust_markers: bool = False
     max_batch_size: int = Field(8, ge=1)
     max_waiting: int = Field(64, ge=1)
-    batch_wait: float = Field(0.01, ge=0, le=10)
+    batch_wait: float = Field(0.02, ge=0, le=10)
     max_body_bytes: int = Field(8 << 20, ge=1024)
     max_documents: int = Field(200, ge=0)
     client_timeout: float = Field(60.0, ge=0.1)

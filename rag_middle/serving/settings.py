@@ -49,7 +49,7 @@ class ServerSettings:
         max_batch_size: prompts in one forward pass.
         max_waiting: answers that may wait for the model; more are refused with status 429.
         batch_wait: seconds that a free model waits for more requests to share a batch, once there
-            is one; a client that is alone does not wait.
+            is one; not for more of them than there were at a time since the last batch began.
         max_body_bytes: of a request.
         max_documents: of a prompt.
         max_choices: answers to one request, over all of its prompts.
@@ -68,7 +68,7 @@ class ServerSettings:
     trust_markers: bool = False
     max_batch_size: int = 8
     max_waiting: int = 64
-    batch_wait: float = 0.01
+    batch_wait: float = 0.02
     max_body_bytes: int = 8 << 20
     max_documents: int = 200
     max_choices: int = 16

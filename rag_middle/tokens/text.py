@@ -70,6 +70,7 @@ class TextEncoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        self._ids_by_text: dict[str, tuple[int, ...]] = {}
         self._control, self._unk_literal = _control_tokens(tokenizer)
         self._adds_space = self._plain("☃a") != self._plain("☃") + self._plain("a")
 
@@ -161,8 +162,18 @@ class TextEncoder:
         return self._continued(text) if continues else self._plain(text)
 
     def _plain(self, text: str) -> list[int]:
-        text = whole_characters(text)
-        return _ids(self._tokenizer, text, add_special_tokens=False, split_special_tokens=False)
+        # Remembered: anchors, and the texts of a chat template, come several times in a prompt.
+        ids = self._ids_by_text.get(text)
+        if ids is None:
+            ids = self._ids_by_text[text] = tuple(
+                _ids(
+                    self._tokenizer,
+                    whole_characters(text),
+                    add_special_tokens=False,
+                    split_special_tokens=False,
+                )
+            )
+        return list(ids)
 
     def _continued(self, text: str) -> list[int]:
         """Ids of a text that follows other text."""

@@ -72,6 +72,21 @@ def test_a_client_that_is_alone_waits_for_nobody(serve: Serve, tiny_model: RagMi
     assert time.monotonic() - started < 8
 
 
+def test_nobody_waits_for_more_clients_than_there_are(
+    serve: Serve, tiny_model: RagMiddleModel
+) -> None:
+    server = serve(tiny_model, batch_wait=0.5)
+
+    def ask_in_turn(_: int) -> None:
+        for _ in range(10):
+            server.chat("Which river?", max_tokens=1)
+
+    started = time.monotonic()
+    assert at_once(3, ask_in_turn) == [None] * 3
+    assert time.monotonic() - started < 10 * 0.5
+    assert metric(server, "rag_middle_batch_size_count") < 3 * 10 / 2
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_mixed_load_is_answered_as_one_by_one(
     serve: Serve, tiny_model: RagMiddleModel, seed: int
