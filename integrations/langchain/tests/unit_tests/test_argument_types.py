@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -69,8 +68,3 @@ def test_a_document_prompt_is_loaded_as_it_was_saved() -> None:
     prompt = DocumentPrompt(template="{title}: {page_content}")
     ours = ["langchain_rag_middle"]
     assert load(dumpd(prompt), allowed_objects=[DocumentPrompt], valid_namespaces=ours) == prompt
-
-
-def test_models_say_that_they_are_not_saved(tiny_folder: Path) -> None:
-    for kind in KINDS:
-        assert dumpd(kind(model=str(tiny_folder)))["type"] == "not_implemented"
