@@ -94,8 +94,8 @@ def last_token_masses(
     An attention output is linear in the values, whatever gave the weights. So the prompt goes
     through the model in several rows, all with its own queries and keys. The first has its own
     values; its outputs go on to the next layer, in every row. The values of others say to which
-    segment a token belongs, so that their outputs are the masses. One more row has zeros for values,
-    and its outputs are subtracted: a method may add to values.
+    segment a token belongs, so that their outputs are the masses. One more row has zeros for
+    values, and its outputs are subtracted: a method may add to values.
 
     Args:
         model: left as it is found.

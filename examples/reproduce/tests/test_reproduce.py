@@ -17,7 +17,7 @@ from rag_middle.profiles.files import measured_profiles, write_profile
 
 pytest.importorskip("yaml", reason="needs pyyaml (extra eval)")
 import prepare
-from rag_middle_reproduce import perturbations, read_config
+from rag_middle_reproduce import read_config
 from rag_middle_reproduce.__main__ import main
 from rag_middle_reproduce.samples import write_samples
 
@@ -125,10 +125,6 @@ def test_a_command_of_the_table_runs_on_the_bundled_reader(
     monkeypatch.chdir(FOLDER)
     out = tmp_path / "out"
     words = shlex.split(arguments.replace("DATA", str(data)))
-    if module.endswith("perturbations"):
-        perturbations.main(shlex.split("--model reader --pairs 3 --positions 2 --limit 1"))
-        assert "| crop mask |" in capsys.readouterr().out
-        return
     run = import_module(f"{module}.__main__" if module == "rag_middle_reproduce" else module).main
     draws = module.endswith(("attention", "hidden_states"))
     writes = draws or module == "rag_middle_reproduce"
