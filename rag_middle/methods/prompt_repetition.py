@@ -94,7 +94,7 @@ class PromptRepetition(Method):
         if not prompt.documents:
             return ContextPrompt(self.between.join([prompt.text] * self.times))
         *others, last = prompt.documents
-        first = (*others, self._with_question(last, prompt))
+        first: tuple[Document, ...] = (*others, self._with_question(last, prompt))
         return prompt.with_documents((*first * (self.times - 1), *prompt.documents))
 
     def _with_question(self, last: Document, prompt: ContextPrompt) -> Document:

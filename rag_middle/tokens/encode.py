@@ -110,8 +110,9 @@ def encode(
         if not allow_control_tokens:
             _warn_of_written_template(prompt)
         prompt = parse(prompt)
+    asked: ContextPrompt | Conversation | Sequence[Message] = prompt
     if rewrite is not None:
-        prompt = _rewritten(prompt, rewrite, allow_control_tokens)
+        asked = _rewritten(prompt, rewrite, allow_control_tokens)
     if tools and not (template == "chat" or (template == "auto" and has_chat_template(tokenizer))):
         raise ChatTemplateError(
             Argument("tools"),
@@ -124,19 +125,19 @@ def encode(
                 "A template function writes the whole prompt: leave out allow_control_tokens, "
                 "template_options and add_generation_prompt."
             )
-        conversation = _conversation(prompt, system)
+        conversation = _conversation(asked, system)
         rendered = render_written(template, encoder, conversation)
         return _encode_rendered(encoder, rendered, conversation)
-    if isinstance(prompt, ContextPrompt) and not uses_chat_template(tokenizer, template):
+    if isinstance(asked, ContextPrompt) and not uses_chat_template(tokenizer, template):
         if template_options:
             raise PromptError("template_options were given, but no chat template is used.")
-        return _encode_raw(encoder, prompt, system, allow_control_tokens)
+        return _encode_raw(encoder, asked, system, allow_control_tokens)
     if template == "raw":
         raise PromptError(_RAW, " takes a prompt or a string, not chat messages.")
     if allow_control_tokens:
         raise PromptError(Argument("allow_control_tokens", True), " needs ", _RAW, ".")
     options = {**(template_options or {}), "add_generation_prompt": add_generation_prompt}
-    conversation = replace(_conversation(prompt, system), tools=tuple(tools or ()))
+    conversation = replace(_conversation(asked, system), tools=tuple(tools or ()))
     rendered = render_chat(tokenizer, encoder, conversation, options)
     return _encode_rendered(encoder, rendered, conversation)
 
