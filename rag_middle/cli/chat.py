@@ -21,6 +21,7 @@ from rag_middle.cli.asking import (
     stream_text,
 )
 from rag_middle.cli.console import USAGE_ERROR, DebugOption, print_text, reporting, tell
+from rag_middle.cli.endpoint import ENDPOINT
 from rag_middle.cli.flags import flags_of, in_flags
 from rag_middle.cli.method_options import parse_method_options
 from rag_middle.cli.options import LOADING, with_flags
@@ -35,11 +36,12 @@ __all__ = ["Chat", "chat"]
 _PROMPT = "> "
 
 
-@with_flags(answering=ANSWERING, options=QUESTION, loading=LOADING)
+@with_flags(answering=ANSWERING, options=QUESTION, loading=LOADING, remote=ENDPOINT)
 def chat(
     answering: dict[str, Any],
     options: dict[str, Any],
     loading: dict[str, Any],
+    remote: dict[str, Any],
     *,
     debug: DebugOption = False,
 ) -> None:
@@ -52,7 +54,7 @@ def chat(
     """
     flags = flags_of(chat, **OTHER_NAMES)
     with reporting(as_json=False, debug=debug, flags=flags):
-        answerer, _ = open_answerer(options, loading, quiet=False, **answering)
+        answerer, _ = open_answerer(options, loading, quiet=False, remote=remote, **answering)
         session = Chat(answerer, options, flags)
         session.run(_typed() if sys.stdin.isatty() else _piped())
     if session.failed and not sys.stdin.isatty():

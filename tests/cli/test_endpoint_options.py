@@ -147,6 +147,21 @@ def test_a_question_as_json_with_documents_at_both_ends(run: Run, docs: Path) ->
     assert request.body["max_tokens"] == 7
 
 
+def test_several_questions_to_a_served_model(run: Run, docs: Path) -> None:
+    with serving(lambda request: events("(Nantes) ", "On the Loire.")) as server:
+        shown = run(
+            *("chat", "--docs", docs, "--endpoint", server.url),
+            input=f"{QUESTION}\n/method pine\n/method long_context_reorder\n{QUESTION}\n",
+        )
+        first, second = server.asked
+    assert shown.out.count("(Nantes) On the Loire.\n") == 2
+    assert shown.status == 2
+    assert "pine changes what happens inside the model" in shown.err
+    assert "long_context_reorder" in shown.err
+    assert sorted(first.text) == sorted(second.text)
+    assert first.text != second.text  # the documents in another order
+
+
 @pytest.mark.parametrize("json_", [(), ("--json",)])
 def test_a_server_that_fails_is_one_line(run: Run, docs: Path, json_: tuple[str, ...]) -> None:
     refused = Said({"error": {"message": f"context length exceeded, {KEY}"}}, 400)
