@@ -14,7 +14,14 @@ from rag_middle.reader import reader_path
 
 FACTS = ["Aldgrove Harfield costs $41.", "Bramstow Melcroft costs $873."]
 QUESTION = "Question: How much does Bramstow Melcroft cost?\nAnswer:"
-ORDER_FREE = ["ape", "parallel_context_windows", "pine", "rotor", "structured_prompting"]
+ORDER_FREE = [
+    "ape",
+    "parallel_context_windows",
+    "pine",
+    "rotor",
+    "set_based_prompting",
+    "structured_prompting",
+]
 
 
 @pytest.fixture(scope="module")

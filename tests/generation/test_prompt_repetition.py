@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -69,7 +71,10 @@ def test_the_model_reads_the_copies_and_nothing_else_changes(
 
 
 def test_the_chat_template_stands_around_both_copies(chat: RagMiddleModel) -> None:
-    messages = [{"role": "system", "content": "Hi."}, {"role": "user", "content": PROMPT}]
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "Hi."},
+        {"role": "user", "content": PROMPT},
+    ]
     repeated = [messages[0], {"role": "user", "content": TWICE.rewrite(PROMPT)}]
     assert chat.encode(messages, method=TWICE) == chat.encode(repeated)
     bare = [messages[0], {"role": "user", "content": "Which?"}]
@@ -100,7 +105,7 @@ def test_copies_count_where_a_prompt_has_to_fit(
 
 
 def test_control_tokens_of_the_callers_own_are_not_repeated(model: RagMiddleModel) -> None:
-    own = {"template": "raw", "allow_control_tokens": True}
+    own: dict[str, Any] = {"template": "raw", "allow_control_tokens": True}
     with pytest.raises(PromptError, match="control tokens"):
         model.generate(PROMPT, method=TWICE, **own)
     assert model.generate(PROMPT, method=DOCUMENTS, max_new_tokens=1, **own).documents == 4
@@ -126,7 +131,8 @@ def test_a_server_is_sent_both_copies() -> None:
 
 
 def test_mistakes_are_refused(model: RagMiddleModel) -> None:
-    for options in ({"what": "question"}, {"times": 0}, {"between": None}):
+    mistakes: list[dict[str, Any]] = [{"what": "question"}, {"times": 0}, {"between": None}]
+    for options in mistakes:
         with pytest.raises(MethodConfigError):
             PromptRepetition(**options)
     with pytest.raises(MethodConfigError, match="writes another prompt"):

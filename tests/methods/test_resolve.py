@@ -46,6 +46,7 @@ FITTED = {
     "positional_hidden_states": "needs the channel that carries position in this model",
     "position_interpolation": "needs a scale: the length you want over",
     "moice": "needs training: pass routers",
+    "zero_tuning": "needs a factor fitted to model and task",
 }
 
 

@@ -71,9 +71,9 @@ class ZeroTuning(Method):
     }
 
     factor: float | tuple[float, ...] = no_default(
-        "zero_tuning needs a factor, which is fitted to model and task: above 1 for some tasks, "
-        "below 1 for others. Try 0.6 and 1.5 on questions of yours, then heads one at a time, or "
-        "use a method that needs no fitting, such as ms_poe.",
+        "zero_tuning needs a factor fitted to model and task, above 1 for some and below 1 for "
+        "others: fit it, and the heads, with `rag-middle calibrate --method zero_tuning` and use "
+        "profile:PATH, or pass factor.",
         example=2.0,
     )
     heads: tuple[int, ...] | None = None
