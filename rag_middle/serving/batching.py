@@ -20,11 +20,16 @@ from typing import Any, TypeVar
 import torch
 
 from rag_middle.errors import RagMiddleError
-from rag_middle.generation import Follower, Generation, RagMiddleModel, TokenLogProbability
+from rag_middle.generation import (
+    Follower,
+    Generation,
+    Prompt,
+    RagMiddleModel,
+    TokenLogProbability,
+)
 from rag_middle.methods import Method
 from rag_middle.serving.errors import ApiError
 from rag_middle.serving.metrics import Metrics
-from rag_middle.tokens import TokenizedPrompt
 
 __all__ = ["BatchQueue", "Event", "Job", "Piece", "run_in_thread"]
 
@@ -50,7 +55,7 @@ class Job:
     """One answer to be generated.
 
     Attributes:
-        prompt: in tokens, as the request has its documents.
+        prompt: in tokens, as the request has its documents; as text where the method rewrites it.
         method: name and method.
         options: of `RagMiddleModel.batch`, all but the seed.
         seed: of sampling; None: one is drawn.
@@ -61,7 +66,7 @@ class Job:
         arrived: clock time.
     """
 
-    prompt: TokenizedPrompt
+    prompt: Prompt
     method: tuple[str, Method]
     options: Mapping[str, Any]
     seed: int

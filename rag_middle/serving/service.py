@@ -185,12 +185,16 @@ class Service:
                 shape["template"] = "raw"
             tokens = self._model.encode(prompt.prompt, method="none", **shape)
             options = {**self._options(body, tokens), **form}
+            # A method that asks another prompt does so before a chat template is put around it.
+            rewrites = settings.methods[method].rewrites
+            if rewrites:
+                options |= shape
             for index in range(body.n):
                 at = len(choices)
                 choices.append(Choice(index=at, prompt=prompt))
                 jobs.append(
                     Job(
-                        prompt=tokens,
+                        prompt=prompt.prompt if rewrites else tokens,
                         method=(method, settings.methods[method]),
                         options=options,
                         seed=seed + index,
