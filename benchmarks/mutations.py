@@ -248,7 +248,7 @@ FAULTS: tuple[Fault, ...] = (
         ),
     ),
     *_faults(
-        f"{M}/rotor/kernels.py",
+        f"{M}/rotor/kernels/circle.py",
         ("prefix not moved back", "return distance + moved", "return distance"),
     ),
     *_faults(

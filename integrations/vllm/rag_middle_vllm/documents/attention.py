@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from rag_middle.errors import PatchIneffectiveError
 from rag_middle.methods.parallel_context.kernels import attend_documents, document_bounds
-from rag_middle.methods.rotor.kernels import CircleTurns, attend_circle
+from rag_middle.methods.rotor.kernels.circle import CircleTurns, attend_circle
 from rag_middle.ops.flash import with_sinks
 from rag_middle.ops.rope import RotaryStyle, WideTables, rotate, wide_tables
 from rag_middle.ops.scores import ScoreRule
