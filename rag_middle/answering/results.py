@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from types import TracebackType
 from typing import Any
 
@@ -263,14 +265,57 @@ def cites(answer: str, title: str | None) -> bool:
 
 def mentions(answer: str, title: str | None) -> list[tuple[int, int]]:
     """Where an answer names a title, as `cites` says: start and end in characters, in order."""
-    words = (title or "").split()
-    if not words:
+    name = " ".join((title or "").lower().split())
+    if not name or len(name) > 2 * len(answer):  # lower case may be longer
         return []
-    name = r"\s+".join(map(re.escape, words))
-    # A title may hold parentheses itself.
-    alone = re.finditer(rf"(?im)\(\s*({name})\s*\)|^\s*({name}):", answer)
-    spans = {match.span(match.lastindex or 0) for match in alone}
-    for group in _PARENTHESES.finditer(answer):
-        for match in re.finditer(rf"(?i)(?:^|;)\s*({name})\s*(?=;|$)", group[1]):
-            spans.add((group.start(1) + match.start(1), group.start(1) + match.end(1)))
-    return sorted(spans)
+    text, places = _squeezed(answer)
+    spans = []
+    at = text.find(name)
+    while at >= 0:
+        start, end = places[at], places[at + len(name) - 1] + 1
+        if _is_named(answer, start, end):
+            spans.append((start, end))
+        at = text.find(name, at + 1)
+    return spans
+
+
+@lru_cache(maxsize=8)  # every document of a prompt looks for its title
+def _squeezed(answer: str) -> tuple[str, tuple[int, ...]]:
+    """In lower case, with one space for any whitespace; and where each character was."""
+    characters: list[str] = []
+    places: list[int] = []
+    for index, character in enumerate(answer):
+        for written in " " if character.isspace() else character.lower():
+            if written != " " or characters[-1:] != [" "]:
+                characters.append(written)
+                places.append(index)
+    return "".join(characters), tuple(places)
+
+
+def _is_named(answer: str, start: int, end: int) -> bool:
+    """Whether the words from `start` to `end` stand as a title does, see `cites`."""
+    before = start - 1
+    while before >= 0 and answer[before].isspace() and answer[before] != "\n":
+        before -= 1
+    if answer[end : end + 1] == ":" and (before < 0 or answer[before] == "\n"):
+        return True
+    while before >= 0 and answer[before].isspace():
+        before -= 1
+    after = end
+    while after < len(answer) and answer[after].isspace():
+        after += 1
+    around = (answer[before : before + 1] if before >= 0 else "", answer[after : after + 1])
+    if around == ("(", ")"):  # a title may hold parentheses itself
+        return True
+    if around[0] not in ("(", ";") or around[1] not in (")", ";"):
+        return False
+    starts, ends = _groups(answer)
+    group = bisect(starts, before) - 1
+    return group >= 0 and after < ends[group]
+
+
+@lru_cache(maxsize=8)
+def _groups(answer: str) -> tuple[list[int], list[int]]:
+    """Starts and ends of what is in parentheses without others in it, these included."""
+    groups = list(_PARENTHESES.finditer(answer))
+    return [group.start() for group in groups], [group.end() for group in groups]

@@ -14,7 +14,7 @@ __all__ = ["DISTRACTORS", "Distractors", "draw_documents"]
 #: whatever; ``"similar_names"``: the same attribute of things that share the last word of the name;
 #: ``"near_duplicates"``: the gold document word by word, except for the first word of the name and
 #: the value; ``"contradicting"``: as ``"same_relation"``, and the first of them states another
-#: value of the very thing that is asked for.
+#: value of the very thing that is asked for. It comes first among the others.
 Distractors = Literal[
     "same_relation", "random", "similar_names", "near_duplicates", "contradicting"
 ]

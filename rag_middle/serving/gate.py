@@ -12,9 +12,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rag_middle.serving.errors import ApiError
 from rag_middle.serving.settings import API_KEY_VARIABLE
 
-__all__ = ["Gate", "replayed"]
+__all__ = ["Gate", "replayed", "route_path"]
 
-_KEYED = "/v1/"
+#: For those who watch a server: they say nothing of requests. Everything else needs the key.
+_OPEN = frozenset({"/health", "/ready", "/metrics"})
 
 
 class _SlowClientError(Exception):
@@ -76,7 +77,7 @@ class Gate:
             return  # the server closes the connection of an answer that is not complete
 
     def _check_key(self, scope: Scope) -> None:
-        if self._key is None or not scope["path"].startswith(_KEYED):
+        if self._key is None or route_path(scope) in _OPEN:
             return
         scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
         # As bytes: what compares in constant time takes no other characters than ASCII's.
@@ -119,6 +120,15 @@ class Gate:
             f"The body is longer than {most} bytes. Send fewer or shorter documents.",
             headers={"Connection": "close"},
         )
+
+
+def route_path(scope: Scope) -> str:
+    """The path that a route is looked up by, without what the application is mounted under.
+
+    Servers with a root path, `Mount` and Ray's route prefix put that in front of the path.
+    """
+    path, root = str(scope["path"]), str(scope.get("root_path", "")).rstrip("/")
+    return path.removeprefix(root) if path.startswith(f"{root}/") else path
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:

@@ -32,7 +32,7 @@ from rag_middle.markers import MARKER_KEY_VARIABLE
 from rag_middle.options import GenerationKwargs, checked_options
 from rag_middle.plain_data import parse_json
 from rag_middle.serving.errors import HANDLERS, ApiError, dumped
-from rag_middle.serving.gate import Gate, replayed
+from rag_middle.serving.gate import Gate, replayed, route_path
 from rag_middle.serving.settings import (
     API_KEY_VARIABLE,
     ServerSettings,
@@ -299,6 +299,8 @@ def _front(model: Any, arguments: Arguments, secrets: list[str]) -> Starlette:
 
     async def forward(request: Request) -> Response:
         scope = {name: request.scope[name] for name in _SCOPE}
+        # Of the replica's own application, which is mounted nowhere.
+        scope["path"] = route_path(request.scope)
         answer, start, piece = await begin(scope, await request.body())
 
         async def pieces() -> AsyncIterator[bytes]:

@@ -46,3 +46,17 @@ def test_mentions_say_where() -> None:
     assert [start for start, _ in places] == [0, 21, 48]
     [(start, end)] = mentions(answer, "saône valley")
     assert answer[start:end] == "Saône  valley"
+
+
+def test_a_title_longer_than_the_answer_costs_nothing() -> None:
+    assert mentions("Nantes (Lyon)", "a " * 2_000_000) == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["\n" * 50_000 + "Lyon:", "(Lyon; Lyon) " * 20_000, "(Lyon;" * 30_000, "( " * 50_000 + "Lyon"],
+    ids=("newlines", "groups", "open", "spaces"),
+)
+@pytest.mark.timeout(10)  # quadratic work takes minutes
+def test_work_grows_with_the_answer(answer: str) -> None:
+    assert all(answer[start:end] == "Lyon" for start, end in mentions(answer, "Lyon"))

@@ -11,11 +11,14 @@ from urllib.parse import urlsplit
 import httpx
 import openai
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.testclient import TestClient
 
 from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import NoMethod
-from rag_middle.serving import ServerSettings, named_methods
+from rag_middle.serving import ServerSettings, create_app, named_methods
 from rag_middle.serving.gate import Gate
 from rag_middle.serving.settings import public_names
 from tests.serving.conftest import METHODS, Serve, Served
@@ -283,6 +286,21 @@ def test_keys(serve: Serve, server: Served) -> None:
     assert "secret-key" not in repr(
         ServerSettings(model_name="a", methods={"none": None}, api_key="secret-key")
     )  # type: ignore[dict-item]
+
+
+def test_the_key_is_asked_for_wherever_the_application_is_mounted(server: Served) -> None:
+    settings = ServerSettings(
+        model_name="a", methods=named_methods(server.model, ("none",)), api_key="secret"
+    )
+    app = create_app(server.model, settings)
+    good = {"Authorization": "Bearer secret"}
+    mounted = Starlette(routes=[Mount("/llm", app=app)])
+    for client in (TestClient(mounted), TestClient(app, root_path="/llm")):
+        assert client.get("/llm/v1/models").status_code == 401
+        assert client.post("/llm/v1/chat/completions", json={}).status_code == 401
+        assert client.get("/llm/v1/models", headers=good).status_code == 200
+        assert client.get("/llm/health").status_code in (200, 503)  # it was not started
+    assert TestClient(app).get("/llm/v1/models").status_code == 401  # whatever the path
 
 
 @pytest.mark.parametrize(
