@@ -192,7 +192,7 @@ def test_arguments_that_do_not_exist_are_refused(model: RagMiddleModel) -> None:
     with pytest.raises(MethodConfigError, match="factor"):
         RagMiddleLM(model, method="lpes", method_factor=1.2)
     ours = RagMiddleLM(model)
-    with pytest.raises(EvaluationConfigError, match="typical_p"):
-        ours.generate_until([request("a", {"typical_p": 0.5})])
+    with pytest.raises(EvaluationConfigError, match="min_p"):
+        ours.generate_until([request("a", {"min_p": 0.5})])
     with pytest.raises(EvaluationConfigError, match="max_gen_toks"):
         ours.generate_until([request("a", {"max_gen_toks": 99_999})])
