@@ -45,6 +45,7 @@ from rag_middle.methods import (
     AttentionSorting,
     AttnRank,
     Compose,
+    DySCO,
     LongContextReorder,
     Method,
     MoICE,
@@ -95,6 +96,8 @@ METHODS: dict[str, Method] = {
     "pine": PINE(),
     "self_extend": SelfExtend(group=2, window=1024),
     "siw + self_extend": Compose(methods=(SIW(), SelfExtend(group=2, window=1024))),
+    # The authors' heads lie in the middle of the model, up to two thirds of it.
+    "dysco": DySCO(heads=((3, 0), (4, 3), (5, 1))),
     "no_inter_document_attention": NoInterDocumentAttention(),
     "parallel_context_windows": ParallelContextWindows(),
     "set_based_prompting": SetBasedPrompting(),

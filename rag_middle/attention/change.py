@@ -149,6 +149,8 @@ class Layer:
         request: the request.
         stack: takes what is to be undone when the request ends.
         guard: makes a hook that acts in the request's thread only.
+        model: that the request runs, for changes that let it read a token more than once: `hook`
+            its forward pass.
         start: columns of prompt and generated tokens before the call under way.
     """
 
@@ -157,6 +159,7 @@ class Layer:
     request: Request
     stack: ExitStack
     guard: Callable[[Callable[..., Any]], Callable[..., Any]]
+    model: nn.Module
     start: int = 0
     _next: int = 0
 

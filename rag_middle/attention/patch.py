@@ -213,7 +213,7 @@ def _install(
         if module is None:
             continue  # a layer without softmax attention: nothing to plan there
         guard = partial(_Guarded, owner=module)
-        layer = Layer(module, traits.layers.get(index), request, stack, guard)
+        layer = Layer(module, traits.layers.get(index), request, stack, guard, model)
         core = cores[module] = LayerCore(layer, changes)
         stack.callback(core.close)
         before = module.register_forward_pre_hook(guard(core.before), with_kwargs=True)

@@ -31,6 +31,7 @@ from rag_middle.methods.attention_calibration import AttentionCalibration as Att
 from rag_middle.methods.permutation import Permutation as Permutation
 from rag_middle.methods.prompt_repetition import PromptRepetition as PromptRepetition
 from rag_middle.methods.self_extend import SelfExtend as SelfExtend
+from rag_middle.methods.dysco import DySCO as DySCO
 from rag_middle.methods.parallel_context import NoInterDocumentAttention as NoInterDocumentAttention
 from rag_middle.methods.parallel_context import ParallelContextWindows as ParallelContextWindows
 from rag_middle.methods.parallel_context import SetBasedPrompting as SetBasedPrompting

@@ -23,6 +23,7 @@ from rag_middle.methods import (
     SIW,
     AttentionSorting,
     Compose,
+    DySCO,
     Method,
     MoICE,
     MsPoE,
@@ -164,6 +165,31 @@ def _moice(case: GoldenCase) -> Method:
     return MoICE(routers=routers, top_k=top_k)
 
 
+def _dysco(
+    *,
+    selected_heads: Sequence[Sequence[int]],
+    top_k: int | None,
+    top_p: float | None,
+    strength: float,
+    decay_factor: float,
+    context_warmup_steps: int,
+    intervention_warmup_steps: int,
+    template_sequences: Sequence[Sequence[int]],
+) -> Method:
+    limits: dict[str, Any] = {"top_p": 1.0 if top_p is None else top_p}
+    if top_k is not None:
+        limits["top_k"] = top_k
+    return DySCO(
+        heads=tuple((layer, head) for layer, head in selected_heads),
+        strength=strength,
+        decay=decay_factor,
+        changed_prompt_tokens=intervention_warmup_steps + 1,
+        observed_tokens=context_warmup_steps - 1,
+        template_sequences=tuple(map(tuple, template_sequences)),
+        **limits,
+    )
+
+
 def _compose(*, methods: Sequence[Mapping[str, Any]]) -> Method:
     return Compose(methods=tuple(_built(part["method"], part["params"]) for part in methods))
 
@@ -184,5 +210,6 @@ GOLDEN_METHODS: dict[str, GoldenMethod] = {
     "pcw": GoldenMethod(ParallelContextWindows),
     "ape": GoldenMethod(APE),
     "structured_prompting": GoldenMethod(StructuredPrompting, _structured_prompting),
+    "dysco": GoldenMethod(DySCO, _dysco),
     "compose": GoldenMethod(Compose, _compose),
 }

@@ -51,6 +51,7 @@ METHOD_ARGUMENTS: dict[str, tuple[str, ...]] = {
     "permutation": ("--method", "permutation"),
     "prompt_repetition": ("--method", "prompt_repetition"),
     "self_extend": ("--method", "self_extend", "-o", "group=2", "-o", "window=4"),
+    "dysco": ("--method", "dysco", "-o", "heads=[[0,1],[1,2]]", "-o", "strength=9"),
     "no_inter_document_attention": ("--method", "no_inter_document_attention"),
     "parallel_context_windows": ("--method", "parallel_context_windows"),
     "set_based_prompting": ("--method", "set_based_prompting"),

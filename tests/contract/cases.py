@@ -24,6 +24,7 @@ from rag_middle.methods import (
     AttentionSorting,
     AttnRank,
     Compose,
+    DySCO,
     LongContextReorder,
     Method,
     MoICE,
@@ -237,6 +238,21 @@ EXAMPLES: dict[str, Example] = {
             "self_extend_log": SelfExtend(group=3, window=5, log_scale_base=4),
         },
     ),
+    "dysco": Example(
+        neutral=DySCO(heads=((0, 1), (1, 2)), strength=1),
+        active={
+            "dysco": DySCO(heads=((0, 1), (1, 2)), strength=20.0, top_p=0.5),
+            "dysco_few": DySCO(
+                heads=((1, 0),),
+                strength=30.0,
+                top_k=4,
+                decay=1.0,
+                changed_prompt_tokens=1,
+                observed_tokens=0,
+                template_sequences=((int(LONG.ids[0, 20]),),),
+            ),
+        },
+    ),
     "no_inter_document_attention": Example(
         neutral=NoInterDocumentAttention(),
         neutral_prompt=ONE_DOCUMENT,
@@ -314,6 +330,8 @@ def expected_refusal(method: Method, traits: Traits, family: str) -> str | None:
         return "chunks" if traits.unsupported == COMPLEX else None
     if isinstance(method, AttnRank | AttentionSorting | AttentionCalibration):
         return None  # every softmax attention can be looked at
+    if isinstance(method, DySCO):
+        return "linear attention" if traits.linear_layers else None
     keeps_positions = method == NoInterDocumentAttention()
     if traits.positions != "rope" and not keeps_positions:
         return "no rotary positions"

@@ -39,6 +39,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "positions_by_head": ("ms_poe", "moice", "self_extend"),
     "hidden": ("positional_hidden_states",),
     "weights": ("siw", "zero_tuning", "dsas", "compose"),
+    "twice": ("dysco",),
     "arranging": (
         "none",
         "long_context_reorder",

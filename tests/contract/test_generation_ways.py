@@ -32,8 +32,8 @@ STATIC = [
     for family, methods in {
         "llama": tuple(ACTIVE),
         "hunyuan_v1_dense": ("ms_poe", "positional_hidden_states"),
-        "gpt_oss": ("ms_poe", "siw", "positional_hidden_states"),
-        "gemma3_text": ("ms_poe", "siw", "positional_hidden_states"),
+        "gpt_oss": ("ms_poe", "siw", "positional_hidden_states", "dysco"),
+        "gemma3_text": ("ms_poe", "siw", "positional_hidden_states", "dysco"),
     }.items()
     for method in methods
     for implementation in FAMILIES[family].implementations

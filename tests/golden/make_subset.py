@@ -78,6 +78,10 @@ CASES = (
     "ape_mistral_d3_p5_s8_T09_S09",  # records a bug: skipped
     "sp_bloom_d5_s4",
     "sp_bloom_d3_s8_left_padded",
+    # By share and number, templates, number alone.
+    "dysco_llama_mha_n96_p0975_k4096",
+    "dysco_llama_gqa_n80_p06_k12_template",
+    "dysco_llama_gqa_n40_k6",
 )
 
 Arrays = dict[str, np.ndarray]

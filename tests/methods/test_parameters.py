@@ -162,7 +162,7 @@ def test_which_methods_need_documents() -> None:
         if name != "compose" and not kind.example().needs_documents
     }
     of_positions = {"lpes", "ms_poe", "position_interpolation", "self_extend"}
-    of_tokens = {"positional_hidden_states", "zero_tuning", "prompt_repetition"}
+    of_tokens = {"positional_hidden_states", "zero_tuning", "prompt_repetition", "dysco"}
     assert without == {"none", "attention_buckets", "moice"} | of_positions | of_tokens
 
 

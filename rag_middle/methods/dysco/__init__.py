@@ -1,0 +1,177 @@
+"""DySCO (arXiv:2602.22175): at each token, attend more to what retrieval heads attend to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rag_middle.attention import AttentionPlan, ModelTraits
+from rag_middle.errors import MethodConfigError
+from rag_middle.methods.base import (
+    Method,
+    MethodInfo,
+    as_indices,
+    as_several,
+    chosen_layers,
+    no_default,
+    require_count,
+    require_finite,
+)
+from rag_middle.methods.requirements import require_interface, unsupported
+from rag_middle.tokens import TokenizedPrompt
+
+__all__ = ["DySCO"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DySCO(Method):
+    r"""Attention to the tokens that retrieval heads find relevant is scaled up, token by token.
+
+    For the token at column ``t``, a first pass of the model gives the attention ``a_h`` of the
+    retrieval heads ``H``, and from it the relevance of every token so far:
+
+    .. math:: r_t \propto \gamma\, r_{t-1} + \frac{1}{|H|} \sum_{h \in H} a_h
+
+    normalised to a sum of one. A second pass adds ``log strength`` to the scores of the selected
+    tokens, and of ``t`` itself, in every head of every layer: the smallest set of the most relevant
+    tokens with the next one going above ``top_p``, and no more than ``top_k`` of them. Keys and
+    values of the second pass are kept.
+
+    Attributes:
+        heads: retrieval heads, as pairs of 0-based layer and head. They differ from model to model:
+            see `rag_middle.methods.dysco.detection`.
+        strength: what selected tokens' weights are multiplied by, before the softmax normalises
+            them; 1 is neutral.
+        top_p: share of the relevance that selected tokens may hold together.
+        top_k: most tokens that are selected.
+        decay: ``gamma``, of the relevance found at earlier tokens.
+        changed_prompt_tokens: last tokens of the prompt under scaled attention; with a chat
+            template, those that open the answer and the one before.
+        observed_tokens: prompt tokens before those, whose relevance is gathered only.
+        template_sequences: token ids that are never selected where they stand in a row in the
+            prompt: those of the chat template.
+
+    References:
+        DySCO, arXiv:2602.22175; the authors' code, princeton-pli/DySCO, which this follows in
+        detail. There, ``intervention_warmup_steps`` is `changed_prompt_tokens` - 1, and
+        ``context_warmup_steps`` is `observed_tokens` + 1. Differs: batches; any model with softmax
+        attention; sliding windows, soft-capping and sinks as the model has them.
+
+    Raises:
+        MethodConfigError: heads or numbers that make no sense, or no heads.
+        UnsupportedArchitectureError: attention that cannot be reached, or layers without softmax
+            attention, whose state a second pass would change.
+        UnsupportedGenerationError: the model is not called as a whole.
+    """
+
+    name: ClassVar[str] = "dysco"
+    info: ClassVar[MethodInfo] = MethodInfo(
+        title="DySCO",
+        paper="arXiv:2602.22175",
+        idea="Every generated token attends more to what retrieval heads have found relevant.",
+        cost="generated tokens pass the layers up to the last retrieval head twice",
+        requires="softmax attention in every layer; known retrieval heads",
+        can_hurt_when="heads are not the model's retrieval heads, or the prompt is short",
+    )
+    conflicts: ClassVar[Mapping[str, str]] = {
+        "self_extend": "DySCO reads the keys in the cache, and Self-Extend keeps every key twice. "
+        "Use one of them",
+        "positional_hidden_states": "DySCO lets tokens pass the model twice, and scaled channels "
+        "are worked into keys once. Use one of them",
+    }
+
+    heads: tuple[tuple[int, int], ...] = no_default(
+        "DySCO needs the model's retrieval heads: pass heads=((layer, head), ...), as "
+        "rag_middle.methods.dysco.detection.retrieval_heads(model) finds them.",
+        example=((0, 0),),
+    )
+    strength: float = 2.0
+    top_p: float = 0.975
+    top_k: int = 4096
+    decay: float = 0.75
+    changed_prompt_tokens: int = 3
+    observed_tokens: int = 7
+    template_sequences: tuple[tuple[int, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        require_finite("DySCO", strength=self.strength, top_p=self.top_p, decay=self.decay)
+        if self.strength <= 0:
+            raise MethodConfigError(f"DySCO: strength must be above 0, got {self.strength}.")
+        if not 0 < self.top_p <= 1:
+            raise MethodConfigError(
+                f"DySCO: top_p must be above 0 and at most 1, got {self.top_p}."
+            )
+        if not 0 <= self.decay <= 1:
+            raise MethodConfigError(f"DySCO: decay must lie between 0 and 1, got {self.decay}.")
+        require_count(
+            "DySCO", 1, top_k=self.top_k, changed_prompt_tokens=self.changed_prompt_tokens
+        )
+        require_count("DySCO", 0, observed_tokens=self.observed_tokens)
+        heads = _index_tuples("heads", self.heads, "pairs of layer and head")
+        if not heads or any(len(pair) != 2 for pair in heads) or len(set(heads)) < len(heads):
+            raise MethodConfigError(
+                f"DySCO: heads must be different pairs of layer and head, at least one, got "
+                f"{self.heads!r}."
+            )
+        object.__setattr__(self, "heads", heads)
+        sequences = _index_tuples(
+            "template_sequences", self.template_sequences, "rows of token ids"
+        )
+        if not all(sequences):
+            raise MethodConfigError("DySCO: template_sequences must not hold an empty sequence.")
+        object.__setattr__(self, "template_sequences", sequences)
+
+    def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
+        """The same change in every layer; they share what is known of the request."""
+        require_interface("dysco", traits)
+        if traits.mixed:
+            raise unsupported(
+                traits,
+                "dysco passes tokens through the model twice, and layers that have no softmax "
+                "attention keep a state that the first pass would change.",
+            )
+        for layer, head in self.heads:
+            if layer not in traits.layers or head >= traits.layers[layer].heads:
+                raise MethodConfigError(
+                    f"DySCO: this {traits.model_type} model has no head {head} in layer {layer}: "
+                    f"it has layers 0 to {traits.num_layers - 1} with "
+                    f"{traits.layers[0].heads} heads in the first. Detect its own retrieval heads."
+                )
+        from rag_middle.methods.dysco.attention import RelevanceScaling
+
+        change = RelevanceScaling(
+            heads=self.heads,
+            strength=self.strength,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            decay=self.decay,
+            changed_prompt_tokens=self.changed_prompt_tokens,
+            observed_tokens=self.observed_tokens,
+            never_selected=tuple(
+                _occurrences(prompt.input_ids, self.template_sequences) for prompt in prompts
+            ),
+        )
+        return AttentionPlan.uniform(chosen_layers(None, traits), change)
+
+    @property
+    def is_neutral(self) -> bool:
+        return self.strength == 1
+
+
+def _index_tuples(
+    name: str, values: Iterable[Iterable[int]], what: str
+) -> tuple[tuple[int, ...], ...]:
+    several = as_several("DySCO", name, values, what)
+    return tuple(as_indices("DySCO", f"{name}[{i}]", value) for i, value in enumerate(several))
+
+
+def _occurrences(ids: tuple[int, ...], sequences: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """Positions of all tokens that belong to one of the sequences."""
+    found: set[int] = set()
+    for sequence in sequences:
+        length = len(sequence)
+        for start in range(len(ids) - length + 1):
+            if ids[start : start + length] == sequence:
+                found.update(range(start, start + length))
+    return tuple(sorted(found))

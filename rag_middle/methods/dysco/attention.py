@@ -1,0 +1,370 @@
+"""Attention of tokens that pass the model twice: to see what is relevant, and to attend to it.
+
+A generated token begins with a pass that stops behind the last retrieval head and leaves the cache
+alone. Then the model's own pass runs, with scaled attention. A prompt is read as ever, which shows
+the retrieval heads of its last tokens; then those that are to attend otherwise are read again, one
+after the other, and their keys and values take the place of the first ones.
+
+All attention of single tokens is computed here: one row of weights per head.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache
+
+from rag_middle.attention import (
+    AttentionContext,
+    Layer,
+    LayerChange,
+    LayerHandler,
+    last_rows_attention,
+)
+from rag_middle.attention.seam import keyword_arguments
+from rag_middle.errors import UnsupportedGenerationError
+from rag_middle.methods.dysco.kernels import scaled_weights, selected_tokens, updated_relevance
+
+__all__ = ["RelevanceScaling"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelevanceScaling(LayerChange):
+    """Scores of tokens that retrieval heads find relevant grow by a constant, in every layer.
+
+    Attributes:
+        heads, strength, top_p, top_k, decay, changed_prompt_tokens, observed_tokens: as `DySCO` has
+            them.
+        never_selected: per prompt, positions of tokens that are not selected.
+    """
+
+    claims = frozenset({"weights"})
+
+    heads: tuple[tuple[int, int], ...]
+    strength: float
+    top_p: float
+    top_k: int
+    decay: float
+    changed_prompt_tokens: int
+    observed_tokens: int
+    never_selected: tuple[tuple[int, ...], ...]
+
+    def start(self, layer: Layer) -> LayerHandler:
+        passes = layer.request.shared(("dysco", self), lambda: _Passes(self, layer))
+        return _Handler(self, layer, passes)
+
+
+class _SeenEnough(Exception):  # noqa: N818 - ends a pass, and is no error
+    """All retrieval heads have attended."""
+
+
+class _Passes:
+    """What the layers of a request share: which pass runs, and what retrieval heads have shown.
+
+    Attributes:
+        now: the pass. The model reads several tokens as ever, or generated ones with scaled
+            attention; a nested pass looks at a token first, or reads one again that is stored.
+        looking: whether retrieval heads are asked and attention is not scaled, in a nested pass.
+        column: of the token that is read again.
+        factors: of the weights on every column, `[b, columns]`; ``None`` to attend as ever.
+        relevance: of every column, `[b, columns]`; ``None`` before the prompt has been read.
+        attention: of retrieval heads, a sum over them, by column of the query: `[b, columns]`.
+        observed: columns whose retrieval heads are asked while several tokens are read.
+    """
+
+    def __init__(self, change: RelevanceScaling, layer: Layer) -> None:
+        self.change = change
+        self.request = layer.request
+        self.now: Literal["outside", "several", "one", "before", "again"] = "outside"
+        self.looking = False
+        self.column = 0
+        self.factors: Tensor | None = None
+        self.relevance: Tensor | None = None
+        self.attention: dict[int, Tensor] = {}
+        self.observed = range(0)
+        self.handlers: list[_Handler] = []
+        #: Layers that the nested pass under way has reached.
+        self.reached: list[Layer] = []
+        before = partial(layer.model.register_forward_pre_hook, with_kwargs=True)
+        after = partial(layer.model.register_forward_hook, with_kwargs=True)
+        layer.hook(before, self._before_pass)
+        layer.hook(after, self._after_pass)
+
+    def _before_pass(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.now in ("before", "again"):
+            return
+        arguments = keyword_arguments(model, args, kwargs)
+        cache = arguments.get("past_key_values")
+        # Also after a pass that was interrupted.
+        self.factors, self.observed, self.now = None, range(0), "several"
+        self.attention.clear()
+        one = _input_of(arguments)[1].shape[1] == 1 and self.relevance is not None
+        # Asking a static cache how long it is waits for the device: only where it must be asked.
+        if one and cache is not None and (self.request.width > 1 or cache.get_seq_length()):
+            with self._nested("before", looking=True):
+                model(**arguments)
+            self.advance(max(self.attention))
+            self.now = "one"
+
+    def _after_pass(
+        self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        if self.now in ("before", "again"):
+            return
+        if self.now == "several" and self.observed:
+            arguments = keyword_arguments(model, args, kwargs)
+            with torch.no_grad():
+                self._read_again(model, arguments, output)
+        self.now, self.factors, self.observed = "outside", None, range(0)
+
+    def _read_again(self, model: nn.Module, arguments: dict[str, Any], output: Any) -> None:
+        """Read the last tokens of a pass again, one after the other, with scaled attention."""
+        name, inputs = _input_of(arguments)
+        logits: Tensor = output.logits if hasattr(output, "logits") else output[0]
+        first, stop = self.observed[-1], self.handlers[0].stop
+        for column in self.observed[:-1]:
+            self.advance(column)
+        positions = arguments.get("position_ids")
+        for column in range(first, stop):
+            back = column - stop  # from the end: negative
+            place = slice(back, back + 1 or None)
+            at = (
+                torch.full((1, 1), column, device=inputs.device)
+                if positions is None
+                else positions[..., place]
+            )
+            self.column = column
+            single = {name: inputs[:, place], "position_ids": at, "use_cache": True}
+            if column > first:
+                with self._nested("again", looking=True):
+                    # The cache stays empty: layers have the keys and values they need.
+                    model(**single, past_key_values=DynamicCache())
+            self.advance(column)
+            with self._nested("again", looking=False):
+                again = model(**single, past_key_values=DynamicCache())
+            if -back <= logits.shape[1]:
+                logits[:, back] = again.logits[:, -1].to(logits)
+        for handler in self.handlers:
+            handler.end_reading(first, keep=arguments.get("use_cache") is not False)
+
+    @contextmanager
+    def _nested(self, now: Literal["before", "again"], *, looking: bool) -> Iterator[None]:
+        outer, self.now, self.looking = self.now, now, looking
+        try:
+            yield
+        except _SeenEnough:
+            pass
+        finally:
+            self.now, self.looking = outer, False
+            for layer in self.reached:
+                layer.end_call(0)  # nothing was added to the cache
+            self.reached.clear()
+
+    def notice(self, column: int, weights: Tensor) -> None:
+        """Take the attention `[b, columns]` that one layer's retrieval heads add up to."""
+        so_far = self.attention.get(column)
+        self.attention[column] = weights if so_far is None else so_far + weights.to(so_far.device)
+
+    def advance(self, column: int) -> None:
+        """From retrieval heads' attention at a column to the factors under which it attends."""
+        change = self.change
+        attention = self.attention.pop(column) / len(change.heads)
+        self.relevance = updated_relevance(attention, self.relevance, change.decay)
+        selected = selected_tokens(self.relevance, change.top_p, change.top_k)
+        rows = self.request.row_layouts()
+        repeats = len(rows) // len(change.never_selected)
+        for row, (padding, _) in enumerate(rows):
+            never = change.never_selected[row // repeats]
+            if never:
+                columns = torch.tensor(never, device=selected.device) + padding
+                selected[row, columns[columns <= column]] = False
+        selected[:, -1] = True
+        self.factors = torch.where(selected, change.strength, 1.0).to(attention)
+
+
+class _Handler(LayerHandler):
+    def __init__(self, change: RelevanceScaling, layer: Layer, passes: _Passes) -> None:
+        self._passes = passes
+        passes.handlers.append(self)
+        index = layer.traits.layer
+        self._heads = [head for of, head in change.heads if of == index]
+        self._is_last = index == max(of for of, _ in change.heads)
+        #: Columns read in the pass over several tokens end here.
+        self.stop = 0
+        self._stored: tuple[Tensor, Tensor] | None = None
+        self._dropped = 0
+        #: Column, keys and values of what was read again.
+        self._again: list[tuple[int, Tensor, Tensor]] = []
+        self._newest_key: Tensor | None = None
+
+    def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
+        passes, call = self._passes, context.call
+        if passes.now == "outside":
+            raise UnsupportedGenerationError(
+                "DySCO reads tokens twice and acts where the model itself is called: call the "
+                "model that was given, not a part of it."
+            )
+        if passes.now in ("before", "again"):
+            passes.reached.append(context.layer)
+        if passes.now == "again":
+            return self._attend_again(context)
+        if passes.now == "before":
+            index = context.layer.traits.layer
+            context.cache.cache = _with_copied_layer(context.cache.cache, index)
+        self._stored = None  # a growing cache lets go of these tensors as it makes new ones
+        context.store()
+        self._dropped = max(0, context.stop - call.key.shape[2])
+        if not context.start:
+            self._again.clear()
+        for first, key, value in self._again:
+            _write(call.key, key, first - self._dropped)
+            _write(call.value, value, first - self._dropped)
+        if passes.now == "several":
+            output, weights = context.attention.attend(call)
+            self._observe(context)
+            return output, weights
+        if passes.now == "before" and self._is_last:
+            self._follow_beams(context)
+        return self._attend_to(context, call.key, call.value, context.start)
+
+    def _observe(self, context: AttentionContext) -> None:
+        """After a pass over several tokens: what retrieval heads did, and what was stored."""
+        passes, call, change = self._passes, context.call, self._passes.change
+        width = context.layer.request.width
+        if not passes.observed:
+            first = max(context.start, width - change.changed_prompt_tokens, 0)
+            observed = 0 if context.start else change.observed_tokens
+            passes.observed = range(max(0, first - observed), first + 1)
+            if not context.start:
+                passes.relevance = None
+        self.stop = context.stop
+        self._stored = call.key, call.value
+        if self._heads:
+            for column in passes.observed:
+                row = call.query[:, :, column - context.start, None]
+                self._ask(context, row, call.key, column)
+
+    def _attend_again(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
+        """Of a token whose column is stored already: its new key and value take its place."""
+        assert self._stored is not None
+        key, value = self._stored
+        column = self._passes.column
+        key[:, :, column - self._dropped] = context.call.key[:, :, 0]
+        value[:, :, column - self._dropped] = context.call.value[:, :, 0]
+        return self._attend_to(context, key, value, column)
+
+    def _attend_to(
+        self, context: AttentionContext, key: Tensor, value: Tensor, column: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """Output of a single token at this column."""
+        passes = self._passes
+        end = column + 1 - self._dropped
+        if passes.looking:
+            if self._heads:
+                self._ask(context, context.call.query, key, column)
+            if self._is_last:
+                raise _SeenEnough
+        else:
+            self._newest_key = key[:, :, end - 1].clone() if self._is_last else None
+        weights = self._weights(context, context.call.query, key[:, :, :end], column)
+        if passes.factors is not None and not passes.looking:
+            factors = passes.factors[:, self._dropped :].to(weights.device)
+            weights = scaled_weights(weights, factors)
+        groups = value.shape[1]
+        grouped = weights.to(value.dtype).unflatten(1, (groups, -1))[..., 0, :]  # [b, g, h/g, n]
+        output = grouped @ value[:, :, :end]
+        return output.flatten(1, 2)[:, None], None
+
+    def _ask(self, context: AttentionContext, query: Tensor, key: Tensor, column: int) -> None:
+        """Note what this layer's retrieval heads attend to from `query` `[b, h, 1, d]`."""
+        share = query.shape[1] // key.shape[1]
+        of_keys = [head // share for head in self._heads]
+        end = column + 1 - self._dropped
+        chosen = query[:, self._heads], key[:, of_keys, :end]
+        weights = self._weights(context, *chosen, column, heads=self._heads)[:, :, 0].sum(1)
+        self._passes.notice(column, torch.nn.functional.pad(weights, (self._dropped, 0)))
+
+    def _weights(
+        self,
+        context: AttentionContext,
+        query: Tensor,
+        key: Tensor,
+        column: int,
+        heads: list[int] | None = None,
+    ) -> Tensor:
+        """Weights `[b, h, 1, n]` in float32 of a query at `column`; zero where it is padding."""
+        traits, request = context.layer.traits, context.layer.request
+        first = request.paddings(query.device)
+        if traits.attention_chunk is not None:
+            position = (column - first).clamp(min=0)
+            first = first + position // traits.attention_chunk * traits.attention_chunk
+        sinks: Tensor | None = context.call.options.get("s_aux")
+        if sinks is not None and heads is not None:
+            sinks = sinks[heads]
+        weights = last_rows_attention(
+            query, key, traits, padding=first - self._dropped, sinks=sinks
+        )
+        return weights.nan_to_num(0.0)
+
+    def _follow_beams(self, context: AttentionContext) -> None:
+        """Find out how a beam search has put the rows of the cache: by their newest keys."""
+        request, newest = context.layer.request, self._newest_key
+        if newest is None or newest.shape[0] == len(request.layouts):
+            return
+        key = context.call.key[:, :, context.start - 1 - self._dropped]
+        if torch.equal(key, newest):
+            return
+        alike = (key[:, None] == newest[None]).flatten(2).all(-1)
+        if not bool(alike.any(-1).all()):
+            raise UnsupportedGenerationError(
+                "DySCO cannot tell which rows of the cache a beam search has kept: use a cache "
+                "that keeps keys as they are, or generate without beams."
+            )
+        relevance = self._passes.relevance
+        assert relevance is not None
+        self._passes.relevance = relevance[alike.int().argmax(-1).to(relevance.device)]
+
+    def end_reading(self, first: int, *, keep: bool) -> None:
+        """Remember what was read again from column `first` on; let go of everything else."""
+        assert self._stored is not None
+        if keep:
+            span = slice(first - self._dropped, self.stop - self._dropped)
+            key, value = (stored[:, :, span].clone() for stored in self._stored)
+            self._again.append((first, key, value))
+        self._stored = None
+
+
+def _input_of(arguments: dict[str, Any]) -> tuple[str, Tensor]:
+    """Name and tensor of what the model reads: token ids `[b, n]`, or embeddings."""
+    for name in ("input_ids", "inputs_embeds"):
+        if arguments.get(name) is not None:
+            return name, arguments[name]
+    raise UnsupportedGenerationError("DySCO needs input_ids or inputs_embeds in each call.")
+
+
+def _write(whole: Tensor, part: Tensor, start: int) -> None:
+    """Put columns `part` into `whole`, `[b, g, n, d]`, what is before its beginning left out."""
+    part = part[:, :, max(0, -start) :]
+    start = max(0, start)
+    if part.shape[2]:
+        whole[:, :, start : start + part.shape[2]] = part
+
+
+def _with_copied_layer(cache: Any, index: int) -> Any:
+    """The cache with a layer that can be updated, and the other is none the wiser."""
+    layer = copy.copy(cache.layers[index])
+    for name, value in list(vars(layer).items()):
+        if isinstance(value, dict):
+            setattr(layer, name, dict(value))
+        elif isinstance(value, Tensor) and layer.is_compileable:
+            setattr(layer, name, value.clone())  # static caches write into their tensors
+    changed = copy.copy(cache)
+    changed.layers = [*cache.layers[:index], layer, *cache.layers[index + 1 :]]
+    return changed

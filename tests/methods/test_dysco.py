@@ -1,0 +1,274 @@
+"""DySCO: what its two passes leave alone, which heads it is given, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import DynamicCache
+
+from rag_middle.attention import applied
+from rag_middle.errors import (
+    IncompatibleMethodsError,
+    MethodConfigError,
+    UnsupportedArchitectureError,
+    UnsupportedGenerationError,
+)
+from rag_middle.generation import RagMiddleModel
+from rag_middle.generation.growing_cache import RoomyLayer
+from rag_middle.layout import PromptLayout
+from rag_middle.methods import Compose, DySCO
+from rag_middle.methods.dysco.detection import retrieval_heads, retrieval_scores
+from rag_middle.methods.dysco.kernels import selected_tokens, updated_relevance
+from rag_middle.reader import reader_path
+from tests.conftest import FamilyModel
+from tests.contract.cases import ACTIVE, LONG, SHORT, Prompt
+from tests.contract.running import distance, generated, recomputed
+from tests.contract.test_no_trace import raising
+from tests.families import FAMILIES
+
+METHOD = DySCO(heads=((0, 1), (1, 2)), strength=20.0, top_p=0.5)
+
+
+def test_relevance_decays_and_sums_to_one_where_there_is_attention() -> None:
+    first = updated_relevance(torch.tensor([[0.2, 0.6], [0.0, 0.0]]), None, 0.5)
+    torch.testing.assert_close(first, torch.tensor([[0.25, 0.75], [0.0, 0.0]]))
+    second = updated_relevance(torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 1.0]]), first, 0.5)
+    expected = torch.tensor([[0.125 / 1.5, 0.375 / 1.5, 1 / 1.5], [0.0, 0.0, 1.0]])
+    torch.testing.assert_close(second, expected)
+
+
+def test_tokens_are_selected_up_to_a_share_and_up_to_a_number() -> None:
+    relevance = torch.tensor([[0.1, 0.45, 0.05, 0.4]])
+    assert selected_tokens(relevance, 0.9, 10).tolist() == [[False, True, False, True]]
+    assert selected_tokens(relevance, 1.0, 3).tolist() == [[True, True, False, True]]
+    assert selected_tokens(relevance, 0.1, 3).tolist() == [[False, True, False, False]]
+
+
+def test_the_first_pass_ends_behind_the_last_retrieval_head(family_model: FamilyModel) -> None:
+    model: Any = family_model("llama")
+    calls = [0] * len(model.model.layers)
+
+    def counter(index: int) -> Any:
+        def count(*_: Any) -> None:
+            calls[index] += 1
+
+        return count
+
+    with applied(model, METHOD, [LONG.tokens]):
+        cache = model(LONG.ids, use_cache=True).past_key_values
+        hooks = [
+            layer.register_forward_pre_hook(counter(index))
+            for index, layer in enumerate(model.model.layers)
+        ]
+        model(LONG.ids[:, :1], past_key_values=cache)
+    for hook in hooks:
+        hook.remove()
+    assert calls == [2, 2, 1]
+    assert [layer.keys.shape[2] for layer in cache.layers] == [25] * 3
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt_oss"])
+def test_beams_keep_their_own_relevance(family: str, family_model: FamilyModel) -> None:
+    """A beam has the score that its tokens have without a cache."""
+    model: Any = family_model(family)
+    long_memory = DySCO(heads=((0, 1), (1, 2)), strength=20.0, top_k=5, decay=1.0)
+    with applied(model, long_memory, [LONG.tokens]):
+        out = model.generate(
+            LONG.ids,
+            attention_mask=torch.ones_like(LONG.ids),
+            max_new_tokens=6,
+            num_beams=4,
+            num_return_sequences=4,
+            length_penalty=0.0,
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
+    parents = out.beam_indices[:, :6]
+    assert (parents[:, 1:] != parents[:, :-1]).any()  # rows have changed places
+    for beam, score in zip(out.sequences[::2], out.sequences_scores[::2], strict=True):
+        tokens = beam[LONG.ids.shape[1] :]
+        with applied(model, long_memory, [LONG.tokens]):
+            logits = recomputed(model, LONG, tokens)
+        chosen = logits.log_softmax(-1).gather(1, tokens[:, None]).sum()
+        assert score.item() == pytest.approx(chosen.item(), abs=1e-3)
+
+
+def test_a_prompt_shorter_than_what_is_looked_at(family_model: FamilyModel) -> None:
+    model = family_model("llama")
+    method = DySCO(heads=((0, 1),), strength=5.0, changed_prompt_tokens=20, observed_tokens=50)
+    with applied(model, method, [SHORT.tokens, LONG.tokens]):
+        tokens, together = generated(model, [SHORT, LONG])
+    for row, prompt in enumerate((SHORT, LONG)):
+        with applied(model, method, [prompt.tokens]):
+            alone = recomputed(model, prompt, tokens[row])
+        assert distance(together[row], alone) < FAMILIES["llama"].tolerance
+
+
+@pytest.mark.parametrize("other", ["lpes", "ms_poe"])
+def test_it_composes_with_what_decides_positions(other: str, family_model: FamilyModel) -> None:
+    model = family_model("llama")
+    logits = {}
+    for method in (METHOD, ACTIVE[other], Compose(methods=(METHOD, ACTIVE[other]))):
+        with applied(model, method, [LONG.tokens]):
+            tokens, logits[method.name] = generated(model, [LONG])
+        with applied(model, method, [LONG.tokens]):
+            again = recomputed(model, LONG, tokens[0])
+        assert distance(logits[method.name][0], again) < FAMILIES["llama"].tolerance
+    assert min(distance(logits["compose"], logits[name]) for name in ("dysco", other)) > 0.01
+
+
+@pytest.mark.parametrize("other", ["self_extend", "positional_hidden_states"])
+def test_it_does_not_compose_with_keys_that_are_made_once(other: str) -> None:
+    with pytest.raises(IncompatibleMethodsError, match=f"dysco does not compose with {other}"):
+        Compose(methods=(METHOD, ACTIVE[other]))
+
+
+def test_scores_are_those_of_all_attention_weights(family_model: FamilyModel) -> None:
+    model: Any = family_model("llama", "eager")
+    seen: list[torch.Tensor] = []
+    hook = model.register_forward_pre_hook(
+        lambda _, args, kwargs: seen.append(kwargs["input_ids"][0]), with_kwargs=True
+    )
+    scores = retrieval_scores(model, prompt_tokens=12, needle_tokens=3, needles=2, seed=3)
+    hook.remove()
+    hits = torch.zeros_like(scores)
+    rows = [ids for ids in seen if ids.shape[0] in (13, 14)]  # not the passes that examine a model
+    assert len(rows) == 4
+    for ids in rows:
+        told = ids.shape[0] - 12
+        # The needle's token that comes next stands behind the first occurrence of the last one.
+        to_copy = int((ids == ids[-1]).nonzero()[0]) + 1
+        assert (ids[:12] == ids[-1]).sum() == 1
+        assert ids[to_copy - told : to_copy].tolist() == ids[12:].tolist()
+        for layer, attention in enumerate(model(ids[None], output_attentions=True).attentions):
+            hits[layer] += attention[0, :, -1].argmax(-1) == to_copy
+    torch.testing.assert_close(scores, hits / 4)
+
+
+def test_a_model_that_reads_has_retrieval_heads_and_generates_with_them() -> None:
+    reader = RagMiddleModel.from_pretrained(reader_path())
+    heads = retrieval_heads(reader.model, 4, prompt_tokens=100, needles=3)
+    assert {layer for layer, _ in heads} == {1}  # the one layer that has learned to copy
+    plain = reader.generate("Where is the lamp?", max_new_tokens=3).token_ids
+    method = DySCO(heads=heads, strength=1.0)
+    assert reader.generate("Where is the lamp?", method=method, max_new_tokens=3).token_ids == plain
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({}, "retrieval_heads"),
+        ({"heads": ()}, "at least one"),
+        ({"heads": ((0, 1), (0, 1))}, "different"),
+        ({"heads": ((0, 1, 2),)}, "pairs"),
+        ({"heads": ((0, -1),)}, r"heads\[0\]"),
+        ({"heads": (3,)}, "several"),
+        ({"heads": ((0, 0),), "strength": 0}, "strength"),
+        ({"heads": ((0, 0),), "strength": float("nan")}, "strength"),
+        ({"heads": ((0, 0),), "top_p": 1.5}, "top_p"),
+        ({"heads": ((0, 0),), "top_k": 0}, "top_k"),
+        ({"heads": ((0, 0),), "decay": -0.1}, "decay"),
+        ({"heads": ((0, 0),), "changed_prompt_tokens": 0}, "changed_prompt_tokens"),
+        ({"heads": ((0, 0),), "template_sequences": ((),)}, "template_sequences"),
+    ],
+)
+def test_parameters_that_make_no_sense_are_refused(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(MethodConfigError, match=reason):
+        DySCO(**options)
+
+
+@pytest.mark.parametrize("head", [(3, 0), (0, 4)])
+def test_heads_of_another_model_are_refused(
+    head: tuple[int, int], family_model: FamilyModel
+) -> None:
+    with (
+        pytest.raises(MethodConfigError, match="no head"),
+        applied(family_model("llama"), DySCO(heads=(head,)), [LONG.tokens]),
+    ):
+        pass
+
+
+def test_a_part_of_the_model_cannot_be_read_twice(family_model: FamilyModel) -> None:
+    model: Any = family_model("llama")
+    with (
+        pytest.raises(UnsupportedGenerationError, match="call the model"),
+        applied(model, METHOD, [LONG.tokens]),
+    ):
+        model.model(LONG.ids)
+
+
+def test_layers_that_keep_a_state_are_refused(family_model: FamilyModel) -> None:
+    with (
+        pytest.raises(UnsupportedArchitectureError, match="keep a state"),
+        applied(family_model("qwen3_next"), METHOD, [LONG.tokens]),
+    ):
+        pass
+
+
+def test_a_cache_that_rounds_keys_is_refused_with_beams(family_model: FamilyModel) -> None:
+    model: Any = family_model("llama")
+    with applied(model, METHOD, [LONG.tokens]):
+        rows = LONG.ids.expand(3, -1)
+        cache = model(rows, use_cache=True).past_key_values
+        model(torch.tensor([[5], [6], [7]]), past_key_values=cache)
+        for layer in cache.layers:
+            layer.keys = layer.keys.bfloat16().float()
+        with pytest.raises(UnsupportedGenerationError, match="without beams"):
+            model(rows[:, :1], past_key_values=cache)
+
+
+def test_looking_at_a_token_leaves_a_cache_its_room(family_model: FamilyModel) -> None:
+    model: Any = family_model("llama")
+    cache = DynamicCache()
+    cache.layers = [RoomyLayer(64) for _ in range(3)]
+    with applied(model, METHOD, [LONG.tokens]):
+        model(LONG.ids, past_key_values=cache)
+        before = [layer.keys.data_ptr() for layer in cache.layers]
+        for _ in range(3):
+            model(LONG.ids[:, :1], past_key_values=cache)
+    assert [layer.keys.data_ptr() for layer in cache.layers] == before
+
+
+class _Largest(TorchDispatchMode):
+    """Elements of the largest tensor that an operation returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor):
+            self.elements = max(self.elements, out.numel())
+        return out
+
+
+@torch.no_grad()
+def test_memory_is_linear_in_the_prompt(family_model: FamilyModel) -> None:
+    model: Any = family_model("llama", "sdpa")
+    largest = []
+    for times in (20, 40):
+        prompt = Prompt.random(PromptLayout(24 * times, ((3, 8),)), seed=5)
+        with applied(model, METHOD, [prompt.tokens]), _Largest() as mode:
+            cache = model(prompt.ids, use_cache=True).past_key_values
+            model(prompt.ids[:, :1], past_key_values=cache)
+        largest.append(mode.elements)
+    assert largest[1] < 2.1 * largest[0]
+
+
+@pytest.mark.parametrize("failing_call", [1, 4])
+def test_a_block_goes_on_after_an_interrupted_pass(
+    failing_call: int, family_model: FamilyModel
+) -> None:
+    model: Any = family_model("llama")
+    with applied(model, METHOD, [LONG.tokens]):
+        expected = generated(model, [LONG])[1]
+        with (
+            pytest.raises(KeyboardInterrupt),
+            raising(model.model.layers[1], KeyboardInterrupt(), on_call=failing_call),
+        ):
+            generated(model, [LONG])
+        assert torch.equal(generated(model, [LONG])[1], expected)
