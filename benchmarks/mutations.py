@@ -411,8 +411,8 @@ FAULTS: tuple[Fault, ...] = (
         "rag_middle/answering/results.py",
         (
             "title in the middle of a line cited",
-            r"^\s*({name}):",
-            r"\b({name}):",
+            'answer[end : end + 1] == ":" and (before < 0 or answer[before] == "\\n")',
+            'answer[end : end + 1] == ":"',
         ),
     ),
     # -- evaluation, calibration -------------------------------------------------------------------
