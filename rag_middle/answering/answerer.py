@@ -42,7 +42,8 @@ class Answerer:
         model: that answers; here (`RagMiddleModel`) or behind an HTTP address
             (`rag_middle.endpoint.EndpointModel`).
         retriever: finds the documents for a question.
-        method: a name, a preset, a composition or a method object; by default the model's own.
+        method: a name, a preset, a composition or a method object; by default the model's own,
+            which behind an address is what its server uses.
         method_options: the method's parameters, where `method` is a name.
         prompt_template: of question and documents.
 
@@ -62,7 +63,8 @@ class Answerer:
     ) -> None:
         self.model = model
         self.retriever = retriever
-        self.method = _resolve(method, method_options, model.method)
+        self._named = _resolve(method, method_options)
+        self.method = model.method if self._named is None else self._named
         self.prompt_template = prompt_template
 
     @classmethod
@@ -122,8 +124,7 @@ class Answerer:
             UnsupportedArchitectureError: the model cannot take the method.
         """
         check_top_k(top_k)
-        has_method = method is not None
-        resolved = _resolve(method, method_options, NoMethod())
+        named = _resolve(method, method_options)
         if not isinstance(documents, FaissIndex):
             check_exists(documents)
         loaded: TextGenerator | None = None
@@ -166,11 +167,13 @@ class Answerer:
             documents = index
         if loaded is None:
             with loading_errors(folder):
-                loaded = RagMiddleModel.from_pretrained(folder, method=resolved, **loading)
+                loaded = RagMiddleModel.from_pretrained(
+                    folder, method=named or NoMethod(), **loading
+                )
         return cls(
             loaded,
             Retriever(index=documents, top_k=top_k),
-            method=resolved if has_method else None,
+            method=named,
             prompt_template=prompt_template,
         )
 
@@ -209,7 +212,7 @@ class Answerer:
         request = self._request(question, documents, top_k)
         generation = self.model.generate(
             request.prompt,
-            method=_resolve(method, method_options, self.method),
+            method=_resolve(method, method_options) or self._named,
             **generation_options,
         )
         self._check_documents(request, generation.document_ids, generation_options)
@@ -233,7 +236,7 @@ class Answerer:
         request = self._request(question, documents, top_k)
         pieces = self.model.stream(
             request.prompt,
-            method=_resolve(method, method_options, self.method),
+            method=_resolve(method, method_options) or self._named,
             **generation_options,
         )
         self._check_documents(request, pieces.document_ids, generation_options)
@@ -285,10 +288,8 @@ class Answerer:
         warn_caller(MissingDocumentsWarning(*problem))
 
 
-def _resolve(
-    method: MethodLike | None, options: Mapping[str, Any] | None, default: Method
-) -> Method:
-    """The method, else the default one.
+def _resolve(method: MethodLike | None, options: Mapping[str, Any] | None) -> Method | None:
+    """The method that is named, if one is.
 
     Raises:
         MethodConfigError: options without a method.
@@ -299,4 +300,4 @@ def _resolve(
         raise MethodConfigError(
             f"Options {sorted(options)} were given without a method: name it too."
         )
-    return default
+    return None

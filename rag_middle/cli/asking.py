@@ -218,7 +218,7 @@ def open_answerer(
         answerer = Answerer.over(
             documents,
             model=model if endpoint is None else endpoint,
-            method=method or "none",
+            method=method,
             method_options=method_options,
             index_folder=None if docs is None else index,
             max_file_bytes=None if max_file_mib is None else max_file_mib * 2**20,

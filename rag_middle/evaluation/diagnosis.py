@@ -228,6 +228,7 @@ def diagnose(
             *notes(summary, shape, curves),
             *_votes(results, here),
             *_stopped(results, measurement),
+            *_contradicted(task),
         ),
         next_steps=next_steps(
             recommendation,
@@ -280,6 +281,16 @@ def _attempts(
         # The searches compare log-likelihoods.
         calibratable=worth_calibrating(model, done) if task.by_likelihood else (),
         fitted=fitted,
+    )
+
+
+def _contradicted(task: Task) -> tuple[str, ...]:
+    """What a wrong answer may mean where another document states another value."""
+    if getattr(task, "distractors", None) != "contradicting":
+        return ()
+    return (
+        "Another document states another value of what is asked for, and counts as wrong: a wrong "
+        "answer may have been read there. Differences say which document a model believes.",
     )
 
 

@@ -101,7 +101,7 @@ class Grid:
         ]
         if groups["neither"]:
             parts.append(f"no significant difference with {_listed(groups['neither'])} documents")
-        return f"{label}: {'; '.join(parts)}."
+        return f"{label}, on average over positions: {'; '.join(parts)}."
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

@@ -45,7 +45,7 @@ class PositionCurve:
 
     Attributes:
         label: of the method.
-        estimates: mean over questions at each position, with intervals for each position alone.
+        estimates: mean over questions at each position, with 95 % intervals for each alone.
         mean: over positions.
         worst: at the worst position.
         gap: best minus worst; its interval includes zero where no two positions differ
@@ -69,7 +69,7 @@ class PositionCurves:
         documents: in a prompt.
         questions: how many were asked at each position.
         curves: one per method, the unmodified model first.
-        confidence: of the intervals.
+        confidence: of the gaps' intervals: above 95 % where answers were looked at several times.
     """
 
     metric: Metric
@@ -266,6 +266,7 @@ class Results:
             documents=documents or self.task.num_positions,
             questions=len(self.items),
             curves=tuple(curves),
+            confidence=self.confidence,
         )
 
     def summary(

@@ -10,7 +10,7 @@ from rag_middle.evaluation.grid import Grid
 from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.evaluation.results import PositionCurves
 from rag_middle.evaluation.shapes import SHAPES
-from rag_middle.evaluation.statistics import Consistency
+from rag_middle.evaluation.statistics import CONFIDENCE, Consistency
 from rag_middle.wording import percent
 
 if TYPE_CHECKING:
@@ -37,8 +37,9 @@ def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
     # Narrow: it has to fit beside the longest name of a method on a terminal of 100 characters.
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column("method", overflow="fold")
+    level = percent(curves.confidence, 0 if curves.confidence == CONFIDENCE else 1)
     positions = [f"at {position}" for position in curves.positions]
-    for heading in (*positions, "mean", "gap [95 %]", "flips", "time"):
+    for heading in (*positions, "mean", f"gap [{level}]", "flips", "time"):
         table.add_column(heading, justify="right", no_wrap=True)
     for method in diagnosis.summary.methods:
         curve, ratio = curves[method.label], diagnosis.answer_time_ratios.get(method.label)
@@ -94,6 +95,7 @@ def _show_grid(out: Console, grid: Grid) -> None:
         table.add_row(str(row.documents), *means)
     out.print()
     out.print(table)
+    out.print("Means over positions, the same questions with fewer of their documents.")
     for sentence in grid.sentences:
         out.print(Text(sentence), soft_wrap=True)
     out.print()

@@ -9,6 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -83,6 +84,7 @@ class SentenceTransformerEmbedder:
         batch_size: int = 64,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
+        self._asked: dict[str, Any] = {"name": name, "revision": revision, "device": device}
         self.batch_size = batch_size
         self.progress = progress
         self._lock = threading.RLock()  # its tokenizer is not for two threads at a time
@@ -90,6 +92,11 @@ class SentenceTransformerEmbedder:
         self._model = _load(chosen, revision, device, may_fetch=name is not None)
         self._name = f"{chosen}@{revision}" if revision else chosen
         self._dimension = int(self._model.get_embedding_dimension())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By name: a copy, perhaps in another process, loads the weights itself. It tells nobody of
+        # its progress.
+        return partial(type(self), **self._asked, batch_size=self.batch_size), ()
 
     @property
     def name(self) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rag_middle.answering import Answerer
 from rag_middle.documents import ContextPrompt, Document, parse
 from rag_middle.endpoint import EndpointModel
 from rag_middle.errors import (
@@ -19,6 +21,7 @@ from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import METHODS, LongContextReorder, Method, Permutation
 from rag_middle.notices import MissingDocumentsWarning
 from tests.endpoint.server import Request, Said, answer, events, saying, serving
+from tests.retrieval.embedding import HashingEmbedder
 
 DOCUMENTS = [
     Document("first", id="a", metadata={"score": 0.1}),
@@ -272,3 +275,19 @@ def test_a_method_with_parameters_of_its_own_has_no_name_to_be_asked_for_by() ->
         assert model.checked_method("lpes:reader").name == "lpes"
         with pytest.raises(WeightsNeededError, match="start the server with it"):
             model.checked_method("lpes", {"factors": 1.5})
+
+
+def test_questions_that_name_no_method_run_under_the_servers(tmp_path: Path) -> None:
+    (tmp_path / "nantes.md").write_text("Nantes lies on the Loire.", encoding="utf-8")
+    with serving(_ours) as server:
+        server.models = _listed("pine", "none")
+        answerer = Answerer.over(
+            tmp_path, model=EndpointModel(server.url), embedder=HashingEmbedder()
+        )
+        answerer.ask("Which?")
+        assert "method" not in server.asked[-1].body
+        answerer.ask("Which?", method="none")
+        assert server.asked[-1].body["method"] == "none"
+        named = Answerer(answerer.model, answerer.retriever, method="none")
+        named.ask("Which?")
+        assert server.asked[-1].body["method"] == "none"

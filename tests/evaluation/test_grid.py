@@ -85,9 +85,13 @@ def test_what_follows_is_said(grid: Grid) -> None:
     assert "From 5 to 20 documents" in length
     assert "not statistically" not in length
     assert positions == "Its positions differ significantly with 10 and 20 documents."
-    assert pine.startswith("pine: significantly better with 10 documents (by ")
+    assert pine.startswith(
+        "pine, on average over positions: significantly better with 10 documents (by "
+    )
     assert "no significant difference with 5 documents" in pine
-    assert ms_poe.startswith("ms_poe: significantly worse with 5 documents (by ")
+    assert ms_poe.startswith(
+        "ms_poe, on average over positions: significantly worse with 5 documents (by "
+    )
     assert ms_poe.endswith("no significant difference with 10 and 20 documents.")
     assert grid.confidence == pytest.approx(1 - 0.05 / 6)  # two methods, three rows
 

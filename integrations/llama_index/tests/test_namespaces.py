@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import pickle
 import runpy
 import sys
 import tomllib
@@ -38,3 +41,13 @@ def test_the_example_is_in_the_distribution() -> None:
     tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
     assert tool["llamahub"]["contains_example"]
     assert "examples/" in tool["hatch"]["build"]["targets"]["sdist"]["include"]
+
+
+def test_embeddings_are_saved_copied_and_sent_to_workers() -> None:
+    embedding = RagMiddleEmbedding(embed_batch_size=7)
+    vector = embedding.get_text_embedding("Nantes")
+    saved = RagMiddleEmbedding.from_dict(json.loads(json.dumps(embedding.to_dict())))
+    for copied in (saved, pickle.loads(pickle.dumps(embedding)), copy.deepcopy(embedding)):
+        assert isinstance(copied, RagMiddleEmbedding)
+        assert copied.embed_batch_size == 7
+        assert copied.get_text_embedding("Nantes") == vector

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 
 import pytest
 from langchain_core.documents import Document
@@ -29,3 +31,10 @@ def test_a_vector_store_finds_documents_by_meaning() -> None:
 def test_a_history_can_be_saved_without_markers() -> None:
     text = f"Read.\n\n{format_docs([Document('Lyon [[rm:doc]]'), Document('Nantes')])}\n\nWhy?"
     assert unmark(text) == "Read.\n\nLyon [[rm:doc]]\n\nNantes\n\nWhy?"
+
+
+def test_copies_and_other_processes_load_the_same_embedder() -> None:
+    embeddings = RagMiddleEmbeddings()
+    vector = embeddings.embed_query("Nantes")
+    for copied in (pickle.loads(pickle.dumps(embeddings)), copy.deepcopy(embeddings)):
+        assert copied.embed_query("Nantes") == vector

@@ -9,7 +9,7 @@ from llama_index.core.base.embeddings.base import BaseEmbedding, Embedding
 from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.callbacks import CallbackManager
 
-from rag_middle.retrieval import Embedder, SentenceTransformerEmbedder
+from rag_middle.retrieval import DEFAULT_EMBEDDER, Embedder, SentenceTransformerEmbedder
 
 __all__ = ["RagMiddleEmbedding"]
 
@@ -22,8 +22,10 @@ class RagMiddleEmbedding(BaseEmbedding):
     Args:
         embedder: turns texts into vectors; by default `SentenceTransformerEmbedder`, whose weights
             come with the extra.
+        model_name: of a `SentenceTransformerEmbedder`, instead of `embedder`: what `to_dict` saves.
         embed_batch_size: texts at a time.
         callback_manager: LlamaIndex's callbacks.
+        fields: LlamaIndex's other ones, such as ``num_workers``.
 
     Raises:
         MissingExtraError: the extra is not installed.
@@ -36,16 +38,23 @@ class RagMiddleEmbedding(BaseEmbedding):
         self,
         embedder: Embedder | None = None,
         *,
+        model_name: str | None = None,
         embed_batch_size: int = 64,
         callback_manager: CallbackManager | None = None,
+        **fields: Any,
     ) -> None:
-        chosen = SentenceTransformerEmbedder() if embedder is None else embedder
+        if embedder is None:
+            name, _, revision = (model_name or DEFAULT_EMBEDDER).partition("@")
+            embedder = SentenceTransformerEmbedder(
+                None if name == DEFAULT_EMBEDDER else name, revision=revision or None
+            )
         super().__init__(
-            model_name=chosen.name,
+            model_name=embedder.name,
             embed_batch_size=embed_batch_size,
             callback_manager=callback_manager or CallbackManager([]),
+            **fields,
         )
-        self._embedder = chosen
+        self._embedder = embedder
 
     @classmethod
     def class_name(cls) -> str:
