@@ -6,7 +6,6 @@ vocabulary, and says at every step which tokens may come next. docs/tools.md say
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Sequence
 from importlib import import_module
@@ -21,8 +20,6 @@ from rag_middle.errors import MissingExtraError, UnsupportedGenerationError
 from rag_middle.wording import Argument
 
 __all__ = ["Constrained", "Constraint"]
-
-_UNKNOWN_FORMAT = re.compile(r"Unknown format: ([\w.:-]+)")
 
 _vocabularies: WeakKeyDictionary[PreTrainedTokenizerBase, dict[Any, Any]] = WeakKeyDictionary()
 _lock = threading.Lock()
@@ -61,17 +58,16 @@ class Constraint:
 
     def _compiled(self, grammar: str) -> Any:
         """A matcher at the beginning of a text."""
-        while True:
+        try:
             written = self._engine.LLMatcher.grammar_from_lark(grammar)
             matcher = self._engine.LLMatcher(self._vocabulary, written, log_level=0)
-            if not matcher.is_error():
-                return matcher
-            reason = matcher.get_error()
-            unknown = _UNKNOWN_FORMAT.search(reason)
-            without = unknown and re.sub(rf', "format": "{re.escape(unknown[1])}"', "", grammar)
-            if not without or without == grammar:
-                break
-            grammar = without  # JSON Schema: a format that one does not know says nothing
+        except UnicodeEncodeError as error:  # half of a surrogate pair
+            raise UnsupportedGenerationError(
+                Argument("response_format"), f" or the name of a tool is no text: {error}."
+            ) from error
+        if not matcher.is_error():
+            return matcher
+        reason = matcher.get_error()
         raise UnsupportedGenerationError(
             Argument("response_format"),
             " or the parameters of a tool hold what constrained decoding cannot keep to: "

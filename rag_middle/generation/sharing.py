@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import os
 import threading
 import weakref
 from collections.abc import Mapping
@@ -25,7 +26,8 @@ from rag_middle.files import checkpoint_state
 from rag_middle.generation.model import RagMiddleModel
 from rag_middle.generation.prompts import MethodLike
 from rag_middle.methods import resolve_method
-from rag_middle.options import SECRET_OPTIONS
+from rag_middle.methods.parallel_context.document_cache import DocumentCache
+from rag_middle.options import SECRET_OPTIONS, Kernels
 
 __all__ = ["release_models", "shared_model"]
 
@@ -66,6 +68,8 @@ def shared_model(
     method_options: Mapping[str, Any] | None = None,
     context_window: int | None = None,
     self_check: bool = True,
+    document_cache: DocumentCache | None = None,
+    kernels: Kernels = "auto",
     **loading: Any,
 ) -> RagMiddleModel:
     """As `RagMiddleModel.from_pretrained`, on weights that are loaded already if they can be.
@@ -76,29 +80,39 @@ def shared_model(
 
     Args:
         name_or_path: a directory, or a name on the hub.
-        method: of this model only, like `method_options`, `context_window` and `self_check`.
+        method: of this model only, like all arguments but `name_or_path` and `loading`.
         method_options: see there.
         context_window: see there.
         self_check: see there.
+        document_cache: see there.
+        kernels: see there.
         loading: further arguments of `RagMiddleModel.from_pretrained`.
 
     Raises:
         RagMiddleError: as `RagMiddleModel.from_pretrained`.
     """
     chosen = resolve_method(method, method_options)  # a misspelt name costs no loading
-    arguments = {"name_or_path": str(name_or_path), **loading}
+    arguments = {"name_or_path": _located(name_or_path), **loading}
+    if isinstance(tokenizer := loading.get("tokenizer"), str | Path):
+        arguments["tokenizer"] = _located(tokenizer)
     with _lock:
         _forget_unused()
         weights = _weights.setdefault(_key(arguments), _Weights(arguments))
         weights.waiting += 1
     try:
         with weights.lock:
-            network, tokenizer = _loaded(weights)
+            network, own_tokenizer = _loaded(weights)
     finally:
         with _lock:
             weights.waiting -= 1
     return RagMiddleModel(
-        network, tokenizer, method=chosen, context_window=context_window, self_check=self_check
+        network,
+        own_tokenizer,
+        method=chosen,
+        context_window=context_window,
+        self_check=self_check,
+        document_cache=document_cache,
+        kernels=kernels,
     )
 
 
@@ -114,6 +128,12 @@ def release_models() -> None:
         _forget_unused()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+def _located(name_or_path: str | Path) -> str:
+    """A folder's whole path: a relative one means another folder where the program works next."""
+    path = os.path.expanduser(name_or_path)
+    return os.path.abspath(path) if os.path.isdir(path) else str(name_or_path)
 
 
 def _loaded(weights: _Weights) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -13,6 +13,7 @@ from rag_middle.tools.definitions import (
     check_tools,
     forced_tools,
     parameters_of,
+    with_top_resolved,
 )
 from rag_middle.tools.formats import FORMATS, ToolFormat, ToolMessage, format_of
 from rag_middle.tools.grammars import answer_grammar, call_grammar
@@ -31,4 +32,5 @@ __all__ = [
     "forced_tools",
     "format_of",
     "parameters_of",
+    "with_top_resolved",
 ]

@@ -20,6 +20,7 @@ __all__ = [
     "check_tools",
     "forced_tools",
     "parameters_of",
+    "with_top_resolved",
 ]
 
 _EXAMPLE = '{"type": "function", "function": {"name": ..., "description": ..., "parameters": ...}}'
@@ -101,11 +102,15 @@ def check_tools(tools: Any) -> None:
         raise UnsupportedGenerationError(
             Argument("tools"), f" must have names of their own, got {names}."
         )
+    _check_plain("tools", tools)
+
+
+def _check_plain(name: str, value: Any) -> None:
     try:
-        json.dumps(tools)
-    except (TypeError, ValueError) as error:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError) as error:
         raise UnsupportedGenerationError(
-            Argument("tools"), f" must be plain JSON: {error}."
+            Argument(name), f" must be plain JSON: {error}."
         ) from error
 
 
@@ -153,7 +158,29 @@ def forced_tools(
 
 def parameters_of(tool: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON schema of a tool's arguments; of no arguments where it says none."""
-    return {"type": "object", "properties": {}, **(tool["function"].get("parameters") or {})}
+    parameters = with_top_resolved(tool["function"].get("parameters") or {})
+    if not {"$ref", "anyOf", "oneOf", "allOf"}.isdisjoint(parameters):  # those name arguments
+        return {"type": "object", **parameters}
+    return {"type": "object", "properties": {}, **parameters}
+
+
+def with_top_resolved(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema with what its top's `$ref` names at the top, where chat templates look for it.
+
+    Schemas of recursive classes consist of definitions and such a reference. It stays where both
+    sides say different things.
+    """
+    _, _, path = str(schema.get("$ref")).partition("#/")
+    kind, _, name = path.partition("/")
+    definitions = schema.get(kind) if kind in ("$defs", "definitions") else None
+    target = definitions.get(name) if isinstance(definitions, Mapping) else None
+    if not isinstance(target, Mapping):
+        return schema
+    beside = {key: value for key, value in schema.items() if key != "$ref"}
+    shared = target.keys() & beside.keys() - {"title", "description"}
+    if any(target[key] != beside[key] for key in shared):
+        return schema
+    return {**target, **beside}
 
 
 def check_response_format(response_format: Any) -> None:
@@ -177,3 +204,4 @@ def check_response_format(response_format: Any) -> None:
         raise UnsupportedGenerationError(
             Argument("response_format"), f" of type {kind} needs {needed!r}: {shape}."
         )
+    _check_plain("response_format", response_format)

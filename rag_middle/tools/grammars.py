@@ -7,14 +7,30 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.tools.definitions import parameters_of
 from rag_middle.tools.formats import ARGUMENTS, ToolFormat
+from rag_middle.wording import Argument
 
 __all__ = ["answer_grammar", "call_grammar"]
 
 #: JSON as chat templates write it. Any whitespace would be allowed otherwise, and small models
 #: write some without end.
 _WRITING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+#: Formats of strings that llguidance keeps to.
+_FORMATS = {
+    *("date", "time", "date-time", "duration"),
+    *("email", "hostname", "ipv4", "ipv6", "uri", "uuid"),
+}
+#: Keys of a JSON schema that hold schemas (one or a list), and those that hold them by name.
+_SCHEMAS = {
+    *("items", "prefixItems", "additionalItems", "unevaluatedItems", "contains"),
+    *("additionalProperties", "unevaluatedProperties", "propertyNames"),
+    *("anyOf", "oneOf", "allOf", "not", "if", "then", "else"),
+}
+_OF_SCHEMAS = {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
+_COMPOSING = {"anyOf", "oneOf", "$ref", "if", "dependentSchemas"}
 
 
 def answer_grammar(response_format: Mapping[str, Any]) -> str | None:
@@ -75,24 +91,55 @@ def _literal(text: str, form: ToolFormat, token_id: Callable[[str], int | None])
 
 
 def _json(schema: Mapping[str, Any]) -> str:
-    if "allOf" not in json.dumps(schema):  # whose parts have to let each other's properties pass
-        schema = _closed(schema)
+    try:
+        schema = _mapped(schema, _without_unknown_format)
+        if not _is_composed(schema):
+            schema = _mapped(schema, _closed)
+    except RecursionError as error:
+        raise UnsupportedGenerationError(
+            Argument("response_format"),
+            " or the parameters of a tool hold a schema nested too deeply. Make it flatter.",
+        ) from error
     return "%json " + json.dumps({**schema, "x-guidance": _WRITING})
 
 
-def _closed(schema: Any) -> Any:
-    """The schema without the freedom to invent properties where it names some: a model would."""
-    if isinstance(schema, list):
-        return [_closed(item) for item in schema]
+def _mapped(schema: Any, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Any:
+    """The schema with every schema in it changed; constants and examples stay."""
+    if isinstance(schema, list | tuple):
+        return [_mapped(item, change) for item in schema]
     if not isinstance(schema, Mapping):
-        return schema
-    below = {
-        key: {name: _closed(item) for name, item in value.items()}
-        if key in ("properties", "$defs", "definitions") and isinstance(value, Mapping)
-        else _closed(value)
-        if key in ("items", "prefixItems", "anyOf", "oneOf")
-        else value
-        for key, value in schema.items()
-    }
+        return schema  # true and false are schemas
+    below = {}
+    for key, value in schema.items():
+        if key in _OF_SCHEMAS and isinstance(value, Mapping):
+            value = {name: _mapped(item, change) for name, item in value.items()}
+        elif key in _SCHEMAS:
+            value = _mapped(value, change)
+        below[key] = value
+    return change(below)
+
+
+def _without_unknown_format(schema: dict[str, Any]) -> dict[str, Any]:
+    """JSON Schema: a format that one does not know says nothing."""
+    if isinstance(name := schema.get("format"), str) and name not in _FORMATS:
+        del schema["format"]
+    return schema
+
+
+def _is_composed(schema: Mapping[str, Any]) -> bool:
+    """Whether parts of it have to let each other's properties pass."""
+    composed = False
+
+    def look(part: dict[str, Any]) -> dict[str, Any]:
+        nonlocal composed
+        composed |= "allOf" in part or ("properties" in part and not _COMPOSING.isdisjoint(part))
+        return part
+
+    _mapped(schema, look)
+    return composed
+
+
+def _closed(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema without the freedom to invent properties where it names some: a model would."""
     is_open = "properties" in schema and "patternProperties" not in schema
-    return {"additionalProperties": False, **below} if is_open else below
+    return {"additionalProperties": False, **schema} if is_open else schema

@@ -11,6 +11,7 @@ import pytest
 from rag_middle import ContextPrompt
 from rag_middle.errors import MissingExtraError, UnsupportedGenerationError
 from rag_middle.generation import Follower, RagMiddleModel
+from rag_middle.tools import grammars
 
 pytest.importorskip("llguidance")
 
@@ -31,6 +32,9 @@ SCHEMA = {
     },
 }
 FORM = {"type": "json_schema", "json_schema": {"name": "river", "schema": SCHEMA}}
+DEEP: dict[str, Any] = {"type": "string"}
+for _ in range(3000):
+    DEEP = {"type": "array", "items": DEEP}
 LONG = {"max_new_tokens": 150}
 
 
@@ -97,6 +101,37 @@ def test_patterns_and_grammars(
     assert re.fullmatch(pattern, model.generate(prompt, response_format=form).text)
 
 
+def test_an_unknown_format_says_nothing_and_constants_stay(
+    model: RagMiddleModel, prompt: ContextPrompt
+) -> None:
+    phone = {"format": "phone", "type": "string", "maxLength": 2}
+    constant = {"a": 1, "format": "phone", "properties": {}}
+    schema = {
+        "type": "object",
+        "properties": {"format": phone, "y": {"const": constant}},
+        "required": ["format", "y"],
+    }
+    form = {"type": "json_schema", "json_schema": {"schema": schema}}
+    assert json.loads(model.generate(prompt, response_format=form, **LONG).text)["y"] == constant
+
+
+@pytest.mark.parametrize("name", sorted(grammars._FORMATS))
+def test_the_engine_keeps_to_formats_that_are_left_to_it(name: str) -> None:
+    matcher = pytest.importorskip("llguidance").LLMatcher
+    schema = json.dumps({"type": "string", "format": name})
+    assert not matcher.validate_grammar(matcher.grammar_from_json_schema(schema))
+
+
+def test_properties_beside_alternatives(model: RagMiddleModel, prompt: ContextPrompt) -> None:
+    digit = {"properties": {"b": {"enum": [1, 2]}}, "required": ["b"]}
+    schema = {"properties": {"a": {"const": 1}}, "required": ["a"], "type": "object"}
+    # Free to add properties, the model may never come to an end: what it wrote by then counts.
+    for composed in ({"anyOf": [digit]}, {"$ref": "#/$defs/B", "$defs": {"B": digit}}):
+        form = {"type": "json_schema", "json_schema": {"schema": {**schema, **composed}}}
+        text = model.generate(prompt, response_format=form, **LONG).text
+        assert text.startswith('{"a": 1, "b": ')
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -108,6 +143,11 @@ def test_patterns_and_grammars(
             "cannot keep to",
         ),
         ({"response_format": {"type": "grammar", "grammar": "start: ("}}, "cannot keep to"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": DEEP}}},
+            "response_format.*(plain JSON|too deeply)",
+        ),
+        ({"response_format": {"type": "regex", "regex": "\ud800"}}, "response_format.* no text"),
         ({"tool_choice": "any"}, "needs tools"),
         ({"tools": [{"name": "search"}]}, "must hold"),
     ],

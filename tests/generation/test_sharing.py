@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.generation import RagMiddleModel, release_models, shared_model, sharing
+from rag_middle.methods.parallel_context.document_cache import DocumentCache
 from rag_middle.reader import reader_path
 
 
@@ -91,3 +93,25 @@ def test_a_failed_load_is_forgotten(tmp_path: Path, loads: list[Any]) -> None:
         shared_model(tmp_path / "missing")
     release_models()
     assert not sharing._weights
+
+
+def test_relative_names_are_folders_of_the_working_directory(
+    folder: Path, tmp_path: Path, loads: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(folder, tmp_path / "elsewhere" / "model")  # files of the same sizes and times
+    models = []
+    for place in (tmp_path, tmp_path / "elsewhere"):
+        monkeypatch.chdir(place)
+        models.append(shared_model("model", tokenizer="model"))
+    assert models[0].model is not models[1].model
+    assert shared_model(place / "model", tokenizer=place / "model").model is models[1].model
+    assert len(loads) == 2
+
+
+def test_document_cache_and_kernels_are_of_each_model(folder: Path, loads: list[Any]) -> None:
+    cache = DocumentCache()
+    assert shared_model(folder, document_cache=cache).document_cache is cache
+    assert shared_model(folder).document_cache is None
+    with pytest.raises(UnsupportedGenerationError, match="kernels"):
+        shared_model(folder, kernels="cuda")  # type: ignore[arg-type]
+    assert len(loads) == 1

@@ -16,7 +16,6 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import get_config_list
 from langchain_core.tools import BaseTool
-from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from langchain_rag_middle.answers import answers, combined_output, token_usage
 from langchain_rag_middle.arguments import with_extra_body
@@ -26,6 +25,7 @@ from langchain_rag_middle.citations import cited
 from langchain_rag_middle.gathering import Gathering, Request
 from langchain_rag_middle.messages import as_prompt_documents, prompt_messages
 from langchain_rag_middle.responses import streamed, usage
+from langchain_rag_middle.schemas import openai_tool_of
 from langchain_rag_middle.settings import RagMiddleSettings
 from langchain_rag_middle.tools import (
     StructuredMethod,
@@ -99,7 +99,7 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         self, messages: list[BaseMessage], tools: Sequence[Any] | None = None
     ) -> int:
         """Tokens of the messages as they are sent, the chat template's included."""
-        schemas = [convert_to_openai_tool(tool) for tool in tools or ()]
+        schemas = [openai_tool_of(tool) for tool in tools or ()]
         prompt = prompt_messages(
             messages, document_prompt=self.document_prompt, with_tools=bool(schemas)
         )
@@ -127,7 +127,7 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
             strict: marks the schemas; arguments of forced calls fit them anyway.
             kwargs: options of the calls.
         """
-        schemas = [convert_to_openai_tool(tool, strict=strict) for tool in tools]
+        schemas = [openai_tool_of(tool, strict=strict) for tool in tools]
         if tool_choice is not None and tool_choice is not False:
             kwargs["tool_choice"] = "any" if tool_choice is True else tool_choice
         return self.bind(tools=schemas, **kwargs)
@@ -190,7 +190,7 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         names = ("tools", "tool_choice", "response_format")
         more = {name: call[name] for name in names if call.get(name)}
         if "tools" in more:
-            more["tools"] = [convert_to_openai_tool(tool) for tool in more["tools"]]
+            more["tools"] = [openai_tool_of(tool) for tool in more["tools"]]
         return more
 
     def _generate(

@@ -16,9 +16,9 @@ from langchain_core.output_parsers.openai_tools import (
     PydanticToolsParser,
 )
 from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
-from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
+from langchain_rag_middle.schemas import json_schema_of, openai_tool_of
 from rag_middle import UnsupportedGenerationError
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def structured_output(
     parser: Runnable[Any, Any]
     if method == "function_calling":
         assert schema is not None
-        name = convert_to_openai_tool(schema)["function"]["name"]
+        name = openai_tool_of(schema)["function"]["name"]
         bound = model.bind_tools(
             [schema],
             tool_choice=name,
@@ -145,7 +145,7 @@ def structured_output(
     elif method in ("json_schema", "json_mode"):
         wanted: dict[str, Any] = {"type": "json_object"}
         if schema is not None:
-            described = convert_to_json_schema(schema)
+            described = json_schema_of(schema)
             named = {"name": str(described.get("title", "answer")), "schema": described}
             wanted = {"type": "json_schema", "json_schema": named}
         bound = model.bind(response_format=wanted, ls_structured_output_format=traced)

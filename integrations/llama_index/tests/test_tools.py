@@ -38,6 +38,13 @@ class River(BaseModel):
     length_km: int
 
 
+class Node(BaseModel):
+    """A tree."""
+
+    name: str
+    children: list[Node]
+
+
 def call(name: str, arguments: str) -> str:
     return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
 
@@ -107,6 +114,15 @@ def test_objects_and_selections_are_calls(llm: RagMiddleLLM, said: Callable[...,
     selector = PydanticSingleSelector.from_defaults(llm=llm)
     choices = [ToolMetadata(name=name, description=name) for name in ("towns", "rivers")]
     assert selector.select(choices, "Where is Nantes?").ind == 1
+
+
+def test_recursive_arguments_reach_the_model_whole(llm: RagMiddleLLM) -> None:
+    tool = FunctionTool.from_defaults(lambda **_: "", name="Node", fn_schema=Node)
+    (sent,) = llm._prepare_chat_with_tools([tool], "Grow.")["tools"]
+    parameters = sent["function"]["parameters"]
+    assert parameters["required"] == ["name", "children"]
+    assert parameters["properties"]["children"]["items"] == {"$ref": "#/$defs/Node"}
+    assert "Node" in parameters["$defs"]
 
 
 def test_options_are_refused_in_the_words_of_the_library(llm: RagMiddleLLM) -> None:

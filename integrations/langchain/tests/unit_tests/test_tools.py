@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from langchain.agents import create_agent
@@ -11,10 +11,11 @@ from langchain_core.documents import Document
 from langchain_core.exceptions import OutputParserException
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.tools import create_retriever_tool
-from pydantic import BaseModel
+from langchain_core.tools import StructuredTool, create_retriever_tool
+from pydantic import BaseModel, Field, create_model
 
 from langchain_rag_middle import ChatRagMiddle, DocumentPrompt
+from langchain_rag_middle.schemas import json_schema_of, openai_tool_of
 from rag_middle import ChatTemplateError, RagMiddleModel, UnsupportedGenerationError
 
 CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "Nantes"}}\n</tool_call>'
@@ -44,6 +45,16 @@ class River(BaseModel):
 
     name: str
     length_km: int
+
+
+class Node(BaseModel):
+    """A tree."""
+
+    name: Literal["n"]
+    children: list[Node] = Field(max_length=1)
+
+
+TREE = Node.model_json_schema()
 
 
 class Shelf(BaseRetriever):
@@ -141,6 +152,39 @@ def test_structured_output_is_of_the_schema_whatever_the_model_would_write(
     result = raw.invoke("Name a river.")
     assert result["parsed"] == {"name": "", "length_km": 3}
     assert result["parsing_error"] is None
+
+
+@pytest.mark.parametrize("method", ["json_schema", "function_calling"])
+@pytest.mark.parametrize("schema", [Node, TREE, {**TREE, "title": "Tree"}])
+def test_recursive_schemas_reach_the_model_whole(
+    local: Any, method: Any, schema: Any, prefer: Callable[..., None]
+) -> None:
+    prefer(local, "]", "]}", "}")
+    structured = chat(local).with_structured_output(schema, method=method)
+    assert Node.model_validate(structured.invoke("Grow.")) == Node(name="n", children=[])
+
+
+def plant(tree: Node) -> str:
+    """Plant it."""
+    return tree.name
+
+
+@pytest.mark.parametrize("tool", [plant, StructuredTool.from_function(plant)])
+def test_tools_with_recursive_arguments(local: Any, tool: Any, prefer: Callable[..., None]) -> None:
+    prefer(local, "]", "]}", "}")
+    (call,) = chat(local).bind_tools([tool], tool_choice="any").invoke("Grow.").tool_calls
+    assert call["args"] == {"tree": {"name": "n", "children": []}}
+
+
+def test_schemas_without_properties() -> None:
+    either = {"title": "Either", "anyOf": [River.model_json_schema()]}
+    assert openai_tool_of(either)["function"]["parameters"] == {"anyOf": either["anyOf"]}
+    assert json_schema_of({"title": "N", "enum": [1]}) == {"title": "N", "enum": [1]}
+    assert openai_tool_of(TREE, strict=True)["function"]["parameters"]["required"]
+    nested = create_model("Two", first=River, second=River)
+    assert "$ref" not in str(openai_tool_of(nested)), "what can be written out is"
+    with pytest.raises(UnsupportedGenerationError, match="arguments are an object"):
+        openai_tool_of({"title": "N", "type": "array"})
 
 
 @pytest.mark.parametrize("method", ["json_schema", "function_calling"])

@@ -20,6 +20,7 @@ from llama_index.core.tools import BaseTool
 from llama_index.llms.rag_middle.errors import RequestError
 
 from rag_middle import Generation
+from rag_middle.tools import with_top_resolved
 
 __all__ = ["ToolCalling", "call_blocks", "history_fields"]
 
@@ -49,7 +50,7 @@ class ToolCalling(FunctionCallingLLM):
             return {"messages": messages, **kwargs}
         return {
             "messages": messages,
-            "tools": [tool.metadata.to_openai_tool(skip_length_check=True) for tool in tools],
+            "tools": [_openai_tool(tool) for tool in tools],
             "tool_choice": tool_choice or ("any" if tool_required else "auto"),
             **kwargs,
         }
@@ -131,6 +132,18 @@ class ToolCalling(FunctionCallingLLM):
         named = {"name": output_cls.__name__, "schema": output_cls.model_json_schema()}
         form = {"type": "json_schema", "json_schema": named}
         return {"response_format": form, **(options or {})}
+
+
+def _openai_tool(tool: BaseTool) -> dict[str, Any]:
+    """The tool in OpenAI's form, with what LlamaIndex leaves out of the schema of its arguments."""
+    converted: dict[str, Any] = tool.metadata.to_openai_tool(skip_length_check=True)
+    if tool.metadata.fn_schema is None:
+        return converted
+    own = with_top_resolved(tool.metadata.fn_schema.model_json_schema())  # of recursive classes
+    rest = {key: own[key] for key in own if key not in ("title", "description")}
+    function = converted["function"]
+    parameters = {**rest, **function["parameters"]}
+    return {**converted, "function": {**function, "parameters": parameters}}
 
 
 def history_fields(message: ChatMessage) -> dict[str, Any]:
