@@ -60,7 +60,7 @@ ENDPOINT_SECONDS = 300.0
 SECRET_OPTIONS = ("token", "use_auth_token")
 
 Kernels = Literal["auto", "triton", "torch"]
-#: What did: Triton kernels, or PyTorch's operators.
+#: What computed a method's attention: Triton kernels, or PyTorch's operators.
 KernelsUsed = Literal["triton", "torch"]
 MissingDocuments = Literal["warn", "error", "ignore"]
 Overflow = Literal["error", "drop_documents"]
@@ -231,8 +231,8 @@ class GenerationOptions:
     typical_p: Annotated[
         float,
         Option(
-            "Sample from the tokens that are about as probable as the distribution lets one "
-            "expect, up to this probability (typical sampling).",
+            "Sample from the tokens whose log-probability is nearest to what the distribution "
+            "lets one expect, up to this total probability (typical sampling).",
             above=0,
             maximum=1,
         ),
@@ -248,8 +248,8 @@ class GenerationOptions:
     no_repeat_ngram_size: Annotated[
         int | None,
         Option(
-            "No sequence of so many tokens twice, prompt included: no longer quotations then. 0: "
-            "any. Without it, as the model's generation config says.",
+            "No sequence of this many tokens comes twice, the prompt included: longer quotations "
+            "are impossible then. 0: any may. Default: what the model's generation config says.",
             minimum=0,
         ),
     ] = None
@@ -275,8 +275,8 @@ class GenerationOptions:
     eos_token_id: Annotated[
         int | Sequence[int] | None,
         Option(
-            "Tokens that end the text, one or several, instead of the model's own; none at all: "
-            "an empty list."
+            "Tokens that end the text, one or several, instead of the model's own; an empty list "
+            "for none at all."
         ),
     ] = None
     pad_token_id: Annotated[
@@ -289,13 +289,13 @@ class GenerationOptions:
     logprobs: Annotated[
         bool,
         Option(
-            "Tell how probable each generated token was, before temperature, top_p, top_k and "
-            "typical_p."
+            "Report the log-probability of each generated token, before temperature, top_p, top_k "
+            "and typical_p."
         ),
     ] = False
     top_logprobs: Annotated[
         int,
-        Option("With logprobs: so many of the most probable tokens beside each.", minimum=0),
+        Option("With logprobs: how many of the most probable tokens to add to each.", minimum=0),
     ] = 0
     cancel: Annotated[
         threading.Event | None,
@@ -479,14 +479,13 @@ KERNELS = Declaration(
     ),
 )
 
-#: Of integrations and the server, whose interfaces have room for several answers to one prompt.
+#: For integrations, whose interfaces have room for several answers to one prompt.
 ANSWERS = Declaration(
     "n",
     int,
     1,
     Option(
-        "Answers to each prompt, drawn with seeds that follow one another; above 1, a temperature "
-        "has to be.",
+        "Answers to each prompt, drawn with consecutive seeds; several need a temperature above 0.",
         minimum=1,
         maximum=1024,
     ),

@@ -47,7 +47,7 @@ __all__ = [
 Aspect = Literal["positions", "visibility", "hidden", "weights"]
 ASPECTS: tuple[Aspect, ...] = get_args(Aspect)
 
-#: Rotary tables reach a multiple of so many positions: the same ones serve many generated tokens.
+#: Rotary tables reach a multiple of this many positions: one table serves many generated tokens.
 _ANGLES_AT_ONCE = 256
 
 
@@ -223,7 +223,7 @@ class Layer:
         return self.request.shared(key, lambda: position_angles(rotary, reach, table_format, style))
 
     def score_rule(self, tokens: int) -> ScoreRule:
-        """From dot products to scores, in a prompt of so many tokens."""
+        """From dot products to scores; a window that holds all `tokens` is left out."""
         from rag_middle.ops.scores import ScoreRule
 
         window = self.traits.sliding_window

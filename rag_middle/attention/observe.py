@@ -92,10 +92,10 @@ def last_token_masses(
     """What the last token's attention puts on segments of a prompt, under a method.
 
     An attention output is linear in the values, whatever gave the weights. So the prompt goes
-    through the model in several rows, all with its own queries and keys. The first has its own
-    values; its outputs go on to the next layer, in every row. The values of others say to which
-    segment a token belongs, so that their outputs are the masses. One more row has zeros for
-    values, and its outputs are subtracted: a method may add to values.
+    through the model in several rows of a batch, all with the same queries and keys. The first row
+    keeps its values; its outputs go on to the next layer, in every row. The second has zeros for
+    values, and its outputs are subtracted from those below: a method may add to values. The values
+    of all others say to which segment a token belongs, so that their outputs are the masses.
 
     Args:
         model: left as it is found.

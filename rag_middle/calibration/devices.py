@@ -43,7 +43,9 @@ def worker_devices(
             raise CalibrationConfigError(
                 Argument("workers", count),
                 " load the model once each, and ",
-                *_named(device, device_map),
+                Argument("device", device)
+                if device_map is None
+                else Argument("device_map", device_map),
                 " spreads one model over all devices: leave out one of them.",
             )
         return ()
@@ -78,9 +80,3 @@ def worker_devices(
 
 def _are(gpus: int) -> str:
     return f"{'is' if gpus == 1 else 'are'} {counted(gpus, 'GPU')}"
-
-
-def _named(device: str | None, device_map: Any | None) -> tuple[Argument, ...]:
-    if device_map is None:
-        return (Argument("device", device),)
-    return (Argument("device_map", device_map),)

@@ -153,9 +153,9 @@ def calibrate(
         int | None,
         typer.Option(
             min=1,
-            help="Processes that score candidates, each with the model; on GPUs one of its own "
-            "each. Default: one per CPU core for a model on the CPU that fits several times, else "
-            "one.",
+            help="Processes that score candidates, each with the model, and on GPUs each with a "
+            "GPU of its own. Default: one per CPU core for a model on the CPU that fits several "
+            "times, else one.",
             show_default=False,
             rich_help_panel=SEARCH_PANEL,
         ),

@@ -89,8 +89,8 @@ def diagnose(
         str | None,
         typer.Option(
             metavar="N,N",
-            help="Measure at the positions of so many documents too: 5,10,20. The most of them is "
-            "what the rest of the report is about, in place of --documents.",
+            help="Measure with fewer documents too: 5,10,20. The rest of the report is about the "
+            "largest number, which stands in place of --documents.",
             show_default=False,
             rich_help_panel=QUESTIONS_PANEL,
         ),
@@ -268,13 +268,13 @@ def _grid(grid: str | None, documents: int | None) -> tuple[tuple[int, ...], int
         fewer, most = [], 0
     if not fewer or fewer[0] < 2:
         raise typer.BadParameter(
-            f"{grid!r} should be at least two different numbers of documents from 2 on, with "
-            "commas: 5,10,20.",
+            f"{grid!r} should be two or more different numbers of documents, all at least 2, with "
+            "commas between them: 5,10,20.",
             param_hint="--grid",
         )
     if documents not in (None, most):
         raise typer.BadParameter(
-            f"--documents {documents} is not the most of --grid {grid}: leave it out.",
+            f"--documents {documents} is not the largest number of --grid {grid}: leave it out.",
             param_hint="--grid",
         )
     return tuple(fewer), most

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DocumentAttention",
     "document_attention",
+    "draw_masses",
     "plot_document_attention",
     "plot_head_attention",
 ]

@@ -19,8 +19,9 @@ from rag_middle.evaluation.metrics import Metric
 from rag_middle.evaluation.results import PositionCurves, Results
 from rag_middle.evaluation.statistics import Bootstrap, Estimate, comparison_confidence
 
-Scores = NDArray[np.float64]
 __all__ = ["Grid", "GridRow", "grid_of"]
+
+Scores = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

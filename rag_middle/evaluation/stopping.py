@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rag_middle.errors import EvaluationConfigError
-from rag_middle.evaluation.conclusions import MIN_QUESTIONS, Recommendation, recommend
+from rag_middle.evaluation.conclusions import MIN_QUESTIONS, Verdict, recommend
 from rag_middle.evaluation.measurement import BASELINE, Measurement, MethodSpec
 from rag_middle.evaluation.metrics import Metric
 from rag_middle.evaluation.results import Results
-from rag_middle.evaluation.statistics import RESAMPLES, Bootstrap
+from rag_middle.evaluation.statistics import CONFIDENCE, RESAMPLES, Bootstrap
 from rag_middle.evaluation.tasks import Task
 from rag_middle.evaluation.trials import (
     EstimateCallback,
@@ -52,7 +52,7 @@ def looks(questions: int) -> tuple[tuple[int, float], ...]:
         counts.append(count)
         count = ceil(_GROWTH * count)
     if not counts:
-        return ((questions, 0.95),)
+        return ((questions, CONFIDENCE),)
     early = 1 - _ERROR_BEFORE / len(counts)
     return (*((count, early) for count in counts), (questions, 1 - _ERROR_AT_END))
 
@@ -137,7 +137,6 @@ def is_decided(
         seed: of the resamples.
     """
     base = scores[BASELINE]
-    so_far = len(base)
     now = recommend(scores, metric, confidence=confidence, resamples=resamples, seed=seed)
     gap = Bootstrap(base, resamples=resamples, seed=seed).gap(confidence)
     if gap.includes_zero:
@@ -148,7 +147,7 @@ def is_decided(
     lowest = {label: float(own.mean(axis=0).min()) for label, own in scores.items()}
     best = max((verdict.label for verdict in now.verdicts), key=lowest.__getitem__, default=None)
     return all(
-        verdict.helps or _unlikely_to_help(scores, verdict.label, now, questions, so_far, seed)
+        verdict.helps or _unlikely_to_help(scores, verdict, questions, seed)
         for verdict in now.verdicts
         # Where the best one helps, it is what is recommended, whatever becomes of the others.
         if now.label == BASELINE or verdict.label == best
@@ -165,17 +164,11 @@ def _scaled_estimate(estimated: EstimateCallback | None, scale: float) -> Estima
 
 
 def _unlikely_to_help(
-    scores: Mapping[str, Array],
-    label: str,
-    now: Recommendation,
-    questions: int,
-    so_far: int,
-    seed: int,
+    scores: Mapping[str, Array], verdict: Verdict, questions: int, seed: int
 ) -> bool:
-    base, own = scores[BASELINE], scores[label]
+    base, own = scores[BASELINE], scores[verdict.label]
     if np.array_equal(base, own):
         return True
-    [verdict] = [verdict for verdict in now.verdicts if verdict.label == label]
     count = base.shape[1]
     worst = verdict.worst_difference
 

@@ -160,6 +160,22 @@ class Generation:
             "tokens_per_second": self.tokens_per_second,
         }
 
+    def report(self) -> dict[str, Any]:
+        """`to_dict` without what chat interfaces have fields of their own for, as JSON reads it.
+
+        Left out: text, token ids, calls of tools, log-probabilities, token counts, finish reason.
+        """
+        report = self.to_dict()
+        for name in _OWN_FIELDS:
+            del report[name]
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in report.items()
+        }
+
+
+_OWN_FIELDS = ("text", "token_ids", "tool_calls", "log_probabilities", "usage", "finish_reason")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:

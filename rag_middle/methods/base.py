@@ -148,9 +148,9 @@ class Method(ABC):
     def rewrite(self, prompt: AnyPrompt) -> AnyPrompt:
         """The prompt that is asked instead: hook before everything else.
 
-        It gets what the caller passes: text, whose documents are told already and which no chat
-        template has been put around yet, or tokens. An order names every document once and tells
-        nothing of the question; what repeats either needs this hook.
+        It gets what the caller passes: text with its documents marked, before a chat template is
+        put around it, or tokens. `arrange` can only permute the documents; what repeats them, or
+        the question, needs this hook.
 
         Args:
             prompt: as the caller wrote it.

@@ -112,8 +112,8 @@ class BatchQueue:
         model: that answers.
         max_batch_size: jobs in one forward pass.
         max_waiting: jobs that may wait; those that run do not count.
-        batch_wait: seconds that a free model waits for more jobs, once there is one, until there
-            are as many as there were at a time since the last batch began.
+        batch_wait: seconds that a free model waits for more jobs, once there is one; it waits for
+            no more of them than were there at the same time since the last batch began.
         metrics: where sizes and times are noted.
     """
 
@@ -138,7 +138,7 @@ class BatchQueue:
         self._batch_seconds = 1.0  # moving average
         self._free_since = 0.0
         self._coming = 0
-        self._most_open = 0  # jobs that waited or ran at a time, since the last batch began
+        self._most_open = 0  # jobs that waited or ran at the same time, since the last batch began
         self._thread = threading.Thread(target=self._serve, name="rag-middle-serving", daemon=True)
         metrics.watch_queue(lambda: len(self._waiting), lambda: len(self._running))
 

@@ -16,7 +16,7 @@ from rag_middle.tokens.conversation import Conversation
 
 __all__ = ["RequestPrompt", "chat_prompt", "text_prompt"]
 
-#: Without tools in the request, what tools returned before is told by the user: most chat templates
+#: Without tools in the request, results of tools become messages of the user: most chat templates
 #: know no such role.
 _ROLES = {"developer": "system", "tool": "user", "function": "user"}
 _ROLES_WITH_TOOLS = {"developer": "system", "function": "user"}
@@ -72,7 +72,7 @@ def chat_prompt(
         role = (_ROLES_WITH_TOOLS if has_tools else _ROLES).get(message.role, message.role)
         parts = _parts(message, trusted=trusted and role != "assistant")
         own = message.tool_fields if has_tools else {}
-        if parts or own or role != "assistant":  # who only called a tool, unseen, said nothing
+        if parts or own or role != "assistant":  # a message of calls alone is left out
             turns.append((role, parts))
             fields.append(own)
     if documents:

@@ -41,8 +41,8 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "presence_penalty": (0,),
     "suffix": ("",),
 }
-#: The same, of fields that also ask for something.
-_NOTHING: dict[str, tuple[Any, ...]] = {
+#: The same, for fields that this server knows.
+_EMPTY: dict[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),
     "tools": ([],),
 }
@@ -99,7 +99,7 @@ class SamplingRequest(BaseModel):
             and name not in _IGNORED
             and not any(
                 type(value) is not bool or value is neutral
-                for neutral in (_NEUTRAL | _NOTHING).get(name, ())
+                for neutral in (_NEUTRAL | _EMPTY).get(name, ())
                 if value == neutral
             )
         }
@@ -115,8 +115,8 @@ class SamplingRequest(BaseModel):
                 )
         return asked
 
-    def form(self) -> dict[str, Any]:
-        """What the answer has to be, as options of `RagMiddleModel.batch`; checked.
+    def constraints(self) -> dict[str, Any]:
+        """What the answer has to look like, as checked options of `RagMiddleModel.batch`.
 
         Raises:
             UnsupportedGenerationError: it asks for what there is not.
@@ -135,19 +135,19 @@ class SamplingRequest(BaseModel):
         raise NotImplementedError
 
 
-class FunctionCall(BaseModel):
+class CalledFunction(BaseModel):
     """What is called, with its arguments as JSON in a string."""
 
     name: str
     arguments: str = "{}"
 
 
-class CallOfTool(BaseModel):
-    """A call that the model has made."""
+class EarlierCall(BaseModel):
+    """A call that the model made earlier in the conversation."""
 
     id: str | None = None
     type: Literal["function"] = "function"
-    function: FunctionCall
+    function: CalledFunction
 
 
 class ChatMessage(BaseModel):
@@ -158,7 +158,7 @@ class ChatMessage(BaseModel):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[Block] | None = None
     name: str | None = None
-    tool_calls: list[CallOfTool] | None = None
+    tool_calls: list[EarlierCall] | None = None
     tool_call_id: str | None = None
 
     @property
@@ -180,19 +180,19 @@ class ChatRequest(SamplingRequest):
     logprobs: StrictBool = False
     top_logprobs: Annotated[Whole, Field(ge=0, le=20)] = 0
 
-    def form(self) -> dict[str, Any]:
-        """See `SamplingRequest`; tools too, unless none of them may be called."""
+    def constraints(self) -> dict[str, Any]:
+        """See `SamplingRequest`; with the tools, unless none of them may be called."""
         check_tools(self.tools)
         check_tool_choice(self.tool_choice, self.tools)
         if not self.tools or self.tool_choice == "none":
-            return super().form()
+            return super().constraints()
         if self.tool_choice == "auto" and not self.parallel_tool_calls:
             raise UnsupportedGenerationError(
                 Argument("parallel_tool_calls", False),
-                " is kept to for calls that are forced, which come alone: pass a tool_choice, or "
+                " holds only for calls that are forced, which come alone: pass a tool_choice, or "
                 "leave it out.",
             )
-        return {**super().form(), "tools": self.tools, "tool_choice": self.tool_choice}
+        return {**super().constraints(), "tools": self.tools, "tool_choice": self.tool_choice}
 
     @property
     def max_new_tokens(self) -> int | None:

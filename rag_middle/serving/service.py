@@ -167,7 +167,7 @@ class Service:
         choices: list[Choice] = []
         jobs: list[Job] = []
         seed = secrets.randbits(32) if body.seed is None else body.seed
-        form = body.form()
+        constraints = body.constraints()
         for prompt in _prompts(body, trusted=settings.trust_markers):
             if len(prompt.documents) > settings.max_documents:
                 raise _too_many_documents(len(prompt.documents), settings.max_documents)
@@ -180,11 +180,14 @@ class Service:
                     "`documents`.",
                     code="unreadable_markers",
                 )
-            shape: dict[str, Any] = {"system": settings.defaults.system, "tools": form.get("tools")}
+            shape: dict[str, Any] = {
+                "system": settings.defaults.system,
+                "tools": constraints.get("tools"),
+            }
             if isinstance(body, CompletionRequest):
                 shape["template"] = "raw"
             tokens = self._model.encode(prompt.prompt, method="none", **shape)
-            options = {**self._options(body, tokens), **form}
+            options = {**self._options(body, tokens), **constraints}
             # A method that asks another prompt does so before a chat template is put around it.
             rewrites = settings.methods[method].rewrites
             if rewrites:
@@ -311,7 +314,7 @@ def _too_many_documents(count: int, most: int) -> ApiError:
 def _prompts(body: ChatRequest | CompletionRequest, *, trusted: bool) -> list[RequestPrompt]:
     documents = top_documents(body.documents)
     if isinstance(body, ChatRequest):
-        has_tools = bool(body.form().get("tools"))
+        has_tools = bool(body.constraints().get("tools"))
         return [chat_prompt(body.messages, documents, trusted=trusted, has_tools=has_tools)]
     texts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
     return [text_prompt(text, documents, trusted=trusted) for text in texts]

@@ -49,7 +49,7 @@ class ServerSettings:
         max_batch_size: prompts in one forward pass.
         max_waiting: answers that may wait for the model; more are refused with status 429.
         batch_wait: seconds that a free model waits for more requests to share a batch, once there
-            is one; not for more of them than there were at a time since the last batch began.
+            is one; for no more of them than were there at the same time since the last batch began.
         max_body_bytes: of a request.
         max_documents: of a prompt.
         max_choices: answers to one request, over all of its prompts.

@@ -79,8 +79,9 @@ def encode(
             must be the caller's own text. Documents stay inert.
         template_options: chat only: more arguments for the template (``enable_thinking``).
         tools: chat only: what the model may call, in OpenAI's form. What they say is inert too.
-        rewrite: makes another prompt of the caller's before a template is put around it: of the
-            message that holds the documents, without any of the last one, if a user's.
+        rewrite: changes the caller's prompt before a template is put around it. Of a conversation
+            it gets the message that holds the documents; where there are none, the last message,
+            if that is the user's.
 
     Raises:
         PromptError: the prompt is empty, or of the wrong shape.

@@ -256,9 +256,7 @@ def skipped_standard_tests() -> dict[str, str]:
 def markdown(expectations: Sequence[Expectation]) -> str:
     """A table, one row per expectation."""
     rows = ["| tests of | expect | here |", "| --- | --- | --- |"]
-    rows += [
-        f"| {each.peer} | {each.expects} | {each.differs or 'the same'} |" for each in expectations
-    ]
+    rows += [f"| {e.peer} | {e.expects} | {e.differs or 'the same'} |" for e in expectations]
     if expectations is LANGCHAIN:
         standard = "`langchain-tests`"
         rows.append(

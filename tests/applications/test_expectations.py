@@ -15,11 +15,16 @@ FOLDERS = {
     "integrations/langchain/tests": expectations.LANGCHAIN,
     "integrations/llama_index/tests": expectations.LLAMA_INDEX,
 }
-TESTED = [(folder, each) for folder, declared in FOLDERS.items() for each in declared if each.test]
+TESTED = [
+    (folder, expectation)
+    for folder, declared in FOLDERS.items()
+    for expectation in declared
+    if expectation.test
+]
 
 
 @pytest.mark.parametrize(
-    ("folder", "expectation"), TESTED, ids=[each.expects[:40] for _, each in TESTED]
+    ("folder", "expectation"), TESTED, ids=[expectation.expects[:40] for _, expectation in TESTED]
 )
 def test_an_expectation_has_a_test(folder: str, expectation: Expectation) -> None:
     file, _, function = str(expectation.test).partition("::")
@@ -29,7 +34,7 @@ def test_an_expectation_has_a_test(folder: str, expectation: Expectation) -> Non
 
 def test_what_has_no_test_is_no_matter_of_code() -> None:
     untested = [e for declared in FOLDERS.values() for e in declared if e.test is None]
-    assert all(each.differs for each in untested)
+    assert all(expectation.differs for expectation in untested)
 
 
 def test_skipped_standard_tests_are_such() -> None:

@@ -207,10 +207,10 @@ def test_without_a_model_the_bundled_reader_is_diagnosed(run: Run, tmp_path: Pat
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--grid", "5"), "at least two different numbers"),
-        (("--grid", "5,x"), "at least two different numbers"),
-        (("--grid", "1,5"), "from 2 on"),
-        (("--grid", "5,10", "--documents", "20"), "is not the most of --grid"),
+        (("--grid", "5"), "two or more different numbers"),
+        (("--grid", "5,x"), "two or more different numbers"),
+        (("--grid", "1,5"), "all at least 2"),
+        (("--grid", "5,10", "--documents", "20"), "is not the largest number of --grid"),
     ],
 )
 def test_a_grid_is_refused_before_anything_is_loaded(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,19 @@ def test_options_of_a_call_come_before_those_of_the_component(
     ]
     assert reply.meta["finish_reason"] == "length"
     assert reply.meta["rag_middle"]["method"] == "none"
+
+
+def test_log_probabilities_are_beside_the_report_and_survive_json(
+    generator: RagMiddleChatGenerator, documents: list[Document], question: str
+) -> None:
+    options = {"max_new_tokens": 2, "logprobs": True, "top_logprobs": 1}
+    [reply] = generator.run(prompt(question), documents=documents, generation_kwargs=options)[
+        "replies"
+    ]
+    first, _ = reply.meta["logprobs"]["content"]
+    assert first["top_logprobs"][0]["logprob"] == first["logprob"]  # it is greedy
+    assert "log_probabilities" not in reply.meta["rag_middle"]
+    assert json.loads(json.dumps(reply.meta)) == reply.meta
 
 
 def test_scores_decide_which_documents_do_not_fit(

@@ -1,4 +1,4 @@
-"""Several answers to a prompt, and what is told of them."""
+"""Several answers to a prompt, and their token counts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rag_middle import UnsupportedGenerationError
 if TYPE_CHECKING:
     from rag_middle import Generation, RagMiddleModel
 
-__all__ = ["answers", "check_streamed", "combined_output", "token_usage"]
+__all__ = ["answers", "combined_output", "stream_options", "token_usage"]
 
 
 def answers(
     model: RagMiddleModel, prompts: Sequence[Any], options: Mapping[str, Any], **more: Any
 ) -> list[list[Generation]]:
-    """What the model answers to each prompt: ``n`` texts, of seeds that follow one another.
+    """What the model answers to each prompt: ``n`` texts, drawn with consecutive seeds.
 
     Args:
         model: that answers.
@@ -33,7 +33,7 @@ def answers(
     return [texts[start : start + count] for start in range(0, len(texts), count)]
 
 
-def check_streamed(options: Mapping[str, Any]) -> dict[str, Any]:
+def stream_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of a stream, which has one answer.
 
     Raises:

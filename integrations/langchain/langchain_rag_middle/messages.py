@@ -24,8 +24,8 @@ from rag_middle.tokens.conversation import Conversation
 
 __all__ = ["as_prompt_documents", "prompt_messages", "prompt_text"]
 
-#: What a tool returned is told by the user where a call has no tools: most templates then refuse
-#: such messages.
+#: Where a call has no tools, what a tool returned becomes a message of the user: most templates
+#: refuse messages of a tool.
 _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "user"}
 _ROLES |= {"function": "user", "developer": "system", "model": "assistant"}
 

@@ -70,7 +70,7 @@ class FromModelId:
         return cls(**{"model": model_id, **_merged(kwargs, rest, "from_model_id")})
 
 
-def with_peers_names(given: Mapping[str, Any]) -> dict[str, Any]:
+def with_peers_names(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of a constructor under the names of this package.
 
     ``pipeline`` is a `model`; ``model_kwargs`` are fields of loading, ``token``, or
@@ -80,7 +80,7 @@ def with_peers_names(given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UnsupportedGenerationError: one thing twice, or a model of another kind.
     """
-    rest = renamed(given)
+    rest = renamed(arguments)
     if rest.get("pipeline") is not None:
         name = rest.pop("model", None)  # HuggingFacePipeline is told the model's name beside it
         if name is not None and not isinstance(name, str):
@@ -99,13 +99,13 @@ def with_peers_names(given: Mapping[str, Any]) -> dict[str, Any]:
     return _with_loaded(rest)
 
 
-def _merged(given: Mapping[str, Any], more: Mapping[str, Any], source: str) -> dict[str, Any]:
-    twice = sorted(name for name in more if given.get(name) is not None)
+def _merged(fields: Mapping[str, Any], more: Mapping[str, Any], source: str) -> dict[str, Any]:
+    twice = sorted(name for name in more if fields.get(name) is not None)
     if twice:
         raise UnsupportedGenerationError(
             f"{', '.join(twice)} was given in {source} and beside it: pass it once."
         )
-    return {**given, **more}
+    return {**fields, **more}
 
 
 def _loading(model_kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -126,18 +126,18 @@ def _loading(model_kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def _with_loaded(given: dict[str, Any]) -> dict[str, Any]:
-    model = given.get("model")
+def _with_loaded(fields: dict[str, Any]) -> dict[str, Any]:
+    model = fields.get("model")
     if model is None or isinstance(model, str | Path):
-        return given
+        return fields
     from rag_middle import RagMiddleModel
 
     if isinstance(model, RagMiddleModel):
-        return given
+        return fields
     from rag_middle.generation import loaded_parts
 
-    parts = loaded_parts(model, given.pop("tokenizer", None))
-    own = {name: given.pop(name) for name in ("context_window", "self_check") if name in given}
+    parts = loaded_parts(model, fields.pop("tokenizer", None))
+    own = {name: fields.pop(name) for name in ("context_window", "self_check") if name in fields}
     own = {name: value for name, value in own.items() if value is not None}
-    given["model"] = RagMiddleModel(parts.network, parts.tokenizer, **own)
-    return {**renamed(parts.options), **given}
+    fields["model"] = RagMiddleModel(parts.network, parts.tokenizer, **own)
+    return {**renamed(parts.options), **fields}

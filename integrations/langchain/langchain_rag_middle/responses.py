@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.messages.ai import UsageMetadata
 
-from langchain_rag_middle.answers import check_streamed
+from langchain_rag_middle.answers import stream_options
 from rag_middle.conventions.log_probabilities import openai_logprobs
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def streamed(
         piece: makes a chunk of text.
         last: makes the last chunk, which has none.
     """
-    options = check_streamed(options)
+    options = stream_options(options)
     if options["num_beams"] > 1:  # known at the end only
         generation = model.generate(prompt, **options)
         yield piece(generation.text)
@@ -70,20 +70,16 @@ def response_metadata(
     whether it was applied, the number of documents, their ids, those left out, timings in seconds,
     the seed and the stop string.
     """
-    everything = generation.to_dict()
-    told = "text token_ids usage tool_calls invalid_tool_calls log_probabilities"
-    for name in told.split():
-        del everything[name]
-    for name in ("document_ids", "dropped_documents"):
-        everything[name] = list(everything[name])  # as they come back from a cache
+    report = generation.report()
+    del report["invalid_tool_calls"]  # messages have a field for them
     return {
         "model_name": model_name,
         "model_provider": PROVIDER,
-        "finish_reason": everything.pop("finish_reason"),
+        "finish_reason": generation.finish_reason,
         **(
             {"logprobs": openai_logprobs(generation.log_probabilities, token_text)}
             if generation.log_probabilities
             else {}
         ),
-        "rag_middle": everything,
+        "rag_middle": report,
     }

@@ -74,7 +74,7 @@ class RagMiddleSettings(FromModelId, Described):
         method_options: its parameters, where it is a name.
         max_batch_size: prompts per forward pass in ``batch``; memory grows with it.
         document_prompt: how documents read that come as objects, with ``documents=`` of a call.
-        n: answers to each prompt, of seeds that follow one another; they need a temperature.
+        n: answers to each prompt, drawn with consecutive seeds; several need a temperature.
         revision: branch, tag or commit on the hub, for model and tokenizer.
         token: of the hub, for model and tokenizer; shown nowhere, and in no pickle.
         tokenizer: another tokenizer, or where to load it from.

@@ -187,7 +187,7 @@ def pytest_runtest_makereport(
     report: pytest.TestReport = yield
     standard = ("test_standard.py::TestToolsAndStructuredOutput", "unit_tests/test_standard.py::")
     name = getattr(item, "originalname", "")
-    if report.skipped and any(each in item.nodeid for each in standard) and name not in SKIPPED:
+    if report.skipped and any(tests in item.nodeid for tests in standard) and name not in SKIPPED:
         report.outcome = "failed"
         report.longrepr = f"{name} was skipped, which SKIPPED does not declare: {report.longrepr}"
     return report

@@ -75,11 +75,11 @@ class DSAS(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         title="DSAS",
         paper="arXiv:2510.12251",
-        idea="Scores on documents that the question looks at least are scaled down, and between "
-        "those and the others.",
+        idea="Scores on the documents with the least attention from the question are scaled down, "
+        "and scores between these and the others.",
         cost="a copy of the keys per document in the changed layers; none for generated tokens",
         requires="documents marked in the prompt; softmax attention",
-        can_hurt_when="a document that the answer needs is not looked at yet in the upper half",
+        can_hurt_when="the upper half does not attend yet to a document that the answer needs",
     )
     conflicts: ClassVar[Mapping[str, str]] = {
         "self_extend": "DSAS scales scores of whole rows, and Self-Extend has two for every key"
@@ -113,7 +113,7 @@ class DSAS(Method):
         if chunked:
             raise unsupported(
                 traits,
-                f"dsas compares what the question's scores are on all documents, and layers "
+                f"dsas compares the question's scores on all documents, and layers "
                 f"{chunked} attend in chunks.",
             )
         gates = DocumentGates(

@@ -26,7 +26,6 @@ from rag_middle.methods.dsas.kernels import (
     suffix_factors,
 )
 from rag_middle.methods.parallel_context.kernels import attend_later
-from rag_middle.ops.scores import ScoreRule
 
 __all__ = ["DocumentGates"]
 
@@ -83,12 +82,7 @@ class _Handler(LayerHandler):
             settings.beta,
             reference_code=settings.reference_code,
         )
-        window = traits.sliding_window
-        rule = ScoreRule(
-            scale=traits.score_scale,
-            softcap=traits.softcap,
-            window=window if window is not None and window < layout.length else None,
-        )
+        rule = context.layer.score_rule(layout.length)
         positions = torch.arange(layout.length)
         first = layout.prefix_tokens
         # Nothing is before the first document that has a gate.

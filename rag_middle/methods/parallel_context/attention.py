@@ -41,7 +41,6 @@ from rag_middle.methods.parallel_context.kernels import (
     token_positions,
 )
 from rag_middle.ops.rope import rotate
-from rag_middle.ops.scores import ScoreRule
 
 __all__ = ["DocumentBlocks"]
 
@@ -126,7 +125,7 @@ class _BlockAttention(LayerHandler):
         if context.start == 0:
             return self._prefill(context).transpose(1, 2), None
         context.store()
-        windowed = self._rule(context.stop).window is not None
+        windowed = self._layer.score_rule(context.stop).window is not None
         groups = self._layer.request.groups
         plain = all(self._sharpening(group.layout) == NEUTRAL for group in groups)
         if plain and not windowed:
@@ -148,7 +147,7 @@ class _BlockAttention(LayerHandler):
             query, key, value = (
                 group.take(x)[:, :, group.padding :] for x in (call.query, call.key, call.value)
             )
-            rule, last = self._rule(n), layout.suffix_start
+            rule, last = self._layer.score_rule(n), layout.suffix_start
             # Without a cache, generated tokens come again with the prompt.
             positions = self._positions(group, n)
             parts = [
@@ -196,7 +195,7 @@ class _BlockAttention(LayerHandler):
             values = restored_columns(self._prompt[1], values, stop)
         outputs = []
         for group in request.groups:
-            rule = self._rule(stop)
+            rule = self._layer.score_rule(stop)
             # Without a window nobody asks where tokens stand.
             positions = self._positions(group, stop) if rule.window is not None else torch.empty(0)
             if rule.window is not None and self._plan.placement == "to_end":
@@ -226,14 +225,6 @@ class _BlockAttention(LayerHandler):
         """`document_bounds`, sent to a device once."""
         return self._layer.request.shared(
             ("document bounds", layout, device), lambda: document_bounds(layout).to(device)
-        )
-
-    def _rule(self, tokens: int) -> ScoreRule:
-        window = self._traits.sliding_window
-        return ScoreRule(
-            scale=self._traits.score_scale,
-            softcap=self._traits.softcap,
-            window=window if window is not None and window < tokens else None,
         )
 
     def _sharpening(self, layout: PromptLayout) -> Sharpening:

@@ -19,7 +19,6 @@ from rag_middle.attention import (
 )
 from rag_middle.methods.self_extend.kernels import Attended, TwoFold, attend
 from rag_middle.ops.rope import WideTables, rotate_wide
-from rag_middle.ops.scores import ScoreRule
 
 __all__ = ["GroupedPositions"]
 
@@ -116,7 +115,8 @@ class _GroupedAttention(ModelAttention):
         self, context: AttentionContext, far_query: Tensor, window: int, dropped: int
     ) -> None:
         super().__init__(context.layer.traits, context.layer.request)
-        self._start, self._stop = context.start, context.stop
+        self._start = context.start
+        self._rule = context.layer.score_rule(context.stop)
         self._far_query = far_query
         self._near = window
         self._dropped = dropped  # columns that have left the cache
@@ -155,7 +155,7 @@ class _GroupedAttention(ModelAttention):
                     TwoFold(*(group.take(x)[:, :, columns:] for x in (near, far))),
                     group.take(call.value)[:, :, columns:],
                     self._near,
-                    self._rule(),
+                    self._rule,
                     sinks=call.options.get("s_aux"),
                     watch=self._request.width - 1 - group.padding if weigh else None,
                 )
@@ -166,11 +166,3 @@ class _GroupedAttention(ModelAttention):
         padded = self._start == 0
         whole = join_rows(self._request.groups, [result.out for result in results], padded=padded)
         return whole.transpose(1, 2)
-
-    def _rule(self) -> ScoreRule:
-        window = self._traits.sliding_window
-        return ScoreRule(
-            scale=self._traits.score_scale,
-            softcap=self._traits.softcap,
-            window=window if window is not None and window < self._stop else None,
-        )

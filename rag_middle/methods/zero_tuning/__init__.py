@@ -34,8 +34,8 @@ class ZeroTuning(Method):
     token. Above 1 the initial token gets more and the others' weights are flattened, below 1 less
     and they are sharpened; among each other their proportions stay.
 
-    SIW changes the same weight otherwise: in all heads alike, in documents' rows only, without
-    normalising, and the prompt's layers in the middle.
+    SIW changes the same weight in another way: in all heads alike, in the documents' rows only,
+    without normalising, and in the middle layers.
 
     Attributes:
         factor: ``gamma``, above 0: one for all chosen heads, or one for each of them. 1 is neutral.
@@ -59,7 +59,8 @@ class ZeroTuning(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         title="ZeroTuning",
         paper="arXiv:2505.11739",
-        idea="Chosen heads attend to the attention sink more or less, the rest keeps its shares.",
+        idea="Chosen heads attend more, or less, to the attention sink; other weights keep their "
+        "proportions.",
         cost="the log-sum-exp of the prompt's attention; one attention row per generated token",
         requires="softmax attention; a factor and heads fitted to model and task",
         can_hurt_when="the factor suits another task: classification and question answering differ "

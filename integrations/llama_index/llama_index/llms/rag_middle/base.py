@@ -33,8 +33,8 @@ from llama_index.llms.rag_middle.errors import refusals
 from llama_index.llms.rag_middle.loading import (
     chosen_method,
     loaded_model,
+    model_parts,
     stop_strings,
-    unpacked,
     without_secrets,
 )
 from llama_index.llms.rag_middle.prompting import (
@@ -190,11 +190,13 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
         ):
             check_keywords(argument, keywords)
         is_named = model is None and tokenizer is None
-        model, tokenizer, own = unpacked(model, tokenizer, tokenizer_name, tokenizer_kwargs or {})
-        length = own.pop("max_new_tokens", max_new_tokens)
-        if max_new_tokens == DEFAULT_NUM_OUTPUTS:
+        model, tokenizer, of_pipeline = model_parts(
+            model, tokenizer, tokenizer_name, tokenizer_kwargs or {}
+        )
+        length = of_pipeline.pop("max_new_tokens", max_new_tokens)
+        if max_new_tokens == DEFAULT_NUM_OUTPUTS:  # the default, as far as one can tell
             max_new_tokens = length
-        generate_kwargs = {**own, **(generate_kwargs or {})}
+        generate_kwargs = {**of_pipeline, **(generate_kwargs or {})}
         loaded = loaded_model(
             model_name,
             model=model,

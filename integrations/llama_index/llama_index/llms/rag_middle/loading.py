@@ -18,7 +18,7 @@ from rag_middle.methods import resolve_method
 from rag_middle.methods.resolve import as_option
 from rag_middle.options import SECRET_OPTIONS
 
-__all__ = ["chosen_method", "loaded_model", "stop_strings", "unpacked", "without_secrets"]
+__all__ = ["chosen_method", "loaded_model", "model_parts", "stop_strings", "without_secrets"]
 
 #: Arguments of `shared_model` that people write into `model_kwargs`.
 _OWN = ("attn_implementation", "device", "dtype", "quantization_config", "revision")
@@ -91,8 +91,8 @@ def loaded_model(
             tokenizer_options=tokenizer_kwargs,
             **own,
         )
-    given = [("device_map", device_map), ("model_kwargs", model_kwargs), ("token", token)]
-    useless = [name for name, value in given if value]
+    loading = {"device_map": device_map, "model_kwargs": model_kwargs, "token": token}
+    useless = [name for name, value in loading.items() if value]
     if useless:
         raise UnsupportedGenerationError(
             f"{' and '.join(useless)} say how to load a model, and model= is loaded already. Pass "
@@ -101,11 +101,11 @@ def loaded_model(
     if isinstance(model, RagMiddleModel):
         context_window = context_window or model.context_window
         model, tokenizer = model.model, tokenizer or model.tokenizer
-    assert tokenizer is not None, "unpacked() has seen to it"
+    assert tokenizer is not None, "model_parts() has found one"
     return RagMiddleModel(model, tokenizer, method=method, context_window=context_window)
 
 
-def unpacked(
+def model_parts(
     model: Any,
     tokenizer: Any,
     tokenizer_name: str | Path | None,

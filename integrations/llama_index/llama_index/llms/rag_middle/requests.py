@@ -16,8 +16,8 @@ from rag_middle.options import without_neutral
 
 __all__ = ["Request", "chat_messages", "generation_options"]
 
-#: Roles as chat templates know them. What a tool or a function returned is told by the user where
-#: a call has no tools: most templates then refuse such messages.
+#: Roles as chat templates know them. Where a call has no tools, what a tool or a function returned
+#: becomes a message of the user: most templates refuse messages of a tool.
 _ROLES = {
     MessageRole.DEVELOPER: "system",
     MessageRole.CHATBOT: "assistant",

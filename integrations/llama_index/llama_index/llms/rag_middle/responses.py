@@ -76,33 +76,29 @@ def _logprobs(
     if generation is None or not generation.log_probabilities:
         return None
     tokens = generation.log_probabilities
-    shown = openai_logprobs(tokens, token_text)["content"]
-    return [
-        [
-            LogProb(token=entry["token"], logprob=entry["logprob"], bytes=entry["bytes"] or [])
-            for token_id, entry in [
-                (None, own),
-                *zip((other for other, _ in token.alternatives), own["top_logprobs"], strict=True),
+    entries = openai_logprobs(tokens, token_text)["content"]
+    logprobs = []
+    for token, entry in zip(tokens, entries, strict=True):
+        alternatives = zip(token.alternatives, entry["top_logprobs"], strict=True)
+        others = [other for (token_id, _), other in alternatives if token_id != token.token_id]
+        logprobs.append(
+            [
+                LogProb(token=e["token"], logprob=e["logprob"], bytes=e["bytes"] or [])
+                for e in (entry, *others)
             ]
-            if token_id != token.token_id
-        ]
-        for token, own in zip(tokens, shown, strict=True)
-    ]
+        )
+    return logprobs
 
 
 def _raw(generation: Generation, model_name: str, prompt: object) -> dict[str, Any]:
     """``usage`` and ``finish_reason`` where other LLMs have them; the rest in ``rag_middle``."""
     sources = sources_of(prompt, generation.dropped_documents)
-    everything = generation.to_dict()
-    everything["citations"] = llama_index_citations(generation.text, sources)
-    usage = everything.pop("usage")
-    for name in ("text", "token_ids", "tool_calls", "log_probabilities"):
-        del everything[name]
+    citations = llama_index_citations(generation.text, sources)
     return {
         "model": model_name,
-        "finish_reason": everything.pop("finish_reason"),
-        "usage": usage,
-        "rag_middle": everything,
+        "finish_reason": generation.finish_reason,
+        "usage": generation.to_dict()["usage"],
+        "rag_middle": {**generation.report(), "citations": citations},
     }
 
 

@@ -35,6 +35,7 @@ from haystack_integrations.components.generators.rag_middle.messages import (
 )
 
 from rag_middle import (
+    Generation,
     MethodConfigError,
     RagMiddleError,
     RagMiddleModel,
@@ -100,7 +101,8 @@ class RagMiddleChatGenerator:
     Weights are loaded by `warm_up` or the first call, and shared by all components that name the
     same. The ``meta`` of a reply has ``model``, ``finish_reason`` and ``usage``, and under
     ``rag_middle`` the method, whether it was applied, how many documents there were, their ids,
-    those left out, the documents that the answer names (``citations``), seed and timings.
+    those left out, the documents that the answer names (``citations``), seed and timings. Where
+    ``logprobs`` are asked for, they are there as OpenAI's.
 
     Args:
         model: a folder, a name on the Hugging Face hub, or a loaded `RagMiddleModel`, whose
@@ -227,18 +229,17 @@ class RagMiddleChatGenerator:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> RagMiddleChatGenerator:
         """The component that `to_dict` described; nothing is loaded yet."""
-        parameters = deepcopy(
-            data.get("init_parameters", {})
-        )  # reading tools changes them in place
+        # A copy: reading tools changes them in place.
+        parameters = deepcopy(data.get("init_parameters", {}))
         deserialize_tools_or_toolset_inplace(parameters, key="tools")
         if parameters.get("streaming_callback"):
             parameters["streaming_callback"] = deserialize_callable(
                 parameters["streaming_callback"]
             )
-        made: RagMiddleChatGenerator = default_from_dict(
+        generator: RagMiddleChatGenerator = default_from_dict(
             cls, {**data, "init_parameters": parameters}
         )
-        return made
+        return generator
 
     # -- weights --------------------------------------------------------------------------------
 
@@ -322,7 +323,7 @@ class RagMiddleChatGenerator:
                 for chunk in self._chunks(stream):
                     callback(chunk)
                 generation = stream.result
-        return {"replies": [reply(generation, self._model_name, request.prompt)]}
+        return self._replies(model, generation, request)
 
     @component.output_types(replies=list[ChatMessage])
     async def run_async(
@@ -359,7 +360,13 @@ class RagMiddleChatGenerator:
                     generation = stream.result
         finally:
             cancel.set()
-        return {"replies": [reply(generation, self._model_name, request.prompt)]}
+        return self._replies(model, generation, request)
+
+    def _replies(
+        self, model: RagMiddleModel, generation: Generation, request: _Request
+    ) -> dict[str, list[ChatMessage]]:
+        message = reply(generation, self._model_name, request.prompt, model.token_text)
+        return {"replies": [message]}
 
     @property
     def _model_name(self) -> str:
@@ -384,17 +391,17 @@ class RagMiddleChatGenerator:
             return None
         options = self._options(generation_kwargs, tools)
         prompt = prompt_messages(messages, with_tools=bool(options.get("tools")))
-        read = prompt_documents(documents or (), self.meta_fields or ())
-        return _Request(with_documents(prompt, read), options)
+        own = prompt_documents(documents or (), self.meta_fields or ())
+        return _Request(with_documents(prompt, own), options)
 
-    def _options(self, given: Mapping[str, Any] | None, tools: ToolsType | None) -> dict[str, Any]:
+    def _options(self, call: Mapping[str, Any] | None, tools: ToolsType | None) -> dict[str, Any]:
         """Arguments of `RagMiddleModel.generate` for a call.
 
         Raises:
             UnsupportedGenerationError: one that does not exist or makes no sense.
         """
-        own = {"missing_documents_hint": _MARKING, **self.generation_kwargs, **(given or {})}
-        options = without_neutral(own)
+        stated = {"missing_documents_hint": _MARKING, **self.generation_kwargs, **(call or {})}
+        options = without_neutral(stated)
         specs = [tool.tool_spec for tool in flatten_tools_or_toolsets(tools or self.tools)]
         if specs:
             options["tools"] = [{"type": "function", "function": spec} for spec in specs]

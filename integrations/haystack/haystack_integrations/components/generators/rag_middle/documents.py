@@ -41,11 +41,11 @@ class DocumentMarker:
         Raises:
             PromptError: a document has no text.
         """
-        read = prompt_documents(documents, self.meta_fields or ())
+        texts = map(mark, prompt_documents(documents, self.meta_fields or ()))
         return {
             "documents": [
-                replace(document, content=mark(own))
-                for document, own in zip(documents, read, strict=True)
+                replace(document, content=text)
+                for document, text in zip(documents, texts, strict=True)
             ]
         }
 
@@ -62,7 +62,7 @@ def prompt_documents(
     Raises:
         PromptError: something else than documents, or one without text.
     """
-    read = []
+    converted = []
     for index, document in enumerate(documents):
         content = getattr(document, "content", None)
         if not isinstance(document, Document) or content is None:
@@ -73,11 +73,11 @@ def prompt_documents(
         values = [document.meta.get(name) for name in meta_fields]
         lines = [str(value) for value in values if value is not None]
         score = {} if document.score is None else {"score": document.score}
-        read.append(
+        converted.append(
             PromptDocument(
                 "\n".join([*lines, unmark(content)]),
                 id=document.id,
                 metadata={**document.meta, **score},
             )
         )
-    return read
+    return converted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 from haystack.dataclasses import (
@@ -20,6 +20,7 @@ from haystack.dataclasses.chat_message import ToolCallResult
 from rag_middle import Generation, PromptError
 from rag_middle.conventions.citations import plain_citations
 from rag_middle.conventions.documents import sources_of
+from rag_middle.conventions.log_probabilities import openai_logprobs
 from rag_middle.generation import GenerationStream
 
 __all__ = ["prompt_messages", "reply", "streaming_chunks"]
@@ -30,8 +31,8 @@ def prompt_messages(messages: Sequence[ChatMessage], *, with_tools: bool) -> lis
 
     Args:
         messages: in order.
-        with_tools: calls and answers of tools go to the chat template as what they are. Else the
-            user quotes what tools said, as most templates refuse such messages.
+        with_tools: calls and results of tools go to the chat template as what they are. Else
+            results become messages of the user: most templates refuse those of a tool.
 
     Raises:
         PromptError: a message holds something else than text.
@@ -80,30 +81,35 @@ def _call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": function}
 
 
-def reply(generation: Generation, model_name: str, prompt: object) -> ChatMessage:
+def reply(
+    generation: Generation, model_name: str, prompt: object, token_text: Callable[[int], str]
+) -> ChatMessage:
     """The message of the assistant.
 
     Args:
         generation: what was generated.
         model_name: for its meta.
         prompt: what it answers; its documents may be cited.
+        token_text: what a token adds to a text.
     """
     calls = [
         ToolCall(tool_name=call.name, arguments=dict(call.arguments), id=call.id)
         for call in generation.tool_calls
     ]
-    report = generation.to_dict()
-    for name in ("text", "token_ids", "tool_calls", "finish_reason", "usage"):
-        del report[name]
-    for name in ("document_ids", "dropped_documents", "invalid_tool_calls"):
-        report[name] = list(report[name])  # as they come back from JSON
     sources = sources_of(prompt, generation.dropped_documents)
-    report["citations"] = plain_citations(generation.text, sources)
+    citations = plain_citations(generation.text, sources)
+    meta = {
+        "index": 0,
+        **_facts(generation, model_name),
+        "rag_middle": {**generation.report(), "citations": citations},
+    }
+    if generation.log_probabilities:
+        meta["logprobs"] = openai_logprobs(generation.log_probabilities, token_text)
     return ChatMessage.from_assistant(
         # Haystack refuses messages that hold nothing at all.
         text=generation.text if generation.text or not calls else None,
         tool_calls=calls,
-        meta={"index": 0, **_facts(generation, model_name), "rag_middle": report},
+        meta=meta,
     )
 
 
