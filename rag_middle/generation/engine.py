@@ -53,11 +53,14 @@ from rag_middle.methods import Method
 from rag_middle.methods.parallel_context.document_cache import DocumentCache
 from rag_middle.options import GenerationOptions, Kernels
 from rag_middle.tokens import TokenizedBatch
+from rag_middle.tools import THINKING
 
 __all__ = ["GenerationRequest", "generate"]
 
 #: Generated tokens that the cache has room for from the start; it grows by half for more.
 _ROOM = 512
+#: Tokens at a prompt's end in which thinking may begin: it, and line ends.
+_LAST = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +119,11 @@ def generate(
     ends = end_tokens(model, tokenizer.tokenizer, stops, options.eos_token_id)
     reader = request.reader
     decode = partial(tokenizer.decode, hidden=None if reader is None else reader.hidden)
-    run = _Run(request, [Completion(decode, ends, stops, reader) for _ in request.prompts])
+    readers = [
+        reader and replace(reader, thinking=decode(ids[-_LAST:]).rstrip().endswith(THINKING[0]))
+        for ids in (prompt.tokens.input_ids for prompt in request.prompts)
+    ]
+    run = _Run(request, [Completion(decode, ends, stops, calls) for calls in readers])
     progress = Progress(
         run.completions,
         live=options.num_beams == 1

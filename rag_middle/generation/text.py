@@ -14,13 +14,21 @@ Decode = Callable[[Sequence[int]], str]
 
 
 class CallReader(Protocol):
-    """Reads the calls of tools in a text."""
+    """Reads the calls of tools in a text.
 
-    def call_start(self, text: str) -> int:
+    `places` are offsets of the tokens of `markers` in the text, with their strings.
+    """
+
+    @property
+    def markers(self) -> Mapping[int, str]:
+        """Tokens whose places matter, and how they are written."""
+        ...
+
+    def call_start(self, text: str, places: Mapping[int, str]) -> int:
         """Where in a growing text a call may begin; its length if nowhere."""
         ...
 
-    def message(self, text: str) -> ToolMessage:
+    def message(self, text: str, places: Mapping[int, str]) -> ToolMessage:
         """The calls and the rest of a whole text."""
         ...
 
@@ -86,6 +94,8 @@ class Completion:
         self._overlap = max(map(len, self._stops), default=1) - 1
         self._taken = 0
         self._calls = calls
+        self._markers = {} if calls is None else calls.markers
+        self._places: dict[int, str] = {}
         self._message: ToolMessage | None = None
         self.token_ids: list[int] = []
         self.text = ""
@@ -100,6 +110,12 @@ class Completion:
         if token in self._ends:
             self.finish("stop")
             self.stop = self.stop or self._ends[token]
+        elif (marker := self._markers.get(token)) is not None:
+            self._append(self._incremental.flush())  # so that what comes is this token's
+            text = self._incremental.push(token)
+            if marker in text:
+                self._places[len(self.text) + text.index(marker)] = marker
+            self._append(text)
         else:
             self._append(self._incremental.push(token))
 
@@ -114,7 +130,7 @@ class Completion:
     def message(self) -> ToolMessage | None:
         """The text with the calls of tools read, once it has ended; None where there are none."""
         if self._message is None and self._calls is not None and self.finish_reason is not None:
-            self._message = self._calls.message(self.text)
+            self._message = self._calls.message(self.text, self._places)
         return self._message
 
     @property
@@ -128,7 +144,7 @@ class Completion:
         if self.finish_reason is None:
             end -= self._held_back()
             if self._calls is not None:
-                end = min(end, self._calls.call_start(text))
+                end = min(end, self._calls.call_start(text, self._places))
         start, self._taken = self._taken, max(self._taken, end)
         return text[start : self._taken]
 

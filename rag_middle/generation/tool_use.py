@@ -17,6 +17,8 @@ from rag_middle.options import GenerationOptions
 from rag_middle.plain_data import map_strings
 from rag_middle.tokens.templates import ChatTemplate, has_chat_template
 from rag_middle.tools import (
+    THINKING,
+    AnswerText,
     InvalidToolCall,
     ToolCall,
     ToolFormat,
@@ -41,6 +43,10 @@ class ToolReader:
         template: the chat template's text.
         tools: of the request.
         hidden: control tokens that are no part of a call.
+        markers: tokens that begin and end calls and thinking, with their strings.
+        forced: tools of which the answer's grammar knows the calls; none where any text will do.
+        may_answer: True if that grammar allows another answer than a call.
+        thinking: True if the prompt ended within the model's thinking.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -48,27 +54,43 @@ class ToolReader:
     template: str
     tools: tuple[Any, ...]
     hidden: frozenset[int]
+    markers: Mapping[int, str]
+    forced: tuple[Any, ...] = ()
+    may_answer: bool = True
+    thinking: bool = False
 
-    def call_start(self, text: str) -> int:
+    def call_start(self, text: str, places: Mapping[int, str]) -> int:
         """Where in a growing answer a call may begin; its length if nowhere."""
+        if self.form is not None and self.forced:
+            is_call = not self.may_answer
+            return 0 if is_call else self.form.forced_start(text, self.forced, self.template)
         if self.form is None or self._reads_by_template:
             return 0  # only the whole answer can be read
-        return self.form.call_start(text)
+        return self.form.call_start(self._answer(text, places))
 
-    def message(self, text: str) -> ToolMessage:
+    def message(self, text: str, places: Mapping[int, str]) -> ToolMessage:
         """Read a whole answer, the control tokens of calls included."""
+        if self.form is not None and self.forced:
+            message = self.form.forced_message(text, self.forced, self.template)
+            if message is None and not self.may_answer and text:
+                wrong = InvalidToolCall(text=text, error="The call has no end.")
+                return ToolMessage("", invalid=(wrong,))
+            return message or ToolMessage(text)
         if not self._reads_by_template:
             assert self.form is not None
-            return self.form.message(text, self.tools)
+            return self.form.message(self._answer(text, places), self.tools)
         try:
             read = self.tokenizer.parse_response(text, prefix="", tools=list(self.tools))
             functions = [call.get("function", call) for call in read.get("tool_calls") or ()]
             calls = [_read_call(function) for function in functions]
         except Exception as error:  # the template comes with the model
             if self.form is not None:
-                return self.form.message(text, self.tools)
+                return self.form.message(self._answer(text, places), self.tools)
             return ToolMessage("", invalid=(InvalidToolCall(text=text, error=repr(error)),))
         return ToolMessage(read.get("content") or "", tuple(calls))
+
+    def _answer(self, text: str, places: Mapping[int, str]) -> AnswerText:
+        return AnswerText(text, frozenset(self.markers.values()), places, self.thinking)
 
     @property
     def _reads_by_template(self) -> bool:
@@ -105,13 +127,33 @@ def tool_reader(
             "them. Set tokenizer.response_template, from which transformers reads responses, or "
             "use a model of another family (docs/tools.md lists them)."
         )
-    markers = form.markers if form else tuple(map(str, tokenizer.added_tokens_decoder.values()))
+    added = tokenizer.added_tokens_decoder
+    visible = form.markers if form else tuple(map(str, added.values()))
     hidden = frozenset(
         token_id
-        for token_id, token in tokenizer.added_tokens_decoder.items()
-        if token.special and str(token.content) not in markers
+        for token_id, token in added.items()
+        if token.special and str(token.content) not in visible
     )
-    return ToolReader(tokenizer, form, template, tuple(options.tools), hidden)
+    markers = {
+        token_id: str(token.content)
+        for token_id, token in added.items()
+        if form and token.content in (*form.markers, *THINKING) and token_id not in hidden
+    }
+    forced = forced_tools(options.tool_choice, options.tools)
+    may_answer = not forced
+    answer = answer_grammar(options.response_format) if options.response_format else None
+    if may_answer and answer is not None and form and form.forced:
+        forced = list(options.tools)
+    return ToolReader(
+        tokenizer,
+        form,
+        template,
+        tuple(options.tools),
+        hidden,
+        markers,
+        tuple(forced),
+        may_answer,
+    )
 
 
 def reads_calls(tokenizer: PreTrainedTokenizerBase) -> bool:

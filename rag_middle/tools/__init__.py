@@ -15,11 +15,20 @@ from rag_middle.tools.definitions import (
     parameters_of,
     with_top_resolved,
 )
-from rag_middle.tools.formats import FORMATS, ToolFormat, ToolMessage, format_of
+from rag_middle.tools.formats import (
+    FORMATS,
+    THINKING,
+    AnswerText,
+    ToolFormat,
+    ToolMessage,
+    format_of,
+)
 from rag_middle.tools.grammars import answer_grammar, call_grammar
 
 __all__ = [
     "FORMATS",
+    "THINKING",
+    "AnswerText",
     "InvalidToolCall",
     "ToolCall",
     "ToolFormat",

@@ -24,6 +24,8 @@ __all__ = [
 ]
 
 _EXAMPLE = '{"type": "function", "function": {"name": ..., "description": ..., "parameters": ...}}'
+#: Families of models write the ends of names, and what surrounds calls, with these.
+_MARKER_CHARACTERS = frozenset("<>[]{}")
 #: What each type of `response_format` needs beside its type.
 _FORMAT_FIELDS = {
     "text": None,
@@ -93,6 +95,12 @@ def check_tools(tools: Any) -> None:
                 Argument("tools"), f" must hold {_EXAMPLE}, got {tool!r}."
             )
         assert isinstance(function, Mapping)
+        if name != name.strip() or not name.isprintable() or _MARKER_CHARACTERS & {*name}:
+            raise UnsupportedGenerationError(
+                Argument("tools"),
+                f": {name!r} is no name that can be read in a call. Leave out "
+                f"{' '.join(sorted(_MARKER_CHARACTERS))}, line ends, and spaces around it.",
+            )
         if not isinstance(function.get("parameters") or {}, Mapping):
             raise UnsupportedGenerationError(
                 Argument("tools"), f": the parameters of {name!r} must be a JSON schema."

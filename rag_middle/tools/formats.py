@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rag_middle.tools.definitions import InvalidToolCall, ToolCall, parameters_of
 
-__all__ = ["FORMATS", "ToolFormat", "ToolMessage", "format_of"]
+__all__ = ["FORMATS", "THINKING", "AnswerText", "ToolFormat", "ToolMessage", "format_of"]
 
 _DECODER = json.JSONDecoder()
 
@@ -39,6 +39,37 @@ class ToolMessage:
 
 Piece = str | ToolCall | InvalidToolCall
 Tools = Sequence[Mapping[str, Any]]
+#: What thinking begins and ends with.
+THINKING = ("<think>", "</think>")
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerText:
+    """What a model wrote, and which of it are control tokens.
+
+    Attributes:
+        text: of the answer.
+        tokens: strings that are single tokens of this tokenizer. The same characters in ordinary
+            tokens, as in a quotation, are text. Other strings are known by their characters only.
+        places: offsets in the text where such tokens stand, with their strings.
+        thinking: True if the prompt ended within the model's thinking.
+    """
+
+    text: str
+    tokens: frozenset[str] = frozenset()
+    places: Mapping[int, str] = field(default_factory=dict)
+    thinking: bool = False
+
+    def find(self, marker: str, start: int = 0) -> int:
+        """The offset of the first `marker` at or after `start`; -1 if there is none."""
+        if marker not in self.tokens:
+            return self.text.find(marker, start)
+        places = (
+            at
+            for at, token in self.places.items()
+            if at >= start and token == marker and self.text.startswith(marker, at)
+        )
+        return min(places, default=-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +79,8 @@ class ToolFormat:
     Attributes:
         name: of the family, for messages.
         signs: strings that a chat template of the family holds, all of them.
-        openers: strings that begin calls, wherever they stand.
-        read: the pieces of an answer, text and calls, in order.
+        openers: strings that begin calls, wherever they stand outside of calls.
+        read: the pieces of an answer from an offset on, text and calls, in order.
         forced: the parts of one call in the form of this template, by the tool's name: text, and
             `ARGUMENTS` where these stand. None where calls cannot be forced.
         markers: the strings that may be control tokens.
@@ -59,33 +90,97 @@ class ToolFormat:
     name: str
     signs: tuple[str, ...]
     openers: tuple[str, ...]
-    read: Callable[[str, Tools], Iterator[Piece]]
+    read: Callable[[AnswerText, int, Tools], Iterator[Piece]]
     forced: Callable[[str, str], Sequence[Any]] | None
     markers: tuple[str, ...]
     whole: str = ""
 
-    def call_start(self, text: str) -> int:
+    def call_start(self, answer: AnswerText) -> int:
         """Where in a growing answer a call may begin; its length if nowhere."""
-        if self.whole and text.lstrip().startswith(self.whole):
-            return 0
-        starts = [text.find(opener) for opener in self.openers]
-        starts += [_half_way(text, opener) for opener in self.openers]
+        text, begin = answer.text, self._begin(answer)
+        if self.whole and text[begin:].lstrip()[:1] in ("", self.whole):
+            return begin
+        starts = [answer.find(opener, begin) for opener in self.openers]
+        starts += [
+            _half_way(text, opener) for opener in self.openers if opener not in answer.tokens
+        ]
         return min((start for start in starts if start >= 0), default=len(text))
 
-    def message(self, text: str, tools: Tools) -> ToolMessage:
+    def message(self, answer: AnswerText, tools: Tools) -> ToolMessage:
         """Read a whole answer."""
-        # What a model thinks before it answers may mention calls.
-        thinking = text.rfind("</think>")
-        begin = thinking + len("</think>") if thinking >= 0 else 0
-        pieces = list(self.read(text[begin:], tools))
+        begin = self._begin(answer)
+        pieces = list(self.read(answer, begin, tools))
         texts = [piece for piece in pieces if isinstance(piece, str)]
         if len(texts) < len(pieces):  # what separates calls is no text
             texts = [texts[0], *(piece for piece in texts[1:] if piece.strip())]
         return ToolMessage(
-            text[:begin] + "".join(texts),
+            answer.text[:begin] + "".join(texts),
             tuple(piece for piece in pieces if isinstance(piece, ToolCall)),
             tuple(piece for piece in pieces if isinstance(piece, InvalidToolCall)),
         )
+
+    def forced_start(self, text: str, tools: Tools, template: str) -> int:
+        """As `call_start`, for an answer that is one whole forced call or none."""
+        written = "".join(text.split())
+        for tool in tools:
+            before, _ = self._around_arguments(tool["function"]["name"], template)
+            opening = "".join("".join(before).split())
+            if written.startswith(opening) or opening.startswith(written):
+                return 0
+        return len(text)
+
+    def forced_message(self, text: str, tools: Tools, template: str) -> ToolMessage | None:
+        """Read one whole forced call of one of the tools; None if the answer is something else.
+
+        Only the arguments are read. What stands around them is known, and is searched for nowhere
+        else: arguments may quote anything.
+        """
+        for tool in tools:
+            name = tool["function"]["name"]
+            before, after = self._around_arguments(name, template)
+            # Decoders may write spaces between tokens.
+            opening = re.match(r"\s*" + r"\s*".join(map(re.escape, before)) + r"\s*", text)
+            if opening is None:
+                continue
+            try:
+                arguments, end = _DECODER.raw_decode(text, opening.end())
+            except (ValueError, RecursionError) as error:
+                wrong = f"The arguments are no JSON: {error}"
+                return ToolMessage("", (), (InvalidToolCall(text=text, error=wrong, name=name),))
+            closing = "".join("".join(after).split())
+            if closing.startswith("".join(text[end:].split())):
+                call = _named(name, arguments, text)
+                if isinstance(call, ToolCall):
+                    return ToolMessage("", (call,))
+                return ToolMessage("", (), (call,))
+        if text.lstrip().startswith(self.openers):
+            return ToolMessage("", (), (InvalidToolCall(text=text, error="The call has no end."),))
+        return None
+
+    def _around_arguments(self, name: str, template: str) -> tuple[list[str], list[str]]:
+        assert self.forced is not None
+        parts = list(self.forced(name, template))
+        at = parts.index(ARGUMENTS)
+        return parts[:at], parts[at + 1 :]
+
+    def _begin(self, answer: AnswerText) -> int:
+        """Where the answer begins after thinking, which may mention calls.
+
+        Thinking ends at the first `</think>`. What a call holds ends none, so where nothing says
+        that the model thinks, no call may stand before it.
+        """
+        opener, closer = THINKING
+        text, end = answer.text, answer.find(closer)
+        if end < 0:
+            return 0
+        first = len(text) - len(text.lstrip())
+        if not answer.thinking and answer.find(opener, first) != first:
+            calls = [answer.find(marker) for marker in self.openers]
+            if any(0 <= call < end for call in calls):
+                return 0
+            if self.whole and text.startswith(self.whole, first):
+                return 0
+        return end + len(closer)
 
 
 def format_of(template: str) -> ToolFormat | None:
@@ -127,59 +222,116 @@ def _named(name: str, arguments: Any, text: str) -> ToolCall | InvalidToolCall:
     return ToolCall(name=name, arguments=dict(arguments))
 
 
-def _json_call(text: str) -> list[ToolCall | InvalidToolCall]:
-    """The calls in a JSON value: one, or a list of them."""
+def _after_space(text: str, at: int) -> int:
+    while at < len(text) and text[at].isspace():
+        at += 1
+    return at
+
+
+def _value(
+    answer: AnswerText, start: int, nexts: Sequence[str], closers: Sequence[str]
+) -> tuple[Any, str, int, int]:
+    """JSON at an offset, read to its own end: strings in it may hold markers.
+
+    Args:
+        answer: that holds it.
+        start: the offset, whitespace before the value included.
+        nexts: what may follow the call.
+        closers: what may stand between the value and its call's end; the last one ends the call,
+            "" where it needs no end.
+
+    Returns:
+        The value; what is wrong with it, if anything; where it ends, and where reading goes on.
+    """
+    text = answer.text
     try:
-        value = json.loads(text)
+        value, end = _DECODER.raw_decode(text, _after_space(text, start))
     except (ValueError, RecursionError) as error:
-        named = re.search(r'"name"\s*:\s*"([^"]+)"', text)
-        name = named and named.group(1)
-        return [InvalidToolCall(text=text, error=f"The call is no JSON: {error}", name=name)]
-    values = value if isinstance(value, list) else [value]
-    return [_call(item, text) for item in values]
-
-
-def _between(text: str, opener: str, closer: str) -> Iterator[tuple[str, str | None]]:
-    """Text before each opener, and what stands between it and the next closer, None at the end."""
-    while True:
-        before, found, text = text.partition(opener)
-        if not found:
-            yield before, None
-            return
-        inner, _, text = text.partition(closer)
-        yield before, inner
+        # Nobody knows where the strings end, so only tokens are markers here.
+        value, wrong, end = None, f"The call is no JSON: {error}", start
+        markers = [marker for marker in (*nexts, *closers) if marker in answer.tokens]
+    else:
+        at = _after_space(text, end)
+        for closer in closers:
+            if text.startswith(closer, at):
+                at += len(closer)
+                if closer == closers[-1]:
+                    return value, "", end, at
+                at = _after_space(text, at)
+        if at == len(text) or any(answer.find(marker, at) == at for marker in nexts):
+            return value, "", end, at
+        wrong = "The call is no JSON: text follows it."
+        markers = [*nexts, *closers[-1:]]
+    ends = [(at, marker) for marker in markers if (at := answer.find(marker, end)) >= 0]
+    if not ends:
+        return value, wrong, len(text), len(text)
+    at, marker = min(ends)
+    return value, wrong, at, at + len(marker) if marker in closers else at
 
 
 # -- families ---------------------------------------------------------------------------------
 
 
-def _read_hermes(text: str, tools: Tools) -> Iterator[Piece]:
-    for before, inner in _between(text, "<tool_call>", "</tool_call>"):
-        yield before
-        if inner is not None:
-            yield from _json_call(inner.strip())
+def _read_json(
+    answer: AnswerText,
+    start: int,
+    opener: str,
+    closers: Sequence[str],
+    header: re.Pattern[str] | None = None,
+) -> Iterator[Piece]:
+    """Calls that are JSON, one or a list of them, or a header with a name and JSON arguments."""
+    text, at = answer.text, start
+    while (opened := answer.find(opener, at)) >= 0:
+        yield text[at:opened]
+        begin = opened + len(opener)
+        named = header.match(text, begin) if header else None
+        name = named and named["name"].strip()
+        value, wrong, end, at = _value(answer, named.end() if named else begin, (opener,), closers)
+        written = text[begin:end].strip()
+        if wrong:
+            stated = re.search(r'"name"\s*:\s*"([^"]+)"', written)
+            name = name or (stated and stated[1])
+            yield InvalidToolCall(text=written, error=wrong, name=name)
+        elif name:
+            yield _named(name, value, written)
+        else:
+            values = value if isinstance(value, list) else [value]
+            yield from (_call(item, written) for item in values)
+    yield text[at:]
 
 
-_PARAMETER = re.compile(r"<parameter=([^>]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
+_FUNCTION = re.compile(r"\s*<function=([^>]+)>")
+_PARAMETER = re.compile(
+    r"<parameter=([^>]+)>\n?(.*?)\n?</parameter>(?=\s*(?:<parameter=[^>]+>|</function>\s*\Z))",
+    re.DOTALL,
+)
 
 
-def _read_xml(text: str, tools: Tools) -> Iterator[Piece]:
+def _read_xml(answer: AnswerText, start: int, tools: Tools) -> Iterator[Piece]:
     schemas = {tool["function"]["name"]: parameters_of(tool) for tool in tools}
-    for before, inner in _between(text, "<tool_call>", "</tool_call>"):
-        yield before
-        if inner is None:
-            continue
-        named = re.match(r"\s*<function=([^>]+)>", inner)
-        if named is None or "</function>" not in inner:
-            name = named and named.group(1)
+    (opener, closer), text, at = _HERMES, answer.text, start
+    while (opened := answer.find(opener, at)) >= 0:
+        yield text[at:opened]
+        begin = opened + len(opener)
+        end = answer.find(closer, begin)
+        if closer not in answer.tokens:  # a value may hold it
+            while end >= 0 and not text[begin:end].rstrip().endswith("</function>"):
+                end = answer.find(closer, end + 1)
+        inner = text[begin:] if end < 0 else text[begin:end]
+        at = len(text) if end < 0 else end + len(closer)
+        named = _FUNCTION.match(inner)
+        name = named and named[1]
+        parameters = _PARAMETER.findall(inner)
+        if name is None or not inner.rstrip().endswith("</function>"):
             yield InvalidToolCall(text=inner, error="The call has no end.", name=name)
-            continue
-        properties = schemas.get(named.group(1), {}).get("properties", {})
-        arguments = {
-            name: _typed(value, properties.get(name, {}))
-            for name, value in _PARAMETER.findall(inner)
-        }
-        yield ToolCall(name=named.group(1), arguments=arguments)
+        elif len({parameter for parameter, _ in parameters}) < len(parameters):
+            wrong = "The call gives a parameter twice."
+            yield InvalidToolCall(text=inner, error=wrong, name=name)
+        else:
+            properties = schemas.get(name, {}).get("properties", {})
+            arguments = {key: _typed(value, properties.get(key, {})) for key, value in parameters}
+            yield ToolCall(name=name, arguments=arguments)
+    yield text[at:]
 
 
 def _typed(value: str, schema: Any) -> Any:
@@ -193,79 +345,78 @@ def _typed(value: str, schema: Any) -> Any:
         return value
 
 
-def _read_llama(text: str, tools: Tools) -> Iterator[Piece]:
-    before, marked, rest = text.partition("<|python_tag|>")
-    if not marked and not text.lstrip().startswith("{"):
-        yield text
+_PYTHON_TAG = "<|python_tag|>"
+
+
+def _read_llama(answer: AnswerText, start: int, tools: Tools) -> Iterator[Piece]:
+    text, at = answer.text, _after_space(answer.text, start)
+    # JSON from the start on is read as it stands: strings in it may hold the tag.
+    tag = -1 if text.startswith("{", at) else answer.find(_PYTHON_TAG, start)
+    if tag < 0 and not text.startswith("{", at):
+        yield text[start:]
         return
+    if tag >= 0:
+        at = _after_space(text, tag + len(_PYTHON_TAG))
+    first = at
     calls: list[ToolCall | InvalidToolCall] = []
-    rest = (rest if marked else text).strip()
-    written = rest
-    while rest:
+    while at < len(text):
         try:
-            value, end = _DECODER.raw_decode(rest)
-        except (ValueError, RecursionError):
-            calls += _json_call(rest)
+            value, end = _DECODER.raw_decode(text, at)
+        except (ValueError, RecursionError) as error:
+            stated = re.search(r'"name"\s*:\s*"([^"]+)"', text[at:])
+            wrong = f"The call is no JSON: {error}"
+            calls.append(InvalidToolCall(text=text[at:], error=wrong, name=stated and stated[1]))
             break
         is_call = isinstance(value, Mapping) and {"name", "parameters"} <= value.keys()
-        if not marked and not calls and not is_call:
-            yield text  # an answer in JSON
+        if tag < 0 and not calls and not is_call:
+            yield text[start:]  # an answer in JSON
             return
-        calls.append(_call(value, rest[:end]))
-        rest = rest[end:].lstrip(" \n;")
+        calls.append(_call(value, text[at:end]))
+        at = end
+        while at < len(text) and text[at] in " \n;":
+            at += 1
     names = {tool["function"]["name"] for tool in tools}
-    is_unread = not marked and all(isinstance(call, InvalidToolCall) for call in calls)
-    if is_unread and not any(f'"{name}"' in written for name in names):
-        yield text
+    is_unread = tag < 0 and all(isinstance(call, InvalidToolCall) for call in calls)
+    if is_unread and not any(f'"{name}"' in text[first:] for name in names):
+        yield text[start:]
         return
-    yield before if marked else ""
+    yield text[start:tag] if tag >= 0 else ""
     yield from calls
 
 
-def _read_mistral(text: str, tools: Tools) -> Iterator[Piece]:
-    before, *calls = text.split("[TOOL_CALLS]")
-    yield before
-    for written in calls:
-        if "[ARGS]" in written:
-            name, _, arguments = written.partition("[ARGS]")
-            name = name.partition("[CALL_ID]")[0].strip()
-            yield _named(name, arguments.strip(), written)
-        elif (plain := re.match(r"\s*([\w.-]+)\s*(\{.*)", written, re.DOTALL)) is not None:
-            yield _named(plain.group(1), plain.group(2).strip(), written)
-        else:
-            yield from _json_call(written.strip())
+#: A name, maybe with an id, before arguments.
+_MISTRAL = re.compile(
+    r"\s*(?P<name>[^\[\]{}]+(?=\[)|[\w.-]+\s*(?=\{))(?:(?:\[CALL_ID\][^\[\]{}]*)?\[ARGS\]|(?=\{))"
+)
 
 
-def _read_deepseek(text: str, tools: Tools) -> Iterator[Piece]:
-    before, opened, rest = text.partition("<｜tool▁calls▁begin｜>")
-    yield before
-    if not opened:
+def _read_deepseek(answer: AnswerText, start: int, tools: Tools) -> Iterator[Piece]:
+    opener, closer, call, call_end, _ = _DEEPSEEK
+    text, opened = answer.text, answer.find(opener, start)
+    if opened < 0:
+        yield text[start:]
         return
-    calls, _, after = rest.partition("<｜tool▁calls▁end｜>")
-    inners = [
-        inner
-        for _, inner in _between(calls, "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>")
-        if inner is not None
-    ]
-    for inner in inners:
-        first, separator, second = inner.partition("<｜tool▁sep｜>")
-        fenced = re.match(r"(.*?)\n```json\n(.*?)\n```\s*$", second, re.DOTALL)
-        if fenced:  # function, separator, name and a block
-            yield _named(fenced.group(1).strip(), fenced.group(2), inner)
-        elif separator and first.strip() != "function":  # name, separator, arguments
-            yield _named(first.strip(), second.strip(), inner)
+    yield text[start:opened]
+    at = first = _after_space(text, opened + len(opener))
+    while answer.find(call, at) == at:
+        begin = at + len(call)
+        named = _DEEPSEEK_NAME.match(text, begin)
+        # Function, separator, name and a block; or name, separator, arguments.
+        name = named and (named["fenced"] or named["plain"]).strip()
+        value, wrong, end, at = _value(
+            answer, named.end() if named else begin, (call, closer), ("```", call_end)
+        )
+        written = text[begin:end]
+        if wrong or not name:
+            name = None if name == "function" else name
+            yield InvalidToolCall(text=written, error=wrong or "The call names no tool.", name=name)
         else:
-            yield InvalidToolCall(text=inner, error="The call has no end.")
-    if not inners:
-        yield InvalidToolCall(text=calls, error="The call has no end.")
-    yield after
-
-
-def _read_granite(text: str, tools: Tools) -> Iterator[Piece]:
-    for before, inner in _between(text, "<|tool_call|>", "<|/tool_call|>"):
-        yield before
-        if inner is not None:
-            yield from _json_call(inner.strip())
+            yield _named(name, value, written)
+        at = _after_space(text, at)
+    if at == first:
+        yield InvalidToolCall(text=text[first:], error="The call has no end.")
+    ended = answer.find(closer, at)
+    yield text[ended + len(closer) :] if ended >= 0 else ""
 
 
 def _object(name: str, arguments: str = "arguments") -> list[Any]:
@@ -288,9 +439,11 @@ def _force_deepseek(name: str, template: str) -> list[Any]:
 
 
 _HERMES = ("<tool_call>", "</tool_call>")
+_GRANITE = ("<|tool_call|>", "<|/tool_call|>")
 _DEEPSEEK = tuple(
     f"<｜tool▁{name}｜>" for name in "calls▁begin calls▁end call▁begin call▁end sep".split()
 )
+_DEEPSEEK_NAME = re.compile(r"(?P<plain>[^\n{]*?)<｜tool▁sep｜>(?:(?P<fenced>[^\n{]+)\n```json\n)?")
 
 #: Families in the order in which templates are compared with them, the more special first.
 FORMATS: tuple[ToolFormat, ...] = (
@@ -301,7 +454,7 @@ FORMATS: tuple[ToolFormat, ...] = (
         "Mistral",
         ("[TOOL_CALLS]",),
         ("[TOOL_CALLS]",),
-        _read_mistral,
+        lambda answer, start, _: _read_json(answer, start, "[TOOL_CALLS]", [""], _MISTRAL),
         _force_mistral,
         ("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"),
     ),
@@ -310,17 +463,17 @@ FORMATS: tuple[ToolFormat, ...] = (
         "Hermes/Qwen",
         ("<tool_call>",),
         _HERMES[:1],
-        _read_hermes,
+        lambda answer, start, _: _read_json(answer, start, _HERMES[0], _HERMES[1:]),
         lambda name, _: ["<tool_call>", "\n", *_object(name), "\n", "</tool_call>"],
         _HERMES,
     ),
     ToolFormat(
         "Granite/Phi",
-        ("<|tool_call|>",),
-        ("<|tool_call|>",),
-        _read_granite,
+        _GRANITE[:1],
+        _GRANITE[:1],
+        lambda answer, start, _: _read_json(answer, start, _GRANITE[0], [_GRANITE[1], ""]),
         lambda name, _: ["<|tool_call|>", "[", *_object(name), "]"],
-        ("<|tool_call|>", "<|/tool_call|>"),
+        _GRANITE,
     ),
     ToolFormat(
         "Llama 3",

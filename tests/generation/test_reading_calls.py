@@ -40,16 +40,16 @@ def reader(chat_template: str, responses: dict[str, Any] | None) -> Any:
 def test_the_tokenizers_template_goes_before_a_known_form(chat_template: str) -> None:
     reads = reader(chat_template, template())
     text = 'Look: <use search>{"query": "a"}</use><use search>{"query": "b"}</use>'
-    message = reads.message(text)
+    message = reads.message(text, {})
     assert message.content == "Look:"
     assert [call.arguments for call in message.calls] == [{"query": "a"}, {"query": "b"}]
-    assert reads.call_start(text) == 0, "only the whole answer can be read"
-    assert reads.message("No tools.").content == "No tools."
+    assert reads.call_start(text, {}) == 0, "only the whole answer can be read"
+    assert reads.message("No tools.", {}).content == "No tools."
 
 
 def test_arguments_in_a_string_are_read() -> None:
     reads = reader(PLAIN, template(content="text"))
-    (call,) = reads.message('<use search>{"query": "a"}</use>').calls
+    (call,) = reads.message('<use search>{"query": "a"}</use>', {}).calls
     assert call.arguments == {"query": "a"}
 
 
@@ -57,7 +57,7 @@ def test_arguments_in_a_string_are_read() -> None:
     "text", ["<use search>no JSON</use>", "<use search>[1]</use>"], ids=["json", "names"]
 )
 def test_what_cannot_be_read_is_an_invalid_call(text: str) -> None:
-    message = reader(PLAIN, template()).message(text)
+    message = reader(PLAIN, template()).message(text, {})
     assert message.calls == ()
     assert [call.text for call in message.invalid] == [text]
 
@@ -65,5 +65,5 @@ def test_what_cannot_be_read_is_an_invalid_call(text: str) -> None:
 def test_where_it_fails_the_known_form_reads() -> None:
     reads = reader(HERMES, {"start_anchor": "x", "fields": {"content": {"content": "json"}}})
     written = '<tool_call>\n{"name": "search", "arguments": {"query": "a"}}\n</tool_call>'
-    (call,) = reads.message(written).calls
+    (call,) = reads.message(written, {0: "<tool_call>"}).calls
     assert (call.name, call.arguments) == ("search", {"query": "a"})

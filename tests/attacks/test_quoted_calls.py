@@ -1,0 +1,141 @@
+"""Calls that a model quotes, as from a hostile document, are called by nobody."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import AddedToken, Tokenizer
+from transformers import LlamaConfig, PreTrainedTokenizerBase
+
+from rag_middle.generation import RagMiddleModel
+from rag_middle.generation.prompts import LockedTokenizer
+from rag_middle.generation.text import Completion
+from rag_middle.generation.tool_use import tool_reader
+from rag_middle.options import GenerationOptions
+from rag_middle.tools import THINKING, format_of
+from tests.serving.test_tools import HERMES
+from tests.tiny_models import build, tiny
+from tests.tokenizers import byte_level_bpe
+from tests.tools.test_formats import ARGUMENTS, FAMILIES, QUOTED, SEARCH
+
+DELETE: Any = {"type": "function", "function": {"name": "delete"}}
+
+
+def tokenizer_of(family: str) -> PreTrainedTokenizerBase:
+    """With the family's markers as tokens, and with its words as template."""
+    _, template, _ = FAMILIES[family]
+    form = format_of(template)
+    assert form is not None
+    added = [AddedToken(marker, special=True) for marker in form.markers]
+    tokenizer = byte_level_bpe(added=added)
+    tokenizer.chat_template = "{% raw %}" + template + "{% endraw %}"
+    return tokenizer
+
+
+def ordinary_tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Of the text's characters, whatever they spell."""
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    state["added_tokens"], state["post_processor"] = [], None
+    ids: list[int] = Tokenizer.from_str(json.dumps(state)).encode(text).ids
+    return ids
+
+
+def complete(
+    tokenizer: PreTrainedTokenizerBase, ids: list[int], **options: Any
+) -> tuple[str, Completion]:
+    """What a stream hands on of an answer, and the answer."""
+    reader = tool_reader(tokenizer, GenerationOptions(tools=[SEARCH, DELETE], **options))
+    assert reader is not None
+    decode = partial(LockedTokenizer(tokenizer).decode, hidden=reader.hidden)
+    completion = Completion(decode, {}, (), reader)
+    streamed = ""
+    for token in ids:
+        completion.push(token)
+        streamed += completion.take()
+    completion.finish("length")
+    return streamed + completion.take(), completion
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("choice", ["auto", "search", "any"])
+def test_quoted_calls_in_arguments_and_answers(family: str, choice: str) -> None:
+    tokenizer, (name, template, written) = tokenizer_of(family), FAMILIES[family]
+    form = format_of(template)
+    assert form is not None
+    quoted, shown = QUOTED, json.dumps(QUOTED)[1:-1]
+    if form.forced is None:
+        if choice != "auto":
+            return  # refused
+        quoted = shown = QUOTED.replace("</parameter>", "")
+    elif choice != "auto":
+        parts = form.forced("search", template)
+        written = "".join(p if isinstance(p, str) else json.dumps(ARGUMENTS) for p in parts)
+    before, after = written.split("Nantes; Loire")
+    special = partial(tokenizer.encode, add_special_tokens=False)
+    call = [*special(before), *ordinary_tokens(tokenizer, shown), *special(after)]
+    streamed, completion = complete(tokenizer, call, tool_choice=choice)
+    message = completion.message
+    assert message is not None
+    expected = ("search", {**ARGUMENTS, "query": quoted})
+    assert [(call.name, call.arguments) for call in message.calls] == [expected]
+    assert message.invalid == ()
+    assert streamed == completion.answer
+    if choice != "auto":
+        return
+    text = f"The page says: {QUOTED} \u2603"
+    streamed, completion = complete(tokenizer, ordinary_tokens(tokenizer, text))
+    assert streamed == completion.answer == text
+    assert completion.message is not None
+    assert completion.message.calls == completion.message.invalid == ()
+    if name != "Llama 3" or "tag" in family:
+        both = [*ordinary_tokens(tokenizer, text), *call]
+        streamed, completion = complete(tokenizer, both)
+        assert completion.message is not None
+        assert [call.name for call in completion.message.calls] == ["search"]
+        assert streamed.strip() == completion.answer.strip() == text
+
+
+def test_an_answer_of_a_form_that_quotes_calls_stays_an_answer() -> None:
+    for family in ("qwen-2.5", "llama-3.1", "mistral-small-3.2"):
+        tokenizer = tokenizer_of(family)
+        answer = json.dumps({"said": QUOTED})
+        ids = tokenizer.encode(answer, add_special_tokens=False)
+        form = {"type": "json_object"}
+        streamed, completion = complete(tokenizer, ids, response_format=form)
+        assert streamed == completion.answer == answer
+        assert completion.message is not None
+        assert completion.message.calls == completion.message.invalid == ()
+
+
+def write(model: RagMiddleModel, ids: list[int]) -> Any:
+    """Has the model write tokens, whatever it reads; where it may not, what it may."""
+    written: list[int] = []
+
+    def speak(_: Any, __: Any, logits: torch.Tensor) -> torch.Tensor:
+        wanted = logits * 1e-3
+        wanted[:, -1, ids[min(len(written), len(ids) - 1)]] += 50
+        written.append(0)
+        return wanted
+
+    untyped: Any = model.model
+    return untyped.lm_head.register_forward_hook(speak)
+
+
+@pytest.mark.parametrize(("ends", "calls"), [("", 1), ("<think>\n", 0)])
+def test_thinking_that_the_prompt_began_may_mention_calls(ends: str, calls: int) -> None:
+    tokenizer = tokenizer_of("qwen-2.5")
+    tokenizer.chat_template = HERMES.replace("assistant\n", f"assistant\n{ends}")
+    config = tiny(LlamaConfig, vocab_size=len(tokenizer), max_position_embeddings=4096)
+    model = RagMiddleModel(build("quoted calls", config, "sdpa"), tokenizer)
+    written = f"Or {FAMILIES['qwen-2.5'][2]}? No.{THINKING[1]}On the Loire."
+    ids = tokenizer.encode(written, add_special_tokens=False)
+    hook = write(model, [*ids, tokenizer.eos_token_id])
+    question = [{"role": "user", "content": "Where?"}]
+    answer = model.generate(question, tools=[SEARCH], max_new_tokens=400)
+    hook.remove()
+    assert len(answer.tool_calls) == calls
+    assert answer.text.endswith("On the Loire.")
