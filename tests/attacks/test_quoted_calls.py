@@ -112,7 +112,7 @@ def test_an_answer_of_a_form_that_quotes_calls_stays_an_answer() -> None:
 
 
 def write(model: RagMiddleModel, ids: list[int]) -> Any:
-    """Has the model write tokens, whatever it reads; where it may not, what it may."""
+    """Has the model write tokens, whatever it reads."""
     written: list[int] = []
 
     def speak(_: Any, __: Any, logits: torch.Tensor) -> torch.Tensor:
