@@ -88,6 +88,7 @@ class PromptRepetition(Method):
                 suffix=prompt.suffix_ids,
                 document_ids=prompt.document_ids * self.times,
                 scores=None if prompt.scores is None else prompt.scores * self.times,
+                shows_tools=prompt.shows_tools,
             )
         if self.what == "documents":
             return prompt.with_documents(prompt.documents * self.times)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -63,6 +63,7 @@ class TokenizedPrompt:
         suffix: Sequence[int],
         document_ids: Sequence[str | None],
         scores: Sequence[float] | None = None,
+        shows_tools: bool = False,
     ) -> TokenizedPrompt:
         """Put the ids of prefix, documents and suffix one after the other.
 
@@ -79,6 +80,7 @@ class TokenizedPrompt:
             layout=layout,
             document_ids=tuple(document_ids),
             scores=None if scores is None else tuple(scores),
+            shows_tools=shows_tools,
         )
 
     def __len__(self) -> int:
@@ -117,14 +119,14 @@ class TokenizedPrompt:
                 f"got {list(chosen)}."
             )
         documents = self.documents_ids
-        selected = TokenizedPrompt.assembled(
+        return TokenizedPrompt.assembled(
             prefix=self.prefix_ids,
             documents=[documents[index] for index in chosen],
             suffix=self.suffix_ids,
             document_ids=[self.document_ids[index] for index in chosen],
             scores=None if self.scores is None else [self.scores[index] for index in chosen],
+            shows_tools=self.shows_tools,
         )
-        return replace(selected, shows_tools=self.shows_tools)
 
 
 class PaddedIds(NamedTuple):

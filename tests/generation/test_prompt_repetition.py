@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -88,6 +89,7 @@ def test_the_chat_template_stands_around_both_copies(chat: RagMiddleModel) -> No
 def test_tokens_take_their_documents_twice_and_no_more(model: RagMiddleModel) -> None:
     tokens = model.encode(PROMPT)
     assert DOCUMENTS.rewrite(tokens) == model.encode(PROMPT, method=DOCUMENTS)
+    assert DOCUMENTS.rewrite(replace(tokens, shows_tools=True)).shows_tools
     with pytest.raises(PromptError, match="in tokens already"):
         model.generate(tokens, method=TWICE)
 
