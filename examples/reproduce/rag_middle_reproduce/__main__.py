@@ -8,29 +8,10 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from rag_middle import RagMiddleError, RagMiddleModel
-from rag_middle.reader import reader_path
-from rag_middle_reproduce import Cell, ModelConfig, evaluate, markdown_tables, read_config
+from rag_middle import RagMiddleError
+from rag_middle_reproduce import Cell, evaluate, markdown_tables, read_config
+from rag_middle_reproduce.models import load_model
 from rag_middle_reproduce.samples import write_samples
-
-
-def model_path(name: str) -> str:
-    """Where to load a model from: ``reader`` is the bundled one."""
-    return str(reader_path()) if name == "reader" else name
-
-
-def load_model(entry: ModelConfig, device: str | None) -> RagMiddleModel:
-    """The model of an entry."""
-    return RagMiddleModel.from_pretrained(
-        model_path(entry.name),
-        device=device,
-        dtype=entry.dtype,
-        revision=entry.revision,
-        device_map=entry.device_map,
-        quantization_config=entry.quantization_config,
-        attn_implementation=entry.attn_implementation,
-        context_window=entry.context_window,
-    )
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -40,6 +40,7 @@ from rag_middle_reproduce.config import (
     TaskConfig,
     read_config,
 )
+from rag_middle_reproduce.models import load_model
 from rag_middle_reproduce.samples import write_samples
 
 if TYPE_CHECKING:
@@ -167,8 +168,6 @@ def pictures(
 
 def main(arguments: list[str] | None = None) -> None:
     """Draw what the last prompt token gives to each document, by layer, head or gold position."""
-    from rag_middle_reproduce.__main__ import load_model
-
     parser = argparse.ArgumentParser(
         prog="python -m rag_middle_reproduce.attention", description=main.__doc__
     )

@@ -41,6 +41,7 @@ from rag_middle.evaluation import (
     spread_positions,
 )
 from rag_middle.methods import PositionalHiddenStates
+from rag_middle_reproduce.models import add_model_options, load_by_name
 
 __all__ = [
     "channels_by_statistics",
@@ -160,13 +161,10 @@ def markdown(curves: PositionCurves) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Accuracy with one channel, two, and one without validation; or by factor, or by layer."""
-    from rag_middle_reproduce.__main__ import model_path
-
     parser = argparse.ArgumentParser(
         prog="python -m rag_middle_reproduce.channels", description=main.__doc__
     )
-    parser.add_argument("--model", default="reader", help="folder, hub name, or reader")
-    parser.add_argument("--dtype", default="auto", help="of the weights")
+    add_model_options(parser)
     parser.add_argument("--data", help="file of the Lost in the Middle benchmark; default: pairs")
     parser.add_argument("--pairs", type=int, default=50, help="pairs in a prompt, without --data")
     parser.add_argument(
@@ -195,7 +193,7 @@ def main(arguments: list[str] | None = None) -> None:
         vars(options).update(small, texts=4, tokens=200, data=None)
         options.channel = [3, 5][: len(options.channel)]
     try:
-        model = RagMiddleModel.from_pretrained(model_path(options.model), dtype=options.dtype)
+        model = load_by_name(options.model, dtype=options.dtype)
         task: Task = KeyValueRetrieval(keys=options.pairs)
         if options.data is not None:
             task = MultiDocumentQA(data=options.data, ranks=True)

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from rag_middle import ContextPrompt, EvaluationConfigError, RagMiddleError, RagMiddleModel
 from rag_middle.evaluation import LabelledMethod, labelled_methods
 from rag_middle.methods import Method
+from rag_middle_reproduce.models import add_model_options, load_by_name
 from rag_middle_reproduce.samples import write_samples
 from rag_middle_reproduce.tasks.multiple_choice import ChoiceQuestion, MultipleChoice
 
@@ -160,13 +161,10 @@ def _letter_scores(
 
 def main(arguments: list[str] | None = None) -> None:
     """Accuracy of lettered choices by log-likelihood, with and without contextual calibration."""
-    from rag_middle_reproduce.__main__ import model_path
-
     parser = argparse.ArgumentParser(
         prog="python -m rag_middle_reproduce.contextual_calibration", description=main.__doc__
     )
-    parser.add_argument("--model", default="reader", help="folder, hub name, or reader")
-    parser.add_argument("--dtype", default="auto", help="of the weights")
+    add_model_options(parser)
     parser.add_argument("--data", type=Path, help="questions, such as mmlu-test.jsonl")
     parser.add_argument("--shots", type=Path, help="examples, such as mmlu-dev.jsonl")
     parser.add_argument("--wording", default="mmlu", help="mmlu or ceval")
@@ -190,7 +188,7 @@ def main(arguments: list[str] | None = None) -> None:
             task = MultipleChoice(data=data, shots=shots, wording=options.wording)
             questions = task.questions(limit)
         methods = labelled_methods(options.method)
-        model = RagMiddleModel.from_pretrained(model_path(name), dtype=options.dtype)
+        model = load_by_name(name, dtype=options.dtype)
         rows = choice_accuracies(model, questions, methods)
     except (RagMiddleError, OSError) as error:
         sys.exit(f"Error: {error}")

@@ -15,10 +15,11 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from rag_middle import RagMiddleError, RagMiddleModel
+from rag_middle import RagMiddleError
 from rag_middle.calibration import ChannelSearch, Example, mean_hidden_states, random_texts
 from rag_middle.calibration.plots import plot_channels
 from rag_middle.evaluation import KeyValueRetrieval, position
+from rag_middle_reproduce.models import add_model_options, load_by_name
 
 __all__ = ["main"]
 
@@ -28,13 +29,10 @@ _PROMPTS = 20  # of 50 pairs: 1,000 random strings that texts are put together f
 
 def main(arguments: list[str] | None = None) -> None:
     """Draw the positional channels of a model, along texts of random strings."""
-    from rag_middle_reproduce.__main__ import model_path
-
     parser = argparse.ArgumentParser(
         prog="python -m rag_middle_reproduce.hidden_states", description=main.__doc__
     )
-    parser.add_argument("--model", default="reader", help="folder, hub name, or reader")
-    parser.add_argument("--dtype", default="auto", help="of the weights")
+    add_model_options(parser)
     parser.add_argument("--device", help="cpu, cuda, cuda:1 ...")
     parser.add_argument("--texts", type=int, default=250, help="that are averaged")
     parser.add_argument("--tokens", type=int, default=1000, help="of each text")
@@ -51,9 +49,7 @@ def main(arguments: list[str] | None = None) -> None:
         for item in pairs.items(_PROMPTS, 0)
     ]
     try:
-        model = RagMiddleModel.from_pretrained(
-            model_path(options.model), dtype=options.dtype, device=options.device
-        )
+        model = load_by_name(options.model, dtype=options.dtype, device=options.device)
         texts = random_texts(model, examples, count=options.texts, tokens=options.tokens, seed=0)
         hidden = mean_hidden_states(model, texts)
         channels = ChannelSearch(top=_MOST).channels(hidden)

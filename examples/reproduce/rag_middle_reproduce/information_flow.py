@@ -7,7 +7,7 @@ r"""Information flow: how much the answer depends on each attention weight.
 layer's weights from ``i`` to ``j`` scaled by a common factor. It is the saliency of Wang et al.,
 Label Words are Anchors (arXiv:2305.14160, equation 1; heads are added up before the absolute value,
 as in the authors' code). SIW (arXiv:2512.13109, tables 3 and 4, figure 6, appendix C) measures
-information flow too. **Not checked**: its text was not at hand, and its measure may be another.
+information flow too. **Not checked** against that paper's text: its measure may be another.
 
 ::
 
@@ -33,6 +33,7 @@ from rag_middle import PromptError, RagMiddleError, RagMiddleModel, UnsupportedG
 from rag_middle.attention import in_eval_mode
 from rag_middle.evaluation import KeyValueRetrieval, position, spread_positions
 from rag_middle.layout import PromptLayout
+from rag_middle_reproduce.models import add_model_options, load_by_name
 
 __all__ = ["flow_by_layer", "main", "saliency"]
 
@@ -123,13 +124,10 @@ def flow_by_layer(flow: Tensor, layout: PromptLayout, sources: Sequence[int]) ->
 
 def main(arguments: list[str] | None = None) -> None:
     """Information flow by layer in prompts of key-value retrieval."""
-    from rag_middle_reproduce.__main__ import model_path
-
     parser = argparse.ArgumentParser(
         prog="python -m rag_middle_reproduce.information_flow", description=main.__doc__
     )
-    parser.add_argument("--model", default="reader", help="folder, hub name, or reader")
-    parser.add_argument("--dtype", default="auto", help="of the weights")
+    add_model_options(parser)
     parser.add_argument("--pairs", type=int, default=50, help="pairs in a prompt")
     parser.add_argument("--positions", type=int, default=5, help="positions of the gold pair")
     parser.add_argument("--tokens", type=int, default=3, help="first tokens that are compared")
@@ -143,9 +141,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.try_out:
         vars(options).update(model="reader", pairs=3, positions=2, limit=1)
     try:
-        model = RagMiddleModel.from_pretrained(
-            model_path(options.model), dtype=options.dtype, attn_implementation="eager"
-        )
+        model = load_by_name(options.model, dtype=options.dtype, attn_implementation="eager")
         task = KeyValueRetrieval(keys=options.pairs)
         conditions = [position(at) for at in spread_positions(options.pairs, options.positions)]
         flows: dict[str, list[Tensor]] = {}

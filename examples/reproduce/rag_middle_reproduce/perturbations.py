@@ -15,6 +15,7 @@ each perturbation.
 from __future__ import annotations
 
 import argparse
+import sys
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from rag_middle import MethodConfigError, RagMiddleModel
+from rag_middle import MethodConfigError, RagMiddleError, RagMiddleModel
 from rag_middle.attention import (
     AttentionContext,
     AttentionPlan,
@@ -49,6 +50,7 @@ from rag_middle.methods.none import NoMethod
 from rag_middle.methods.requirements import require_interface, require_rope, unsupported
 from rag_middle.ops.rope import rotate
 from rag_middle.tokens import TokenizedPrompt
+from rag_middle_reproduce.models import add_model_options, load_by_name
 
 __all__ = [
     "CroppedMask",
@@ -498,16 +500,13 @@ def accuracies(
 
 def main(arguments: list[str] | None = None) -> None:
     """Accuracy of key-value retrieval under each perturbation of the gold pair."""
-    from rag_middle_reproduce.__main__ import model_path
-
     parser = argparse.ArgumentParser(
         prog="python -m rag_middle_reproduce.perturbations", description=main.__doc__
     )
-    parser.add_argument("--model", default="reader", help="folder, hub name, or reader")
+    add_model_options(parser)
     parser.add_argument("--pairs", type=int, default=10, help="pairs in a prompt")
     parser.add_argument("--positions", type=int, default=5, help="positions of the gold pair")
     parser.add_argument("--limit", type=int, default=100, help="questions")
-    parser.add_argument("--dtype", default="auto", help="of the weights")
     parser.add_argument("--channel", type=int, help="also move this channel of hidden states")
     parser.add_argument("--offset", type=float, default=-0.3, help="by how much")
     parser.add_argument(
@@ -524,12 +523,17 @@ def main(arguments: list[str] | None = None) -> None:
         perturbations[f"channel {options.channel} {options.offset:+g}"] = lambda document: (
             ShiftedChannel(document=document, channel=options.channel, offset=options.offset)
         )
-    model = RagMiddleModel.from_pretrained(model_path(options.model), dtype=options.dtype)
-    task = KeyValueRetrieval(keys=options.pairs)
     positions = spread_positions(options.pairs, options.positions)
-    curves = accuracies(
-        model, task, limit=options.limit, positions=positions, perturbations=perturbations
-    )
+    try:
+        curves = accuracies(
+            load_by_name(options.model, dtype=options.dtype),
+            KeyValueRetrieval(keys=options.pairs),
+            limit=options.limit,
+            positions=positions,
+            perturbations=perturbations,
+        )
+    except RagMiddleError as error:
+        sys.exit(f"Error: {error}")
     print("| gold position (0-based) |", " | ".join(map(str, positions)), "|")
     print("|" + " --- |" * (1 + len(positions)))
     for name, values in curves.items():

@@ -1,0 +1,46 @@
+"""Models of configurations and of experiments, and how a command line names one."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from rag_middle import RagMiddleModel
+from rag_middle.reader import reader_path
+from rag_middle_reproduce.config import ModelConfig
+
+__all__ = ["add_model_options", "load_by_name", "load_model"]
+
+
+def load_by_name(name: str, **options: Any) -> RagMiddleModel:
+    """A model that runs without a method; ``reader`` is the bundled one.
+
+    Args:
+        name: a folder, a name on the hub, or ``reader``.
+        options: of `RagMiddleModel.from_pretrained`.
+
+    Raises:
+        RagMiddleError: as `RagMiddleModel.from_pretrained`.
+    """
+    path = str(reader_path()) if name == "reader" else name
+    return RagMiddleModel.from_pretrained(path, **options)
+
+
+def load_model(entry: ModelConfig, device: str | None) -> RagMiddleModel:
+    """The model of an entry of a configuration."""
+    return load_by_name(
+        entry.name,
+        device=device,
+        dtype=entry.dtype,
+        revision=entry.revision,
+        device_map=entry.device_map,
+        quantization_config=entry.quantization_config,
+        attn_implementation=entry.attn_implementation,
+        context_window=entry.context_window,
+    )
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """``--model`` and ``--dtype``."""
+    parser.add_argument("--model", default="reader", help="folder, hub name, or reader")
+    parser.add_argument("--dtype", default="auto", help="of the weights")
