@@ -27,7 +27,7 @@ from rag_middle.attention.seam import (
 )
 from rag_middle.attention.traits import LayerTraits
 from rag_middle.attention.weights import last_rows_attention
-from rag_middle.errors import MethodConfigError
+from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.tokens import TokenizedPrompt
 
 __all__ = ["last_token_attention", "last_token_masses"]
@@ -110,6 +110,7 @@ def last_token_masses(
     Raises:
         As `applied`.
         UnsupportedArchitectureError: the attention layers cannot be reached.
+        UnsupportedGenerationError: the method reads tokens a second time.
     """
     traits = model_traits(model)
     traits.require_layers("The attention view")
@@ -149,6 +150,11 @@ class _Probe:
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
         rows, _, tokens, width = call.value.shape
+        if tokens != len(self._segments):
+            raise UnsupportedGenerationError(
+                "This method reads tokens a second time, in a pass with attention of its own: look "
+                "at the unmodified model, or at a method of one pass."
+            )
         count = self._segments.shape[1]
         values = call.value.new_zeros(tokens, (rows - 2) * width)
         values[:, :count] = self._segments

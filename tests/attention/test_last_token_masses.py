@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rag_middle.attention import applied, last_token_masses
+from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.methods import NoMethod
 from tests.conftest import FamilyModel
 from tests.contract.cases import ACTIVE, LONG
@@ -17,6 +18,9 @@ TOKENS = LONG.tokens
 EACH_TOKEN = torch.eye(LONG.layout.length)
 #: Values are not the model's own there.
 OTHER_VALUES = "positional_hidden_states_wide"
+#: They read tokens a second time.
+TWICE = [name for name in ACTIVE if name.startswith("dysco")]
+ONCE = [name for name in ("none", *ACTIVE) if name not in (OTHER_VALUES, *TWICE)]
 
 
 @torch.no_grad()
@@ -51,7 +55,15 @@ def values_and_outputs(network: Any, method: Any) -> list[tuple[Tensor, Tensor]]
     ]
 
 
-@pytest.mark.parametrize("name", [name for name in ("none", *ACTIVE) if name != OTHER_VALUES])
+@pytest.mark.parametrize("name", TWICE)
+def test_attention_of_two_passes_is_refused(family_model: FamilyModel, name: str) -> None:
+    network = family_model("llama3", "sdpa")
+    with pytest.raises(UnsupportedGenerationError, match="reads tokens a second time"):
+        last_token_masses(network, ACTIVE[name], TOKENS, EACH_TOKEN)
+    assert last_token_masses(network, NoMethod(), TOKENS, EACH_TOKEN).isfinite().all()
+
+
+@pytest.mark.parametrize("name", ONCE)
 def test_masses_weigh_the_values_to_the_output(family_model: FamilyModel, name: str) -> None:
     network = family_model("llama3", "sdpa")
     method = ACTIVE.get(name, NoMethod())

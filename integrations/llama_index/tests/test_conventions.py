@@ -143,7 +143,7 @@ def test_citations_are_blocks_behind_the_text(llm: RagMiddleLLM) -> None:
     assert citation.source == "a book"
     assert isinstance(citation.cited_content, TextBlock)
     assert citation.cited_content.text == written(NAME)
-    assert response.raw["rag_middle"]["document_ids"] == ("a book",) * 3
+    assert response.raw["rag_middle"]["document_ids"] == ["a book"] * 3
     *_, last = llm.stream_chat([message])
     assert cited(last) == [citation]
     # As history they are no text.
