@@ -196,6 +196,8 @@ class _Handler(LayerHandler):
         index = layer.traits.layer
         self._heads = [head for of, head in change.heads if of == index]
         self._is_last = index == max(of for of, _ in change.heads)
+        #: The same heads and their key heads on the device, once the first token was seen.
+        self._indices: tuple[Tensor, Tensor] | None = None
         #: Columns read in the pass over several tokens end here.
         self.stop = 0
         self._stored: tuple[Tensor, Tensor] | None = None
@@ -284,11 +286,13 @@ class _Handler(LayerHandler):
 
     def _ask(self, context: AttentionContext, query: Tensor, key: Tensor, column: int) -> None:
         """Note what this layer's retrieval heads attend to from `query` `[b, h, 1, d]`."""
-        share = query.shape[1] // key.shape[1]
-        of_keys = [head // share for head in self._heads]
+        if self._indices is None:  # a list as an index would be copied to the device every time
+            heads = torch.tensor(self._heads, device=query.device)
+            self._indices = heads, heads // (query.shape[1] // key.shape[1])
+        heads, of_keys = self._indices
         end = column + 1 - self._dropped
-        chosen = query[:, self._heads], key[:, of_keys, :end]
-        weights = self._weights(context, *chosen, column, heads=self._heads)[:, :, 0].sum(1)
+        chosen = query[:, heads], key[:, of_keys, :end]
+        weights = self._weights(context, *chosen, column, heads=heads)[:, :, 0].sum(1)
         self._passes.notice(column, torch.nn.functional.pad(weights, (self._dropped, 0)))
 
     def _weights(
@@ -297,7 +301,7 @@ class _Handler(LayerHandler):
         query: Tensor,
         key: Tensor,
         column: int,
-        heads: list[int] | None = None,
+        heads: Tensor | None = None,
     ) -> Tensor:
         """Weights `[b, h, 1, n]` in float32 of a query at `column`; zero where it is padding."""
         traits, request = context.layer.traits, context.layer.request
