@@ -253,7 +253,7 @@ class RotaryCall:
             stack: to which every layer adds its tensor as it first runs.
             make: returns tensors `[layers, ...]`.
             tables: of the layer, where they decide what is made: another method may have put others
-                in the place of the model's. They live as long as the pass.
+                instead of the model's. They live as long as the pass.
         """
         key = (stack, id(tables))
         parts: dict[int, tuple[Tensor, ...]] = self._scaled.get(key, {})

@@ -1,4 +1,4 @@
-"""A model behind an OpenAI-compatible address, in the place of one whose weights are here.
+"""A model behind an OpenAI-compatible address, used like one whose weights are here.
 
 ::
 

@@ -40,7 +40,7 @@ TAKEN = frozenset(
     "early_stopping cache_implementation cache_config".split()
 )
 
-#: What stands in the place of these is said by `GenerationOptions`, or by this package.
+#: What replaces these is said by `GenerationOptions`, or by this package.
 NOT_USED = frozenset(
     # how the next token is chosen from the distribution
     "do_sample temperature top_k top_p min_p top_h typical_p epsilon_cutoff eta_cutoff num_beams "

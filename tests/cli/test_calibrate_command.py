@@ -51,7 +51,7 @@ def questions(tmp_path: Path) -> Path:
 @pytest.fixture
 def calibrate(run: Run, model: Path, questions: Path, tmp_path: Path) -> Any:
     def invoke(method: str, *more: object, out: str = "out") -> Finished:
-        named = {str(each).partition("=")[0] for each in more}  # takes the place of these
+        named = {str(each).partition("=")[0] for each in more}  # replaces these
         usual = [each for each in SEARCHES[method] if each.partition("=")[0] not in named]
         options = [each for option in usual for each in ("-s", option)]
         return run(

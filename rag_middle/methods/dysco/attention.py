@@ -3,7 +3,7 @@
 A generated token begins with a pass that stops behind the last retrieval head and leaves the cache
 alone. Then the model's own pass runs, with scaled attention. A prompt is read as ever, which shows
 the retrieval heads of its last tokens; then those that are to attend otherwise are read again, one
-after the other, and their keys and values take the place of the first ones.
+after the other, and their keys and values replace the first ones.
 
 All attention of single tokens is computed here: one row of weights per head.
 """
@@ -254,7 +254,7 @@ class _Handler(LayerHandler):
                 self._ask(context, row, call.key, column)
 
     def _attend_again(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
-        """Of a token whose column is stored already: its new key and value take its place."""
+        """Of a token whose column is stored already: its new key and value replace those."""
         assert self._stored is not None
         key, value = self._stored
         column = self._passes.column

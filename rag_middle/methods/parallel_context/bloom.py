@@ -2,7 +2,7 @@
 
 BLOOM computes scores by itself and adds a bias by position (ALiBi) and a mask to them. What a query
 sees, where keys stand and how much documents weigh are all sums to scores, so one bias of our own
-takes the place of both.
+replaces both.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ __all__ = ["SetBasedPrompting"]
 
 @dataclass(frozen=True, kw_only=True)
 class SetBasedPrompting(Method):
-    """Documents do not see each other and share their positions, so a prompt holds them as a set.
+    """No attention between documents, and shared positions: a prompt holds them as a set.
 
     Token ``t`` of every document stands at ``P + t`` behind a prefix of ``P`` tokens and sees the
     prefix and its own document up to itself. The suffix begins at ``P`` plus the length of the
@@ -48,7 +48,7 @@ class SetBasedPrompting(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         title="Set-based prompting",
         paper="arXiv:2406.06581",
-        idea="Documents do not see each other and share their positions: a set without an order.",
+        idea="No attention between documents, and shared positions: a set without an order.",
         cost="less than the unmodified prefill, the same decode",
         requires="documents marked in the prompt; rotary positions and softmax attention in "
         "every layer",

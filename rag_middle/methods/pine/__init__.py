@@ -47,9 +47,9 @@ class PINE(Method):
         Follows the authors' code, which this reaches to rounding. Differs: documents are sorted,
         where the authors leave ties to the order of the prompt. `rag_middle.attention.applied`
         alone sorts nothing: there, the order that is given decides ties. Their code has no
-        ablations. Without re-assignment documents still see each other, as in the paper, whose
-        accuracy then depends on the answer's position; that each is the last one for its own
-        queries is our reading.
+        ablations. Without re-assignment documents still attend to each other, as in the paper,
+        whose accuracy then depends on the answer's position; that each is the last one for its
+        own queries is our reading.
 
     Raises:
         MethodConfigError: another ablation.
