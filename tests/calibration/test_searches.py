@@ -16,12 +16,14 @@ from rag_middle.calibration import (
     Evaluator,
     Example,
     ExampleObjective,
+    GroupSearch,
     HeadSearch,
     InitialTokenSearch,
     InProcess,
     LayerSearch,
     Outcome,
     RatioSearch,
+    RetrievalHeadSearch,
     Search,
     SearchInputs,
     make_search,
@@ -35,11 +37,14 @@ from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import (
     LPES,
     SIW,
+    DySCO,
     Method,
     MsPoE,
     PositionalHiddenStates,
+    SelfExtend,
     ZeroTuning,
 )
+from rag_middle.methods.dysco.detection import retrieval_heads
 from tests.tiny_models import build, tiny
 
 Examples = Callable[..., list[Example]]
@@ -189,6 +194,31 @@ def test_heads_are_told_apart_and_tuned_together(model: RagMiddleModel) -> None:
     assert by_key["1 down-effective x 0.5"] == ZeroTuning(factor=0.5, heads=(1,))
 
 
+def test_groups_are_tried_under_windows_that_prompts_leave(
+    model: RagMiddleModel, examples: Examples
+) -> None:
+    made = examples(4)
+    longest = max(model.count_tokens(example.prompt) for example in made)
+    search = GroupSearch(groups=(2, 8), windows=(4, 8, 16, longest, 5000))
+    result, seen = searched(search, model, made, lambda method: -method.window - method.group)
+    tried = {(m.group, m.window) for m in seen if isinstance(m, SelfExtend)}
+    assert tried == {(2, 4), (2, 8), (2, 16), (8, 8), (8, 16)}
+    assert result.ranked[0][0].method == SelfExtend(group=2, window=4)
+    with pytest.raises(CalibrationConfigError, match=f"has {longest} tokens"):
+        searched(GroupSearch(windows=(longest,)), model, made, lambda method: 0.0)
+
+
+def test_the_best_retrieval_heads_are_tried(model: RagMiddleModel) -> None:
+    search = RetrievalHeadSearch(counts=(1, 3), strengths=(1.5, 4.0), top_ks=(8,))
+    assert model.context_window is not None  # which the needle's repetition has to fit in
+    expected = retrieval_heads(model.model, 3, prompt_tokens=model.context_window - 8)
+    result, seen = searched(search, model, [], lambda method: method.strength)
+    tried = {(m.heads, m.strength, m.top_k) for m in seen if isinstance(m, DySCO)}
+    assert tried == {(expected[:n], s, 8) for n in (1, len(expected)) for s in (1.5, 4.0)}
+    assert result.details == {"retrieval_heads": [list(head) for head in expected]}
+    assert result.ranked[0][0].method.strength == 4.0
+
+
 def test_an_entropy_needs_no_answers(model: RagMiddleModel) -> None:
     objective = EntropyObjective(model, ["Which?", "Why not?"])
     method = ZeroTuning(factor=4.0)
@@ -231,6 +261,10 @@ def test_an_unknown_method_or_option_suggests_a_known_one() -> None:
         ("ms_poe", {"head_rules": ("rand",)}, "'rank' and 'code', got 'rand'"),
         ("zero_tuning", {"shares": (1.5,)}, "between 0 and 1"),
         ("zero_tuning", {"factors": (0.5, 1)}, "changes nothing"),
+        ("self_extend", {"groups": (1,)}, "groups must be a whole number >= 2"),
+        ("self_extend", {"groups": (8,), "windows": (4,)}, "nothing can be tried"),
+        ("dysco", {"counts": (0,)}, "counts must be a whole number >= 1"),
+        ("dysco", {"strengths": (1.0,)}, "changes nothing"),
     ],
 )
 def test_searches_that_make_no_sense_are_refused(

@@ -8,8 +8,10 @@ from rag_middle.calibration.searches.areas import InitialTokenSearch
 from rag_middle.calibration.searches.base import Search, SearchInputs, SearchResult, layer_ranges
 from rag_middle.calibration.searches.channels import ChannelSearch
 from rag_middle.calibration.searches.genetic import LayerSearch
+from rag_middle.calibration.searches.groups import GroupSearch
 from rag_middle.calibration.searches.heads import HeadSearch
 from rag_middle.calibration.searches.ratios import RatioSearch
+from rag_middle.calibration.searches.retrieval_heads import RetrievalHeadSearch
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.registry import suggest
 
@@ -17,10 +19,12 @@ __all__ = [
     "PRESETS",
     "SEARCHES",
     "ChannelSearch",
+    "GroupSearch",
     "HeadSearch",
     "InitialTokenSearch",
     "LayerSearch",
     "RatioSearch",
+    "RetrievalHeadSearch",
     "Search",
     "SearchInputs",
     "SearchResult",
@@ -31,7 +35,15 @@ __all__ = [
 #: By the name of the method.
 SEARCHES: dict[str, type[Search]] = {
     search.method: search
-    for search in (ChannelSearch, LayerSearch, InitialTokenSearch, RatioSearch, HeadSearch)
+    for search in (
+        ChannelSearch,
+        LayerSearch,
+        InitialTokenSearch,
+        RatioSearch,
+        HeadSearch,
+        GroupSearch,
+        RetrievalHeadSearch,
+    )
 }
 
 #: Named settings of a search.
