@@ -60,6 +60,8 @@ class Fitted(StrEnum):
     siw = "siw"
     ms_poe = "ms_poe"
     zero_tuning = "zero_tuning"
+    self_extend = "self_extend"
+    dysco = "dysco"
 
 
 class CompareBy(StrEnum):

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from rag_middle.calibration import Estimate
-from rag_middle.cli.calibrate import _tell_cost
+from rag_middle.calibration import PRESETS, Estimate
+from rag_middle.calibration import SEARCHES as KNOWN
+from rag_middle.cli.calibrate import Fitted, _tell_cost
 from tests.cli.conftest import Finished, Run
 from tests.cli.killing import interrupted_on_its_way, killed_on_its_way
 
@@ -28,6 +29,8 @@ SEARCHES: dict[str, list[str]] = {
     "siw": ["dense=[0.5]", "sparse=[1.5]"],
     "ms_poe": ["ranges=[[1.0,1.5]]", "first_layers=[0]"],
     "zero_tuning": ["shares=[0.3]", "factors=[0.5]"],
+    "self_extend": ["groups=[2]", "windows=[16]"],
+    "dysco": ["counts=[2]", "strengths=[2.0]", "top_ks=[16]"],
 }
 
 
@@ -84,6 +87,11 @@ def test_the_profile_can_be_used(
     assert used.status == 0, used.err
     assert used.json["method"] == f"profile:{told['profile']}"
     assert "did not beat the unmodified model" in used.err
+
+
+def test_the_command_has_every_search() -> None:
+    assert {name.value for name in Fitted} == {*KNOWN, *PRESETS}
+    assert SEARCHES.keys() == KNOWN.keys(), "a search that is not run here"
 
 
 def test_people_are_told_places_verdict_and_cost(calibrate: Any, tmp_path: Path) -> None:
