@@ -50,6 +50,7 @@ from rag_middle.errors import (
     UnsupportedArchitectureError,
     UnsupportedGenerationError,
     WeightsNeededError,
+    WorkerConfigError,
     WorkerError,
 )
 from rag_middle.layout import PromptLayout
@@ -112,6 +113,7 @@ __all__ = [
     "UnsupportedArchitectureError",
     "UnsupportedGenerationError",
     "WeightsNeededError",
+    "WorkerConfigError",
     "WorkerError",
     "applied",
     "escape",

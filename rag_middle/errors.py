@@ -34,8 +34,9 @@
     │   └── WeightsNeededError    (ValueError)   it needs the model's weights, which are elsewhere
     ├── CalibrationError                         a search cannot be made, or not continued
     │   ├── CalibrationConfigError (ValueError)  what to search for is wrong or cannot be had
-    │   ├── CalibrationStateError (ValueError)   a search's state is damaged, foreign or in use
-    │   └── WorkerError                          workers ended again and again
+    │   └── CalibrationStateError (ValueError)   a search's state is damaged, foreign or in use
+    ├── WorkerError                              workers ended again and again
+    │   └── WorkerConfigError     (ValueError)   there are not the devices for them
     └── RetrievalError                           documents cannot be loaded, indexed or found
         ├── RetrievalConfigError  (ValueError)   options of loading, splitting or indexing are wrong
         ├── DocumentLoadError     (ValueError)   no documents can be read there
@@ -96,6 +97,7 @@ __all__ = [
     "UnsupportedArchitectureError",
     "UnsupportedGenerationError",
     "WeightsNeededError",
+    "WorkerConfigError",
     "WorkerError",
 ]
 
@@ -349,8 +351,12 @@ class CalibrationStateError(CalibrationError, ValueError):
     """The state of a search is damaged, belongs to another search, or is in use."""
 
 
-class WorkerError(CalibrationError):
-    """Processes that score settings ended again and again; what they had scored is kept."""
+class WorkerError(RagMiddleError):
+    """Processes that share work ended again and again; what they had done is kept."""
+
+
+class WorkerConfigError(WorkerError, ValueError):
+    """There are not the devices for so many workers."""
 
 
 class RetrievalError(RagMiddleError):

@@ -14,12 +14,12 @@ The objective is any function of a method; the built-in one is the mean over `Ex
 
 from rag_middle.calibration.calibrate import Calibration, calibrate
 from rag_middle.calibration.cost import Estimate
-from rag_middle.calibration.devices import worker_devices
 from rag_middle.calibration.drawing import draw_examples
 from rag_middle.calibration.entropy import EntropyObjective
 from rag_middle.calibration.evaluator import Candidate, Evaluator
 from rag_middle.calibration.examples import Example, ScoringScheme, digest
 from rag_middle.calibration.hidden_states import mean_hidden_states, random_texts
+from rag_middle.calibration.jobs import FromDisk, Job, Scoring, Team, score_group, scored
 from rag_middle.calibration.objective import Criterion, ExampleObjective, Objective, Outcome
 from rag_middle.calibration.racing import Race
 from rag_middle.calibration.searches import (
@@ -39,7 +39,6 @@ from rag_middle.calibration.searches import (
 )
 from rag_middle.calibration.searches.genetic import CurveSearch, evolve
 from rag_middle.calibration.verdict import HeldOutCheck, check_held_out
-from rag_middle.calibration.workers import FromDisk, InProcess, Job, Processes, RayWorkers, Workers
 
 __all__ = [
     "PRESETS",
@@ -58,22 +57,20 @@ __all__ = [
     "GroupSearch",
     "HeadSearch",
     "HeldOutCheck",
-    "InProcess",
     "InitialTokenSearch",
     "Job",
     "LayerSearch",
     "Objective",
     "Outcome",
-    "Processes",
     "Race",
     "RatioSearch",
-    "RayWorkers",
     "RetrievalHeadSearch",
+    "Scoring",
     "ScoringScheme",
     "Search",
     "SearchInputs",
     "SearchResult",
-    "Workers",
+    "Team",
     "calibrate",
     "check_held_out",
     "digest",
@@ -82,5 +79,6 @@ __all__ = [
     "make_search",
     "mean_hidden_states",
     "random_texts",
-    "worker_devices",
+    "score_group",
+    "scored",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
@@ -16,13 +17,13 @@ import rag_middle
 from rag_middle.calibration.cost import HELD_OUT_METHODS, Estimate, estimate_cost, measure_pace
 from rag_middle.calibration.evaluator import Candidate, Evaluator, ScoringProgress
 from rag_middle.calibration.examples import Example, digest
+from rag_middle.calibration.jobs import MakeTeam, Team, score_group
 from rag_middle.calibration.journal import open_journal
 from rag_middle.calibration.objective import Criterion, ExampleObjective, Objective
 from rag_middle.calibration.report import held_out_questions
 from rag_middle.calibration.searches import Search, SearchInputs, make_search
 from rag_middle.calibration.searches.base import require_whole
 from rag_middle.calibration.verdict import check_held_out, make_profile
-from rag_middle.calibration.workers import InProcess, Workers, torch_threads
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.evaluation.lengths import CheckedPrompt, check_lengths
 from rag_middle.evaluation.wrong_answers import AskedQuestion
@@ -31,6 +32,7 @@ from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.methods import NoMethod
 from rag_middle.profiles import Profile, write_profile
 from rag_middle.tokens import TemplateName, uses_chat_template
+from rag_middle.workers import InProcess, torch_threads
 
 __all__ = ["Calibration", "calibrate"]
 
@@ -61,7 +63,7 @@ def calibrate(
     *,
     objective: Objective | None = None,
     criterion: Criterion | None = None,
-    workers: Callable[[Sequence[Example], Criterion], Workers] | None = None,
+    workers: MakeTeam | None = None,
     seed: int = 0,
     threads_each: int = 1,
     max_batch_size: int = 8,
@@ -162,11 +164,12 @@ def calibrate(
         with open_journal(None if state is None else expanded(state), identity) as journal:
             how: dict[str, Any] = {"max_batch_size": max_batch_size, "template": template}
             if objective is not None:
-                team: Workers = InProcess(objective)
+                team: Team = InProcess(partial(score_group, objective))
             elif workers is not None:
                 team = workers(all_examples, criterion)
             else:
-                team = InProcess(ExampleObjective(model, all_examples, criterion=criterion, **how))
+                own = ExampleObjective(model, all_examples, criterion=criterion, **how)
+                team = InProcess(partial(score_group, own))
             with closing(team):
                 evaluator = Evaluator(
                     team,

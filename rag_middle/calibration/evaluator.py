@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rag_middle.calibration.jobs import Job, Team, scored
 from rag_middle.calibration.journal import Journal
 from rag_middle.calibration.objective import Criterion, Outcome
 from rag_middle.calibration.racing import Race
-from rag_middle.calibration.workers import Job, Workers
 from rag_middle.errors import CalibrationStateError
 from rag_middle.methods import Method
 
@@ -50,7 +50,7 @@ class Evaluator:
 
     def __init__(
         self,
-        workers: Workers,
+        workers: Team,
         journal: Journal,
         *,
         examples: int | None,
@@ -131,7 +131,7 @@ class Evaluator:
         self._asked.update(job.key for job in jobs)
         missing = {job.key: job for job in jobs if job.key not in self._journal}
         self._report_progress()
-        for job, outcome in self._workers.outcomes(list(missing.values())):
+        for job, outcome in scored(self._workers, list(missing.values())):
             self._journal.add(job.key, outcome)
             self._report_progress()
         return [self._of_journal(job) for job in jobs]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from enum import StrEnum
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,11 +38,13 @@ from rag_middle.cli.options import (
     placed,
     with_flags,
 )
+from rag_middle.cli.spreading import Backend, check_backend, start_workers
 from rag_middle.errors import EvaluationDataError, MissingExtraError
 from rag_middle.wording import Argument, counted, percent, points
 
 if TYPE_CHECKING:
-    from rag_middle.calibration import Calibration, Estimate, Example, Workers
+    from rag_middle.calibration import Calibration, Estimate, Example, Team
+    from rag_middle.calibration.jobs import MakeTeam
     from rag_middle.calibration.objective import Criterion
 
 __all__ = ["calibrate"]
@@ -71,13 +72,6 @@ class CompareBy(StrEnum):
     generated_answer = "generated_answer"
     exact_match = "exact_match"
     log_likelihood = "log_likelihood"
-
-
-class Backend(StrEnum):
-    """processes: of this machine; ray: a Ray cluster."""
-
-    processes = "processes"
-    ray = "ray"
 
 
 @with_flags(shape=generation_flags(["template"]), loading=LOADING)
@@ -212,18 +206,17 @@ def calibrate(
         if data is not None:
             check_readable(data, "data file", "a file of JSON lines", EvaluationDataError)
         given_weights = None if weights is None else _weights(weights)
-        if backend is Backend.ray and find_spec("ray") is None:
-            raise MissingExtraError("--backend ray", package="ray", extra="ray")
+        check_backend(backend)
         from rag_middle.calibration import (
             LayerSearch,
             draw_examples,
             make_search,
-            worker_devices,
         )
         from rag_middle.calibration import calibrate as run_calibration
         from rag_middle.generation.loading import check_loading, loading_errors
         from rag_middle.methods.resolve import as_option
         from rag_middle.tokens import uses_chat_template
+        from rag_middle.workers import worker_devices
 
         settings = parse_method_options(
             search_option or (), flag="--search-option", example="generations=10"
@@ -348,10 +341,10 @@ def _team(
     threads: int,
     max_batch_size: int,
     template: Any,
-) -> Callable[[Sequence[Example], Criterion], Workers]:
-    from rag_middle.calibration import FromDisk, Processes, RayWorkers
+) -> MakeTeam:
+    from rag_middle.calibration import FromDisk, Scoring
 
-    def make(examples: Sequence[Example], criterion: Criterion) -> Workers:
+    def make(examples: Sequence[Example], criterion: Criterion) -> Team:
         opening = FromDisk(
             model=name,
             examples=tuple(examples),
@@ -360,9 +353,9 @@ def _team(
             max_batch_size=max_batch_size,
             template=template,
         )
-        if backend is Backend.ray:
-            return RayWorkers(opening, count, threads, gpus_each=1 if devices else 0)
-        return Processes(opening, count, threads, devices)
+        return start_workers(
+            Scoring(opening), backend=backend, count=count, threads=threads, devices=devices
+        )
 
     return make
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,10 +34,19 @@ from rag_middle.cli.measuring import (
     progress_bar,
     tell_time,
 )
-from rag_middle.cli.options import LOADING, MODEL_PANEL, OUTPUT_PANEL, generation_flags, with_flags
+from rag_middle.cli.options import (
+    LOADING,
+    MODEL_PANEL,
+    OUTPUT_PANEL,
+    generation_flags,
+    placed,
+    with_flags,
+)
+from rag_middle.cli.spreading import Backend, check_backend, start_workers
 from rag_middle.errors import EvaluationDataError, ProfileFormatError
 
 if TYPE_CHECKING:
+    from rag_middle.evaluation import AnsweringWorkers
     from rag_middle.profiles import Profile
 
 __all__ = ["ScoreBy", "diagnose"]
@@ -159,12 +168,28 @@ def diagnose(
         int | None,
         typer.Option(
             min=1,
-            help="CPU threads. Default: OMP_NUM_THREADS, or as many as there are processors that "
-            "are not busy.",
+            help="CPU threads, of all workers together. Default: OMP_NUM_THREADS, or as many as "
+            "there are processors that are not busy.",
             show_default=False,
             rich_help_panel=MODEL_PANEL,
         ),
     ] = None,
+    workers: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Processes that answer, each with the model, and on GPUs each with a GPU of its "
+            "own.",
+            rich_help_panel=MODEL_PANEL,
+        ),
+    ] = 1,
+    backend: Annotated[
+        Backend,
+        typer.Option(
+            help="Where several workers run; ray needs `pip install 'rag-middle[ray]'`.",
+            rich_help_panel=MODEL_PANEL,
+        ),
+    ] = Backend.processes,
     loading: dict[str, Any],
     remote: dict[str, Any],
     out: Annotated[
@@ -188,6 +213,8 @@ def diagnose(
     flags = flags_of(diagnose, **named)
     with reporting(as_json=as_json, debug=debug, flags=flags):
         check_output_folder(out)
+        check_backend(backend)
+        spreads = workers > 1 or backend is Backend.ray
         fewer, documents = _grid(grid, documents)
         names = _split(methods)
         for name in names or ():
@@ -196,6 +223,12 @@ def diagnose(
             check_readable(data, "data file", "a file of JSON lines", EvaluationDataError)
         endpoint = open_endpoint(remote, model, loading)
         if endpoint is not None:
+            if spreads:
+                raise typer.BadParameter(
+                    "the model behind --endpoint answers several requests at a time: see "
+                    "--concurrency. Leave out --workers and --backend.",
+                    param_hint="--workers",
+                )
             for name in ("none", *(names or ())):
                 endpoint.checked_method(name)
             names = list(endpoint.offered_methods) if names is None else names
@@ -237,9 +270,14 @@ def diagnose(
         with (
             cpu_threads(threads),
             progress_bar("asking", hidden=as_json) as progress,
+            ExitStack() as stack,
         ):
+            asked = endpoint or load(model, **loading)
+            team = None
+            if spreads:
+                team = stack.enter_context(closing(_team(asked, loading, workers, backend)))
             diagnosis = run_diagnosis(
-                endpoint or load(model, **loading),
+                asked,
                 questions,
                 names,
                 measurement,
@@ -249,6 +287,7 @@ def diagnose(
                 planned=None if endpoint is None else tell_work(endpoint),
                 calibrated=_calibrated(),
                 stop_early=stop_early,
+                workers=team,
             )
         files = write_report(diagnosis, out, command=command_line())
         if as_json:
@@ -256,6 +295,28 @@ def diagnose(
         else:
             show_diagnosis(console(), diagnosis)
             print(files.html)
+
+
+def _team(model: Any, loading: dict[str, Any], count: int, backend: Backend) -> AnsweringWorkers:
+    import torch
+
+    from rag_middle.evaluation import Answering
+    from rag_middle.workers import worker_devices
+
+    placement = placed(loading)
+    devices = worker_devices(
+        count,
+        device=placement.get("device"),
+        device_map=placement.get("device_map"),
+        cluster=backend is Backend.ray,
+    )
+    return start_workers(
+        Answering(str(model.model.config._name_or_path), placement),
+        backend=backend,
+        count=count,
+        threads=max(1, torch.get_num_threads() // count),
+        devices=devices,
+    )
 
 
 def _grid(grid: str | None, documents: int | None) -> tuple[tuple[int, ...], int | None]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from rag_middle.lazy import names_on_first_use
 
 if TYPE_CHECKING:
+    from rag_middle.evaluation.asking import Answering, AnsweringWorkers
     from rag_middle.evaluation.conclusions import Answer, Recommendation, Verdict, recommend
     from rag_middle.evaluation.conditions import (
         AS_GIVEN,
@@ -74,6 +75,8 @@ __all__ = [
     "METRICS",
     "TASKS",
     "Answer",
+    "Answering",
+    "AnsweringWorkers",
     "Bootstrap",
     "Condition",
     "Consistency",
@@ -132,6 +135,10 @@ __all__ = [
 __getattr__, __dir__ = names_on_first_use(
     __name__,
     {
+        "asking": (
+            "Answering",
+            "AnsweringWorkers",
+        ),
         "conclusions": (
             "Answer",
             "Recommendation",

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from rag_middle.errors import MethodConfigError, UnsupportedArchitectureError
+from rag_middle.evaluation.asking import AnsweringWorkers
 from rag_middle.evaluation.conclusions import (
     Answer,
     Attempts,
@@ -47,7 +48,16 @@ from rag_middle.evaluation.trials import (
 )
 from rag_middle.evaluation.wrong_answers import AskedQuestion, wrong_answers
 from rag_middle.generation import RagMiddleModel, TextGenerator, model_facts
-from rag_middle.methods import LPES, SIW, Method, MsPoE, PositionalHiddenStates, ZeroTuning
+from rag_middle.methods import (
+    LPES,
+    SIW,
+    DySCO,
+    Method,
+    MsPoE,
+    PositionalHiddenStates,
+    SelfExtend,
+    ZeroTuning,
+)
 from rag_middle.profiles import Profile, measured_profiles
 
 __all__ = [
@@ -71,6 +81,8 @@ CALIBRATED: Mapping[str, Method] = MappingProxyType(
         "siw": SIW(),
         "ms_poe": MsPoE(),
         "zero_tuning": ZeroTuning(factor=2.0),
+        "self_extend": SelfExtend(),
+        "dysco": DySCO(heads=((0, 0),)),
     }
 )
 
@@ -147,6 +159,7 @@ def diagnose(
     cost: bool = True,
     calibrated: Mapping[str, Profile] | None = None,
     stop_early: bool = False,
+    workers: AnsweringWorkers | None = None,
 ) -> Diagnosis:
     """Measure a model on a task by the position of the gold document, and say what to use.
 
@@ -164,6 +177,7 @@ def diagnose(
         calibrated: profiles of earlier calibrations, by path; those fitted to this model are not
             advised again.
         stop_early: ask until the question is decided, as `run_until_decided` does.
+        workers: that answer, as in `run`.
 
     Raises:
         EvaluationConfigError: the task has no gold documents.
@@ -188,6 +202,7 @@ def diagnose(
         progress=progress,
         estimated=estimated,
         planned=planned,
+        workers=workers,
     )
     costs, ratios = None, {}
     if cost and here is not None:

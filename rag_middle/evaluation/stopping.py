@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rag_middle.errors import EvaluationConfigError
+from rag_middle.evaluation.asking import AnsweringWorkers
 from rag_middle.evaluation.conclusions import MIN_QUESTIONS, Verdict, recommend
 from rag_middle.evaluation.measurement import BASELINE, Measurement, MethodSpec
 from rag_middle.evaluation.metrics import Metric
@@ -67,6 +68,7 @@ def run_until_decided(
     progress: ProgressCallback | None = None,
     estimated: EstimateCallback | None = None,
     planned: PlanCallback | None = None,
+    workers: AnsweringWorkers | None = None,
 ) -> Results:
     """`rag_middle.evaluation.run`, which ends at the first look at which the question is decided.
 
@@ -79,6 +81,7 @@ def run_until_decided(
         progress: called with the number of answers so far and the most there can be.
         estimated: called once with the seconds that all questions would take, at most.
         planned: called once before the first prompt of each look.
+        workers: that answer, as in `run`.
 
     Returns:
         Results of the questions that were asked, with the confidence of the last look.
@@ -109,6 +112,7 @@ def run_until_decided(
                 progress=_scaled_progress(progress, scale),
                 estimated=_scaled_estimate(estimated, scale) if count == first else None,
                 planned=planned,
+                workers=workers,
             )
             results = replace(results, confidence=confidence)
             scores = {method.label: results.scores(method.label) for method in results.methods}

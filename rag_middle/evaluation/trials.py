@@ -10,6 +10,7 @@ from typing import Any
 
 from rag_middle.documents import ContextPrompt
 from rag_middle.errors import EvaluationConfigError, EvaluationDataError, WeightsNeededError
+from rag_middle.evaluation.asking import AnsweringWorkers, Batch, replies
 from rag_middle.evaluation.conditions import Condition, Item
 from rag_middle.evaluation.lengths import CheckedPrompt, check_lengths, cut_middle
 from rag_middle.evaluation.measurement import (
@@ -22,7 +23,7 @@ from rag_middle.evaluation.measurement import (
 from rag_middle.evaluation.records import Key, Record, Records, open_records
 from rag_middle.evaluation.results import Results
 from rag_middle.evaluation.tasks import Task
-from rag_middle.generation import MethodLike, RagMiddleModel, TextGenerator
+from rag_middle.generation import MethodLike, RagMiddleModel, Score, TextGenerator
 from rag_middle.methods import Method
 from rag_middle.tokens import uses_chat_template
 from rag_middle.wording import Argument
@@ -59,6 +60,7 @@ def run(
     progress: ProgressCallback | None = None,
     estimated: EstimateCallback | None = None,
     planned: PlanCallback | None = None,
+    workers: AnsweringWorkers | None = None,
 ) -> Results:
     """Measure methods on a task.
 
@@ -78,8 +80,11 @@ def run(
             prompts are asked first, so the rest takes rather less.
         planned: called once before the first prompt is asked, where any is missing; what it raises
             ends the run.
+        workers: that answer, each with the same model (`Answering`), instead of `model` itself.
+            Batches are the same ones; what can change last digits is another number of threads.
 
     Raises:
+        WorkerError: workers ended again and again.
         EvaluationConfigError: positions that the task does not have, or a task that cannot be
             scored in this way, or whose prompts do not fit the model; all are checked before the
             first is asked.
@@ -137,7 +142,7 @@ def run(
             asking = [(trial.prompt, trial.method.method) for trial in missing]
             planned(asking, _room(measurement, task))
         asked = len(trials) - len(missing)
-        _ask(model, task, measurement, missing, answers, asked, progress, estimated)
+        _ask(model, task, measurement, missing, answers, asked, progress, estimated, workers)
         return Results(
             task=task,
             measurement=measurement,
@@ -270,6 +275,7 @@ def _ask(
     done: int,
     progress: ProgressCallback | None,
     estimated: EstimateCallback | None,
+    workers: AnsweringWorkers | None,
 ) -> None:
     """Add the missing answers to those that are `done`."""
     by_method: dict[str, list[_Trial]] = {}
@@ -279,13 +285,15 @@ def _ask(
     total = done + len(missing)
     if progress:
         progress(done, total)
-    size = measurement.max_batch_size  # of the first round, which is timed
-    seconds = 0.0  # that the rest will take
+    # Of the first round, which is timed; where workers load their models in it, the second one is.
+    size = measurement.max_batch_size * (workers.count if workers else 1)
+    growth, is_timed = _BATCHES_PER_WRITE, workers is None
     while by_method:
+        seconds = 0.0  # that the rest will take
         # Methods take turns, so that whatever slows the machine meanwhile slows all of them.
         for trials in by_method.values():
             start = perf_counter()
-            for records in _answered(model, task, measurement, trials[:size]):
+            for records in _answered(model, task, measurement, trials[:size], workers):
                 answers.add(records)
             pace = (perf_counter() - start) / len(trials[:size])
             done += len(trials[:size])
@@ -294,47 +302,44 @@ def _ask(
             if progress:
                 progress(done, total)
         by_method = {label: trials for label, trials in by_method.items() if trials}
-        if estimated and by_method:
+        if estimated and by_method and is_timed:
             estimated(seconds, total - done)
             estimated = None
-        size = measurement.max_batch_size * _BATCHES_PER_WRITE
+        size, growth, is_timed = size * growth, 1, True
 
 
 def _answered(
-    model: TextGenerator, task: Task, measurement: Measurement, trials: list[_Trial]
+    model: TextGenerator,
+    task: Task,
+    measurement: Measurement,
+    trials: list[_Trial],
+    workers: AnsweringWorkers | None,
 ) -> Iterator[list[Record]]:
     """Records of trials under one method, as they come: answers may have been paid for."""
-    prompts = [trial.prompt for trial in trials]
     options: dict[str, Any] = {
         "method": trials[0].method.method,
         "max_batch_size": measurement.max_batch_size,
         "template": measurement.template,
         "on_missing_documents": "ignore",  # closed-book prompts have none on purpose
     }
+    targets = None
     if measurement.scoring == "likelihood":
         scorer = local(model, "Log-likelihoods come")
         targets = [_target(scorer, task, measurement, trial) for trial in trials]
-        yield [
-            trial.record(
-                scores={"greedy_match": float(score.is_greedy), "log_likelihood": score.total},
-                answer=None,
-                prompt_tokens=score.prompt_tokens,
-                applied=score.applied,
-            )
-            for trial, score in zip(
-                trials, scorer.score_batch(prompts, targets, **options), strict=True
-            )
-        ]
-        return
-    options |= {"max_new_tokens": _room(measurement, task), "stop": task.stop}
-    for index, generation in model.as_completed(prompts, **options):
+    else:
+        options |= {"max_new_tokens": _room(measurement, task), "stop": task.stop}
+    batch = Batch(prompts=[trial.prompt for trial in trials], targets=targets, options=options)
+    for index, reply in replies(model, batch, measurement.max_batch_size, workers):
         trial = trials[index]
+        if isinstance(reply, Score):
+            scores = {"greedy_match": float(reply.is_greedy), "log_likelihood": reply.total}
+            text, prompt_tokens = None, reply.prompt_tokens
+        else:
+            scores = dict(task.scores(trial.item, trial.condition, reply.text))
+            text, prompt_tokens = reply.text, reply.usage.prompt_tokens
         yield [
             trial.record(
-                scores=task.scores(trial.item, trial.condition, generation.text),
-                answer=generation.text,
-                prompt_tokens=generation.usage.prompt_tokens,
-                applied=generation.applied,
+                scores=scores, answer=text, prompt_tokens=prompt_tokens, applied=reply.applied
             )
         ]
 

@@ -8,8 +8,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rag_middle.calibration import Job, Objective, Processes
+from rag_middle.calibration import Job, Objective, Scoring, scored
 from rag_middle.methods import Method, NoMethod
+from rag_middle.workers import Processes
 
 
 @dataclass(frozen=True)
@@ -28,4 +29,5 @@ class Endless:
 
 
 if __name__ == "__main__":
-    list(Processes(Endless(Path(sys.argv[1])), 1, 1).outcomes([Job(key="a", method=NoMethod())]))
+    workers = Processes(Scoring(Endless(Path(sys.argv[1]))), 1, 1)
+    list(scored(workers, [Job(key="a", method=NoMethod())]))

@@ -6,6 +6,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,19 +19,20 @@ from rag_middle.calibration import (
     Estimate,
     Example,
     ExampleObjective,
-    InProcess,
-    Job,
     LayerSearch,
     Outcome,
     Search,
     calibrate,
     make_search,
+    score_group,
 )
+from rag_middle.calibration.jobs import Group
 from rag_middle.errors import CalibrationConfigError, CalibrationStateError
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.methods import LPES, Method, NoMethod, resolve_method
 from rag_middle.methods.resolve import as_option
 from rag_middle.profiles import read_profile
+from rag_middle.workers import InProcess
 from tests.tokenizers import CHATML, byte_level_bpe
 
 Examples = Callable[..., list[Example]]
@@ -165,19 +167,23 @@ class KilledError(Exception):
     """Stands in for a signal."""
 
 
-class Mortal(InProcess):
-    """Is killed after so many outcomes."""
+class Mortal(InProcess[Group, list[Outcome]]):
+    """Is killed after so many outcomes, be it in the middle of a group."""
 
     def __init__(self, objective: ExampleObjective, lives: int) -> None:
-        super().__init__(objective)
+        super().__init__(partial(score_group, objective))
         self.lives, self.scored = lives, 0
 
-    def outcomes(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
-        for scored in super().outcomes(jobs):
+    def results(self, tasks: Sequence[Group]) -> Iterator[tuple[int, Any]]:
+        for index, outcomes in super().results(tasks):
+            yield index, self._one_by_one(outcomes)
+
+    def _one_by_one(self, outcomes: list[Outcome]) -> Iterator[Outcome]:
+        for outcome in outcomes:
             if self.scored >= self.lives:
                 raise KilledError
             self.scored += 1
-            yield scored
+            yield outcome
 
 
 @pytest.mark.parametrize("search", [SMALL, SHARING], ids=["alone", "sharing"])

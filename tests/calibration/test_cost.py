@@ -17,7 +17,6 @@ from rag_middle.calibration import (
     ChannelSearch,
     Estimate,
     Example,
-    InProcess,
     LayerSearch,
     RatioSearch,
     Search,
@@ -129,7 +128,6 @@ def test_workers_share_candidates_and_not_the_texts(
     before = texts + 10 * 2.0  # one worker scores the unmodified model, the others wait
     assert seconds(1) == pytest.approx(before + candidates + check)
     assert seconds(4) == pytest.approx(before + candidates / 4 + check / 2)
-    assert InProcess(lambda method: 0.0).count == 1
 
 
 def test_a_check_by_generated_answers_takes_longer_than_a_search_by_likelihood(

@@ -16,14 +16,14 @@ from rag_middle.calibration import (
     FromDisk,
     Job,
     Objective,
-    Processes,
-    RayWorkers,
-    worker_devices,
+    Scoring,
+    scored,
 )
-from rag_middle.calibration.workers import _Worker
-from rag_middle.errors import CalibrationConfigError
+from rag_middle.errors import WorkerConfigError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import LPES, Method
+from rag_middle.workers import Processes, RayWorkers, worker_devices
+from rag_middle.workers.processes import Worker
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_workers_get_a_gpu_each(
     ],
 )
 def test_what_does_not_fit_is_refused(count: int, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(CalibrationConfigError, match=message):
+    with pytest.raises(WorkerConfigError, match=message):
         worker_devices(count, **options)
 
 
@@ -75,7 +75,7 @@ def test_a_worker_loads_on_its_device_and_keeps_the_other_options(
     opening = FromDisk(model="a/model", examples=(), criterion="log_likelihood", options=options)
     for device in (None, "cuda:3"):
         with pytest.raises(RuntimeError, match="no such model"):
-            _Worker(opening, torch.get_num_threads(), device).outcomes(())
+            Worker(Scoring(opening), torch.get_num_threads(), device).do(())
     assert loaded == [options, {**options, "device": "cuda:3"}]
 
 
@@ -100,10 +100,10 @@ class Reporting:
 @pytest.mark.timeout(300)
 def test_every_process_takes_another_device(tmp_path: Path) -> None:
     jobs = [Job(key=str(f), method=LPES(factors=f)) for f in (1.1, 1.2)]
-    reporting = Reporting(tmp_path, 2)
+    reporting = Scoring(Reporting(tmp_path, 2))
     with closing(Processes(reporting, 2, 1, ("cuda:1", "cuda:0"))) as workers:
-        assert {outcome.score for _, outcome in workers.outcomes(jobs)} == {0.0, 1.0}
-    with pytest.raises(CalibrationConfigError, match="2 worker processes and 1 devices"):
+        assert {outcome.score for _, outcome in scored(workers, jobs)} == {0.0, 1.0}
+    with pytest.raises(WorkerConfigError, match="2 worker processes and 1 devices"):
         Processes(reporting, 2, 1, ("cuda:1",))
 
 
@@ -134,12 +134,12 @@ class FakeRay(SimpleNamespace):
 def test_ray_actors_ask_for_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ray = FakeRay(gpus=2)
     monkeypatch.setitem(sys.modules, "ray", ray)
-    reporting = Reporting(tmp_path, 2)
+    reporting = Scoring(Reporting(tmp_path, 2))
     RayWorkers(reporting, 2, 1, gpus_each=1).close()
     RayWorkers(reporting, 3, 1).close()
     assert [options["num_gpus"] for options in ray.asked] == [1, 0]
     assert [made[2] for made in ray.made] == ["cuda", "cuda", None, None, None]
     ray.down = False
-    with pytest.raises(CalibrationConfigError, match=r"workers=3 .* cluster has 2: .* 2"):
+    with pytest.raises(WorkerConfigError, match=r"workers=3 .* cluster has 2: .* 2"):
         RayWorkers(reporting, 3, 1, gpus_each=1)
     assert ray.down

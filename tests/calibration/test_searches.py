@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -19,7 +20,6 @@ from rag_middle.calibration import (
     GroupSearch,
     HeadSearch,
     InitialTokenSearch,
-    InProcess,
     LayerSearch,
     Outcome,
     RatioSearch,
@@ -28,10 +28,10 @@ from rag_middle.calibration import (
     SearchInputs,
     make_search,
 )
+from rag_middle.calibration.jobs import Group, score_group
 from rag_middle.calibration.journal import Journal
 from rag_middle.calibration.plots import plot_channels
 from rag_middle.calibration.searches import layer_ranges
-from rag_middle.calibration.workers import Job
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import (
@@ -45,21 +45,22 @@ from rag_middle.methods import (
     ZeroTuning,
 )
 from rag_middle.methods.dysco.detection import retrieval_heads
+from rag_middle.workers import InProcess
 from tests.tiny_models import build, tiny
 
 Examples = Callable[..., list[Example]]
 
 
-class Recording(InProcess):
+class Recording(InProcess[Group, list[Outcome]]):
     """Scores methods with a function and keeps them."""
 
     def __init__(self, score: Callable[[Any], float]) -> None:
-        super().__init__(score)
+        super().__init__(partial(score_group, score))
         self.seen: list[Method] = []
 
-    def outcomes(self, jobs: Sequence[Job]) -> Any:
-        self.seen += [job.method for job in jobs]
-        return super().outcomes(jobs)
+    def results(self, tasks: Sequence[Group]) -> Any:
+        self.seen += [job.method for group in tasks for job in group]
+        return super().results(tasks)
 
 
 def searched(
@@ -119,7 +120,7 @@ def test_channels_share_the_reading_of_prompts_where_they_can(
     model = RagMiddleModel(inner, tokenizer)
     made = examples(4)
     objective = ExampleObjective(model, made, criterion="log_likelihood")
-    evaluator = Evaluator(InProcess(objective), Journal(), examples=4)
+    evaluator = Evaluator(InProcess(partial(score_group, objective)), Journal(), examples=4)
     search = ChannelSearch(texts=8, tokens=100, top=3, factors=(0.5, -1.0))
     widths: list[int] = []
     inner.register_forward_pre_hook(

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +22,24 @@ from rag_middle.calibration import (
     Example,
     ExampleObjective,
     FromDisk,
-    InProcess,
     Job,
     LayerSearch,
     Outcome,
-    Processes,
     Race,
-    RayWorkers,
+    Scoring,
     Search,
-    Workers,
+    Team,
     calibrate,
+    score_group,
+    scored,
 )
+from rag_middle.calibration.jobs import ObjectiveFactory, groups
 from rag_middle.calibration.objective import Objective
-from rag_middle.calibration.workers import (
-    ObjectiveFactory,
-    _interrupts_blocked,
-    groups,
-    torch_threads,
-)
 from rag_middle.errors import ContextOverflowError, MissingExtraError, WorkerError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import LPES, Method, PositionalHiddenStates
+from rag_middle.workers import InProcess, Processes, RayWorkers, torch_threads
+from rag_middle.workers.processes import _interrupts_blocked
 
 ROOT = Path(__file__).parents[2]
 
@@ -111,11 +109,11 @@ class DyingOnce:
         return objective
 
 
-def started(kind: str, opening: ObjectiveFactory, count: int) -> Workers:
+def started(kind: str, opening: ObjectiveFactory, count: int) -> Team:
     if kind == "processes":
-        return Processes(opening, count, 1)
+        return Processes(Scoring(opening), count, 1)
     pytest.importorskip("ray", reason="needs Ray (extra ray)")
-    return RayWorkers(opening, count, 1)
+    return RayWorkers(Scoring(opening), count, 1)
 
 
 @pytest.mark.slow
@@ -127,13 +125,15 @@ def test_several_give_what_one_gives_even_where_one_of_them_dies(
     made = examples(6)
     # Weights that were never on disk lie elsewhere in memory, which can move a last digit.
     model = RagMiddleModel.from_pretrained(model_folder, device="cpu")
-    here = InProcess(ExampleObjective(model, made, criterion="log_likelihood"))
+    here = InProcess(
+        partial(score_group, ExampleObjective(model, made, criterion="log_likelihood"))
+    )
     with torch_threads(1):  # as many as each worker has: with more, last digits differ
-        expected = {job.key: outcome for job, outcome in here.outcomes([*JOBS, *SHARING])}
+        expected = {job.key: outcome for job, outcome in scored(here, [*JOBS, *SHARING])}
     dying = DyingOnce(opening(model_folder, made), tmp_path / "spared")
     with closing(started(kind, dying, 2)) as workers:
         for jobs in (JOBS, SHARING, SHARING[::-1]):  # other jobs together, too
-            outcomes = {job.key: outcome for job, outcome in workers.outcomes(jobs)}
+            outcomes = {job.key: outcome for job, outcome in scored(workers, jobs)}
             assert outcomes == {job.key: expected[job.key] for job in jobs}
     assert dying.spared.exists()
 
@@ -161,8 +161,8 @@ def test_a_worker_that_dies_loses_nothing(tmp_path: Path) -> None:
     lives = tmp_path / "lives"
     lives.write_text("2")
     jobs = [Job(key=str(f), method=LPES(factors=f)) for f in (1.1, 1.2, 1.3)]
-    with closing(Processes(Dying(lives), 1, 1)) as workers:
-        scores = {job.key: outcome.score for job, outcome in workers.outcomes(jobs)}
+    with closing(Processes(Scoring(Dying(lives)), 1, 1)) as workers:
+        scores = {job.key: outcome.score for job, outcome in scored(workers, jobs)}
     assert scores == {"1.1": 1.1, "1.2": 1.2, "1.3": 1.3}
     assert lives.read_text() == "0"
 
@@ -173,10 +173,10 @@ def test_workers_that_die_again_and_again_are_given_up(tmp_path: Path) -> None:
     lives = tmp_path / "lives"
     lives.write_text("100")
     with (
-        closing(Processes(Dying(lives), 1, 1)) as workers,
+        closing(Processes(Scoring(Dying(lives)), 1, 1)) as workers,
         pytest.raises(WorkerError, match="3 times in a row"),
     ):
-        list(workers.outcomes([Job(key="a", method=LPES(factors=1.1))]))
+        list(scored(workers, [Job(key="a", method=LPES(factors=1.1))]))
 
 
 @dataclass(frozen=True)
@@ -204,8 +204,11 @@ FAILING = [
 @pytest.mark.timeout(600)
 def test_what_goes_wrong_in_a_worker_is_told_as_it_is() -> None:
     for failing, kind, message in FAILING:
-        with closing(Processes(failing, 1, 1)) as workers, pytest.raises(kind, match=message):
-            list(workers.outcomes(JOBS))
+        with (
+            closing(Processes(Scoring(failing), 1, 1)) as workers,
+            pytest.raises(kind, match=message),
+        ):
+            list(scored(workers, JOBS))
 
 
 @pytest.mark.slow
@@ -214,10 +217,10 @@ def test_what_goes_wrong_in_a_ray_worker_is_told_as_it_is() -> None:
     pytest.importorskip("ray", reason="needs Ray (extra ray)")
     failing, kind, message = FAILING[1]
     with (
-        closing(RayWorkers(failing, 1, 1)) as workers,
+        closing(RayWorkers(Scoring(failing), 1, 1)) as workers,
         pytest.raises(kind, match=message) as caught,
     ):
-        list(workers.outcomes(JOBS))
+        list(scored(workers, JOBS))
     assert "Traceback" not in str(caught.value)
 
 
@@ -273,7 +276,7 @@ def test_ray_workers_give_the_profile_of_one(
         made,
         held_out,
         criterion="log_likelihood",
-        workers=lambda every, _: RayWorkers(opening(model_folder, list(every)), 2, 1),
+        workers=lambda every, _: RayWorkers(Scoring(opening(model_folder, list(every))), 2, 1),
         out=tmp_path / "ray.json",
     )
     assert alone.profile.search["trace"]

@@ -69,6 +69,7 @@ def test_an_endpoint_measures_only_unless_methods_are_named(run: Run, tmp_path: 
         (("--send-documents", "marked"), "RAG_MIDDLE_MARKER_KEY"),
         (("--api-key-env", "sk-pasted"), "--api-key-env takes the name of an environment variable"),
         (("--api-key-env", "NOT_SET_ANYWHERE"), "is not set"),
+        (("--workers", "2"), "Leave out --workers"),
     ],
 )
 def test_what_an_endpoint_cannot_do_is_refused_at_once(

@@ -159,6 +159,10 @@ def test_what_failed_or_was_calibrated_before_is_not_to_be_calibrated(
         "out/lpes.json": Profile(method="lpes", options={}, model=facts, recommended=False),
         "out/siw.json": Profile(method="siw", options={}, model=facts, recommended=True),
         "out/heads.json": Profile(method="zero_tuning", options={}, model=facts, recommended=False),
+        "out/groups.json": Profile(
+            method="self_extend", options={}, model=facts, recommended=False
+        ),
+        "out/dysco.json": Profile(method="dysco", options={}, model=facts, recommended=False),
         "out/other.json": Profile(
             method="positional_hidden_states", options={}, model=others, recommended=True
         ),
@@ -195,9 +199,10 @@ def test_what_the_model_cannot_take_is_not_to_be_calibrated(family_model: Family
 
 
 def test_what_a_profile_brings_is_not_to_be_calibrated_again(model: RagMiddleModel) -> None:
-    assert worth_calibrating(model, ["lpes", "siw", "zero_tuning"]) == (
+    assert worth_calibrating(model, ["lpes", "siw", "zero_tuning", "dysco"]) == (
         "positional_hidden_states",
         "ms_poe",
+        "self_extend",
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from rag_middle.errors import CalibrationConfigError
+from rag_middle.errors import WorkerConfigError
 from rag_middle.wording import Argument, counted
 
 __all__ = ["worker_devices"]
@@ -22,7 +22,7 @@ def worker_devices(
 ) -> tuple[str, ...]:
     """A GPU for each worker, where models are loaded onto GPUs.
 
-    The process that searches has a model of its own on ``cuda:0``: that GPU is taken last.
+    The process that starts them has a model of its own on ``cuda:0``: that GPU is taken last.
 
     Args:
         count: of workers.
@@ -35,12 +35,12 @@ def worker_devices(
         One device per worker; empty where they compute on the CPU, or wherever `device_map` says.
 
     Raises:
-        CalibrationConfigError: more workers than GPUs, several for one GPU that is named by its
+        WorkerConfigError: more workers than GPUs, several for one GPU that is named by its
             number, or for a model that is spread over all.
     """
     if device_map is not None or device == "auto":
         if count > 1:
-            raise CalibrationConfigError(
+            raise WorkerConfigError(
                 Argument("workers", count),
                 " load the model once each, and ",
                 Argument("device", device)
@@ -55,7 +55,7 @@ def worker_devices(
         return ()
     if ":" in str(where):  # cuda:1
         if count > 1 or cluster:
-            raise CalibrationConfigError(
+            raise WorkerConfigError(
                 Argument("workers", count),
                 " take a GPU each" if count > 1 else " takes the GPU that the cluster gives it",
                 ", and ",
@@ -63,7 +63,7 @@ def worker_devices(
                 " names one: leave out its number.",
             )
         if where.index >= gpus:
-            raise CalibrationConfigError(
+            raise WorkerConfigError(
                 Argument("device", device),
                 f" counts from 0, and there {_are(gpus)} here.",
             )
@@ -71,7 +71,7 @@ def worker_devices(
     if cluster:
         return ("cuda",) * count
     if count > gpus:
-        raise CalibrationConfigError(
+        raise WorkerConfigError(
             Argument("workers", count),
             f" take a GPU each, and there {_are(gpus)} here: ask for at most {max(1, gpus)}.",
         )

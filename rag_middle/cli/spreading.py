@@ -1,0 +1,43 @@
+"""Options of commands whose work can be spread over processes or a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from rag_middle.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from rag_middle.workers import MakeWork, Workers
+
+__all__ = ["Backend", "check_backend", "start_workers"]
+
+
+class Backend(StrEnum):
+    """processes: of this machine; ray: a Ray cluster."""
+
+    processes = "processes"
+    ray = "ray"
+
+
+def check_backend(backend: Backend) -> None:
+    """Refuse Ray where it is not installed, before anything is loaded.
+
+    Raises:
+        MissingExtraError: it is not.
+    """
+    if backend is Backend.ray and find_spec("ray") is None:
+        raise MissingExtraError("--backend ray", package="ray", extra="ray")
+
+
+def start_workers(
+    make_work: MakeWork, *, backend: Backend, count: int, threads: int, devices: Sequence[str]
+) -> Workers[Any, Any]:
+    """Workers of this machine, or of the Ray cluster."""
+    from rag_middle.workers import Processes, RayWorkers
+
+    if backend is Backend.ray:
+        return RayWorkers(make_work, count, threads, gpus_each=1 if devices else 0)
+    return Processes(make_work, count, threads, devices)

@@ -1,0 +1,127 @@
+"""Whoever answers, the records are the same."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rag_middle.errors import WorkerError
+from rag_middle.evaluation import Answering, InventedDocuments, Measurement, run
+from rag_middle.evaluation.asking import Batch, Reply, answered
+from rag_middle.evaluation.stopping import run_until_decided
+from rag_middle.generation import RagMiddleModel
+from rag_middle.workers import InProcess, Processes, RayWorkers, Workers, torch_threads
+
+TASK = InventedDocuments(documents=4)
+METHODS = ["pine", "ms_poe"]
+
+
+def measurement(**options: Any) -> Measurement:
+    return Measurement(limit=5, positions=2, max_batch_size=2, max_new_tokens=3, **options)
+
+
+class Backwards(InProcess[Batch, list[Reply]]):
+    """Several workers, the last of which are the fastest; one may end after some batches."""
+
+    count = 3
+
+    def __init__(self, model: RagMiddleModel, lives: int = 1000) -> None:
+        super().__init__(partial(answered, model))
+        self.sizes: list[int] = []
+        self.lives = lives
+
+    def results(self, tasks: Sequence[Batch]) -> Iterator[tuple[int, list[Reply]]]:
+        self.sizes += [len(task.prompts) for task in tasks]
+        for index, replies in reversed(list(super().results(tasks))):
+            if not self.lives:
+                raise WorkerError("Worker processes ended 3 times in a row.")
+            self.lives -= 1
+            yield index, replies
+
+
+@pytest.mark.parametrize("scoring", ["generation", "likelihood"])
+def test_workers_give_the_records_of_one_process(model: RagMiddleModel, scoring: Any) -> None:
+    how = measurement(scoring=scoring, controls=True)
+    workers = Backwards(model)
+    results = run(model, TASK, METHODS, how, workers=workers)
+    alone = run(model, TASK, METHODS, how)
+    assert results.records.keys() == alone.records.keys()
+    for key, record in results.records.items():
+        assert (record.answer, record.prompt_tokens) == (
+            alone.records[key].answer,
+            alone.records[key].prompt_tokens,
+        )
+        assert record.scores == pytest.approx(alone.records[key].scores, abs=1e-4)
+    assert max(workers.sizes) == 2
+    until = run_until_decided(model, TASK, METHODS, how, workers=workers)
+    assert until.records.keys() == alone.records.keys()
+
+
+def test_what_workers_answered_before_they_ended_is_kept(
+    model: RagMiddleModel, tmp_path: Path
+) -> None:
+    path, how = tmp_path / "records.jsonl", measurement()
+    with pytest.raises(WorkerError):
+        run(model, TASK, METHODS, how, records=path, workers=Backwards(model, lives=4))
+    asked = Backwards(model)
+    results = run(model, TASK, METHODS, how, records=path, workers=asked)
+    assert len(results.records) == 5 * 2 * 3
+    assert sum(asked.sizes) <= 5 * 2 * 3 - 4
+
+
+def test_the_estimate_leaves_out_the_time_to_load_models(model: RagMiddleModel) -> None:
+    told: list[int] = []
+    how = Measurement(limit=20, positions=2, max_batch_size=1, max_new_tokens=1)
+    run(model, TASK, [], how, estimated=lambda _, left: told.append(left))
+    run(model, TASK, [], how, estimated=lambda _, left: told.append(left), workers=Backwards(model))
+    assert told == [39, 40 - 3 - 12]
+
+
+@dataclass(frozen=True)
+class DyingOnce:
+    """Ends its process with the first batch that it is given."""
+
+    opening: Answering
+    spared: Path
+
+    def __call__(self) -> Any:
+        work = self.opening()
+
+        def answer(batch: Batch) -> list[Reply]:
+            if not self.spared.exists():
+                self.spared.touch()
+                os._exit(1)
+            replies: list[Reply] = work(batch)
+            return replies
+
+        return answer
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["processes", "ray"])
+def test_processes_answer_even_where_one_of_them_dies(
+    kind: str, model: RagMiddleModel, tmp_path: Path
+) -> None:
+    model.model.save_pretrained(tmp_path / "model")
+    model.tokenizer.save_pretrained(tmp_path / "model")
+    dying = DyingOnce(Answering(str(tmp_path / "model"), {"device": "cpu"}), tmp_path / "spared")
+    if kind == "ray":
+        pytest.importorskip("ray", reason="needs Ray (extra ray)")
+        made: Workers[Batch, list[Reply]] = RayWorkers(dying, 2, 1)
+    else:
+        made = Processes(dying, 2, 1)
+    with closing(made) as workers, torch_threads(1):
+        results = run(model, TASK, METHODS, measurement(), workers=workers)
+        alone = run(model, TASK, METHODS, measurement())
+    assert {key: record.answer for key, record in results.records.items()} == {
+        key: record.answer for key, record in alone.records.items()
+    }
+    assert dying.spared.exists()
