@@ -103,6 +103,15 @@ class GenerationRequest:
         )
 
 
+def _ends_thinking(ids: Sequence[int], tokenizer: LockedTokenizer) -> bool:
+    """Whether a prompt ends where the model's thinking begins, by its template's last words."""
+    # With its control tokens: behind text that ends in these characters stands the turn's end.
+    if not tokenizer.decode(ids[-_LAST:], hidden=frozenset()).rstrip().endswith(THINKING[0]):
+        return False
+    token = tokenizer.tokenizer.get_added_vocab().get(THINKING[0])
+    return token is None or token in ids[-_LAST:]
+
+
 def generate(
     model: PreTrainedModel, tokenizer: LockedTokenizer, request: GenerationRequest
 ) -> list[Generation]:
@@ -120,8 +129,8 @@ def generate(
     reader = request.reader
     decode = partial(tokenizer.decode, hidden=None if reader is None else reader.hidden)
     readers = [
-        reader and replace(reader, thinking=decode(ids[-_LAST:]).rstrip().endswith(THINKING[0]))
-        for ids in (prompt.tokens.input_ids for prompt in request.prompts)
+        reader and replace(reader, thinking=_ends_thinking(prompt.tokens.input_ids, tokenizer))
+        for prompt in request.prompts
     ]
     run = _Run(request, [Completion(decode, ends, stops, calls) for calls in readers])
     progress = Progress(

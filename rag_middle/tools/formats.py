@@ -18,6 +18,8 @@ __all__ = ["FORMATS", "THINKING", "AnswerText", "ToolFormat", "ToolMessage", "fo
 
 _DECODER = json.JSONDecoder()
 
+#: Of arguments: far more than tools have, and few enough for whoever copies or prints them.
+_MAX_DEPTH = 64
 #: A part of a forced call: text or a control token by its text, the JSON of the arguments.
 ARGUMENTS = object()
 
@@ -167,7 +169,8 @@ class ToolFormat:
         """Where the answer begins after thinking, which may mention calls.
 
         Thinking ends at the first `</think>`. What a call holds ends none, so where nothing says
-        that the model thinks, no call may stand before it.
+        that the model thinks, no call may stand before it. Where it is no token, any text may
+        quote it, and something has to say that the model thinks.
         """
         opener, closer = THINKING
         text, end = answer.text, answer.find(closer)
@@ -175,6 +178,8 @@ class ToolFormat:
             return 0
         first = len(text) - len(text.lstrip())
         if not answer.thinking and answer.find(opener, first) != first:
+            if closer not in answer.tokens:
+                return 0
             calls = [answer.find(marker) for marker in self.openers]
             if any(0 <= call < end for call in calls):
                 return 0
@@ -219,7 +224,25 @@ def _named(name: str, arguments: Any, text: str) -> ToolCall | InvalidToolCall:
             )
     if not isinstance(arguments, Mapping):
         return InvalidToolCall(text=text, error="The arguments are no JSON object.", name=name)
+    if not _is_flat(arguments):
+        wrong = f"The arguments are nested more than {_MAX_DEPTH} deep."
+        return InvalidToolCall(text=text, error=wrong, name=name)
     return ToolCall(name=name, arguments=dict(arguments))
+
+
+def _is_flat(value: Any) -> bool:
+    """Whether Python's own recursion, which copies and writes it, can follow a JSON value."""
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            item
+            for holder in level
+            for item in (holder.values() if isinstance(holder, Mapping) else holder)
+            if isinstance(item, Mapping | list)
+        ]
+        if not level:
+            return True
+    return False
 
 
 def _after_space(text: str, at: int) -> int:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer
-from transformers import LlamaConfig, PreTrainedTokenizerBase
+from transformers import LlamaConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from rag_middle.errors import PromptError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.generation.prompts import LockedTokenizer
 from rag_middle.generation.text import Completion
@@ -22,6 +23,12 @@ from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe
 from tests.tools.test_formats import ARGUMENTS, FAMILIES, QUOTED, SEARCH
 
+MISTRAL = (
+    "{% if tools %}[AVAILABLE_TOOLS]{{ tools|tojson }}[/AVAILABLE_TOOLS]{% endif %}"
+    "{% for m in messages %}[INST]{{ m.content }}[/INST]{% endfor %}"
+    "{# [TOOL_CALLS] [ARGS] #}"
+)
+MISTRAL_TOKENS = ("[TOOL_CALLS]", "[ARGS]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]")
 DELETE: Any = {"type": "function", "function": {"name": "delete"}}
 
 
@@ -139,3 +146,68 @@ def test_thinking_that_the_prompt_began_may_mention_calls(ends: str, calls: int)
     hook.remove()
     assert len(answer.tool_calls) == calls
     assert answer.text.endswith("On the Loire.")
+
+
+@pytest.mark.parametrize("family", ["llama-3.1", "llama-3.1 with its tag", "granite-3"])
+def test_a_quoted_end_of_thinking_is_no_token_and_ends_nothing(family: str) -> None:
+    tokenizer = tokenizer_of(family)
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    state["added_tokens"] = [
+        token for token in state["added_tokens"] if token["content"] not in THINKING
+    ]
+    plain = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(state)))
+    plain.chat_template = tokenizer.chat_template
+    call = '{"name": "delete", "parameters": {"all": true}}'
+    for text in (f"The page says: {THINKING[1]}{call}", f"So: {THINKING[1]}\n{call} and no more."):
+        streamed, completion = complete(plain, ordinary_tokens(plain, text))
+        assert streamed == completion.answer == text
+        assert completion.message is not None
+        assert completion.message.calls == completion.message.invalid == ()
+
+
+def test_a_question_that_ends_like_thinking_begins_no_thinking() -> None:
+    """Behind it the template writes nothing but a control token."""
+    tokenizer = byte_level_bpe(added=[AddedToken(token, special=True) for token in MISTRAL_TOKENS])
+    tokenizer.chat_template = MISTRAL
+    config = tiny(LlamaConfig, vocab_size=len(tokenizer), max_position_embeddings=4096)
+    model = RagMiddleModel(build("quoted calls", config, "sdpa"), tokenizer)
+    call = '[TOOL_CALLS]search[ARGS]{"query": "what ends with </think> ?"}'
+    ids = tokenizer.encode(call, add_special_tokens=False)
+    for question in ("Which tag closes it?", "Which tag closes <think>"):
+        hook = write(model, [*ids, tokenizer.eos_token_id])
+        asked = [{"role": "user", "content": question}]
+        answer = model.generate(asked, tools=[SEARCH], max_new_tokens=200)
+        hook.remove()
+        assert [call.arguments for call in answer.tool_calls] == [
+            {"query": "what ends with </think> ?"}
+        ]
+
+
+@pytest.mark.parametrize("depth", [70, 500, 900, 5000])
+def test_arguments_nested_deeply_are_no_call(depth: int) -> None:
+    tokenizer = tokenizer_of("qwen-2.5")
+    deep = "[" * depth + "]" * depth
+    written = f'<tool_call>\n{{"name": "search", "arguments": {{"query": {deep}}}}}\n</tool_call>'
+    ids = tokenizer.encode(written, add_special_tokens=False)
+    _, completion = complete(tokenizer, ids)
+    assert completion.message is not None
+    assert completion.message.calls == ()
+    [invalid] = completion.message.invalid
+    assert invalid.name == "search"
+
+
+def test_messages_nested_too_deeply_are_refused() -> None:
+    tokenizer = tokenizer_of("qwen-2.5")
+    tokenizer.chat_template = HERMES
+    config = tiny(LlamaConfig, vocab_size=len(tokenizer), max_position_embeddings=4096)
+    model = RagMiddleModel(build("quoted calls", config, "sdpa"), tokenizer)
+    arguments: dict[str, Any] = {}
+    for _ in range(2000):
+        arguments = {"a": arguments}
+    call = {"type": "function", "function": {"name": "search", "arguments": arguments}}
+    asked = [
+        {"role": "user", "content": "Where?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+    ]
+    with pytest.raises(PromptError, match="nested too deeply"):
+        model.generate(asked, tools=[SEARCH], max_new_tokens=2)
