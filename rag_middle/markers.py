@@ -38,6 +38,7 @@ __all__ = [
     "literal",
     "marked_parts",
     "marker_error",
+    "marker_key",
     "seal",
     "unescape",
 ]
@@ -215,7 +216,7 @@ def _parts_of_trusted(text: str) -> tuple[list[Marked], list[Stray]]:
 def _tag(escaped: str, kind: str) -> str:
     content = _without_html_escapes(escaped).encode("utf-8", "surrogatepass")
     person = f"rm:{kind}".encode()
-    return blake2b(content, digest_size=_TAG_BYTES, key=_key(), person=person).hexdigest()
+    return blake2b(content, digest_size=_TAG_BYTES, key=marker_key(), person=person).hexdigest()
 
 
 def _without_html_escapes(text: str) -> str:
@@ -227,16 +228,22 @@ def _without_html_escapes(text: str) -> str:
     return _ENTITIES.sub(lambda match: _CHARACTERS[match.group(1)], once)
 
 
-def _key() -> bytes:
+def marker_key() -> bytes:
+    """The key that marks and reads here: of `MARKER_KEY_VARIABLE`, or of this process only.
+
+    Raises:
+        PromptError: that variable is set to something too short.
+    """
     secret = os.environ.get(MARKER_KEY_VARIABLE)
     return _derived_key(secret) if secret else _OWN_KEY
 
 
 @cache
 def _derived_key(secret: str) -> bytes:
-    if len(secret) < _SHORTEST_KEY:
+    length = len(secret.strip())
+    if length < _SHORTEST_KEY:
         raise PromptError(
-            f"{MARKER_KEY_VARIABLE} has {len(secret)} characters and needs at least "
+            f"{MARKER_KEY_VARIABLE} has {length} characters and needs at least "
             f"{_SHORTEST_KEY}, so that nobody can guess it. Make one with `python -c 'import "
             "secrets; print(secrets.token_hex(32))'`, or unset it for a key of this process only."
         )

@@ -32,6 +32,7 @@ from rag_middle.cli.options import (
     with_flags,
 )
 from rag_middle.errors import MissingExtraError, ServerAddressError
+from rag_middle.markers import marker_key
 from rag_middle.options import GenerationOptions
 from rag_middle.serving.settings import (
     ServerSettings,
@@ -153,11 +154,13 @@ def serve(
             check_method(other)
         defaults = GenerationOptions(**options)
         api_key = api_key_of_environment()
+        marker_key()
         _check_address(host, port)
         import uvicorn
 
         from rag_middle.serving import create_app, named_methods
         from rag_middle.serving.batching import run_in_thread
+        from rag_middle.serving.connections import timed_protocol
 
         def prepare() -> FastAPI:
             loaded = load(model, method=default[1], method_options=method_options, **loading)
@@ -182,6 +185,7 @@ def serve(
                 app,
                 host=host,
                 port=port,
+                http=timed_protocol(limits["client_timeout"]),
                 limit_concurrency=max_connections,
                 timeout_graceful_shutdown=shutdown_timeout + _GRACE_SECONDS,
                 server_header=False,

@@ -172,12 +172,20 @@ class BatchQueue:
         """Have jobs done, all of them or none.
 
         Raises:
-            ApiError: status 429, there is no room for them; or 503, the server is shutting down.
+            ApiError: status 429, there is no room for them now; 400, there never is; or 503, the
+                server is shutting down.
         """
         with self._changed:
             if self._closed:
                 raise ApiError(503, "The server is shutting down.", headers={"Retry-After": "5"})
             self._waiting = [job for job in self._waiting if not job.cancel.is_set()]
+            if len(jobs) > self._max_waiting:
+                raise ApiError(
+                    400,
+                    f"The request asks for {len(jobs)} answers, and no more than "
+                    f"{self._max_waiting} can wait here. Send several requests.",
+                    param="n",
+                )
             if len(self._waiting) + len(jobs) > self._max_waiting:
                 batches = math.ceil(len(self._waiting) / self._max_batch_size)
                 seconds = max(1, math.ceil(batches * self._batch_seconds))

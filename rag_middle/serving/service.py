@@ -16,7 +16,7 @@ from rag_middle.conventions.documents import top_documents
 from rag_middle.errors import ContextOverflowError
 from rag_middle.generation import Generation, RagMiddleModel
 from rag_middle.generation.prompts import LockedTokenizer, fit_to_window
-from rag_middle.markers import MARKER_KEY_VARIABLE
+from rag_middle.markers import MARKER_KEY_VARIABLE, marker_key
 from rag_middle.registry import suggest
 from rag_middle.serving.batching import BatchQueue, Event, Job, Piece
 from rag_middle.serving.errors import ApiError, AsciiJson, api_error, dumped
@@ -45,6 +45,7 @@ class Service:
     """
 
     def __init__(self, model: RagMiddleModel, settings: ServerSettings) -> None:
+        marker_key()  # refused now, and not with the first request that holds markers
         self._model = model
         self._settings = settings
         self._tokenizer = LockedTokenizer(model.tokenizer)
@@ -186,10 +187,11 @@ class Service:
             }
             if isinstance(body, CompletionRequest):
                 shape["template"] = "raw"
-            tokens = self._model.encode(prompt.prompt, method="none", **shape)
-            options = {**self._options(body, tokens), **constraints}
             # A method that asks another prompt does so before a chat template is put around it.
             rewrites = settings.methods[method].rewrites
+            asked = settings.methods[method] if rewrites else "none"
+            tokens = self._model.encode(prompt.prompt, method=asked, **shape)
+            options = {**self._options(body, tokens), **constraints}
             if rewrites:
                 options |= shape
             for index in range(body.n):

@@ -112,6 +112,15 @@ def test_keys_that_no_header_takes(
     assert not key or key not in shown.err
 
 
+def test_a_key_of_markers_that_is_too_short_is_refused_at_once(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAG_MIDDLE_MARKER_KEY", " " * 40 + "short")
+    shown = run("serve", "-m", "no model is looked for")
+    assert shown.status == 2
+    assert "RAG_MIDDLE_MARKER_KEY has 5 characters" in shown.err
+
+
 def test_without_its_requirements(
     run: Run, chat_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from rag_middle import Document
 from rag_middle.generation import RagMiddleModel
 from rag_middle.reader import reader_path
 from rag_middle.serving import ServerSettings, create_app, named_methods
+from rag_middle.serving.connections import timed_protocol
 from tests.tiny_models import build, tiny
 from tests.tokenizers import CHATML, byte_level_bpe
 
@@ -67,7 +68,10 @@ def serving(
     """A server for the length of a block."""
     settings = ServerSettings(model_name="tested", methods=named_methods(model, methods), **more)
     app = create_app(model, settings)
-    config = uvicorn.Config(app, port=0, log_level="error", timeout_graceful_shutdown=5)
+    protocol = timed_protocol(settings.client_timeout)
+    config = uvicorn.Config(
+        app, port=0, http=protocol, log_level="error", timeout_graceful_shutdown=5
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

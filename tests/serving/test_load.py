@@ -152,12 +152,6 @@ def test_openais_client_tries_again(
         assert all(not isinstance(outcome, Exception) for outcome in at_once(3, ask))
 
 
-def test_several_answers_take_several_places(serve: Serve, tiny_model: RagMiddleModel) -> None:
-    server = serve(tiny_model, max_waiting=2)
-    with pytest.raises(openai.RateLimitError):
-        server.chat("Which river?", n=3, temperature=1.0, max_tokens=1)
-
-
 @contextmanager
 def open_request(server: Served, body: bytes) -> Iterator[socket.socket]:
     address = urlsplit(server.url)

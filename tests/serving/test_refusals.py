@@ -262,6 +262,31 @@ def test_a_body_that_does_not_arrive(serve: Serve, server: Served) -> None:
         assert time.monotonic() - started < 5
 
 
+HEAD = b"GET /health HTTP/1.1\r\nHost: a\r\n"
+
+
+@pytest.mark.parametrize(("sent", "answers"), [(b"", 0), (HEAD, 0), (HEAD + b"\r\n" + HEAD, 1)])
+def test_a_request_that_does_not_come_keeps_no_connection(
+    serve: Serve, server: Served, sent: bytes, answers: int
+) -> None:
+    patient = serve(server.model, client_timeout=0.3)
+    address = urlsplit(patient.url)
+    with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+        connection.sendall(sent)
+        received, started = b"", time.monotonic()
+        while part := connection.recv(4096):
+            received += part
+        assert received.count(b" 200 ") == answers
+        assert time.monotonic() - started < 5.5  # between requests: uvicorn's own five seconds
+    assert httpx.get(f"{patient.url}/health").status_code == 200
+
+
+def test_more_answers_than_can_ever_wait(serve: Serve, server: Served) -> None:
+    small = serve(server.model, max_waiting=2)
+    with pytest.raises(openai.BadRequestError, match="no more than 2 can wait"):
+        small.chat("Which river?", n=3, max_tokens=1)
+
+
 def test_keys(serve: Serve, server: Served) -> None:
     keyed = serve(server.model, api_key="secret-key")
     body = {"model": "tested", "messages": MESSAGES, "max_tokens": 1}

@@ -40,6 +40,17 @@ def test_the_answer_is_that_of_the_prompt_written_twice(served: Served, marked: 
         assert answer.choices[0].message.content == own.text
 
 
+def test_an_answer_is_as_long_as_the_repeated_prompt_leaves_room_for(served: Served) -> None:
+    """Without `max_tokens`, where the window holds the prompt twice, and little more."""
+    window = served.model.context_window
+    assert window is not None
+    question = "fox " * (window // 3)
+    while served.model.count_tokens(question) * 2 > window - 30:
+        question = question.removesuffix("fox ")
+    answer = served.chat(question, method="prompt_repetition")
+    assert answer.usage.total_tokens <= window
+
+
 def test_text_without_a_template_is_repeated_too(served: Served) -> None:
     answer = served.client.completions.create(
         model="tested", prompt="One.", max_tokens=4, extra_body={"method": "prompt_repetition"}
