@@ -28,6 +28,7 @@ from tests.contract.cases import ACTIVE, LONG, SHORT, Prompt
 from tests.contract.running import distance, generated, recomputed
 from tests.contract.test_no_trace import raising
 from tests.families import FAMILIES
+from tests.tokenizers import byte_level_bpe
 
 METHOD = DySCO(heads=((0, 1), (1, 2)), strength=20.0, top_p=0.5)
 
@@ -94,6 +95,20 @@ def test_beams_keep_their_own_relevance(family: str, family_model: FamilyModel) 
             logits = recomputed(model, LONG, tokens)
         chosen = logits.log_softmax(-1).gather(1, tokens[:, None]).sum()
         assert score.item() == pytest.approx(chosen.item(), abs=1e-3)
+
+
+@pytest.mark.parametrize("beams", [2, 3, 4])
+def test_beams_of_prompts_that_are_batched_keep_apart(beams: int) -> None:
+    """With heads in the first layer, where a key says only which token stands where."""
+    tokenizer = byte_level_bpe(bos=True)
+    inner = FAMILIES["llama"].build("sdpa", vocab_size=len(tokenizer)).double()
+    model = RagMiddleModel(inner, tokenizer)
+    method = DySCO(heads=((0, 1),), strength=5.0, top_p=0.6)
+    prompts = [f"The {word} is in the Loire.\nWhere is it?" for word in ("fox", "dog", "owl")]
+    how: Any = {"method": method, "num_beams": beams, "max_new_tokens": 6}
+    together = model.batch(prompts, **how)
+    for prompt, result in zip(prompts, together, strict=True):
+        assert result.token_ids == model.generate(prompt, **how).token_ids
 
 
 def test_a_prompt_shorter_than_what_is_looked_at(family_model: FamilyModel) -> None:
@@ -167,6 +182,7 @@ def test_a_model_that_reads_has_retrieval_heads_and_generates_with_them() -> Non
         ({"heads": ((0, -1),)}, r"heads\[0\]"),
         ({"heads": (3,)}, "several"),
         ({"heads": ((0, 0),), "strength": 0}, "strength"),
+        ({"heads": ((0, 0),), "strength": 1e308}, "strength"),
         ({"heads": ((0, 0),), "strength": float("nan")}, "strength"),
         ({"heads": ((0, 0),), "top_p": 1.5}, "top_p"),
         ({"heads": ((0, 0),), "top_k": 0}, "top_k"),

@@ -23,6 +23,8 @@ from rag_middle.tokens import TokenizedPrompt
 
 __all__ = ["DySCO"]
 
+_MOST = 1e6  # of the strength: beyond, nothing is left for what is not selected anyway
+
 
 @dataclass(frozen=True, kw_only=True)
 class DySCO(Method):
@@ -96,8 +98,10 @@ class DySCO(Method):
 
     def __post_init__(self) -> None:
         require_finite("DySCO", strength=self.strength, top_p=self.top_p, decay=self.decay)
-        if self.strength <= 0:
-            raise MethodConfigError(f"DySCO: strength must be above 0, got {self.strength}.")
+        if not 0 < self.strength <= _MOST:
+            raise MethodConfigError(
+                f"DySCO: strength must be above 0 and at most {_MOST:g}, got {self.strength}."
+            )
         if not 0 < self.top_p <= 1:
             raise MethodConfigError(
                 f"DySCO: top_p must be above 0 and at most 1, got {self.top_p}."

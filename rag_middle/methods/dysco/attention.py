@@ -204,7 +204,8 @@ class _Handler(LayerHandler):
         self._dropped = 0
         #: Column, keys and values of what was read again.
         self._again: list[tuple[int, Tensor, Tensor]] = []
-        self._newest_key: Tensor | None = None
+        #: The first column of generated tokens, and keys from there on, before beams move.
+        self._newest_keys: tuple[int, Tensor] | None = None
 
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         passes, call = self._passes, context.call
@@ -274,7 +275,11 @@ class _Handler(LayerHandler):
             if self._is_last:
                 raise _SeenEnough
         else:
-            self._newest_key = key[:, :, end - 1].clone() if self._is_last else None
+            first = max(self._dropped, context.layer.request.width)
+            if self._is_last and column >= first:
+                self._newest_keys = first, key[:, :, first - self._dropped : end].clone()
+            else:  # of a prompt: its rows are alike, wherever they stand
+                self._newest_keys = None
         weights = self._weights(context, context.call.query, key[:, :, :end], column)
         if passes.factors is not None and not passes.looking:
             factors = passes.factors[:, self._dropped :].to(weights.device)
@@ -318,14 +323,23 @@ class _Handler(LayerHandler):
         return weights.nan_to_num(0.0)
 
     def _follow_beams(self, context: AttentionContext) -> None:
-        """Find out how a beam search has put the rows of the cache: by their newest keys."""
-        request, newest = context.layer.request, self._newest_key
-        if newest is None or newest.shape[0] == len(request.layouts):
+        """Find out how a beam search has put the rows of the cache: by their newest keys.
+
+        Of all generated tokens: in the first layer, a key says only which token it belongs to.
+        """
+        prompts = len(context.layer.request.layouts)
+        if self._newest_keys is None or len(self._newest_keys[1]) == prompts:
             return
-        key = context.call.key[:, :, context.start - 1 - self._dropped]
+        first, newest = self._newest_keys
+        start = max(first, self._dropped)
+        newest = newest[:, :, start - first :]
+        key = context.call.key[:, :, start - self._dropped : context.start - self._dropped]
         if torch.equal(key, newest):
             return
-        alike = (key[:, None] == newest[None]).flatten(2).all(-1)
+        # Rows move among those of their prompt.
+        beams = len(key) // prompts
+        key, newest = (keys.unflatten(0, (prompts, beams)).flatten(2) for keys in (key, newest))
+        alike = (key[:, :, None] == newest[:, None]).all(-1)
         if not bool(alike.any(-1).all()):
             raise UnsupportedGenerationError(
                 "DySCO cannot tell which rows of the cache a beam search has kept: use a cache "
@@ -333,7 +347,8 @@ class _Handler(LayerHandler):
             )
         relevance = self._passes.relevance
         assert relevance is not None
-        self._passes.relevance = relevance[alike.int().argmax(-1).to(relevance.device)]
+        rows = alike.int().argmax(-1) + beams * torch.arange(prompts, device=alike.device)[:, None]
+        self._passes.relevance = relevance[rows.flatten().to(relevance.device)]
 
     def end_reading(self, first: int, *, keep: bool) -> None:
         """Remember what was read again from column `first` on; let go of everything else."""
