@@ -101,10 +101,11 @@ def test_beams_keep_their_own_relevance(family: str, family_model: FamilyModel) 
 def test_beams_of_prompts_that_are_batched_keep_apart(beams: int) -> None:
     """With heads in the first layer, where a key says only which token stands where."""
     tokenizer = byte_level_bpe(bos=True)
-    inner = FAMILIES["llama"].build("sdpa", vocab_size=len(tokenizer)).double()
-    model = RagMiddleModel(inner, tokenizer)
-    method = DySCO(heads=((0, 1),), strength=5.0, top_p=0.6)
-    prompts = [f"The {word} is in the Loire.\nWhere is it?" for word in ("fox", "dog", "owl")]
+    sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 4096}
+    model = RagMiddleModel(FAMILIES["qwen3"].build("sdpa", **sizes).double(), tokenizer)
+    method = DySCO(heads=((0, 1),), strength=20.0, top_p=0.3)
+    words = ("abc", "xyz", "qqq", "mno")
+    prompts = [f"{f'The {word} is in the Loire. ' * 3}\nWhere is it?" for word in words]
     how: Any = {"method": method, "num_beams": beams, "max_new_tokens": 6}
     together = model.batch(prompts, **how)
     for prompt, result in zip(prompts, together, strict=True):
