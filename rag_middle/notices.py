@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
@@ -68,8 +68,9 @@ class Caller:
         line: 1-based.
         module: the name of its module.
         registry: where Python's filters remember what they have shown there.
-        repeats: whether what is said every time shall be: false for a call that a framework makes
-            on its own account, over and over.
+        said: kinds of warnings, and lines, that were warned of already; one that would be said
+            every time is said once. For calls that a framework makes over and over: whoever makes
+            the caller decides how long that counts. None: every time.
         is_outside: it stands in no package that is passed over.
     """
 
@@ -77,25 +78,31 @@ class Caller:
     line: int
     module: str
     registry: dict[Any, Any] = field(repr=False)
-    repeats: bool = True
+    said: set[Hashable] | None = field(default=None, repr=False)
     is_outside: bool = True
 
 
 _caller: ContextVar[Caller | None] = ContextVar("rag_middle_caller", default=None)
 
 
-def caller(*, repeats: bool = True) -> Caller:
-    """The nearest line on this thread's stack outside of this package and those passed over."""
+def caller(*, said: set[Hashable] | None = None) -> Caller:
+    """The nearest line on this thread's stack outside of this package and those passed over.
+
+    In a thread whose stack has none, it is the line that `called_from` named.
+    """
     frame = sys._getframe()
     while frame.f_back is not None and _package(frame) in _passed_over:
         frame = frame.f_back
+    is_outside, beginning = _package(frame) not in _passed_over, _caller.get()
+    if not is_outside and beginning is not None:
+        return replace(beginning, said=said)
     return Caller(
         filename=frame.f_code.co_filename,
         line=frame.f_lineno,
         module=str(frame.f_globals.get("__name__")),
         registry=frame.f_globals.setdefault("__warningregistry__", {}),
-        repeats=repeats,
-        is_outside=_package(frame) not in _passed_over,
+        said=said,
+        is_outside=is_outside,
     )
 
 
@@ -121,9 +128,10 @@ def warn_caller(warning: Warning, *, every_time: bool = False) -> None:
             ignore it or make it an error are heeded.
     """
     place, beginning = caller(), _caller.get()
-    if beginning is not None:
-        every_time = every_time and beginning.repeats
-        place = place if place.is_outside else beginning
+    said = beginning.said if beginning is not None and every_time else None
+    kind = (type(warning), place.filename, place.line)
+    if said is not None and kind in said:
+        return
     warnings.warn_explicit(
         warning,
         category=type(warning),
@@ -132,6 +140,8 @@ def warn_caller(warning: Warning, *, every_time: bool = False) -> None:
         module=place.module,
         registry={} if every_time else place.registry,
     )
+    if said is not None:
+        said.add(kind)
 
 
 def _package(frame: FrameType) -> str:

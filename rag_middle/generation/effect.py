@@ -54,6 +54,8 @@ _REMEMBERED = 64
 #: A rank at the start of a document: "[1] ", "Source 1:", "Document [1](Title: ...", "1. ".
 _NUMBER = re.compile(r"\W*(?:[^\W\d]+\W{0,2})?(\d{1,3})(?:[\])}:]|\.?\s)")
 _BRANCHES = 2
+#: What is left of a marker that `mark` wrote when a filter or a splitter has been at it.
+_BROKEN_MARKER = re.compile(r"rm(?::|%3a)doc(?::|%3a)[0-9a-f]", re.IGNORECASE)
 
 #: Methods that moved a model's logits already, and on which kernels. Tuples are replaced, never
 #: changed: reading one needs no lock.
@@ -120,9 +122,12 @@ def check_documents(
     lost = [p.name for p in method.parts if p.needs_documents and not p.is_neutral]
     if options.on_missing_documents == "ignore" or layout.documents or not lost:
         return
+    text = _text(prompt)
+    broken = " Its document markers were cut or changed after mark() had written them."
     message = (
-        f"{' and '.join(lost)} needs documents, and prompt {example}{_beginning(prompt)} has none "
-        f"that it can tell: nothing is changed. {options.missing_documents_hint} ",
+        f"{' and '.join(lost)} needs documents, and prompt {example}{_beginning(text)} has none "
+        f"that it can tell: nothing is changed.{broken if _BROKEN_MARKER.search(text) else ''} "
+        f"{options.missing_documents_hint} ",
         Argument("on_missing_documents", "ignore"),
         " says that this is meant.",
     )
@@ -131,12 +136,17 @@ def check_documents(
     warn_caller(MissingDocumentsWarning(*message), every_time=True)
 
 
-def _beginning(prompt: object) -> str:
-    """The first words of a prompt, for a message about it."""
+def _text(prompt: object) -> str:
+    """What was asked, of messages the last one; nothing of a prompt in tokens."""
     if isinstance(prompt, list | tuple) and prompt and isinstance(prompt[-1], Mapping):
         prompt = prompt[-1].get("content")
     text = prompt if isinstance(prompt, str) else getattr(prompt, "text", None)
-    return f" ({shortened(' '.join(text.split()), 60)!r})" if isinstance(text, str) else ""
+    return text if isinstance(text, str) else ""
+
+
+def _beginning(text: str) -> str:
+    """The first words of a prompt, for a message about it."""
+    return f" ({shortened(' '.join(text.split()), 60)!r})" if text else ""
 
 
 def check_numbers(method: Method, starts: Sequence[str]) -> None:

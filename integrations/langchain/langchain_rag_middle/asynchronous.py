@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from langchain_core.runnables.config import run_in_executor
 
-from rag_middle.notices import called_from, caller
+from rag_middle.notices import Caller, called_from, caller
 
 __all__ = ["in_thread", "pieces_in_thread"]
 
@@ -19,11 +19,16 @@ T = TypeVar("T")
 _END: Any = object()
 
 
-async def in_thread(call: Callable[[threading.Event], T]) -> T:
-    """``call(cancel)`` in a thread; cancelling the task sets `cancel`."""
+async def in_thread(call: Callable[[threading.Event], T], place: Caller | None = None) -> T:
+    """``call(cancel)`` in a thread; cancelling the task sets `cancel`.
+
+    Args:
+        call: takes its time.
+        place: where it warns; by default the caller's own line.
+    """
     cancel = threading.Event()
     try:
-        with called_from(caller()):
+        with called_from(place or caller()):
             return await run_in_executor(None, call, cancel)
     except asyncio.CancelledError:
         cancel.set()

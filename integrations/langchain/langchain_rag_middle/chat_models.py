@@ -35,6 +35,7 @@ from langchain_rag_middle.tools import (
 )
 from langchain_rag_middle.weights import known_context_window, known_to_call_tools
 from rag_middle import UnsupportedGenerationError
+from rag_middle.notices import called_from
 
 if TYPE_CHECKING:
     from rag_middle import Generation
@@ -204,7 +205,8 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         gathered = Gathering.submit(self, request)
         if gathered is not None:
             return self._result(gathered.result(), request)
-        return self._result(self._answers(request), request)
+        with called_from(self._caller(run_manager)):
+            return self._result(self._answers(request), request)
 
     async def _agenerate(
         self,
@@ -213,15 +215,16 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        request = self._request(messages, stop, kwargs)
-        gathered = Gathering.submit(self, request)
+        request, place = self._request(messages, stop, kwargs), self._caller(run_manager)
+        with called_from(place):
+            gathered = Gathering.submit(self, request)
         if gathered is not None:
             return self._result(await asyncio.wrap_future(gathered), request)
 
         def call(cancel: threading.Event) -> list[Generation]:
             return self._answers(request, cancel=cancel)
 
-        return self._result(await in_thread(call), request)
+        return self._result(await in_thread(call, place), request)
 
     def _answers(self, request: Request, **more: Any) -> list[Generation]:
         size = self.max_batch_size
@@ -379,7 +382,8 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
             prompts: Sequence[Any], cancel: threading.Event, options: dict[str, Any]
         ) -> list[list[Generation]]:
             model = self.rag_middle_model
-            return answers(model, prompts, options, max_batch_size=together, cancel=cancel)
+            with called_from(self._caller(configs[0].get("callbacks"))):
+                return answers(model, prompts, options, max_batch_size=together, cancel=cancel)
 
         for start in range(0, len(inputs), size):
             window = inputs[start : start + size]

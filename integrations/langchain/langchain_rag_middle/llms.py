@@ -19,6 +19,7 @@ from langchain_rag_middle.messages import prompt_text
 from langchain_rag_middle.responses import streamed, usage
 from langchain_rag_middle.settings import RagMiddleSettings
 from rag_middle import UnsupportedGenerationError
+from rag_middle.notices import called_from
 
 if TYPE_CHECKING:
     from rag_middle import Generation
@@ -136,7 +137,8 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> LLMResult:
-        return self._run(prompts, self._options(stop, kwargs))
+        with called_from(self._caller(run_manager)):
+            return self._run(prompts, self._options(stop, kwargs))
 
     async def _agenerate(
         self,
@@ -150,7 +152,7 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
         def call(cancel: threading.Event) -> LLMResult:
             return self._run(prompts, {**options, "cancel": cancel})
 
-        return await in_thread(call)
+        return await in_thread(call, self._caller(run_manager))
 
     def _stream(
         self,

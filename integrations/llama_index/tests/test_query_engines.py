@@ -351,7 +351,7 @@ def test_the_citation_engine_of_llama_index_keeps_no_documents_together(
     """Why there is another one."""
     use(make_llm(method="pine"))
     options: dict[str, Any] = {"similarity_top_k": 6, "node_postprocessors": [MarkDocuments()]}
-    with pytest.warns(MissingDocumentsWarning):
+    with pytest.warns(MissingDocumentsWarning, match="use MarkedCitationQueryEngine"):
         CitationQueryEngine.from_args(index, **options).query(question)
     calls.clear()
     CitationQueryEngine.from_args(index, metadata_mode=MetadataMode.LLM, **options).query(question)

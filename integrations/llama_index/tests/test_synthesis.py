@@ -70,6 +70,9 @@ def test_forgotten_marks_are_announced_every_time_at_the_users_line(
             chat.chat(question, chat_history=history)
         assert len(caught) == 5  # one of the condensing, one of each answer
         asyncio.run(index.as_query_engine().aquery(question))
+        assert len(caught) == 6
+        index.as_query_engine(response_mode="accumulate", similarity_top_k=3).query(question)
+        assert len(caught) == 7  # one for the answer, not one for each of its calls
     assert {warning.filename for warning in caught} == {__file__}
     assert {warning.category for warning in caught} == {MissingDocumentsWarning}
 

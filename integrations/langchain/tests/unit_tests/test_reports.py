@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from langchain_classic.chains.summarize import load_summarize_chain
 from langchain_core.documents import Document
+from langchain_core.prompts import PromptTemplate
 
 from langchain_rag_middle import ChatRagMiddle, RagMiddleLLM, format_docs
 from rag_middle import PromptError, RagMiddleModel
@@ -54,3 +56,24 @@ def test_forgotten_marks_are_announced_every_time_at_the_users_line(
     assert {warning.category for warning in caught} == {MissingDocumentsWarning}
     with pytest.raises(PromptError, match="The context: Lyon"):
         model.invoke(prompt, on_missing_documents="error")
+
+
+@pytest.mark.parametrize("kind", [ChatRagMiddle, RagMiddleLLM])
+def test_a_chain_of_many_calls_warns_once(
+    kind: Any, tiny: RecordingModel, rivers: Sequence[Document]
+) -> None:
+    documents = [*rivers[::2]] * 2  # those whose text has no markers
+    plain = RagMiddleModel(tiny.model, tiny.tokenizer)
+    model = kind(model=plain, method="pine", max_tokens=1)
+    chain = load_summarize_chain(model, chain_type="map_reduce")
+    piped = PromptTemplate.from_template("{text}") | model
+    texts = [{"text": document.page_content} for document in documents]
+    for run in (
+        lambda: [chain.invoke({"input_documents": documents}) for _ in range(2)],
+        lambda: asyncio.run(chain.ainvoke({"input_documents": documents})),
+        lambda: piped.batch(texts),
+        lambda: asyncio.run(piped.abatch(texts)),
+    ):
+        with pytest.warns(MissingDocumentsWarning) as caught:  # each of these lines is another one
+            run()
+        assert [warning.filename for warning in caught] == [__file__]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -153,6 +153,7 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
     _calls_tools: bool = PrivateAttr()
     _last_report: dict[str, Any] | None = PrivateAttr(default=None)
     _is_named: bool = PrivateAttr()
+    _said: set[Hashable] = PrivateAttr(default_factory=set)
 
     def __init__(  # positions are those of HuggingFaceLLM
         self,
@@ -360,7 +361,7 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
         return formatted_prompt(self, prompt, prompt_args)
 
     def _options(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        note_call()  # every call comes here, on the caller's own stack
+        note_call(self._said)  # every call comes here, on the caller's own stack
         own = {
             "max_new_tokens": self.max_new_tokens,
             "on_missing_documents": self.on_missing_documents,

@@ -26,8 +26,9 @@ __all__ = [
 
 #: How documents get into a prompt here.
 _MARKING = (
-    "Put MarkDocuments() last among the node_postprocessors. Calls that have no documents by "
-    "nature (condensing a question, choosing a query engine) are meant to be so."
+    "Put MarkDocuments() last among the node_postprocessors; instead of CitationQueryEngine, whose "
+    "nodes are made anew and lose the marks, use MarkedCitationQueryEngine. Calls that have no "
+    "documents by nature (condensing a question, choosing a query engine) are meant to be so."
 )
 
 

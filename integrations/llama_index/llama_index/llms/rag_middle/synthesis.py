@@ -8,7 +8,7 @@ carry the response itself, whichever engine asked for it.
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Generator, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -62,10 +62,12 @@ class Synthesis:
         span_id: LlamaIndex's name for it.
         report: ``method``, ``applied`` (in some call), ``documents`` (the most in one call) and
             ``calls``, the reports of all calls in order. A stream's call is added when it ends.
+        said: what its calls have warned of: once per answer, however many calls it takes.
     """
 
     span_id: str | None
     report: dict[str, Any] = field(default_factory=dict)
+    said: set[Hashable] = field(default_factory=set)
     _response: Any = None
 
     def add(self, call: Mapping[str, Any]) -> None:
@@ -152,19 +154,21 @@ class SynthesisHandler(BaseEventHandler):
 _call: ContextVar[Caller | None] = ContextVar("rag_middle_call", default=None)
 
 
-def note_call() -> None:
+def note_call(said: set[Hashable]) -> None:
     """Keep who calls the LLM now: the generation may run in a thread, whose stack does not tell.
 
-    That documents are missing is worth a warning every time where a user's code asks, and where an
-    answer is written from nodes, until one of its calls had documents. Engines' own calls
-    (condensing a question, choosing a query engine) rarely have some: there it is said once.
+    That documents are missing is worth a warning every time where a user's code asks, and once for
+    every answer that is written from nodes, unless one of its calls had documents. Engines' own
+    calls (condensing a question, choosing a query engine) rarely have some: there it is said once.
+
+    Args:
+        said: what engines' own calls of this LLM have warned of.
     """
     synthesis = current_synthesis()
     if synthesis is None:
-        repeats = not _called_by_engine()
+        _call.set(caller(said=said if _called_by_engine() else None))
     else:
-        repeats = not synthesis.report.get("documents")
-    _call.set(caller(repeats=repeats))
+        _call.set(caller(said=said if synthesis.report.get("documents") else synthesis.said))
 
 
 def noted_call() -> AbstractContextManager[None]:

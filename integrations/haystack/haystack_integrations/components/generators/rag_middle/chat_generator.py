@@ -70,7 +70,8 @@ _LOADING = (
 #: How documents get into a prompt here.
 _MARKING = (
     "Connect the retriever's documents to the documents of this component, or put DocumentMarker "
-    "between it and the prompt builder."
+    "between it and the prompt builder, whose template writes {{ document.content }} as it is: "
+    "without a filter or a slice, which break the marks."
 )
 
 pass_over("asyncio", "concurrent", "haystack", "haystack_integrations", "threading")
