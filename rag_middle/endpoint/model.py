@@ -512,7 +512,7 @@ class EndpointModel:
             applied=(question.applied or name != method_name(question.method))
             and served.get("applied") is not False,
             documents=len(question.document_ids),
-            document_ids=question.document_ids,
+            document_ids=_in_order_read(question.document_ids, served.get("document_order")),
             dropped_documents=(),
             seed=question.seed,
         )
@@ -534,6 +534,19 @@ def _chosen_name(name: str | None, listed: Mapping[str, Any], url: str) -> str:
 def _applied_here(method: Method, served_method: str | None) -> Method:
     """The method as far as it is not the server that applies it."""
     return method if served_method in (None, "none") else NoMethod()
+
+
+def _in_order_read(ids: tuple[str | None, ...], order: object) -> tuple[str | None, ...]:
+    """Ids of documents as the server says it read them; as they were sent where it does not say.
+
+    Args:
+        ids: in the order in which the documents were sent.
+        order: 0-based indices of them, from a reply: nothing that can be relied on.
+    """
+    if isinstance(order, list) and all(is_whole(index, 0) for index in order):
+        if set(order) == set(range(len(ids))):
+            return tuple(ids[index] for index in order)
+    return ids
 
 
 def _served_name(said: object) -> str | None:

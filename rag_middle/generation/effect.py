@@ -45,6 +45,7 @@ __all__ = [
     "check_effect",
     "check_finite",
     "check_numbers",
+    "lacking_documents",
     "method_in_words",
     "method_name",
 ]
@@ -99,6 +100,13 @@ def acts_on(method: Method, layout: PromptLayout) -> bool:
     )
 
 
+def lacking_documents(method: Method, layout: PromptLayout) -> list[str]:
+    """Names of the method's parts that need documents, where the prompt has none."""
+    if layout.documents:
+        return []
+    return [part.name for part in method.parts if part.needs_documents and not part.is_neutral]
+
+
 def check_documents(
     method: Method,
     layout: PromptLayout,
@@ -119,8 +127,8 @@ def check_documents(
     Raises:
         PromptError: there are none, and `on_missing_documents` is ``"error"``.
     """
-    lost = [p.name for p in method.parts if p.needs_documents and not p.is_neutral]
-    if options.on_missing_documents == "ignore" or layout.documents or not lost:
+    lost = lacking_documents(method, layout)
+    if options.on_missing_documents == "ignore" or not lost:
         return
     text = _text(prompt)
     broken = " Its document markers were cut or changed after mark() had written them."

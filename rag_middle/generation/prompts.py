@@ -55,6 +55,7 @@ __all__ = [
     "PreparedPrompt",
     "Preparer",
     "Prompt",
+    "awaits_retrieval",
     "fit_to_window",
 ]
 
@@ -306,7 +307,7 @@ class Preparer:
         started = perf_counter()
         tokens = self._encode(prompt, method, options)
         self._check_vocabulary(tokens.input_ids)
-        if not (options.tools and _awaits_retrieval(prompt)):
+        if not (options.tools and awaits_retrieval(prompt)):
             check_documents(method, tokens.layout, options, example, prompt=prompt)
         if any(part.order_free for part in method.parts):
             starts = (ids[:_START_TOKENS] for ids in tokens.documents_ids)
@@ -436,7 +437,7 @@ def fit_to_window(
     )
 
 
-def _awaits_retrieval(prompt: Prompt) -> bool:
+def awaits_retrieval(prompt: Prompt) -> bool:
     """Whether tools have returned nothing to this turn yet: documents may still come from them."""
     if isinstance(prompt, str | ContextPrompt | TokenizedPrompt) or not prompt:
         return True

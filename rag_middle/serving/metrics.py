@@ -26,6 +26,12 @@ class Metrics:
             ["endpoint", "method", "status"],
             registry=self.registry,
         )
+        self.missing_documents = Counter(
+            "rag_middle_missing_documents",
+            "Prompts without documents under a method that needs some: it could not act.",
+            ["method"],
+            registry=self.registry,
+        )
         self.refused = self._counter("refused_for_load", "Requests refused with status 429.")
         self.cancelled = self._counter("cancelled", "Answers whose client left.")
         self.prompt_tokens = self._counter("prompt_tokens", "Tokens of prompts.")

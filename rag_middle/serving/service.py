@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
@@ -15,7 +16,8 @@ from starlette.concurrency import run_in_threadpool
 from rag_middle.conventions.documents import top_documents
 from rag_middle.errors import ContextOverflowError
 from rag_middle.generation import Generation, RagMiddleModel
-from rag_middle.generation.prompts import LockedTokenizer, fit_to_window
+from rag_middle.generation.effect import lacking_documents
+from rag_middle.generation.prompts import LockedTokenizer, awaits_retrieval, fit_to_window
 from rag_middle.markers import MARKER_KEY_VARIABLE, marker_key
 from rag_middle.registry import suggest
 from rag_middle.serving.batching import BatchQueue, Event, Job, Piece
@@ -28,6 +30,8 @@ from rag_middle.serving.settings import ServerSettings
 from rag_middle.tokens import TokenizedPrompt
 
 __all__ = ["Service"]
+
+_log = logging.getLogger(__name__)
 
 _CLIENT_LEFT = 499  # as nginx notes it; nobody reads it
 # A body larger than this cannot fit: no text has so many bytes per token, as JSON, and the rest of
@@ -50,6 +54,7 @@ class Service:
         self._settings = settings
         self._tokenizer = LockedTokenizer(model.tokenizer)
         self.metrics = Metrics()
+        self._announced: set[str] = set()  # methods without documents
         self.queue = BatchQueue(
             model,
             max_batch_size=settings.max_batch_size,
@@ -191,6 +196,8 @@ class Service:
             rewrites = settings.methods[method].rewrites
             asked = settings.methods[method] if rewrites else "none"
             tokens = self._model.encode(prompt.prompt, method=asked, **shape)
+            if not (shape["tools"] and awaits_retrieval(prompt.prompt)):
+                self._note_missing(method, tokens)
             options = {**self._options(body, tokens), **constraints}
             if rewrites:
                 options |= shape
@@ -209,6 +216,22 @@ class Service:
                     )
                 )
         return choices, jobs
+
+    def _note_missing(self, method: str, tokens: TokenizedPrompt) -> None:
+        """Count a prompt whose documents are missing; the log says so once per method."""
+        if not lacking_documents(self._settings.methods[method], tokens.layout):
+            return
+        self.metrics.missing_documents.labels(method).inc()
+        if method not in self._announced:
+            self._announced.add(method)
+            _log.warning(
+                "A prompt without documents was sent under %s, which needs some: it is answered as "
+                "by the unmodified model. Clients send them as `documents` of the request, as "
+                "document blocks or as marked text (the same %s on both sides). Further ones are "
+                "counted in rag_middle_missing_documents_total of /metrics.",
+                method,
+                MARKER_KEY_VARIABLE,
+            )
 
     def _options(self, body: SamplingRequest, tokens: TokenizedPrompt) -> dict[str, Any]:
         """Options of `RagMiddleModel.batch`: the request's, and the server's where it has none.

@@ -161,6 +161,20 @@ def test_the_method_that_a_server_uses_unasked_is_shown(said: object, shown: str
     assert answered.applied == (shown != "none")
 
 
+@pytest.mark.parametrize(
+    ("order", "read"),
+    [([2, 0, 1], "cab"), ([0, 3, 1], "abc"), ([0, True, 2], "abc"), ([0], "abc"), ("210", "abc")],
+)
+def test_documents_are_listed_in_the_order_in_which_the_server_read_them(
+    order: object, read: str
+) -> None:
+    served = {"method": "pine", "documents": 3, "applied": True, "document_order": order}
+    with serving(lambda _: Said({**answer("yes"), "rag_middle": served})) as server:
+        model = EndpointModel(server.url, send_documents="field")
+        answered = model.generate(PROMPT, method="pine")
+    assert answered.document_ids == tuple(read)
+
+
 def _listed(*methods: str) -> Said:
     served = {"methods": list(methods), "default_method": methods[0]}
     return Said({"data": [{"id": "tiny", "owned_by": "rag-middle", "rag_middle": served}]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
@@ -308,6 +309,27 @@ def test_a_batch_that_needs_too_much_memory_is_halved(
         handle.remove()
     assert all(not isinstance(answer, Exception) for answer in answers)
     assert max(rows) > 1
+
+
+def test_prompts_without_documents_are_counted_and_logged_once_per_method(
+    serve: Serve, tiny_model: RagMiddleModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = serve(tiny_model)
+    for body in (
+        {"method": "pine"},
+        {"method": "pine"},
+        {"method": "ape"},
+        {"method": "none"},
+        {"method": "ms_poe"},
+        {"method": "pine", "documents": ["A river."]},
+    ):
+        server.chat("Which river?", max_tokens=1, **body)
+    text = httpx.get(f"{server.url}/metrics").text
+    counted = re.findall(r'rag_middle_missing_documents_total\{method="(\w+)"\} (\d)', text)
+    assert counted == [("pine", "2"), ("ape", "1")]
+    logged = [record.getMessage() for record in caplog.records if "documents" in record.msg]
+    assert [name in line for name, line in zip(("pine", "ape"), logged, strict=True)] == [True] * 2
+    assert all("missing_documents_total" in line for line in logged)
 
 
 def test_figures_for_prometheus(server: Served) -> None:

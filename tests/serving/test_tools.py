@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx
 import pytest
 import torch
 from transformers import LlamaConfig
@@ -157,6 +158,9 @@ def test_results_of_tools_are_read_with_their_documents(served: Served, write: W
     # The prompt is the one that the model itself makes of it.
     expected = served.model.generate(messages, method="pine", tools=[TOOL], max_new_tokens=30)
     assert answer["usage"]["prompt_tokens"] == expected.usage.prompt_tokens
+    # Before the first call there are none yet, and that is no omission.
+    assert served.post({**body, "messages": messages[:1]}).status_code == 200
+    assert "missing_documents_total{" not in httpx.get(f"{served.url}/metrics").text
     # Without tools in the request, the result is told by the user.
     assert (
         served.post({**body, "tools": [], "max_tokens": 30}).json()["rag_middle"]["documents"] == 2

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import warnings
 import math
 import re
+import warnings
 from typing import Any
 from zlib import crc32
 
