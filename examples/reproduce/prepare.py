@@ -3,7 +3,8 @@
 ::
 
     python examples/reproduce/prepare.py --data DATA            # everything that is missing
-    python examples/reproduce/prepare.py --data DATA --list     # what is there, with its home
+    python examples/reproduce/prepare.py --list                 # all files, with their homes
+    python examples/reproduce/prepare.py --data DATA --list     # and which are there
     python examples/reproduce/prepare.py --data DATA --only rewardbench.jsonl
 
 Every file has a named home: a dataset of the hub and its revision, or a repository and its commit.
@@ -322,9 +323,13 @@ def _write_down(folder: Path, file: HubFile | RepositoryFile, content: bytes) ->
 def main(arguments: list[str] | None = None) -> None:
     """Fetch the datasets of the papers' evaluations from their homes."""
     parser = argparse.ArgumentParser(prog="prepare.py", description=main.__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder of the tasks' files")
+    parser.add_argument("--data", type=Path, help="folder of the tasks' files")
     parser.add_argument("--only", action="append", default=[], help="this file; repeatable")
-    parser.add_argument("--list", action="store_true", help="fetch nothing, say what is there")
+    parser.add_argument(
+        "--list",
+        action="store_true",
+        help="fetch nothing: all files, with their homes, and those in --data",
+    )
     options = parser.parse_args(arguments)
     names = {file.name for file in FILES}
     if unknown := [name for name in options.only if name not in names]:
@@ -332,11 +337,15 @@ def main(arguments: list[str] | None = None) -> None:
     missing = 0
     if options.list:
         for file in FILES:
-            there = (options.data / file.name).is_file()
+            there = options.data is not None and (options.data / file.name).is_file()
             missing += not there
-            print(f"{'there' if there else 'missing':8}{file.name}  {file.home}")
-        print(f"{missing} of {len(FILES)} files are missing.")
+            state = "" if options.data is None else f"{'there' if there else 'missing':8}"
+            print(f"{state}{file.name}  {file.home}")
+        if options.data is not None:
+            print(f"{missing} of {len(FILES)} files are missing.")
         return
+    if options.data is None:
+        parser.error("--data FOLDER is needed: where the files go")
     for file, result in prepare(options.data, options.only):
         missing += result.startswith("missing")
         print(f"{file.name}: {result}" + (f" ({file.home})" if result != "there" else ""))

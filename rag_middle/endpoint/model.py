@@ -543,10 +543,9 @@ def _in_order_read(ids: tuple[str | None, ...], order: object) -> tuple[str | No
         ids: in the order in which the documents were sent.
         order: 0-based indices of them, from a reply: nothing that can be relied on.
     """
-    if isinstance(order, list) and all(is_whole(index, 0) for index in order):
-        if set(order) == set(range(len(ids))):
-            return tuple(ids[index] for index in order)
-    return ids
+    if not isinstance(order, list) or not all(is_whole(index, 0) for index in order):
+        return ids
+    return tuple(ids[index] for index in order) if {*order} == {*range(len(ids))} else ids
 
 
 def _served_name(said: object) -> str | None:

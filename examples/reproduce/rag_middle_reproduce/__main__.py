@@ -11,7 +11,7 @@ from pathlib import Path
 from rag_middle import RagMiddleError
 from rag_middle_reproduce import Cell, evaluate, markdown_tables, read_config
 from rag_middle_reproduce.models import load_model
-from rag_middle_reproduce.samples import write_samples
+from rag_middle_reproduce.samples import trial_note, write_samples
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -44,6 +44,7 @@ def main(arguments: list[str] | None = None) -> None:
         if options.try_out:
             config = config.tried_out()
         data, cells = options.data or options.config.parent, list[Cell]()
+        note = trial_note(invented=options.data is None) if options.try_out else ""
         if options.try_out and options.data is None:
             data = write_samples(options.out / "samples")
         records = options.out / "records"
@@ -51,12 +52,16 @@ def main(arguments: list[str] | None = None) -> None:
         for cell in evaluate(config, load, data=data, records=records, progress=report):
             cells.append(cell)
             # After every cell, so that a killed run leaves the tables that were done.
-            results = {"title": config.title, "cells": [cell.to_dict() for cell in cells]}
+            results = {
+                "title": config.title,
+                **({"note": note} if note else {}),
+                "cells": [cell.to_dict() for cell in cells],
+            }
             (options.out / "results.json").write_text(json.dumps(results, indent=2))
-            (options.out / "results.md").write_text(markdown_tables(config, cells), "utf-8")
+            (options.out / "results.md").write_text(markdown_tables(config, cells, note), "utf-8")
     except (RagMiddleError, ImportError, OSError) as error:
         sys.exit(f"Error: {error}")
-    print(f"\n{markdown_tables(config, cells)}\n{options.out / 'results.md'}")
+    print(f"\n{markdown_tables(config, cells, note)}\n{options.out / 'results.md'}")
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ from rag_middle_reproduce.config import (
     read_config,
 )
 from rag_middle_reproduce.models import load_model
-from rag_middle_reproduce.samples import write_samples
+from rag_middle_reproduce.samples import trial_note, write_samples
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -189,16 +189,18 @@ def main(arguments: list[str] | None = None) -> None:
         config = read_config(options.config) if options.config else _DEFAULT
         config = _changed(config.limited(options.limit), options)
         data = options.data or (options.config.parent if options.config else Path())
+        note: dict[str, str] = {}
         if options.try_out:
             config = config.tried_out()
             data = options.data or write_samples(options.out / "samples")
+            note = {"note": trial_note(invented=options.data is None)}
         options.out.mkdir(parents=True, exist_ok=True)
         drawn = []
         for picture in pictures(config, lambda entry: load_model(entry, options.device), data):
             names = (picture.model, picture.task, picture.method)
             name = "--".join(re.sub(r"[^\w.-]+", "-", part) for part in names)
             (options.out / f"{name}.png").write_bytes(image(picture.draw(), "png"))
-            drawn.append(picture.to_dict())
+            drawn.append({**note, **picture.to_dict()})
             (options.out / "attention.json").write_text(json.dumps(drawn), encoding="utf-8")
             print(options.out / f"{name}.png")
     except (RagMiddleError, OSError) as error:

@@ -36,7 +36,7 @@ from typing import Any, Literal, get_args
 
 import yaml
 
-from rag_middle import EvaluationConfigError
+from rag_middle import EvaluationConfigError, EvaluationDataError
 from rag_middle.evaluation import (
     TASKS,
     LabelledMethod,
@@ -62,6 +62,7 @@ __all__ = [
 AttentionRows = Literal["layers", "heads", "gold"]
 
 _PROFILE = "profile:"
+_PREPARE = "examples/reproduce/prepare.py"
 _READER_WINDOW = 32_768  # tokens: more than the reader was made for, and enough for every prompt
 
 
@@ -115,7 +116,11 @@ class TaskConfig:
         object.__setattr__(self, "also", tuple(self.also))
 
     def make(self, data: Path, model: ModelConfig) -> Task:
-        """The task as it is put to a model, with its files in the folder `data`."""
+        """The task as it is put to a model, with its files in the folder `data`.
+
+        Raises:
+            EvaluationDataError: a file is not there.
+        """
         parameters = fields(TASKS.get(self.task))
         names = {parameter.name for parameter in parameters}
         options = {
@@ -124,7 +129,13 @@ class TaskConfig:
         }
         for parameter in parameters:
             if "Path" in str(parameter.type) and options.get(parameter.name):
-                options[parameter.name] = data / options[parameter.name]
+                options[parameter.name] = path = data / options[parameter.name]
+                if not path.exists():
+                    raise EvaluationDataError(
+                        f"There is no data file {str(path)!r}. Fetch the datasets with "
+                        f"`python {_PREPARE} --data FOLDER` and name that folder with --data, or "
+                        "see with --try-out that all goes together, without data."
+                    )
         return make_task(self.task, options)
 
 

@@ -127,9 +127,15 @@ def _tables(config: EvaluationConfig) -> Iterator[tuple[TaskConfig, str | None]]
             yield task, metric
 
 
-def markdown_tables(config: EvaluationConfig, cells: list[Cell]) -> str:
-    """A table per cell; numbers of papers in a column of their own, labelled as theirs."""
-    parts = [f"# {config.title}"]
+def markdown_tables(config: EvaluationConfig, cells: list[Cell], note: str = "") -> str:
+    """A table per cell; numbers of papers in a column of their own, labelled as theirs.
+
+    Args:
+        config: of the run.
+        cells: those that are done.
+        note: what to know before reading any number.
+    """
+    parts = [f"# {config.title}", *([f"**{note}**"] if note else [])]
     for cell in cells:
         versions = ", ".join(f"{name} {version}" for name, version in cell.software.items())
         parts += [

@@ -19,7 +19,7 @@ from typing import Any
 
 from rag_middle_reproduce.tasks.judging import SECTIONS
 
-__all__ = ["SAMPLES", "write_samples"]
+__all__ = ["SAMPLES", "trial_note", "write_samples"]
 
 _TOWNS = ("Arlen", "Bexton", "Corvale", "Dunmere", "Elsford", "Farrow", "Glinton")
 
@@ -260,5 +260,12 @@ def write_samples(folder: Path) -> Path:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
-        path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+        # mtime: the same bytes every time, so that records of an earlier run are gone on with.
+        path.write_bytes(gzip.compress(text, mtime=0) if name.endswith(".gz") else text)
     return folder
+
+
+def trial_note(*, invented: bool) -> str:
+    """What stands beside the numbers of ``--try-out``; `invented`: of questions from here."""
+    questions = "invented samples" if invented else "one question of each task"
+    return f"Tried out on the bundled reader, {questions}: the numbers mean nothing."

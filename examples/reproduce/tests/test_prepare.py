@@ -50,6 +50,11 @@ def test_what_cannot_be_fetched_is_said_with_its_home(
     assert capsys.readouterr().out == f"{name}: there\n"
     prepare.main(["--data", str(tmp_path), "--list"])
     assert f"there   {name}" in capsys.readouterr().out
+    prepare.main(["--list"])
+    assert f"\n{name}  https://github.com/nelson-liu" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        prepare.main([])
+    assert "--data FOLDER is needed" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="no file 'x'"):
         prepare.main(["--data", str(tmp_path), "--only", "x"])
 

@@ -220,6 +220,21 @@ def test_the_command_writes_tables_and_goes_on_from_its_records(
     assert records.read_bytes() == before
 
 
+def test_a_trial_says_that_it_is_one_and_goes_on_from_its_records(
+    model: RagMiddleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RagMiddleModel, "from_pretrained", lambda *_, **__: model)
+    name = "nq-open-10_total_documents_gold_at_0.jsonl.gz"
+    task = {"task": "multi_document_qa", "options": {"data": name}}
+    path, out = written(tmp_path, tasks=[task]), tmp_path / "out"
+    for seconds in (1e9, 2e9):
+        monkeypatch.setattr("time.time", lambda seconds=seconds: seconds)
+        main([str(path), "--try-out", "--out", str(out)])
+        note = json.loads((out / "results.json").read_text(encoding="utf-8"))["note"]
+        assert "bundled reader, invented samples" in note
+        assert note in (out / "results.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -229,7 +244,10 @@ def test_the_command_writes_tables_and_goes_on_from_its_records(
         ({"tasks": [TASK, TASK]}, "under different names"),
         ({"tasks": [{**TASK, "measurement": {"position": 3}}]}, "no 'position'"),
         ({"tasks": [{**TASK, "options": {"document": 3}}]}, "Did you mean 'documents'"),
-        ({"tasks": [{"task": "own_questions", "options": {"data": "no.jsonl"}}]}, "no.jsonl"),
+        (
+            {"tasks": [{"task": "own_questions", "options": {"data": "no.jsonl"}}]},
+            r"no\.jsonl.*prepare\.py --data",
+        ),
         ({"tasks": [{**TASK, "measurement": {"metric": "charm"}}]}, "no metric 'charm'"),
         ({"methods": ["mspoe"]}, "Did you mean 'ms_poe'"),
         ({"published": [3]}, "Published"),
