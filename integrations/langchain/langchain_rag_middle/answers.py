@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from langchain_rag_middle.arguments import names_of_fields
 from rag_middle import UnsupportedGenerationError
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ def answers(
     if count > 1 and single["seed"] is not None:
         single["seed"] = [single["seed"] + index for _ in prompts for index in range(count)]
     repeated = [prompt for prompt in prompts for _ in range(count)]
-    texts = model.batch(repeated, **single, **more)
+    with names_of_fields():
+        texts = model.batch(repeated, **single, **more)
     return [texts[start : start + count] for start in range(0, len(texts), count)]
 
 

@@ -44,6 +44,13 @@ class DocumentPrompt(StringPromptTemplate):
     template_format: PromptTemplateFormat = "f-string"
 
     @classmethod
+    def from_template(
+        cls, template: str, *, template_format: PromptTemplateFormat = "f-string"
+    ) -> Self:
+        """The same as ``DocumentPrompt(template=...)``, as a `PromptTemplate` is made."""
+        return cls(template=template, template_format=template_format)
+
+    @classmethod
     def get_lc_namespace(cls) -> list[str]:
         """Where ``langchain_core.load.load`` finds the class."""
         return cls.__module__.split(".")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from langchain_core.messages.ai import UsageMetadata
 
 from langchain_rag_middle.answers import stream_options
+from langchain_rag_middle.arguments import names_of_fields
 from rag_middle.conventions.log_probabilities import openai_logprobs
 
 if TYPE_CHECKING:
@@ -41,10 +42,13 @@ def streamed(
     """
     options = stream_options(options)
     if options["num_beams"] > 1:  # known at the end only
-        generation = model.generate(prompt, **options)
+        with names_of_fields():
+            generation = model.generate(prompt, **options)
         yield piece(generation.text)
     else:
-        with model.stream(prompt, **options) as stream:
+        with names_of_fields():
+            pieces = model.stream(prompt, **options)
+        with pieces as stream:
             for new in stream:
                 if new:
                     yield piece(new)

@@ -23,6 +23,7 @@ from langchain_rag_middle.arguments import (
     FRAMEWORK,
     LOADING,
     OPTIONS,
+    names_of_fields,
     option_field,
     refuse_unknown,
     renamed,
@@ -299,6 +300,7 @@ class RagMiddleSettings(FromModelId, Described):
         chosen = self._method if method is None else self._chosen_method(method, method_options)
         return {**options, "method": chosen}
 
+    @names_of_fields()
     def _checked_options(self, call: Mapping[str, Any]) -> dict[str, Any]:
         fixed = [name for name in FIXED if call.get(name) is not None]
         if fixed:

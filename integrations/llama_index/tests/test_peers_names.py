@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from llama_index.core.constants import DEFAULT_NUM_OUTPUTS
 from llama_index.llms.rag_middle import RagMiddleLLM, RequestError
 from llama_index.llms.rag_middle import loading as loading_module
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast, pipeline
@@ -42,6 +43,8 @@ def test_a_pipeline_brings_its_options(
     assert llm.complete(marked).text == make_llm(max_new_tokens=3).complete(marked).text
     changed = RagMiddleLLM(model=made, max_new_tokens=2, generate_kwargs={"temperature": 0.5})
     assert changed.complete(marked).raw["usage"]["completion_tokens"] == 2
+    as_usual = RagMiddleLLM(model=made, max_new_tokens=DEFAULT_NUM_OUTPUTS)
+    assert as_usual.metadata.num_output == DEFAULT_NUM_OUTPUTS != 3
     made.task = "summarization"
     with pytest.raises(UnsupportedGenerationError, match="only pipelines for 'text-generation'"):
         RagMiddleLLM(model=made)

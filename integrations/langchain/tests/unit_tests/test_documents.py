@@ -42,6 +42,7 @@ def test_metadata_can_stand_inside_the_document(
 ) -> None:
     prompt = DocumentPrompt(template=template, template_format=template_format)
     assert sorted(prompt.input_variables) == ["page_content", "title"]
+    assert prompt == DocumentPrompt.from_template(template, template_format=template_format)
     marked = format_document(rivers[1], prompt)
     assert texts(marked) == [f"(Nantes) {rivers[1].page_content}"]
     assert texts(format_docs(rivers, document_prompt=prompt))[1] == texts(marked)[0]

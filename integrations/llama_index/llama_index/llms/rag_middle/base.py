@@ -96,7 +96,7 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
             documents and a prompt has none.
         context_window: tokens that prompt and answer may have together, instead of what the
             model's config says.
-        max_new_tokens: most tokens of an answer.
+        max_new_tokens: most tokens of an answer; by default a pipeline's own number, else 256.
         generate_kwargs: options of every call.
         stopping_ids: token ids that end an answer and are left out of it.
         system_prompt: a system message before every prompt that LlamaIndex's engines send.
@@ -158,7 +158,7 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
     def __init__(  # positions are those of HuggingFaceLLM
         self,
         context_window: int | None = None,
-        max_new_tokens: int = DEFAULT_NUM_OUTPUTS,
+        max_new_tokens: int | None = None,
         query_wrapper_prompt: str | BasePromptTemplate | None = None,
         tokenizer_name: str | Path | None = None,
         model_name: str | Path | None = None,
@@ -194,8 +194,8 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
         model, tokenizer, of_pipeline = model_parts(
             model, tokenizer, tokenizer_name, tokenizer_kwargs or {}
         )
-        length = of_pipeline.pop("max_new_tokens", max_new_tokens)
-        if max_new_tokens == DEFAULT_NUM_OUTPUTS:  # the default, as far as one can tell
+        length = of_pipeline.pop("max_new_tokens", DEFAULT_NUM_OUTPUTS)
+        if max_new_tokens is None:
             max_new_tokens = length
         generate_kwargs = {**of_pipeline, **(generate_kwargs or {})}
         loaded = loaded_model(
