@@ -44,6 +44,7 @@ from rag_middle.cli.options import (
 )
 from rag_middle.cli.spreading import Backend, check_backend, start_workers
 from rag_middle.errors import EvaluationDataError, ProfileFormatError
+from rag_middle.wording import counted
 
 if TYPE_CHECKING:
     from rag_middle.evaluation import AnsweringWorkers
@@ -242,8 +243,9 @@ def diagnose(
         from rag_middle.evaluation import Measurement, check_measurement, write_report
         from rag_middle.evaluation import diagnose as run_diagnosis
         from rag_middle.evaluation.charts import require_library
-        from rag_middle.evaluation.conclusions import note_on_gold
+        from rag_middle.evaluation.conclusions import MIN_QUESTIONS, note_on_gold
         from rag_middle.evaluation.plots import new_figure
+        from rag_middle.evaluation.stopping import looks
         from rag_middle.evaluation.terminal import show_diagnosis
 
         # Without matplotlib and vl-convert there is no report: say so before an hour is spent.
@@ -267,6 +269,13 @@ def diagnose(
         tell("Data", "dim", f"{questions.description}.")
         if note := note_on_gold(items):
             tell("Warning", "yellow", note)
+        if stop_early and len(looks(len(items))) == 1:
+            tell(
+                "Note",
+                "yellow",
+                f"--stop-early has no effect on {counted(len(items), 'question')}: it first looks "
+                f"after {MIN_QUESTIONS}, if more than a quarter of all are still to be asked.",
+            )
         with (
             cpu_threads(threads),
             progress_bar("asking", hidden=as_json) as progress,

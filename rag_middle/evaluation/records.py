@@ -20,10 +20,12 @@ from rag_middle.errors import EvaluationRecordsError
 from rag_middle.evaluation.metrics import METRICS
 from rag_middle.files import append, check_lock_file, expanded, reason
 from rag_middle.plain_data import parse_json
+from rag_middle.wording import counted, shortened
 
 __all__ = ["FORMAT", "Key", "Record", "Records", "open_records"]
 
 FORMAT = 1
+_SHOWN = 3  # differences, in a message
 
 #: Method label, condition name, item id.
 Key = tuple[str, str, str]
@@ -249,11 +251,25 @@ def _check_values(record: Record, metrics: Sequence[str], generated: bool | None
 
 
 def _check_header(header: dict[str, Any], expected: Mapping[str, Any], path: Any) -> None:
-    differing = [name for name in {**expected, **header} if header.get(name) != expected.get(name)]
-    if differing:
-        was = {name: header.get(name) for name in differing}
-        now = {name: expected.get(name) for name in differing}
+    differences = list(_differences(dict(header), expected))
+    if differences:
+        shown = [
+            f"{name} is {shortened(repr(was), 80)} there and {shortened(repr(now), 80)} in this run"
+            for name, was, now in differences[:_SHOWN]
+        ]
+        more = len(differences) - len(shown)
+        shown += [f"and {counted(more, 'more difference')}"] if more else []
         raise EvaluationRecordsError(
-            f"The records in {str(path)!r} belong to another measurement: they have {was}, this "
-            f"run {now}. Write to another file, or remove that one to begin anew."
+            f"The records in {str(path)!r} belong to another measurement, as line 1 says: "
+            f"{'; '.join(shown)}. Write to another file, or remove that one to begin anew."
         )
+
+
+def _differences(was: Any, now: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Names of the innermost fields that differ (``model.revision``), and both values."""
+    if not isinstance(was, Mapping) or not isinstance(now, Mapping):
+        if was != now:
+            yield name, was, now
+        return
+    for key in {**now, **was}:
+        yield from _differences(was.get(key), now.get(key), f"{name}.{key}" if name else str(key))

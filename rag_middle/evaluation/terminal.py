@@ -131,6 +131,9 @@ def character_plot(curves: PositionCurves, labels: Sequence[str]) -> str:
         lines.append(f"{level:7.{0 if curves.metric.share else 2}f} |{''.join(cells).rstrip()}")
     lines.append(" " * 8 + "+" + "-" * (_COLUMN * len(curves.positions)))
     lines.append(" " * 9 + "".join(f"{at:^{_COLUMN}}" for at in curves.positions).rstrip())
-    legend = "   ".join(f"{mark} {label}" for label, mark in marks.items())
+    names = [f"{mark} {label}" for label, mark in marks.items()]
+    if any(_SEVERAL in cells for cells in grid):
+        names.append(f"{_SEVERAL} several at one point")
+    legend = "   ".join(names)
     lines.append(" " * 9 + f"position of the gold document among {curves.documents};  {legend}")
     return "\n".join(lines)

@@ -160,10 +160,14 @@ def test_prompts_that_do_not_fit_name_the_flag(run: Run, model: Path, tmp_path: 
     assert "--documents" in shown.err
 
 
-def test_a_long_run_says_how_long(run: Run, model: Path, tmp_path: Path) -> None:
+def test_a_long_run_says_how_long_and_a_short_one_that_stopping_early_does_nothing(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
     shown = run(
-        "diagnose", "-m", model, *FEW, "--batch-size", 2, "--methods", "none", "--out", tmp_path
+        *("diagnose", "-m", model, *FEW, "--batch-size", 2, "--methods", "none", "--stop-early"),
+        *("--out", tmp_path),
     )
+    assert "--stop-early has no effect on 2 questions" in shown.err
     assert "Cost: at most about" in shown.err
     assert "more answers" in shown.err
 

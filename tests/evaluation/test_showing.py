@@ -25,7 +25,7 @@ from rag_middle.evaluation import (
 from rag_middle.evaluation.charts import Chart
 from rag_middle.evaluation.plots import image, legend_columns, plot_overview
 from rag_middle.evaluation.report import html_report
-from rag_middle.evaluation.terminal import show_diagnosis
+from rag_middle.evaluation.terminal import character_plot, show_diagnosis
 from rag_middle.generation import RagMiddleModel
 from rag_middle.reader import READER_NAME, is_reader, reader_path
 from tests.evaluation.fake_models import fake_reader
@@ -58,6 +58,13 @@ def test_the_table_fits_a_terminal_and_cuts_no_name(diagnosis: Diagnosis) -> Non
     assert "exactly 0" in rows["pine"]
     assert " 0 % " in rows["pine"]  # answers that never flip
     assert "%)" not in shown.getvalue().replace(" %)", "")
+
+
+def test_the_chart_of_characters_explains_points_that_coincide(diagnosis: Diagnosis) -> None:
+    curves = diagnosis.curves
+    assert "*" not in character_plot(curves, ["none"])
+    *chart, legend = character_plot(curves, ["none", *curves.labels[1:]]).splitlines()
+    assert ("*" in "".join(chart)) is ("* several at one point" in legend) is True
 
 
 def test_too_few_questions_are_said_once(model: RagMiddleModel) -> None:

@@ -109,13 +109,21 @@ def test_records_of_another_measurement_are_refused(model: RagMiddleModel, tmp_p
     path = tmp_path / "records.jsonl"
     fake = fake_reader(model, TASK, u_shape)
     run(fake, TASK, [], Measurement(limit=2), records=path)
-    for task, how in (
-        (InventedDocuments(documents=5), Measurement(limit=2)),
-        (TASK, Measurement(limit=2, seed=1)),
-        (TASK, Measurement(limit=2, template="raw")),
+    for task, how, difference in (
+        (
+            InventedDocuments(documents=5),
+            Measurement(limit=2),
+            r"task\.documents is 4 there and 5 in",
+        ),
+        (TASK, Measurement(limit=2, seed=1), "seed is 0 there and 1 in this run"),
+        (TASK, Measurement(limit=2, template="raw"), "template is 'auto' there and 'raw' in"),
     ):
-        with pytest.raises(EvaluationRecordsError, match="another measurement"):
+        with pytest.raises(
+            EvaluationRecordsError, match="another measurement, as line 1"
+        ) as raised:
             run(fake, task, [], how, records=path)
+        assert re.search(difference, str(raised.value))
+        assert "{" not in str(raised.value)
 
 
 @pytest.mark.parametrize("content", [b'{"my": "data"}', b'{"a": 1}\n{"b": 2}', b"notes"])
