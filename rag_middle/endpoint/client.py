@@ -8,7 +8,8 @@ import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from time import monotonic
@@ -34,6 +35,7 @@ T = TypeVar("T")
 
 _MOST_BYTES = 32 * 2**20  # of a reply, which holds the text of one answer
 _CONNECT_SECONDS = 10.0
+_GRACE_SECONDS = 1.0  # beyond the timeout: httpx's own, of one read, says more
 _FIRST_PAUSE = 0.5  # seconds; doubled from attempt to attempt
 _LONGEST_PAUSE = 60.0  # seconds; whoever asks for a longer one has run out of quota
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
@@ -58,8 +60,7 @@ class Client:
     Args:
         address: of the interface.
         key: sent as a bearer token; None for none.
-        timeout: seconds that an attempt may take; while an answer is streamed, that its next piece
-            may take.
+        timeout: seconds that an attempt may take, from sending to the last byte.
         retries: attempts after the first, where a failure may pass.
     """
 
@@ -124,17 +125,18 @@ class Client:
         """
 
         def opened() -> tuple[httpx.Response, Iterator[bytes]]:
-            response = self._send("POST", path, body)
+            until = monotonic() + self._timeout
+            response = self._send("POST", path, body, until)
             try:
-                self._check_status(response)
-                return response, response.iter_bytes()
+                self._check_status(response, until)
+                return response, self._bounded(response.iter_bytes(), until)
             except BaseException:
                 response.close()
                 raise
 
         response, chunks = self._attempts(opened, stopped)
         try:
-            for data in _event_data(self._bounded(chunks)):
+            for data in _event_data(chunks):
                 if stopped.is_set() or data == b"[DONE]":
                     return
                 event = self._parsed(data)
@@ -144,6 +146,8 @@ class Client:
                         "Ask again; if it stays, look at the server's log."
                     )
                 yield event
+        except _Passing as failure:  # it goes on for too long
+            raise failure.error from None
         except httpx.TimeoutException:
             raise EndpointUnreachableError(
                 f"{self.address.url} stopped in the middle of an answer: nothing came for "
@@ -225,7 +229,14 @@ class Client:
 
     # -- one request ------------------------------------------------------------------------------
 
-    def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
+    def _send(
+        self, method: str, path: str, body: Mapping[str, Any] | None, until: float
+    ) -> httpx.Response:
+        """The response with its headers; its content is still to be read.
+
+        Each read of httpx has a time limit, all of them together have none: headers that come byte
+        by byte would hold the caller. So a thread waits for them.
+        """
         content = None if body is None else json.dumps(body).encode()
         request = self._http.build_request(
             method,
@@ -233,20 +244,28 @@ class Client:
             content=content,
             headers={} if content is None else {"Content-Type": "application/json"},
         )
-        response = self._http.send(request, stream=True)
+        answered: Future[httpx.Response] = Future()
+        sending = (self._http, request, answered)
+        threading.Thread(target=_fulfil, args=sending, name="rag-middle-send", daemon=True).start()
+        try:
+            response = answered.result(until - monotonic() + _GRACE_SECONDS)
+        except TimeoutError:
+            if answered.cancel():
+                raise _Passing(self._late()) from None
+            response = answered.result()  # it came just now
         self._answered = True
         return response
 
     def _whole(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
         until = monotonic() + self._timeout
-        response = self._send(method, path, body)
+        response = self._send(method, path, body, until)
         try:
-            self._check_status(response)
+            self._check_status(response, until)
             return self._parsed(b"".join(self._bounded(response.iter_bytes(), until)))
         finally:
             response.close()
 
-    def _bounded(self, chunks: Iterator[bytes], until: float | None = None) -> Iterator[bytes]:
+    def _bounded(self, chunks: Iterator[bytes], until: float) -> Iterator[bytes]:
         size = 0
         for chunk in chunks:
             size += len(chunk)
@@ -257,7 +276,7 @@ class Client:
                     Argument("endpoint"),
                     " the address of an OpenAI-compatible server?",
                 )
-            if until is not None and monotonic() > until:  # a reply that trickles in
+            if monotonic() > until:  # a reply that trickles in
                 raise _Passing(self._late())
             yield chunk
 
@@ -279,7 +298,7 @@ class Client:
             )
         return parsed
 
-    def _check_status(self, response: httpx.Response) -> None:
+    def _check_status(self, response: httpx.Response, until: float) -> None:
         status, url = response.status_code, self.address.url
         if 200 <= status < 300:
             return
@@ -292,7 +311,7 @@ class Client:
                 Argument("endpoint"),
                 " if you trust it.",
             )
-        said, code = self._complaint(response)
+        said, code = self._complaint(response, until)
         if status in _PASSING and code != "insufficient_quota":
             raise _Passing(
                 EndpointRefusedError(f"{url} answers with status {status}{said}.", status=status),
@@ -324,10 +343,10 @@ class Client:
             f"{url} refuses the request (status {status}){said}. ", *steps, status=status
         )
 
-    def _complaint(self, response: httpx.Response) -> tuple[str, str]:
+    def _complaint(self, response: httpx.Response, until: float) -> tuple[str, str]:
         """What an error reply says, as it goes into a message; and its code, if it has one."""
         content = b""
-        for chunk in response.iter_bytes():
+        for chunk in self._bounded(response.iter_bytes(), until):
             content += chunk
             if len(content) > 2**16:
                 break
@@ -357,6 +376,20 @@ class Client:
     def _struck_out(self, text: str) -> str:
         struck_out: str = without_key(text, self._key, quoted=True)
         return struck_out
+
+
+def _fulfil(http: httpx.Client, request: httpx.Request, answered: Future[httpx.Response]) -> None:
+    """Send a request; a response that nobody waits for any longer is closed."""
+    try:
+        response = http.send(request, stream=True)
+    except BaseException as error:
+        with suppress(InvalidStateError):
+            answered.set_exception(error)
+        return
+    try:
+        answered.set_result(response)
+    except InvalidStateError:
+        response.close()
 
 
 def _event_data(chunks: Iterator[bytes]) -> Iterator[bytes]:

@@ -123,6 +123,47 @@ def test_a_reply_that_trickles_in_is_not_waited_for() -> None:
             model.generate(PROMPT)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        Said([b": still here\n\n"] * 1000, pause=0.05),  # server-sent events, none with data
+        Said([b" "] * 1000, status=500, pause=0.05),
+    ],
+    ids=["stream", "error"],
+)
+def test_neither_is_a_stream_or_an_error_that_trickles_in(said: Said) -> None:
+    with serving(_scripted(said)) as server:
+        model = EndpointModel(server.url, timeout=0.4, retries=0)
+        started = time.monotonic()
+        with model.stream(PROMPT) as pieces:
+            with pytest.raises(EndpointUnreachableError, match="did not answer within"):
+                list(pieces)
+        assert time.monotonic() - started < 3
+
+
+def test_headers_that_trickle_in_are_not_waited_for() -> None:
+    ended = threading.Event()
+
+    def drip(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+            while not ended.wait(0.05):
+                connection.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        dripping = threading.Thread(target=drip, args=(listener,))
+        dripping.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        try:
+            with pytest.raises(EndpointUnreachableError, match="did not answer within"):
+                EndpointModel(url, timeout=0.4, retries=0)
+        finally:
+            ended.set()
+            dripping.join()
+
+
 def test_a_connection_that_breaks_is_tried_again() -> None:
     cut = Said(b'{"choices"', headers={"Content-Length": "5000", "Connection": "close"})
     with serving(_scripted(cut, Said(answer("there")))) as server:
