@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from rag_middle.conventions.documents import Block, TopDocument
 from rag_middle.errors import UnsupportedGenerationError
@@ -179,6 +187,13 @@ class ChatRequest(SamplingRequest):
     max_completion_tokens: Count | None = None
     logprobs: StrictBool = False
     top_logprobs: Annotated[Whole, Field(ge=0, le=20)] = 0
+
+    @field_validator("top_logprobs")
+    @classmethod
+    def _beside_logprobs(cls, value: int, info: ValidationInfo) -> int:
+        if value and not info.data.get("logprobs", True):  # absent: refused itself
+            raise ValueError("they come with log-probabilities only: pass logprobs=true too")
+        return value
 
     def constraints(self) -> dict[str, Any]:
         """See `SamplingRequest`; with the tools, unless none of them may be called."""

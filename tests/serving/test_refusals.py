@@ -93,6 +93,7 @@ def test_malformed_bodies(server: Served, body: bytes, path: str) -> None:
         ("stream", "yes"),
         ("logprobs", 3),
         ("top_logprobs", 21),
+        ("top_logprobs", 2),  # without logprobs
         ("documents", "text"),
         ("documents", [7]),
         ("documents", [{"title": "without text"}]),
