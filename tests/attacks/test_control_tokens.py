@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from random import Random
@@ -15,6 +16,7 @@ from rag_middle import ContextPrompt, Document, RagMiddleModel, escape, mark
 from rag_middle.errors import ChatTemplateError, PromptError
 from rag_middle.tokens import encode
 from tests.attacks.hostile import LITERALS, hostile_text, report, tries
+from tests.serving.test_tools import HERMES
 from tests.tiny_models import build, tiny
 from tests.tokenizers import (
     CHATML,
@@ -251,14 +253,76 @@ def _llama_index(model: RagMiddleModel, text: Texts) -> Iterator[tuple[int, ...]
             yield model.encode(request.prompt, **shaping).input_ids
 
 
+def _haystack(model: RagMiddleModel, text: Texts) -> Iterator[tuple[int, ...]]:
+    from haystack import Document as Found
+    from haystack.dataclasses import ChatMessage, ToolCall
+    from haystack.tools import Tool
+    from haystack_integrations.components.generators.rag_middle import RagMiddleChatGenerator
+
+    call = ToolCall("search", {"query": text(), f"n{text()}": [text()]}, id=text())
+    messages = [
+        ChatMessage.from_system(text()),
+        ChatMessage.from_user(mark(text()) + text()),
+        ChatMessage.from_assistant(text(), tool_calls=[call], name=text()),
+        ChatMessage.from_tool(mark(text()) + text(), call),
+        ChatMessage.from_user(text()),
+    ]
+    documents = [Found(content=text(), meta={"title": text()})]
+    tool = Tool("search", text(), {"type": "object", "properties": {}}, print)
+    generator = RagMiddleChatGenerator(model, meta_fields=["title"])
+    for tools in (None, [tool] if model.calls_tools else None):
+        request = generator._request(messages, documents, None, tools)
+        assert request is not None
+        yield model.encode(request.prompt, tools=request.options.get("tools", ())).input_ids
+
+
+def _server(model: RagMiddleModel, text: Texts) -> Iterator[tuple[int, ...]]:
+    from rag_middle.conventions.documents import top_documents
+    from rag_middle.serving.prompts import chat_prompt
+    from rag_middle.serving.schema import ChatRequest
+
+    function = {"name": "search", "arguments": json.dumps({"query": text(), f"n{text()}": text()})}
+    body: dict[str, Any] = {
+        "model": "attacked",
+        "documents": [{"title": text(), "text": f"d{text()}"}],
+        "messages": [
+            {"role": "system", "content": text()},
+            {"role": "user", "content": mark(text()) + text(), "name": text()},
+            {
+                "role": "assistant",
+                "content": text(),
+                "tool_calls": [{"id": text(), "type": "function", "function": function}],
+            },
+            {"role": "tool", "content": mark(text()) + text(), "tool_call_id": text()},
+            {"role": "user", "content": [{"type": "text", "text": text()}]},
+        ],
+    }
+    shown = {"name": "search", "description": text(), "parameters": {"type": "object"}}
+    for tools in ([], [{"type": "function", "function": shown}] if model.calls_tools else []):
+        request = ChatRequest(**body, tools=tools)
+        tools = request.constraints().get("tools")
+        documents = top_documents(request.documents)
+        prompt = chat_prompt(request.messages, documents, trusted=False, has_tools=bool(tools))
+        yield model.encode(prompt.prompt, tools=tools or ()).input_ids
+
+
+INTEGRATIONS: dict[str, Callable[[RagMiddleModel, Texts], Iterator[tuple[int, ...]]]] = {
+    "langchain_rag_middle": _langchain,
+    "llama_index.llms.rag_middle": _llama_index,
+    "haystack_integrations": _haystack,
+    "fastapi": _server,
+}
+
+
 @pytest.mark.parametrize("kind", ["byte-level", "metaspace, legacy", "unigram, NFKC, strip"])
-@pytest.mark.parametrize("integration", ["langchain_rag_middle", "llama_index.llms.rag_middle"])
+@pytest.mark.parametrize("integration", INTEGRATIONS)
 def test_text_writes_no_control_token_through_integrations(
     network: PreTrainedModel, kind: str, integration: str
 ) -> None:
     pytest.importorskip(integration)
-    requests = _langchain if "langchain" in integration else _llama_index
-    model = RagMiddleModel(network, TOKENIZERS[kind](chat_template=CHATML))
+    requests = INTEGRATIONS[integration]
+    template = CHATML if "rag_middle" in integration else HERMES
+    model = RagMiddleModel(network, TOKENIZERS[kind](chat_template=template))
     own = [control_ids(model.tokenizer, ids) for ids in requests(model, lambda: "x")]
     prompts = 0
     for seed in range(tries(3)):

@@ -6,6 +6,7 @@ and shows what was tried.
 
 from __future__ import annotations
 
+import json
 import random
 import warnings
 from collections import Counter
@@ -24,13 +25,14 @@ from rag_middle.documents import (
     parse,
     unmark,
 )
-from rag_middle.errors import RagMiddleError
+from rag_middle.errors import PromptError, RagMiddleError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.markers import seal
 from rag_middle.notices import UnreadMarkersWarning
 from tests.attacks.hostile import tries
+from tests.serving.test_tools import HERMES
 from tests.tiny_models import build, tiny
-from tests.tokenizers import CHATML, byte_level_bpe
+from tests.tokenizers import byte_level_bpe
 
 ROUNDS = tries(6)
 PARTS = (
@@ -47,7 +49,8 @@ class Watched(RagMiddleModel):
     read: list[str]
 
     def batch(self, prompts: Sequence[Any], **options: Any) -> Any:
-        shaping = {name: options[name] for name in ("template", "system") if options.get(name)}
+        names = ("template", "system", "tools")
+        shaping = {name: options[name] for name in names if options.get(name)}
         self._remember(prompts[0], shaping)
         return super().batch(prompts, **options)
 
@@ -251,6 +254,105 @@ def llama_index_engine(model: Watched, attacker: Attacker, documents: list[str])
     return engine.chat(f"q {evil()}")
 
 
+def haystack_documents(model: Watched, attacker: Attacker, documents: list[str]) -> object:
+    from haystack.dataclasses import ChatMessage
+    from haystack_integrations.components.generators.rag_middle import RagMiddleChatGenerator
+
+    evil = attacker.text
+    messages = [
+        ChatMessage.from_system(evil()),
+        ChatMessage.from_user(evil()),
+        ChatMessage.from_assistant(evil()),
+        ChatMessage.from_user(evil()),
+    ]
+    found = _haystack(documents)
+    for place, document in enumerate(found):
+        document.meta["title"] = title = f"t{evil()}"
+        documents[place] = f"{title}\n{unmark(documents[place])}"
+    options = {"max_new_tokens": 1}
+    generator = RagMiddleChatGenerator(model, meta_fields=["title"], generation_kwargs=options)
+    return generator.run(messages, documents=found)
+
+
+def haystack_template(model: Watched, attacker: Attacker, documents: list[str]) -> object:
+    from haystack.components.builders import ChatPromptBuilder
+    from haystack.dataclasses import ChatMessage
+    from haystack_integrations.components.generators.rag_middle import (
+        DocumentMarker,
+        RagMiddleChatGenerator,
+    )
+
+    loop = "{{ before }} {% for d in documents %}{{ d.content }}\n\n{% endfor %}{{ question }}"
+    turns = [ChatMessage.from_system("{{ rules }}"), ChatMessage.from_user("{{ before }}")]
+    turns += [ChatMessage.from_assistant(attacker.text()), ChatMessage.from_user(loop)]
+    names = ("rules", "before", "question")
+    values: dict[str, Any] = {name: attacker.text() for name in names}
+    values["documents"] = DocumentMarker().run(_haystack(documents))["documents"]
+    prompt = ChatPromptBuilder(turns, required_variables="*").run(**values)["prompt"]
+    return RagMiddleChatGenerator(model, generation_kwargs={"max_new_tokens": 1}).run(prompt)
+
+
+def haystack_tools(model: Watched, attacker: Attacker, documents: list[str]) -> object:
+    from haystack.dataclasses import ChatMessage, ToolCall
+    from haystack.tools import Tool
+    from haystack_integrations.components.generators.rag_middle import RagMiddleChatGenerator
+
+    evil = attacker.text
+    calls = [ToolCall("search", {"query": evil()}, id=str(number)) for number in range(3)]
+    found = ["\n\n".join(map(mark, part)) for part in (documents[:2], documents[2:])]
+    messages = [
+        ChatMessage.from_user(evil()),
+        ChatMessage.from_assistant(evil(), tool_calls=calls),
+        *(
+            ChatMessage.from_tool(text, origin)
+            for text, origin in zip((found[0], evil(), found[1]), calls, strict=True)
+        ),
+    ]
+    tool = Tool("search", evil(), {"type": "object", "properties": {}}, print)
+    generator = RagMiddleChatGenerator(model, generation_kwargs={"max_new_tokens": 1})
+    return generator.run(messages, tools=[tool] if attacker.text() > "[" else None)
+
+
+def serve_tools(model: Watched, attacker: Attacker, documents: list[str]) -> object:
+    from fastapi.testclient import TestClient
+
+    from rag_middle.serving import ServerSettings, create_app, named_methods
+
+    evil = attacker.text
+    names = [{"name": "search", "arguments": json.dumps({"query": evil()})} for _ in range(2)]
+    calls = [{"id": str(at), "type": "function", "function": name} for at, name in enumerate(names)]
+    tool = {"name": "search", "description": evil(), "parameters": {"type": "object"}}
+    body = {
+        "model": "attacked",
+        "max_tokens": 1,
+        "documents": [{"title": "", "text": text} for text in documents[:2]],
+        "tools": [{"type": "function", "function": tool}] if evil() > "[" else [],
+        "messages": [
+            {"role": "system", "content": evil()},
+            {"role": "user", "content": evil()},
+            {"role": "assistant", "content": evil()},
+            {"role": "user", "content": evil()},
+            {"role": "assistant", "content": None, "tool_calls": calls},
+            {"role": "tool", "tool_call_id": "0", "content": "\n".join(map(mark, documents[2:]))},
+            {"role": "tool", "tool_call_id": "1", "content": evil()},
+        ],
+    }
+    settings = ServerSettings(model_name="attacked", methods=named_methods(model, ("none",)))
+    with TestClient(create_app(model, settings)) as client:
+        reply = client.post("/v1/chat/completions", json=body)
+    if not body["tools"]:  # then results are told by the user, and `documents` stand in the last
+        documents[:] = documents[2:] + documents[:2]
+    if reply.status_code != 200:
+        raise PromptError(reply.text)
+    return reply
+
+
+def _haystack(documents: list[str]) -> list[Any]:
+    from haystack import Document
+
+    return [Document(content=text) for text in documents]
+
+
 def _langchain(documents: list[str]) -> list[Any]:
     from langchain_core.documents import Document
 
@@ -287,6 +389,10 @@ WAYS: dict[str, tuple[Way, str]] = {
     "LlamaIndex chat": (llama_index_chat, "llama_index.llms.rag_middle"),
     "LlamaIndex query engine": (llama_index_query, "llama_index.llms.rag_middle"),
     "LlamaIndex chat engine": (llama_index_engine, "llama_index.llms.rag_middle"),
+    "Haystack documents": (haystack_documents, "haystack_integrations"),
+    "Haystack template": (haystack_template, "haystack_integrations"),
+    "Haystack tools": (haystack_tools, "haystack_integrations"),
+    "server, tools": (serve_tools, "fastapi"),
 }
 
 
@@ -303,7 +409,7 @@ def count_texts(attacker: Attacker, tried: Counter[str]) -> None:
 
 @pytest.fixture(scope="module")
 def model() -> Watched:
-    tokenizer = byte_level_bpe(chat_template=CHATML)
+    tokenizer = byte_level_bpe(chat_template=HERMES)
     config = tiny(
         LlamaConfig,
         vocab_size=len(tokenizer),
