@@ -40,10 +40,9 @@ from rag_middle.generation import (
     Prompt,
     Timings,
     Usage,
-    method_name,
 )
 from rag_middle.generation.effect import acts_on, check_documents
-from rag_middle.methods import Method, NoMethod, resolve_method
+from rag_middle.methods import Method, NoMethod, method_name, resolve_method
 from rag_middle.options import ENDPOINT_SECONDS, SendDocuments, checked_options
 from rag_middle.plain_data import check_whole, is_finite_number, is_whole
 from rag_middle.wording import Argument

@@ -6,7 +6,6 @@
     print(model.generate(prompt, max_new_tokens=32).text)
 """
 
-from rag_middle.generation.effect import method_in_words, method_name
 from rag_middle.generation.following import Follower
 from rag_middle.generation.identity import model_facts
 from rag_middle.generation.installation import Installation, install
@@ -70,8 +69,6 @@ __all__ = [
     "Usage",
     "install",
     "loaded_parts",
-    "method_in_words",
-    "method_name",
     "model_facts",
     "release_models",
     "shared_model",

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from itertools import accumulate, pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,14 +20,9 @@ from rag_middle.attention import (
     vocabulary_size,
 )
 from rag_middle.attention.turns import OfModel
-from rag_middle.errors import (
-    MethodConfigError,
-    PatchIneffectiveError,
-    PromptError,
-    RagMiddleError,
-)
+from rag_middle.errors import MethodConfigError, PatchIneffectiveError, PromptError
 from rag_middle.layout import PromptLayout
-from rag_middle.methods import Compose, Method, NoMethod, resolve_method
+from rag_middle.methods import Method, NoMethod
 from rag_middle.notices import (
     MissingDocumentsWarning,
     NumberedDocumentsWarning,
@@ -46,8 +39,6 @@ __all__ = [
     "check_finite",
     "check_numbers",
     "lacking_documents",
-    "method_in_words",
-    "method_name",
 ]
 
 _PREFIX, _DOCUMENTS, _SUFFIX = 4, (5, 7, 6), 4
@@ -61,35 +52,6 @@ _BROKEN_MARKER = re.compile(r"rm(?::|%3a)doc(?::|%3a)[0-9a-f]", re.IGNORECASE)
 #: Methods that moved a model's logits already, and on which kernels. Tuples are replaced, never
 #: changed: reading one needs no lock.
 _effective: OfModel[tuple[tuple[Method, Kernels], ...]] = OfModel()
-
-
-def method_name(method: Method) -> str:
-    """The name that chooses it: ``pine``, ``lpes:reader``, ``profile:PATH``, ``ms_poe+siw``.
-
-    It does not tell options that were set by hand.
-    """
-    if isinstance(method, Compose):
-        return "+".join(method_name(part) for part in method.methods)
-    return method.provenance.source if method.provenance else method.name
-
-
-def method_in_words(method: str | Method | Sequence[str | Method]) -> tuple[str, dict[str, Any]]:
-    """The name and the options that choose a method; its `repr` where no name does."""
-    if isinstance(method, str):
-        return method, {}
-    chosen = resolve_method(method)
-    name = method_name(chosen)
-    changed: dict[str, Any] = {}
-    if chosen.provenance is None and not isinstance(chosen, Compose):
-        changed = {
-            field.name: getattr(chosen, field.name)
-            for field in fields(chosen)  # type: ignore[arg-type]  # methods are dataclasses
-            if getattr(chosen, field.name) != field.default
-        }
-    try:
-        return (name, changed) if resolve_method(name, changed) == chosen else (repr(chosen), {})
-    except RagMiddleError:  # parts of a composition with options, a class that has no name
-        return repr(chosen), {}
 
 
 def acts_on(method: Method, layout: PromptLayout) -> bool:

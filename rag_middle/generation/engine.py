@@ -19,7 +19,7 @@ from transformers import (
 
 from rag_middle.attention import Request, applied, in_eval_mode, input_device, turn, use_kernels
 from rag_middle.generation.constrained import Constrained, Constraint
-from rag_middle.generation.effect import acts_on, method_name
+from rag_middle.generation.effect import acts_on
 from rag_middle.generation.following import Follower, LogProbabilities
 from rag_middle.generation.forward import cached_length, prefilled_cache
 from rag_middle.generation.growing_cache import with_room
@@ -49,7 +49,7 @@ from rag_middle.generation.results import (
 )
 from rag_middle.generation.text import Completion
 from rag_middle.generation.tool_use import ToolReader
-from rag_middle.methods import Method
+from rag_middle.methods import Method, method_name
 from rag_middle.methods.parallel_context.document_cache import DocumentCache
 from rag_middle.options import GenerationOptions, Kernels
 from rag_middle.tokens import TokenizedBatch

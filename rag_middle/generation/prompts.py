@@ -35,12 +35,11 @@ from rag_middle.generation.effect import (
     check_documents,
     check_effect,
     check_numbers,
-    method_name,
 )
 from rag_middle.generation.forward import next_token_logits
 from rag_middle.generation.identity import warn_of_mismatch
 from rag_middle.generation.results import DroppedDocument
-from rag_middle.methods import Method, NoMethod, Runner, resolve_method
+from rag_middle.methods import Method, NoMethod, Runner, method_name, resolve_method
 from rag_middle.options import GenerationOptions, Kernels
 from rag_middle.plain_data import check_keywords
 from rag_middle.tokens import TokenizedPrompt, count_tokens, encode

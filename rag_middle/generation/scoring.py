@@ -9,11 +9,11 @@ from transformers import PreTrainedModel
 from rag_middle.attention import can_share_prompts, model_traits
 from rag_middle.generation import forward
 from rag_middle.generation.batching import in_groups, rows_of
-from rag_middle.generation.effect import acts_on, method_name
+from rag_middle.generation.effect import acts_on
 from rag_middle.generation.forward import TokenScores
 from rag_middle.generation.prompts import PreparedPrompt
 from rag_middle.generation.results import Score
-from rag_middle.methods import Method
+from rag_middle.methods import Method, method_name
 from rag_middle.methods.parallel_context.document_cache import DocumentCache
 
 __all__ = ["scores", "scores_by_method"]

@@ -51,6 +51,12 @@ from rag_middle.methods.resolve import (
     method_from_profile as method_from_profile,
 )
 from rag_middle.methods.resolve import (
+    method_in_words as method_in_words,
+)
+from rag_middle.methods.resolve import (
+    method_name as method_name,
+)
+from rag_middle.methods.resolve import (
     preset as preset,
 )
 from rag_middle.methods.resolve import (

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from rag_middle.errors import MethodConfigError, UnknownNameError
+from rag_middle.errors import MethodConfigError, RagMiddleError, UnknownNameError
 from rag_middle.methods.base import METHODS, Method
 from rag_middle.methods.compose import Compose
 from rag_middle.methods.provenance import Provenance
@@ -21,6 +22,8 @@ __all__ = [
     "as_option",
     "method_from_file",
     "method_from_profile",
+    "method_in_words",
+    "method_name",
     "preset",
     "resolve_method",
     "title_of",
@@ -145,6 +148,36 @@ def method_from_profile(profile: Profile, source: str) -> Method:
     except MethodConfigError as error:
         raise MethodConfigError(f"{source}: {error}") from error
     return method.with_provenance(Provenance(source=source, profile=profile))
+
+
+def method_name(method: Method) -> str:
+    """The name that chooses it: ``pine``, ``lpes:reader``, ``profile:PATH``, ``ms_poe+siw``.
+
+    It does not tell options that were set by hand.
+    """
+    if isinstance(method, Compose):
+        return "+".join(method_name(part) for part in method.methods)
+    return method.provenance.source if method.provenance else method.name
+
+
+def method_in_words(method: Method) -> tuple[str, dict[str, Any]] | None:
+    """The name of a method and its options as JSON writes them; None where they choose another.
+
+    So do those of a composition whose parts have options of their own, and of a class that has no
+    name. `as_option` reads the options.
+    """
+    changed: dict[str, Any] = {}
+    if method.provenance is None and not isinstance(method, Compose):
+        changed = {
+            field.name: getattr(method, field.name)
+            for field in fields(method)  # type: ignore[arg-type]  # methods are dataclasses
+            if getattr(method, field.name) != field.default
+        }
+    try:
+        name, options = method_name(method), json.loads(json.dumps(changed))
+        return (name, options) if resolve_method(name, as_option(options)) == method else None
+    except (RagMiddleError, TypeError):  # no such name; an option that JSON cannot write
+        return None
 
 
 def as_option(value: Any) -> Any:

@@ -63,10 +63,13 @@ class Described(Serializable):
                 for option, value in (fields.get(name) or {}).items()
                 if option not in SECRET_OPTIONS
             }
-        method = self._method_in_words(fields.get("method"))
-        if method is None:
-            return self.to_json_not_implemented()
-        fields |= method
+        if not isinstance(fields.get("method"), str | None):
+            from rag_middle.methods import method_in_words
+
+            words = method_in_words(self._method)
+            if words is None:
+                return self.to_json_not_implemented()
+            fields["method"], fields["method_options"] = words
         nested = {name: fields.pop(name) for name in ("document_prompt", "token") if name in fields}
         try:
             plain = json.loads(json.dumps(fields, default=_plain))
@@ -74,16 +77,6 @@ class Described(Serializable):
             return self.to_json_not_implemented()
         kwargs = {name: value for name, value in {**plain, **nested}.items() if value != {}}
         return {**description, "kwargs": kwargs}
-
-    def _method_in_words(self, method: Any) -> dict[str, Any] | None:
-        if method is None or isinstance(method, str):
-            return {}
-        from rag_middle.generation import method_in_words
-
-        name, options = method_in_words(method)
-        if name == repr(self._method):  # a composition whose parts have options of their own
-            return None
-        return {"method": name, "method_options": options}
 
 
 def _plain(value: Any) -> Any:

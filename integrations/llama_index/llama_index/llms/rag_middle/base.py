@@ -54,8 +54,8 @@ from llama_index.llms.rag_middle.synthesis import (
 from llama_index.llms.rag_middle.tools import ToolCalling
 
 from rag_middle import RagMiddleModel, UnsupportedGenerationError
-from rag_middle.generation import MethodLike, method_in_words, method_name
-from rag_middle.methods import resolve_method
+from rag_middle.generation import MethodLike
+from rag_middle.methods import method_in_words, method_name, resolve_method
 from rag_middle.options import OPTIONS, MissingDocuments
 from rag_middle.plain_data import check_keywords
 
@@ -280,17 +280,17 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
 
     @field_serializer("method")
     def _method_as_text(self, method: Any) -> Any:
-        return method if method is None else method_in_words(method)[0]
+        return method if method is None else _in_words(method)[0]
 
     @field_serializer("method_options")
     def _options_of_method(self, options: dict[str, Any]) -> dict[str, Any]:
-        return options or ({} if self.method is None else method_in_words(self.method)[1])
+        return options or ({} if self.method is None else _in_words(self.method)[1])
 
     @field_serializer("generate_kwargs")
     def _method_of_calls_as_text(self, options: dict[str, Any]) -> dict[str, Any]:
         if options.get("method") is None:
             return options
-        name, own = method_in_words(options["method"])
+        name, own = _in_words(options["method"])
         return {**options, "method": name, **({"method_options": own} if own else {})}
 
     @property
@@ -496,6 +496,14 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
         with refusals():
             request = self._chat_request(messages, kwargs)
             return await streamed_in_thread(partial(self._growing, shape=as_chat), request)
+
+
+def _in_words(method: MethodLike) -> tuple[str, dict[str, Any]]:
+    """Name and options of a method; its `repr` where none choose it, which nothing reads back."""
+    if isinstance(method, str):
+        return method, {}
+    chosen = resolve_method(method)
+    return method_in_words(chosen) or (repr(chosen), {})
 
 
 #: What makes an LLM again that was made from names.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -37,7 +36,6 @@ from haystack_integrations.components.generators.rag_middle.messages import (
 from rag_middle import (
     Generation,
     MethodConfigError,
-    RagMiddleError,
     RagMiddleModel,
     UnsupportedGenerationError,
 )
@@ -46,11 +44,10 @@ from rag_middle.generation import (
     GenerationKwargs,
     GenerationStream,
     MethodLike,
-    method_in_words,
     shared_model,
 )
 from rag_middle.generation.loading import check_model_present
-from rag_middle.methods import Method, resolve_method
+from rag_middle.methods import Method, method_in_words, resolve_method
 from rag_middle.methods.resolve import as_option
 from rag_middle.notices import called_from, caller, pass_over
 from rag_middle.options import (
@@ -422,15 +419,10 @@ def _saved_method(method: Method) -> tuple[str, dict[str, Any]]:
     Raises:
         MethodConfigError: they would choose another one.
     """
-    name, options = method_in_words(method)
-    written = json.loads(json.dumps(options))
-    try:
-        is_same = resolve_method(name, as_option(written)) == method
-    except RagMiddleError:  # the name is none
-        is_same = False
-    if not is_same:
+    words = method_in_words(method)
+    if words is None:
         raise MethodConfigError(
             f"No name and options choose {method!r}, so it cannot be saved. Write its options into "
             "a profile, and name that: method='profile:PATH'."
         )
-    return name, written
+    return words
