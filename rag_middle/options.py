@@ -29,6 +29,7 @@ __all__ = [
     "ANSWERS",
     "ENDPOINT_SECONDS",
     "KERNELS",
+    "LOADING_OPTIONS",
     "OPTIONS",
     "SECRET_OPTIONS",
     "AskKwargs",
@@ -51,11 +52,15 @@ __all__ = [
     "check_context_window",
     "checked_options",
     "unknown_option",
+    "with_token",
     "without_neutral",
+    "without_secrets",
 ]
 
 #: That a request to an endpoint may take.
 ENDPOINT_SECONDS = 300.0
+#: Arguments of loading that hold the options of transformers' own functions.
+LOADING_OPTIONS = ("model_options", "tokenizer_options")
 #: Options of loading that nothing may show: tokens of the hub.
 SECRET_OPTIONS = ("token", "use_auth_token")
 
@@ -566,6 +571,22 @@ def without_neutral(arguments: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in arguments.items()
         if name in OPTIONS or name not in _NEUTRAL or value not in (None, _NEUTRAL[name])
     }
+
+
+def with_token(loading: Mapping[str, Any], token: object) -> dict[str, Any]:
+    """Arguments of loading, with a token of the hub for model and tokenizer unless it is None.
+
+    One among the options of either comes first.
+    """
+    if token is None:
+        return {**loading}
+    options = {name: {"token": token, **(loading.get(name) or {})} for name in LOADING_OPTIONS}
+    return {**loading, **options}
+
+
+def without_secrets(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What may be shown, kept and saved of the options that a model or tokenizer loads with."""
+    return {name: value for name, value in (options or {}).items() if name not in SECRET_OPTIONS}
 
 
 @cache

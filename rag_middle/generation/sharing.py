@@ -27,7 +27,7 @@ from rag_middle.generation.model import RagMiddleModel
 from rag_middle.generation.prompts import MethodLike
 from rag_middle.methods import resolve_method
 from rag_middle.methods.parallel_context.document_cache import DocumentCache
-from rag_middle.options import SECRET_OPTIONS, Kernels
+from rag_middle.options import LOADING_OPTIONS, Kernels, without_secrets
 
 __all__ = ["release_models", "shared_model"]
 
@@ -165,8 +165,8 @@ def _key(arguments: Mapping[str, Any]) -> str:
         states.append(_state(tokenizer, None))
     stated = {}
     for name, value in arguments.items():
-        if name in ("model_options", "tokenizer_options"):  # a token changes no weights
-            value = {key: value[key] for key in value or () if key not in SECRET_OPTIONS}
+        if name in LOADING_OPTIONS:  # a token changes no weights
+            value = without_secrets(value)
         if value is not None and value != {}:
             stated[name] = value
     text = json.dumps([stated, states], sort_keys=True, default=_identity)

@@ -13,7 +13,7 @@ from langchain_core.load.serializable import (
 )
 
 from langchain_rag_middle.documents import DocumentPrompt
-from rag_middle.options import SECRET_OPTIONS
+from rag_middle.options import LOADING_OPTIONS, without_secrets
 
 if TYPE_CHECKING:
     from rag_middle.methods import Method
@@ -57,12 +57,8 @@ class Described(Serializable):
         fields = dict(description["kwargs"])
         if fields.get("document_prompt") == DocumentPrompt():
             del fields["document_prompt"]
-        for name in ("model_options", "tokenizer_options"):
-            fields[name] = {
-                option: value
-                for option, value in (fields.get(name) or {}).items()
-                if option not in SECRET_OPTIONS
-            }
+        for name in LOADING_OPTIONS:
+            fields[name] = without_secrets(fields.get(name))
         if not isinstance(fields.get("method"), str | None):
             from rag_middle.methods import method_in_words
 

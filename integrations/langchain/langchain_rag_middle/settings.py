@@ -37,11 +37,14 @@ from rag_middle import MethodConfigError, UnsupportedGenerationError
 from rag_middle.notices import Caller, caller
 from rag_middle.options import (
     ANSWERS,
+    LOADING_OPTIONS,
     SECRET_OPTIONS,
     GenerationOptions,
     MissingDocuments,
     Overflow,
     TemplateName,
+    with_token,
+    without_secrets,
 )
 from rag_middle.plain_data import check_keywords
 
@@ -178,11 +181,9 @@ class RagMiddleSettings(FromModelId, Described):
         self._weights.__reduce__()  # refuses before anything of a loaded model is written
         state: dict[Any, Any] = dict(super().__getstate__())
         state["__dict__"] = {**state["__dict__"], "token": None}
-        for name in ("model_options", "tokenizer_options"):
+        for name in LOADING_OPTIONS:
             options = state["__dict__"][name]
-            state["__dict__"][name] = options and {
-                key: value for key, value in options.items() if key not in SECRET_OPTIONS
-            }
+            state["__dict__"][name] = options and without_secrets(options)
         return state
 
     @field_validator("model_options", "tokenizer_options")
@@ -358,9 +359,7 @@ class RagMiddleSettings(FromModelId, Described):
 
                 check_model_present(self.model)
             given = {name: getattr(self, field) for field, name in LOADING.items()}
-            if self.token is not None:
-                for name in ("model_options", "tokenizer_options"):
-                    given[name] = {"token": self.token, **(given[name] or {})}
+            given = with_token(given, self.token)
             return Weights.of(**{name: value for name, value in given.items() if value is not None})
         defaults = type(self).model_fields
         beside = [

@@ -17,16 +17,13 @@ from pydantic import SecretStr
 
 from rag_middle import UnsupportedGenerationError
 from rag_middle.files import checkpoint_state
-from rag_middle.options import SECRET_OPTIONS
+from rag_middle.options import LOADING_OPTIONS, without_secrets
 from rag_middle.tools import format_of
 
 if TYPE_CHECKING:
     from rag_middle import RagMiddleModel
 
 __all__ = ["Weights", "known_context_window", "known_to_call_tools", "release_models"]
-
-#: Arguments that may hold a token.
-_SECRET_FIELDS = ("model_options", "tokenizer_options")
 
 
 class Weights:
@@ -51,7 +48,7 @@ class Weights:
     def of(cls, **arguments: Any) -> Weights:
         """The weights that these arguments name."""
         arguments["name_or_path"] = str(arguments["name_or_path"])
-        for name in _SECRET_FIELDS:
+        for name in LOADING_OPTIONS:
             if name in arguments:
                 arguments[name] = {
                     option: value.get_secret_value() if isinstance(value, SecretStr) else value
@@ -99,8 +96,8 @@ class Weights:
     def _identity_by_name(self) -> dict[str, Any]:
         given = {}
         for name, value in self._arguments.items():
-            if name in _SECRET_FIELDS:  # a token changes no weights
-                value = _without_secrets(value)
+            if name in LOADING_OPTIONS:  # a token changes no weights
+                value = without_secrets(value)
             if value:
                 given[name] = _plain(value)
         return {**given, "checkpoint": checkpoint_state(self._arguments["name_or_path"])}
@@ -129,7 +126,7 @@ class Weights:
                 "folder or a name (model='...'), from which it is loaded again."
             )
         arguments = {
-            name: _without_secrets(value) if name in _SECRET_FIELDS else value
+            name: without_secrets(value) if name in LOADING_OPTIONS else value
             for name, value in self._arguments.items()
         }
         return Weights, (arguments,)
@@ -215,10 +212,6 @@ def _scaled_window(folder: Path) -> int | None:
     except (OSError, ValueError):  # of a family that this transformers does not know
         return None
     return context_window(config.get_text_config(decoder=True))
-
-
-def _without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name not in SECRET_OPTIONS}
 
 
 def _digest(value: object) -> str:

@@ -35,7 +35,6 @@ from llama_index.llms.rag_middle.loading import (
     loaded_model,
     model_parts,
     stop_strings,
-    without_secrets,
 )
 from llama_index.llms.rag_middle.prompting import (
     call_options,
@@ -56,7 +55,7 @@ from llama_index.llms.rag_middle.tools import ToolCalling
 from rag_middle import RagMiddleModel, UnsupportedGenerationError
 from rag_middle.generation import MethodLike
 from rag_middle.methods import method_in_words, method_name, resolve_method
-from rag_middle.options import OPTIONS, MissingDocuments
+from rag_middle.options import OPTIONS, MissingDocuments, without_secrets
 from rag_middle.plain_data import check_keywords
 
 __all__ = ["RagMiddleLLM"]
@@ -234,8 +233,8 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
             completion_to_prompt=completion_to_prompt,
             is_chat_model=is_chat_model,
             device_map=device_map,
-            model_kwargs=without_secrets(model_kwargs or {}),
-            tokenizer_kwargs=without_secrets(tokenizer_kwargs or {}),
+            model_kwargs=without_secrets(model_kwargs),
+            tokenizer_kwargs=without_secrets(tokenizer_kwargs),
             tokenizer_outputs_to_remove=list(tokenizer_outputs_to_remove or []),
             callback_manager=callback_manager or CallbackManager([]),
             pydantic_program_mode=pydantic_program_mode,

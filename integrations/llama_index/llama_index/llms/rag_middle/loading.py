@@ -16,9 +16,9 @@ from rag_middle.generation import MethodLike, loaded_parts, shared_model
 from rag_middle.generation.loading import load_tokenizer
 from rag_middle.methods import resolve_method
 from rag_middle.methods.resolve import as_option
-from rag_middle.options import SECRET_OPTIONS
+from rag_middle.options import with_token
 
-__all__ = ["chosen_method", "loaded_model", "model_parts", "stop_strings", "without_secrets"]
+__all__ = ["chosen_method", "loaded_model", "model_parts", "stop_strings"]
 
 #: Arguments of `shared_model` that people write into `model_kwargs`.
 _OWN = ("attn_implementation", "device", "dtype", "quantization_config", "revision")
@@ -77,9 +77,6 @@ def loaded_model(
         if "torch_dtype" in rest:  # the name before transformers 5
             rest.setdefault("dtype", rest.pop("torch_dtype"))
         own = {name: rest.pop(name) for name in _OWN if name in rest}
-        if token is not None:
-            rest = {"token": token, **rest}
-            tokenizer_kwargs = {"token": token, **tokenizer_kwargs}
         return shared_model(
             model_name,
             method=method,
@@ -87,8 +84,7 @@ def loaded_model(
             device_map=rest.pop("device_map", device_map),
             trust_remote_code=rest.pop("trust_remote_code", False),
             tokenizer=tokenizer or tokenizer_name,
-            model_options=rest,
-            tokenizer_options=tokenizer_kwargs,
+            **with_token({"model_options": rest, "tokenizer_options": tokenizer_kwargs}, token),
             **own,
         )
     loading = {"device_map": device_map, "model_kwargs": model_kwargs, "token": token}
@@ -129,11 +125,6 @@ def model_parts(
         )
     parts = loaded_parts(model, tokenizer)
     return parts.network, parts.tokenizer, parts.options
-
-
-def without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What an LLM may keep of the options it loaded with, since `repr` and `to_dict` show it."""
-    return {name: value for name, value in options.items() if name not in SECRET_OPTIONS}
 
 
 def stop_strings(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:

@@ -51,9 +51,11 @@ from rag_middle.methods import Method, method_in_words, resolve_method
 from rag_middle.methods.resolve import as_option
 from rag_middle.notices import called_from, caller, pass_over
 from rag_middle.options import (
+    LOADING_OPTIONS,
     SECRET_OPTIONS,
     checked_options,
     unknown_option,
+    with_token,
     without_neutral,
 )
 
@@ -168,7 +170,7 @@ class RagMiddleChatGenerator:
         for name in self.model_kwargs:
             if name not in _LOADING:
                 raise unknown_option(name, _LOADING)
-        for name in ("model_options", "tokenizer_options"):
+        for name in LOADING_OPTIONS:
             if set(SECRET_OPTIONS) & set(self.model_kwargs.get(name) or ()):
                 raise UnsupportedGenerationError(
                     f"{name} would be saved with the pipeline, and it holds a token. Pass "
@@ -253,10 +255,8 @@ class RagMiddleChatGenerator:
 
     def _loaded(self) -> RagMiddleModel:
         assert not isinstance(self.model, RagMiddleModel)
-        loading = dict(self.model_kwargs)
-        if self.token is not None and (token := self.token.resolve_value()):
-            for name in ("model_options", "tokenizer_options"):
-                loading[name] = {**(loading.get(name) or {}), "token": token}
+        token = None if self.token is None else self.token.resolve_value() or None
+        loading = with_token(self.model_kwargs, token)
         if self.device is not None:
             self.device.update_hf_kwargs(loading, overwrite=False)
         return shared_model(self.model, method=self._method, **loading)
