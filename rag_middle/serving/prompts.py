@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rag_middle.conventions.documents import CallerDocument, block_parts
+from rag_middle.conventions.messages import template_role
 from rag_middle.documents import ContextPrompt, Document, MarkedText, gathered, prompt_of_parts
 from rag_middle.errors import PromptError
 from rag_middle.generation import Prompt
@@ -16,10 +17,6 @@ from rag_middle.tokens.conversation import Conversation
 
 __all__ = ["RequestPrompt", "chat_prompt", "text_prompt"]
 
-#: Without tools in the request, results of tools become messages of the user: most chat templates
-#: know no such role.
-_ROLES = {"developer": "system", "tool": "user", "function": "user"}
-_ROLES_WITH_TOOLS = {"developer": "system", "function": "user"}
 _INDEX = "request_document"
 
 Part = MarkedText | CallerDocument
@@ -69,7 +66,7 @@ def chat_prompt(
     turns: list[tuple[str, list[Part]]] = []
     fields: list[dict[str, Any]] = []
     for message in messages:
-        role = (_ROLES_WITH_TOOLS if has_tools else _ROLES).get(message.role, message.role)
+        role = template_role(message.role, with_tools=has_tools)
         parts = _parts(message, trusted=trusted and role != "assistant")
         own = message.tool_fields if has_tools else {}
         if parts or own or role != "assistant":  # a message of calls alone is left out

@@ -19,15 +19,11 @@ from rag_middle.conventions.documents import (
     parsed_document,
     sent_document,
 )
+from rag_middle.conventions.messages import template_role
 from rag_middle.documents import MarkedText, prompt_of_parts, split
 from rag_middle.tokens.conversation import Conversation
 
 __all__ = ["as_prompt_documents", "prompt_messages", "prompt_text"]
-
-#: Where a call has no tools, what a tool returned becomes a message of the user: most templates
-#: refuse messages of a tool.
-_ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "user"}
-_ROLES |= {"function": "user", "developer": "system", "model": "assistant"}
 
 #: Who speaks, as LangChain writes messages into a text.
 _SPEAKERS = {"user": "Human", "assistant": "AI", "system": "System"}
@@ -149,8 +145,7 @@ def _as_prompt_document(
 def _role(message: BaseMessage) -> str:
     name = message.role if isinstance(message, ChatMessage) else message.type
     # Chunks of messages are named after their class ("AIMessageChunk").
-    name = name.removesuffix("MessageChunk").lower()
-    return _ROLES.get(name, name)
+    return template_role(name.removesuffix("MessageChunk").lower())
 
 
 def _parts(message: BaseMessage, index: int, document_prompt: DocumentPrompt) -> list[Part]:

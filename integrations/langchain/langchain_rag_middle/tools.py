@@ -20,6 +20,7 @@ from langchain_core.utils.pydantic import is_basemodel_subclass
 
 from langchain_rag_middle.schemas import json_schema_of, openai_tool_of
 from rag_middle import UnsupportedGenerationError
+from rag_middle.conventions.messages import tool_calls_field, tool_result_fields
 
 if TYPE_CHECKING:
     from rag_middle import Generation
@@ -69,19 +70,9 @@ StructuredMethod: TypeAlias = Literal["json_schema", "json_mode", "function_call
 def history_fields(message: BaseMessage) -> dict[str, Any]:
     """What a message of the history says about tools, as chat templates read it."""
     if isinstance(message, ToolMessage):
-        named = {} if message.name is None else {"name": message.name}
-        return {"role": "tool", "tool_call_id": message.tool_call_id, **named}
-    if isinstance(message, AIMessage) and message.tool_calls:
-        calls = [
-            {
-                "id": call["id"],
-                "type": "function",
-                "function": {"name": call["name"], "arguments": call["args"]},
-            }
-            for call in message.tool_calls
-        ]
-        return {"tool_calls": calls}
-    return {}
+        return tool_result_fields(message.tool_call_id, message.name)
+    calls = message.tool_calls if isinstance(message, AIMessage) else ()
+    return tool_calls_field((call["id"], call["name"], call["args"]) for call in calls)
 
 
 def call_fields(generation: Generation) -> dict[str, Any]:

@@ -6,25 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llama_index.core.base.llms.types import ChatMessage, MessageRole
+from llama_index.core.base.llms.types import ChatMessage
 from llama_index.llms.rag_middle.documents import block_content
 from llama_index.llms.rag_middle.tools import history_fields
 
 from rag_middle import UnsupportedGenerationError
+from rag_middle.conventions.messages import template_role
 from rag_middle.generation import Prompt
 from rag_middle.options import without_neutral
 
 __all__ = ["Request", "chat_messages", "generation_options"]
-
-#: Roles as chat templates know them. Where a call has no tools, what a tool or a function returned
-#: becomes a message of the user: most templates refuse messages of a tool.
-_ROLES = {
-    MessageRole.DEVELOPER: "system",
-    MessageRole.CHATBOT: "assistant",
-    MessageRole.MODEL: "assistant",
-    MessageRole.TOOL: "user",
-    MessageRole.FUNCTION: "user",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +41,7 @@ def chat_messages(
     Raises:
         PromptError: a message holds something else than text.
     """
-    roles = [_ROLES.get(message.role, message.role.value) for message in messages]
+    roles = [template_role(message.role.value) for message in messages]
     answered = max((at for at, role in enumerate(roles) if role == "assistant"), default=-1)
     return [
         {

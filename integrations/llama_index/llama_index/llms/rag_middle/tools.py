@@ -20,6 +20,7 @@ from llama_index.core.tools import BaseTool
 from llama_index.llms.rag_middle.errors import RequestError
 
 from rag_middle import Generation
+from rag_middle.conventions.messages import tool_calls_field, tool_result_fields
 from rag_middle.tools import with_top_resolved
 
 __all__ = ["ToolCalling", "call_blocks", "history_fields"]
@@ -150,19 +151,12 @@ def history_fields(message: ChatMessage) -> dict[str, Any]:
     """What a message of the history says about tools, as chat templates read it."""
     arguments = message.additional_kwargs
     if message.role in (MessageRole.TOOL, MessageRole.FUNCTION):
-        names = {"tool_call_id": "tool_call_id", "name": "name"}
-        told = {key: arguments[name] for key, name in names.items() if arguments.get(name)}
-        return {"role": "tool", **told}
-    calls = [
-        {
-            "id": block.tool_call_id,
-            "type": "function",
-            "function": {"name": block.tool_name, "arguments": block.tool_kwargs},
-        }
+        return tool_result_fields(arguments.get("tool_call_id"), arguments.get("name"))
+    return tool_calls_field(
+        (block.tool_call_id, block.tool_name, block.tool_kwargs)
         for block in message.blocks
         if isinstance(block, ToolCallBlock)
-    ]
-    return {"tool_calls": calls} if calls else {}
+    )
 
 
 def call_blocks(generation: Generation | None) -> list[ToolCallBlock]:

@@ -21,6 +21,7 @@ from rag_middle import Generation, PromptError
 from rag_middle.conventions.citations import plain_citations
 from rag_middle.conventions.documents import sources_of
 from rag_middle.conventions.log_probabilities import openai_logprobs
+from rag_middle.conventions.messages import template_role, tool_calls_field, tool_result_fields
 from rag_middle.generation import GenerationStream
 
 __all__ = ["prompt_messages", "reply", "streaming_chunks"]
@@ -46,21 +47,16 @@ def prompt_messages(messages: Sequence[ChatMessage], *, with_tools: bool) -> lis
             )
         for result in message.tool_call_results:
             content = _text_of_result(result, index)
-            if with_tools:
-                origin = {"tool_call_id": result.origin.id, "name": result.origin.tool_name}
-                named = {key: value for key, value in origin.items() if value is not None}
-                converted.append({"role": "tool", "content": content, **named})
-            else:
-                converted.append({"role": "user", "content": content})
-        calls = [_call(call) for call in message.tool_calls] if with_tools else []
+            origin = result.origin
+            fields = tool_result_fields(origin.id, origin.tool_name) if with_tools else {}
+            converted.append({"role": template_role("tool"), "content": content, **fields})
+        calls = tool_calls_field(
+            (call.id, call.tool_name, call.arguments)
+            for call in (message.tool_calls if with_tools else ())
+        )
         if message.texts or calls:
-            converted.append(
-                {
-                    "role": message.role.value,
-                    "content": "\n".join(message.texts),
-                    **({"tool_calls": calls} if calls else {}),
-                }
-            )
+            content = "\n".join(message.texts)
+            converted.append({"role": message.role.value, "content": content, **calls})
     return converted
 
 
@@ -74,11 +70,6 @@ def _text_of_result(result: ToolCallResult, index: int) -> str:
             "and this model reads text only."
         )
     return "\n".join(parts)
-
-
-def _call(call: ToolCall) -> dict[str, Any]:
-    function = {"name": call.tool_name, "arguments": call.arguments}
-    return {"id": call.id, "type": "function", "function": function}
 
 
 def reply(
