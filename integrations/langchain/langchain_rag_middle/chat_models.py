@@ -19,7 +19,6 @@ from langchain_core.tools import BaseTool
 
 from langchain_rag_middle.answers import answers, combined_output, token_usage
 from langchain_rag_middle.arguments import with_extra_body
-from langchain_rag_middle.asynchronous import in_thread, pieces_in_thread
 from langchain_rag_middle.call_threads import CallThreads
 from langchain_rag_middle.citations import cited
 from langchain_rag_middle.gathering import Gathering, Request
@@ -36,6 +35,7 @@ from langchain_rag_middle.tools import (
 from langchain_rag_middle.weights import known_context_window, known_to_call_tools
 from rag_middle import UnsupportedGenerationError
 from rag_middle.notices import called_from
+from rag_middle.asynchronous import in_thread, pieces_in_thread
 
 if TYPE_CHECKING:
     from rag_middle import Generation

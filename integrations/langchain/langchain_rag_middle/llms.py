@@ -14,12 +14,12 @@ from langchain_core.prompt_values import ChatPromptValue, PromptValue, StringPro
 
 from langchain_rag_middle.answers import answers, token_usage
 from langchain_rag_middle.arguments import OPTIONS, renamed, with_extra_body
-from langchain_rag_middle.asynchronous import in_thread, pieces_in_thread
 from langchain_rag_middle.messages import prompt_text
 from langchain_rag_middle.responses import streamed, usage
 from langchain_rag_middle.settings import RagMiddleSettings
 from rag_middle import UnsupportedGenerationError
 from rag_middle.notices import called_from
+from rag_middle.asynchronous import in_thread, pieces_in_thread
 
 if TYPE_CHECKING:
     from rag_middle import Generation

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from llama_index.llms.rag_middle.requests import Request
+
+from rag_middle import asynchronous
 
 __all__ = ["in_thread", "streamed_in_thread"]
 
 T = TypeVar("T")
-_END = object()
 
 
 async def in_thread(call: Callable[[Request], T], request: Request) -> T:
     """``call(request)`` in a thread. Cancelling the task ends the generation after its token."""
-    cancel = threading.Event()
-    # A caller's own event may serve other requests too and is not ours to set.
-    own = Request(request.prompt, {"cancel": cancel, **request.options})
-    try:
-        return await asyncio.to_thread(call, own)
-    except asyncio.CancelledError:
-        cancel.set()
-        raise
+
+    def cancellable(cancel: threading.Event) -> T:
+        # A caller's own event may serve other requests too and is not ours to set.
+        return call(Request(request.prompt, {"cancel": cancel, **request.options}))
+
+    return await asynchronous.in_thread(cancellable)
 
 
 async def streamed_in_thread(
@@ -34,18 +32,4 @@ async def streamed_in_thread(
 
     The generation starts, and is refused, here; leaving the generator early ends it.
     """
-    cancel = threading.Event()
-    own = Request(request.prompt, {"cancel": cancel, **request.options})
-    responses = await asyncio.to_thread(call, own)
-
-    async def follow() -> AsyncGenerator[T, None]:
-        try:
-            while True:
-                item: Any = await asyncio.to_thread(next, responses, _END)
-                if item is _END:
-                    return
-                yield item
-        finally:
-            cancel.set()
-
-    return follow()
+    return asynchronous.pieces_in_thread(await in_thread(call, request))

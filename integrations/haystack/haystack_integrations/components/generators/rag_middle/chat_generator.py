@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import aclosing, closing
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,6 +39,7 @@ from rag_middle import (
     RagMiddleModel,
     UnsupportedGenerationError,
 )
+from rag_middle.asynchronous import in_thread, pieces_in_thread
 from rag_middle.documents import with_documents
 from rag_middle.generation import (
     GenerationKwargs,
@@ -49,7 +50,7 @@ from rag_middle.generation import (
 from rag_middle.generation.loading import check_model_present
 from rag_middle.methods import Method, method_in_words, resolve_method
 from rag_middle.methods.resolve import as_option
-from rag_middle.notices import called_from, caller, pass_over
+from rag_middle.notices import pass_over
 from rag_middle.options import (
     LOADING_OPTIONS,
     SECRET_OPTIONS,
@@ -317,10 +318,11 @@ class RagMiddleChatGenerator:
         if callback is None:
             generation = model.generate(request.prompt, **request.options)
         else:
-            with model.stream(request.prompt, **request.options) as stream:
-                for chunk in self._chunks(stream):
+            stream = model.stream(request.prompt, **request.options)
+            with closing(self._chunks(stream)) as chunks:
+                for chunk in chunks:
                     callback(chunk)
-                generation = stream.result
+            generation = stream.result
         return self._replies(model, generation, request)
 
     @component.output_types(replies=list[ChatMessage])
@@ -340,24 +342,24 @@ class RagMiddleChatGenerator:
         request = self._request(messages, documents, generation_kwargs, tools)
         if request is None:
             return {"replies": []}
-        cancel = threading.Event()
-        # A caller's own event may serve other requests too, and is not ours to set.
-        options = {"cancel": cancel, **request.options}
-        try:
-            with called_from(caller()):
-                model = await asyncio.to_thread(lambda: self.rag_middle_model)
-                if callback is None:
-                    generation = await asyncio.to_thread(model.generate, request.prompt, **options)
-                else:
-                    stream = await asyncio.to_thread(model.stream, request.prompt, **options)
-                    chunks = self._chunks(stream)
-                    while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
-                        waiting = callback(chunk)
-                        if inspect.isawaitable(waiting):
-                            await waiting
-                    generation = stream.result
-        finally:
-            cancel.set()
+        model = await in_thread(lambda _: self.rag_middle_model)
+
+        def options(cancel: threading.Event) -> dict[str, Any]:
+            # A caller's own event may serve other requests too, and is not ours to set.
+            return {"cancel": cancel, **request.options}
+
+        if callback is None:
+            generation = await in_thread(
+                lambda cancel: model.generate(request.prompt, **options(cancel))
+            )
+        else:
+            stream = await in_thread(lambda cancel: model.stream(request.prompt, **options(cancel)))
+            async with aclosing(pieces_in_thread(self._chunks(stream))) as chunks:
+                async for chunk in chunks:
+                    waiting = callback(chunk)
+                    if inspect.isawaitable(waiting):
+                        await waiting
+            generation = stream.result
         return self._replies(model, generation, request)
 
     def _replies(
@@ -373,7 +375,7 @@ class RagMiddleChatGenerator:
             return str(network.name_or_path or type(network).__name__)
         return str(self.model)
 
-    def _chunks(self, stream: GenerationStream) -> Iterator[StreamingChunk]:
+    def _chunks(self, stream: GenerationStream) -> Generator[StreamingChunk, None, None]:
         return streaming_chunks(stream, self._model_name, ComponentInfo.from_component(self))
 
     def _request(

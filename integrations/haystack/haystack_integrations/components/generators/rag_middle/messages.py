@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, cast
 
 from haystack.dataclasses import (
@@ -106,12 +106,16 @@ def reply(
 
 def streaming_chunks(
     stream: GenerationStream, model_name: str, source: ComponentInfo
-) -> Iterator[StreamingChunk]:
-    """An answer in chunks: its text as it comes, then its calls, then why it ended."""
+) -> Generator[StreamingChunk, None, None]:
+    """An answer in chunks: its text as it comes, then its calls, then why it ended.
+
+    Closing them ends the generation.
+    """
     block = 0
-    for piece in filter(None, stream):
-        yield StreamingChunk(piece, {"model": model_name}, source, index=0, start=block == 0)
-        block = 1
+    with stream:
+        for piece in filter(None, stream):
+            yield StreamingChunk(piece, {"model": model_name}, source, index=0, start=block == 0)
+            block = 1
     generation = stream.result
     calls = [
         ToolCallDelta(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
-
-from langchain_core.runnables.config import run_in_executor
 
 from rag_middle.notices import Caller, called_from, caller
 
@@ -29,16 +27,16 @@ async def in_thread(call: Callable[[threading.Event], T], place: Caller | None =
     cancel = threading.Event()
     try:
         with called_from(place or caller()):
-            return await run_in_executor(None, call, cancel)
+            return await asyncio.to_thread(call, cancel)
     except asyncio.CancelledError:
         cancel.set()
         raise
 
 
-async def pieces_in_thread(pieces: Generator[T, None, None]) -> AsyncIterator[T]:
+async def pieces_in_thread(pieces: Generator[T, None, None]) -> AsyncGenerator[T, None]:
     """What a generator yields, each piece waited for in a thread.
 
-    Leaving early, or cancelling the task, closes the generator, which ends the generation.
+    Leaving early, or cancelling the task, closes the generator, without waiting for that.
     """
     loop, place = asyncio.get_running_loop(), caller()
     pending: asyncio.Future[Any] | None = None
