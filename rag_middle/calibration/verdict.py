@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 from rag_middle.calibration.examples import Example
 from rag_middle.calibration.objective import Outcome
 from rag_middle.calibration.searches import SearchResult
+from rag_middle.evaluation.statistics import CONFIDENCE, RESAMPLES
 from rag_middle.methods import Method, NoMethod
 from rag_middle.profiles import ModelFacts, Profile
 from rag_middle.wording import points
 
 __all__ = ["HeldOutCheck", "check_held_out", "make_profile"]
-
-RESAMPLES = 10_000
-CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -200,8 +200,7 @@ def line_chart(
 def grid_charts(grid: Grid) -> list[Chart]:
     """A heat map per method: number of documents over position of the gold document."""
     share = grid.metric.share
-    values = [e.value for row in grid.rows for curve in row.curves.curves for e in curve.estimates]
-    low, high = (0.0, 100.0) if share else (min(values), max(values))
+    low, dark, high = grid.colour_scale
     charts = []
     for label in grid.labels:
         cells = [
@@ -219,10 +218,7 @@ def grid_charts(grid: Grid) -> list[Chart]:
             for row in grid.rows
             for column, estimate in enumerate(row.curves[label].estimates)
         ]
-        ink = {
-            "condition": {"test": f"datum.value > {low + 0.55 * (high - low)}", "value": "white"},
-            "value": "black",
-        }
+        white = {"test": f"datum.value > {dark}", "value": "white"}
         axis = {
             "type": "quantitative",
             "title": "Position of the gold document, first to last",
@@ -260,7 +256,7 @@ def grid_charts(grid: Grid) -> list[Chart]:
                         "encoding": {
                             "x": {"field": "middle", **axis},
                             "text": {"field": field},
-                            "color": ink,
+                            "color": {"condition": white, "value": "black"},
                         },
                     }
                     for field, size, dy in (("number", 12, -7), ("at", 10, 8))

@@ -69,6 +69,15 @@ class Grid:
         return self.rows[0].curves.labels
 
     @property
+    def colour_scale(self) -> tuple[float, float, float]:
+        """The lowest value, the one above which cells are dark, and the highest; shares in %."""
+        values = [
+            e.value for row in self.rows for curve in row.curves.curves for e in curve.estimates
+        ]
+        low, high = (0.0, 100.0) if self.metric.share else (min(values), max(values))
+        return low, low + 0.55 * (high - low), high
+
+    @property
     def sentences(self) -> tuple[str, ...]:
         """What follows from it: about length, about positions, and one on each method."""
         first, last = (self.rows[index].curves[BASELINE].mean.value for index in (0, -1))

@@ -202,8 +202,7 @@ def plot_grid(grid: Grid) -> Figure:
         label: [[scale * e.value for e in row.curves[label].estimates] for row in grid.rows]
         for label in grid.labels
     }
-    every = [value for rows in values.values() for row in rows for value in row]
-    low, high = (0.0, 100.0) if share else (min(every), max(every))
+    low, dark, high = grid.colour_scale
     for axes, (label, rows) in zip(panels, values.items(), strict=True):
         for index, (row, numbers) in enumerate(zip(grid.rows, rows, strict=True)):
             # Each row has positions of its own, spread over the width of all.
@@ -214,7 +213,6 @@ def plot_grid(grid: Grid) -> Figure:
             )
             for column, number in enumerate(numbers):
                 shown = f"{number:.0f}" if share else f"{number:.2f}"
-                dark = number > low + 0.55 * (high - low)
                 axes.text(
                     (column + 0.5) / count,
                     index,
@@ -222,7 +220,7 @@ def plot_grid(grid: Grid) -> Figure:
                     ha="center",
                     va="center",
                     fontsize=8,
-                    color="white" if dark else "black",
+                    color="white" if number > dark else "black",
                 )
         axes.set_xticks([])
         axes.set_yticks(range(len(grid.rows)), [str(row.documents) for row in grid.rows])

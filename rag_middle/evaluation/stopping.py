@@ -41,7 +41,7 @@ Array = NDArray[np.float64]
 
 _GROWTH = 1.6  # of the number of questions from look to look
 _LARGEST = 0.75  # share of the questions at a look before the last one
-_ERROR_AT_END, _ERROR_BEFORE = 0.03, 0.02  # that a claim is false: 5 % in all
+_ERROR_AT_END = 0.03  # that a claim is false; the looks before the end share the rest
 _UNLIKELY = 0.1  # predictive power below which a "no" is decided
 
 
@@ -54,7 +54,7 @@ def looks(questions: int) -> tuple[tuple[int, float], ...]:
         count = ceil(_GROWTH * count)
     if not counts:
         return ((questions, CONFIDENCE),)
-    early = 1 - _ERROR_BEFORE / len(counts)
+    early = 1 - (1 - CONFIDENCE - _ERROR_AT_END) / len(counts)
     return (*((count, early) for count in counts), (questions, 1 - _ERROR_AT_END))
 
 
