@@ -47,8 +47,8 @@ __all__ = [
 Aspect = Literal["positions", "visibility", "hidden", "weights"]
 ASPECTS: tuple[Aspect, ...] = get_args(Aspect)
 
-#: Rotary tables reach a multiple of this many positions: one table serves many generated tokens.
-_ANGLES_AT_ONCE = 256
+#: Rotary tables grow by this many positions: one table serves many generated tokens.
+TABLE_STEP = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +204,11 @@ class Layer:
             )
         return call
 
+    @staticmethod
+    def table_reach(positions: int) -> int:
+        """Positions that rotary tables are made for which have to reach so many."""
+        return -(-positions // TABLE_STEP) * TABLE_STEP
+
     def angles(self, positions: int) -> RotaryAngles | None:
         """Rotary tables by position, for kernels that rotate; ``None`` without rotary embedding.
 
@@ -217,7 +222,7 @@ class Layer:
         rotary, style = self.rotary, self.traits.rotary
         if rotary is None or style is None:
             return None
-        reach = -(-positions // _ANGLES_AT_ONCE) * _ANGLES_AT_ONCE
+        reach = self.table_reach(positions)
         key = ("angles", id(rotary.module), rotary.extra, style, reach)
         table_format = self.traits.table_format
         return self.request.shared(key, lambda: position_angles(rotary, reach, table_format, style))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rag_middle.attention import applied
+from rag_middle.attention import applied, change
 from rag_middle.methods import PINE
-from rag_middle.methods.pine import attention
 from tests.conftest import FamilyModel
 from tests.contract.cases import ACTIVE, LONG, SHORT, expected_refusal
 from tests.contract.running import at_once, distance, generated
@@ -43,7 +42,7 @@ def test_pine_makes_more_tables_when_they_run_out(
     model = family_model(family)
     with applied(model, PINE(), [SHORT.tokens, LONG.tokens]):
         _, expected = generated(model, [SHORT, LONG], steps=8)
-    monkeypatch.setattr(attention, "_TABLE_HEADROOM", 2)
+    monkeypatch.setattr(change, "TABLE_STEP", 2)
     with applied(model, PINE(), [SHORT.tokens, LONG.tokens]):
         _, logits = generated(model, [SHORT, LONG], steps=8)
     assert distance(logits, expected) < FAMILIES[family].tolerance

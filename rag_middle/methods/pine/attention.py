@@ -38,9 +38,6 @@ from rag_middle.ops.scores import ScoreRule
 
 __all__ = ["AblatedOrder", "DocumentOrder"]
 
-#: Positions made ready beyond the prompt; when generation passes them the tables grow.
-_TABLE_HEADROOM = 256
-
 
 @dataclass(frozen=True, slots=True)
 class DocumentOrder(LayerChange):
@@ -199,8 +196,8 @@ class _PineAttention(LayerHandler):
         call, start, stop = context.call, context.start, context.stop
         sinks: Tensor | None = call.options.get("s_aux")
         columns = self._columns(call.query.device)
-        reach = -(-stop // _TABLE_HEADROOM) * _TABLE_HEADROOM  # the same tables for many tokens
-        tables = self._tables(PromptLayout(reach), call.query.device)
+        layout = PromptLayout(self._layer.table_reach(stop))  # the same tables for many tokens
+        tables = self._tables(layout, call.query.device)
         positions = columns.generated_positions(start, stop)
         keys, values = context.cache.store(
             rotate_generated(call.key, tables, positions), call.value
@@ -257,7 +254,8 @@ class _PineAttention(LayerHandler):
     ) -> PineTables:
         """Tables of a prompt, made once per request for all layers with the same frequencies."""
         rotary = self._layer.rotary
-        needed = max(layout.length, positions) + _TABLE_HEADROOM
+        # Room for generated tokens.
+        needed = self._layer.table_reach(max(layout.length + 1, positions))
 
         def make() -> PineTables:
             if rotary is None:
