@@ -41,10 +41,12 @@ from rag_middle.evaluation import (
     spread_positions,
 )
 from rag_middle.methods import PositionalHiddenStates
+from rag_middle_reproduce.matrix import markdown_table
 from rag_middle_reproduce.models import add_model_options, load_by_name
 
 __all__ = [
     "channels_by_statistics",
+    "examples_of",
     "factor_methods",
     "layer_methods",
     "main",
@@ -53,6 +55,14 @@ __all__ = [
 ]
 
 _FACTORS = (2.0, 1.5, 0.5, 0.0, -0.5, -1.0, -2.0)  # above 1, those of the search, and below
+
+
+def examples_of(task: Task, questions: int, seed: int = 0) -> list[Example]:
+    """Prompts of a task whose documents random texts are made of; their answers do not matter."""
+    return [
+        Example(question=item.id, position=0, prompt=task.prompt(item, position(0)), answer="")
+        for item in task.items(questions, seed)
+    ]
 
 
 def channels_by_statistics(
@@ -72,10 +82,7 @@ def channels_by_statistics(
     Raises:
         EvaluationConfigError: no channel drifts.
     """
-    examples = [
-        Example(question=item.id, position=0, prompt=task.prompt(item, position(0)), answer="")
-        for item in task.items(questions, seed)
-    ]
+    examples = examples_of(task, questions, seed)
     tokens = min(search.tokens, model.context_window or search.tokens)
     texts = random_texts(model, examples, count=search.texts, tokens=tokens, seed=seed)
     ranked = search.channels(mean_hidden_states(model, texts))
@@ -148,15 +155,12 @@ def layer_methods(
 def markdown(curves: PositionCurves) -> str:
     """A table of curves: a row for each method, a column for each position, and the mean."""
     scale = 100 if curves.metric.share else 1
-    titles = [f"{index}" for index in curves.positions]
+    title = f"{curves.metric.title}, by gold position (0-based)"
     rows = [
-        f"| {curves.metric.title}, by gold position (0-based) | {' | '.join(titles)} | mean |",
-        "|" + " --- |" * (len(titles) + 2),
+        [curve.label, *(f"{scale * e.value:.2f}" for e in (*curve.estimates, curve.mean))]
+        for curve in curves.curves
     ]
-    for curve in curves.curves:
-        values = [estimate.value for estimate in (*curve.estimates, curve.mean)]
-        rows.append(f"| {curve.label} | {' | '.join(f'{scale * v:.2f}' for v in values)} |")
-    return "\n".join(rows)
+    return markdown_table([title, *map(str, curves.positions), "mean"], rows)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -164,7 +168,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m rag_middle_reproduce.channels", description=main.__doc__
     )
-    add_model_options(parser)
+    add_model_options(parser, try_out="a question")
     parser.add_argument("--data", help="file of the Lost in the Middle benchmark; default: pairs")
     parser.add_argument("--pairs", type=int, default=50, help="pairs in a prompt, without --data")
     parser.add_argument(
@@ -182,11 +186,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--tokens", type=int, default=1000, help="of each text")
     parser.add_argument("--positions", type=int, default=5, help="positions of the gold document")
     parser.add_argument("--limit", type=int, default=500, help="questions")
-    parser.add_argument(
-        "--try-out",
-        action="store_true",
-        help="a question on the bundled reader: numbers mean nothing",
-    )
     options = parser.parse_args(arguments)
     if options.try_out:
         small = {"model": "reader", "pairs": 3, "positions": 2, "limit": 1}

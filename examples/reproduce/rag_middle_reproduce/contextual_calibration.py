@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from rag_middle import ContextPrompt, EvaluationConfigError, RagMiddleError, RagMiddleModel
 from rag_middle.evaluation import LabelledMethod, labelled_methods
 from rag_middle.methods import Method
+from rag_middle_reproduce.matrix import markdown_table
 from rag_middle_reproduce.models import add_model_options, load_by_name
 from rag_middle_reproduce.samples import write_samples
 from rag_middle_reproduce.tasks.multiple_choice import ChoiceQuestion, MultipleChoice
@@ -164,17 +165,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m rag_middle_reproduce.contextual_calibration", description=main.__doc__
     )
-    add_model_options(parser)
+    add_model_options(parser, try_out="two invented questions")
     parser.add_argument("--data", type=Path, help="questions, such as mmlu-test.jsonl")
     parser.add_argument("--shots", type=Path, help="examples, such as mmlu-dev.jsonl")
     parser.add_argument("--wording", default="mmlu", help="mmlu or ceval")
     parser.add_argument("--method", action="append", default=[], help="to compare; repeatable")
     parser.add_argument("--limit", type=int, default=2000, help="questions")
-    parser.add_argument(
-        "--try-out",
-        action="store_true",
-        help="two invented questions on the bundled reader: numbers mean nothing",
-    )
     options = parser.parse_args(arguments)
     if options.data is None and not options.try_out:
         parser.error("--data FILE is needed: the questions, such as mmlu-test.jsonl of prepare.py")
@@ -192,12 +188,11 @@ def main(arguments: list[str] | None = None) -> None:
         rows = choice_accuracies(model, questions, methods)
     except (RagMiddleError, OSError) as error:
         sys.exit(f"Error: {error}")
-    print("| method | log-likelihood | calibrated | questions |\n| --- | --- | --- | --- |")
-    for row in rows:
-        print(
-            f"| {row.method} | {100 * row.plain:.1f} | {100 * row.calibrated:.1f} "
-            f"| {row.questions} |"
-        )
+    cells = [
+        [row.method, f"{100 * row.plain:.1f}", f"{100 * row.calibrated:.1f}", str(row.questions)]
+        for row in rows
+    ]
+    print(markdown_table(["method", "log-likelihood", "calibrated", "questions"], cells))
 
 
 if __name__ == "__main__":

@@ -16,9 +16,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rag_middle import RagMiddleError
-from rag_middle.calibration import ChannelSearch, Example, mean_hidden_states, random_texts
+from rag_middle.calibration import ChannelSearch, mean_hidden_states, random_texts
 from rag_middle.calibration.plots import plot_channels
-from rag_middle.evaluation import KeyValueRetrieval, position
+from rag_middle.evaluation import KeyValueRetrieval
+from rag_middle_reproduce.channels import examples_of
 from rag_middle_reproduce.models import add_model_options, load_by_name
 
 __all__ = ["main"]
@@ -32,22 +33,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m rag_middle_reproduce.hidden_states", description=main.__doc__
     )
-    add_model_options(parser)
+    add_model_options(parser, try_out="a few short texts")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 ...")
     parser.add_argument("--texts", type=int, default=250, help="that are averaged")
     parser.add_argument("--tokens", type=int, default=1000, help="of each text")
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder of the picture")
-    parser.add_argument(
-        "--try-out", action="store_true", help="on the bundled reader, a few short texts"
-    )
     options = parser.parse_args(arguments)
     if options.try_out:
         options.model, options.texts, options.tokens = "reader", 4, 200
-    pairs = KeyValueRetrieval(keys=50)
-    examples = [
-        Example(question=item.id, position=0, prompt=pairs.prompt(item, position(0)), answer="")
-        for item in pairs.items(_PROMPTS, 0)
-    ]
+    examples = examples_of(KeyValueRetrieval(keys=50), _PROMPTS)
     try:
         model = load_by_name(options.model, dtype=options.dtype, device=options.device)
         texts = random_texts(model, examples, count=options.texts, tokens=options.tokens, seed=0)

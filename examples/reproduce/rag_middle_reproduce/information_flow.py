@@ -33,6 +33,7 @@ from rag_middle import PromptError, RagMiddleError, RagMiddleModel, UnsupportedG
 from rag_middle.attention import in_eval_mode
 from rag_middle.evaluation import KeyValueRetrieval, position, spread_positions
 from rag_middle.layout import PromptLayout
+from rag_middle_reproduce.matrix import markdown_table
 from rag_middle_reproduce.models import add_model_options, load_by_name
 
 __all__ = ["flow_by_layer", "main", "saliency"]
@@ -127,16 +128,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m rag_middle_reproduce.information_flow", description=main.__doc__
     )
-    add_model_options(parser)
+    add_model_options(parser, try_out="one short prompt")
     parser.add_argument("--pairs", type=int, default=50, help="pairs in a prompt")
     parser.add_argument("--positions", type=int, default=5, help="positions of the gold pair")
     parser.add_argument("--tokens", type=int, default=3, help="first tokens that are compared")
     parser.add_argument("--limit", type=int, default=20, help="questions")
-    parser.add_argument(
-        "--try-out",
-        action="store_true",
-        help="one short prompt on the bundled reader: numbers mean nothing",
-    )
     options = parser.parse_args(arguments)
     if options.try_out:
         vars(options).update(model="reader", pairs=3, positions=2, limit=1)
@@ -156,10 +152,11 @@ def main(arguments: list[str] | None = None) -> None:
                     flows.setdefault(name, []).append(values)
     except RagMiddleError as error:
         sys.exit(f"Error: {error}")
-    print("| layer |", " | ".join(flows), "|\n|" + " --- |" * (1 + len(flows)))
     means = torch.stack([torch.stack(values).mean(0) for values in flows.values()], dim=1)
-    for layer, row in enumerate(means.tolist()):
-        print(f"| {layer} |", " | ".join(f"{value:.3e}" for value in row), "|")
+    rows = [
+        [str(layer), *(f"{value:.3e}" for value in row)] for layer, row in enumerate(means.tolist())
+    ]
+    print(markdown_table(["layer", *flows], rows))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from rag_middle.evaluation import (
 )
 from rag_middle_reproduce.config import EvaluationConfig, ModelConfig, Published, TaskConfig
 
-__all__ = ["Cell", "evaluate", "markdown_tables"]
+__all__ = ["Cell", "evaluate", "markdown_table", "markdown_tables"]
 
 _COST_PROMPTS = 3
 
@@ -167,8 +167,13 @@ def _table(cell: Cell, source: str) -> str:
         rows.append([*row, theirs.pop(method.label, "")] if cell.published else row)
     empty = [""] * (len(header) - 2)
     rows += [[f"{name} (not run)", *empty, mean] for name, mean in theirs.items()]
+    return markdown_table(header, rows)
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of texts."""
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _cell(estimate: Estimate | None, share: bool) -> str:

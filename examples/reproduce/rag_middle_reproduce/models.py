@@ -40,7 +40,12 @@ def load_model(entry: ModelConfig, device: str | None) -> RagMiddleModel:
     )
 
 
-def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """``--model`` and ``--dtype``."""
+def add_model_options(parser: argparse.ArgumentParser, *, try_out: str) -> None:
+    """``--model``, ``--dtype``, and ``--try-out``, which does what `try_out` says."""
     parser.add_argument("--model", default="reader", help="folder, hub name, or reader")
     parser.add_argument("--dtype", default="auto", help="of the weights")
+    parser.add_argument(
+        "--try-out",
+        action="store_true",
+        help=f"{try_out} on the bundled reader: numbers mean nothing",
+    )

@@ -26,9 +26,8 @@ from rag_middle_reproduce.perturbations import (
     DoubledAttention,
     MovedPositions,
     ShiftedChannel,
-    accuracies,
-    main,
 )
+from rag_middle_reproduce.perturbations.__main__ import accuracies, main
 
 
 def span(document: int) -> Any:

@@ -125,7 +125,8 @@ def test_a_command_of_the_table_runs_on_the_bundled_reader(
     monkeypatch.chdir(FOLDER)
     out = tmp_path / "out"
     words = shlex.split(arguments.replace("DATA", str(data)))
-    run = import_module(f"{module}.__main__" if module == "rag_middle_reproduce" else module).main
+    package = module in ("rag_middle_reproduce", "rag_middle_reproduce.perturbations")
+    run = import_module(f"{module}.__main__" if package else module).main
     draws = module.endswith(("attention", "hidden_states"))
     writes = draws or module == "rag_middle_reproduce"
     run([*words, "--try-out", *(("--out", str(out)) if writes else ())])
