@@ -13,9 +13,10 @@ import argparse
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def methods_table() -> str:
         info = method.info
         facts = (info.idea, info.cost, info.requires, info.can_hurt_when)
         cells = (f"`{name}`", info.title, _linked(info.paper), *facts)
-        rows.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
+        rows.append(_row(cells))
     return "\n".join(rows)
 
 
@@ -108,62 +109,41 @@ def _option_row(parameter: Any) -> str:
     choices = [str(each.value) for each in type(default)] if isinstance(default, Enum) else []
     meaning = parameter.help + (f" One of {', '.join(choices)}." if choices else "")
     cells = (", ".join(f"`{each}`" for each in names), meaning, shown)
+    return _row(cells)
+
+
+def _row(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
-def contract_matrix() -> str:
-    """Families by methods; the tiny models live with the tests."""
+def of_tests(module: str, name: str | None = None) -> str:
+    """What a module of the tests declares, in all or under a name, and they are held to."""
     sys.path.insert(0, str(ROOT))
-    matrix: Any = import_module("tests.contract.matrix")
-    text: str = matrix.markdown()
+    declared: Any = import_module(f"tests.{module}")
+    text: str = declared.markdown(*([] if name is None else [getattr(declared, name)]))
     return text
 
 
-def applications(framework: str) -> str:
-    """Applications of a framework; they live with the tests, which build them."""
-    sys.path.insert(0, str(ROOT))
-    declared: Any = import_module("tests.applications.declared")
-    text: str = declared.markdown(getattr(declared, framework))
-    return text
-
-
-def expectations(framework: str) -> str:
-    """What tests of peers expect; the tests here are held to it."""
-    sys.path.insert(0, str(ROOT))
-    declared: Any = import_module("tests.applications.expectations")
-    text: str = declared.markdown(getattr(declared, framework))
-    return text
+def of_framework(framework: str, block: str, module: str) -> Generated:
+    """A block of the page of a framework, from a module of the tests of applications."""
+    return Generated(
+        path=f"docs/integrations/{framework}.md",
+        block=block,
+        render=partial(of_tests, f"applications.{module}", framework.upper()),
+    )
 
 
 PAGES = (
     Generated(path="README.md", block="methods", render=methods_table),
     Generated(path="docs/cli.md", block="commands", render=command_line),
-    Generated(path="docs/contract_matrix.md", block="matrix", render=contract_matrix),
     Generated(
-        path="docs/integrations/langchain.md",
-        block="applications",
-        render=lambda: applications("LANGCHAIN"),
+        path="docs/contract_matrix.md", block="matrix", render=partial(of_tests, "contract.matrix")
     ),
-    Generated(
-        path="docs/integrations/llama_index.md",
-        block="applications",
-        render=lambda: applications("LLAMA_INDEX"),
-    ),
-    Generated(
-        path="docs/integrations/haystack.md",
-        block="applications",
-        render=lambda: applications("HAYSTACK"),
-    ),
-    Generated(
-        path="docs/integrations/langchain.md",
-        block="expectations",
-        render=lambda: expectations("LANGCHAIN"),
-    ),
-    Generated(
-        path="docs/integrations/llama_index.md",
-        block="expectations",
-        render=lambda: expectations("LLAMA_INDEX"),
-    ),
+    of_framework("langchain", "applications", "declared"),
+    of_framework("llama_index", "applications", "declared"),
+    of_framework("haystack", "applications", "declared"),
+    of_framework("langchain", "expectations", "expectations"),
+    of_framework("llama_index", "expectations", "expectations"),
 )
 
 
