@@ -48,7 +48,7 @@ class ModelAttention:
         Returns:
             The output, and the weights `[b, h, n]` in float32. Those of padding mean nothing.
         """
-        output, weights, lse = self._with_lse(call, want_weights=True)
+        output, weights, lse = self._with_lse(call)
         rows = torch.arange(columns.shape[0], device=columns.device)
         if weights is not None:
             # Advanced indices around a slice come out first: [b, h, n].
@@ -72,15 +72,7 @@ class ModelAttention:
             visible = visible & (seen if seen.dtype == torch.bool else seen == 0)
         return output, share * visible[:, None].float()
 
-    def attend_with_lse(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
-        """Output `[b, n, h, dv]` of a whole prompt and log-sum-exp `[b, h, n]` of its scores."""
-        output, _, lse = self._with_lse(call, want_weights=False)
-        assert lse is not None
-        return output, lse
-
-    def _with_lse(
-        self, call: AttentionCall, *, want_weights: bool
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def _with_lse(self, call: AttentionCall) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Output, then weights `[b, h, n, n]` where they come for nothing, or the log-sum-exp."""
         traits, n = self._traits, call.query.shape[2]
         query, key = call.query, call.key[:, :, :n]
@@ -91,7 +83,7 @@ class ModelAttention:
             output, lse = self._fused(query, key, call.value[:, :, :n])
             return output, None, lse
         output, weights = base_attention(call)
-        if want_weights and weights is not None and weights.shape[-1] == call.key.shape[2]:
+        if weights is not None and weights.shape[-1] == call.key.shape[2]:
             return output, weights, None
         lse = logsumexp_rows(
             query,

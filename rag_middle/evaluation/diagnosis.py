@@ -334,12 +334,10 @@ def _votes(results: Results, model: RagMiddleModel | None) -> tuple[str, ...]:
 # -- which methods to try -------------------------------------------------------------------------
 
 
-def methods_to_try(
-    model: RagMiddleModel, names: Sequence[str] = UNCALIBRATED
-) -> tuple[list[str], dict[str, str]]:
-    """The methods of `names` that this model can take, and why it cannot take the others."""
+def methods_to_try(model: RagMiddleModel) -> tuple[list[str], dict[str, str]]:
+    """Methods without calibration that this model can take, and why it cannot take the others."""
     able, left_out = [], {}
-    for name in names:
+    for name in UNCALIBRATED:
         try:
             check_takes(model, name)
         except (UnsupportedArchitectureError, MethodConfigError) as error:

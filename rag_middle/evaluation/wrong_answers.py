@@ -79,13 +79,8 @@ class AskedQuestion:
         return sum(map(len, self.replies.values()))
 
 
-def wrong_answers(results: Results, most: int = MOST_QUESTIONS) -> tuple[AskedQuestion, ...]:
-    """The questions of a run with the most wrong answers.
-
-    Args:
-        results: of the run.
-        most: so many at most.
-    """
+def wrong_answers(results: Results) -> tuple[AskedQuestion, ...]:
+    """The `MOST_QUESTIONS` questions of a run with the most wrong answers."""
     conditions = [position(index) for index in results.positions]
     names = [f"at {index}" for index in results.positions]
     if not conditions:
@@ -109,15 +104,13 @@ def wrong_answers(results: Results, most: int = MOST_QUESTIONS) -> tuple[AskedQu
                 replies=replies,
             )
         )
-    return most_wrong(asked, most)
+    return most_wrong(asked)
 
 
-def most_wrong(
-    asked: Sequence[AskedQuestion], most: int = MOST_QUESTIONS
-) -> tuple[AskedQuestion, ...]:
+def most_wrong(asked: Sequence[AskedQuestion]) -> tuple[AskedQuestion, ...]:
     """Those with the most wrong answers first, in their order where they tie."""
     wrong = sorted((question for question in asked if question.wrong), key=lambda q: -q.wrong)
-    return tuple(wrong[:most])
+    return tuple(wrong[:MOST_QUESTIONS])
 
 
 def shown_documents(gold: Document | None, others: Sequence[Document]) -> tuple[ShownDocument, ...]:

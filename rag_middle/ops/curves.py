@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import comb
 from typing import Literal, get_args
 
-__all__ = ["Curve", "bezier_factors", "curve_factors"]
+__all__ = ["Curve", "curve_factors"]
 
 Point = tuple[float, float]
 
@@ -17,26 +17,11 @@ Point = tuple[float, float]
 Curve = Literal["bezier", "linear", "step"]
 
 
-def bezier_factors(points: Sequence[Point], num_layers: int) -> tuple[float, ...]:
-    """Heights of a cubic Bézier curve at evenly spaced abscissae, one per layer.
-
-    Layer ``j`` lies at ``x_j = P0x + (P3x - P0x) j / (L - 1)``; its factor is ``y(t)`` for the
-    ``t`` with ``x(t) = x_j``, found by bisection (``x`` rises strictly with ``t``).
-
-    Args:
-        points: four control points ``(x, y)`` with strictly rising ``x``.
-        num_layers: ``L``.
-
-    Raises:
-        ValueError: not four points, or abscissae that do not rise.
-    """
-    if len(points) != 4:
-        raise ValueError(f"a cubic Bézier curve has 4 control points, got {len(points)}")
-    return curve_factors(points, num_layers, "bezier")
-
-
 def curve_factors(points: Sequence[Point], num_layers: int, curve: Curve) -> tuple[float, ...]:
-    """Heights of a curve at evenly spaced abscissae from its first point to its last.
+    """Heights of a curve at evenly spaced abscissae from its first point to its last, by layer.
+
+    Layer ``j`` lies at ``x_j = P0x + (PNx - P0x) j / (L - 1)``. On a Bézier curve its factor is
+    ``y(t)`` for the ``t`` with ``x(t) = x_j``, which bisection finds: ``x`` rises with ``t``.
 
     Args:
         points: at least two control points ``(x, y)`` with strictly rising ``x``.

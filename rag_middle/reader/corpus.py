@@ -15,7 +15,7 @@ from pathlib import Path
 from rag_middle.reader.facts import Entry, draw_entries
 from rag_middle.reader.kinds import KINDS
 
-__all__ = ["CorpusQuestion", "demo_corpus", "read_questions", "write_corpus"]
+__all__ = ["CorpusQuestion", "demo_corpus", "write_corpus"]
 
 PAGES_PER_KIND = 50
 QUESTIONS = 400
@@ -95,14 +95,6 @@ def write_corpus(folder: Path) -> None:
         for question in questions
     ]
     (folder / QUESTIONS_FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def read_questions(path: Path) -> list[CorpusQuestion]:
-    """The questions of ``questions.jsonl``."""
-    return [
-        CorpusQuestion(**{**record, "answers": tuple(record["answers"])})
-        for record in map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    ]
 
 
 def _file_name(entry: Entry) -> str:

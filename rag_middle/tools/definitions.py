@@ -55,11 +55,6 @@ class ToolCall:
     arguments: Mapping[str, Any]
     id: str = field(default_factory=_new_id)
 
-    def to_message(self) -> dict[str, Any]:
-        """The call as an entry of ``tool_calls`` in a message of the assistant."""
-        function = {"name": self.name, "arguments": dict(self.arguments)}
-        return {"id": self.id, "type": "function", "function": function}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvalidToolCall:

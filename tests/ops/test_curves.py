@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_middle.ops.curves import Curve, bezier_factors, curve_factors
+from rag_middle.ops.curves import Curve, curve_factors
 from tests.reference.position_scaling import bezier_by_sampling
 
 Points = list[tuple[float, float]]
@@ -26,25 +26,26 @@ CURVES: tuple[Points, ...] = (
 def test_factors_lie_on_the_curve(points: Points, layers: int) -> None:
     sampled = bezier_by_sampling(points, layers)
     # The nearest of 200,001 samples is off by a few 1e-5 where the curve is steep.
-    assert bezier_factors(points, layers) == pytest.approx(sampled, abs=1e-4)
+    assert curve_factors(points, layers, "bezier") == pytest.approx(sampled, abs=1e-4)
 
 
 @pytest.mark.parametrize("points", CURVES, ids=str)
 def test_a_curve_starts_and_ends_at_its_outer_points(points: Points) -> None:
-    factors = bezier_factors(points, 32)
+    factors = curve_factors(points, 32, "bezier")
     assert factors[0] == pytest.approx(points[0][1])
     assert factors[-1] == pytest.approx(points[3][1])
     assert len(factors) == 32
 
 
 def test_evenly_spaced_points_on_a_line_give_the_line() -> None:
-    assert bezier_factors([(0, 1.0), (1, 1.1), (2, 1.2), (3, 1.3)], 7) == pytest.approx(
+    points = [(0, 1.0), (1, 1.1), (2, 1.2), (3, 1.3)]
+    assert curve_factors(points, 7, "bezier") == pytest.approx(
         [1 + 0.05 * layer for layer in range(7)]
     )
 
 
 def test_one_layer_takes_the_first_point() -> None:
-    assert bezier_factors([(0, 1.2), (1, 1.9), (2, 1.1), (3, 1.7)], 1) == (1.2,)
+    assert curve_factors([(0, 1.2), (1, 1.9), (2, 1.1), (3, 1.7)], 1, "bezier") == (1.2,)
 
 
 @given(
@@ -55,20 +56,21 @@ def test_one_layer_takes_the_first_point() -> None:
 def test_factors_stay_within_the_control_points(xs: list[int], ys: list[int], layers: int) -> None:
     points = [(float(x), y / 10) for x, y in zip(xs, ys, strict=True)]
     low, high = min(ys) / 10, max(ys) / 10
-    assert all(low - 1e-9 <= factor <= high + 1e-9 for factor in bezier_factors(points, layers))
+    assert all(
+        low - 1e-9 <= factor <= high + 1e-9 for factor in curve_factors(points, layers, "bezier")
+    )
 
 
 @pytest.mark.parametrize(
     ("points", "message"),
     [
-        ([(0, 1), (1, 1), (2, 1)], "4 control points, got 3"),
         ([(0, 1), (1, 1), (1, 1), (2, 1)], "strictly rising x"),
         ([(3, 1), (2, 1), (1, 1), (0, 1)], "strictly rising x"),
     ],
 )
 def test_what_is_no_curve_is_refused(points: Points, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        bezier_factors(points, 4)
+        curve_factors(points, 4, "bezier")
 
 
 def test_a_line_is_straight_between_its_points() -> None:

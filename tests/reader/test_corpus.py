@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-from rag_middle.reader.corpus import demo_corpus, read_questions, write_corpus
+from rag_middle.reader.corpus import demo_corpus, write_corpus
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "corpus"
 
@@ -18,11 +19,12 @@ def test_the_shipped_corpus_is_the_generated_one(tmp_path):
 
 def test_it_has_400_pages_and_400_questions_whose_page_holds_the_answer():
     entries, _ = demo_corpus()
-    questions = read_questions(SHIPPED / "questions.jsonl")
+    lines = (SHIPPED / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    questions = [json.loads(line) for line in lines]
     assert len(entries) == 400
     assert len(questions) == 400
-    assert len({question.title for question in questions}) == 400
+    assert len({question["title"] for question in questions}) == 400
     for question in questions:
-        page = (SHIPPED / question.source).read_text(encoding="utf-8")
-        assert question.title in page
-        assert question.answers[0] in page
+        page = (SHIPPED / question["source"]).read_text(encoding="utf-8")
+        assert question["title"] in page
+        assert question["answers"][0] in page
