@@ -7,7 +7,6 @@ from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from types import TracebackType
 from typing import Any
 
 from rag_middle.documents import ContextPrompt, Document
@@ -245,12 +244,7 @@ class AnswerStream(Iterator[str]):
     def __enter__(self) -> AnswerStream:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -6,7 +6,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
-from types import TracebackType
 
 from rag_middle.generation.results import Generation
 
@@ -95,12 +94,7 @@ class GenerationStream(Iterator[str]):
     def __enter__(self) -> GenerationStream:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _start(self) -> None:
