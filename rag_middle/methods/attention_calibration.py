@@ -56,6 +56,7 @@ class AttentionCalibration(Method):
         requires="documents marked in the prompt; softmax attention",
         can_hurt_when="order carries meaning, or the dummy says something in your domain",
     )
+    needs_documents = True
 
     dummy: str = " This text is left blank."
     best_last: bool = True
@@ -111,11 +112,6 @@ class AttentionCalibration(Method):
             return self.layers
         layers = sorted(traits.layers)
         return tuple(layers[len(layers) // 2 :])
-
-    @property
-    def needs_documents(self) -> bool:
-        """Without documents there is nothing to sort."""
-        return True
 
 
 def _with_documents(prompt: TokenizedPrompt, documents: Sequence[Sequence[int]]) -> TokenizedPrompt:

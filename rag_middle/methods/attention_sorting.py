@@ -50,6 +50,7 @@ class AttentionSorting(Method):
         requires="documents marked in the prompt; softmax attention",
         can_hurt_when="order carries meaning, or the model reads the beginning best",
     )
+    needs_documents = True
 
     iterations: int = 3
     best_last: bool = True
@@ -87,8 +88,3 @@ class AttentionSorting(Method):
     def is_neutral(self) -> bool:
         """True without iterations."""
         return self.iterations == 0
-
-    @property
-    def needs_documents(self) -> bool:
-        """Without documents there is nothing to sort."""
-        return True

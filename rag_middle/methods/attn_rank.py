@@ -51,6 +51,7 @@ class AttnRank(Method):
         requires="documents marked in the prompt; softmax attention where no profile is given",
         can_hurt_when="order carries meaning, or the ranking or the profile is poor",
     )
+    needs_documents = True
 
     profile: tuple[float, ...] | None = None
 
@@ -118,11 +119,6 @@ class AttnRank(Method):
             share = at - left
             values.append(self.profile[left] * (1 - share) + self.profile[left + 1] * share)
         return values
-
-    @property
-    def needs_documents(self) -> bool:
-        """Without documents there is nothing to put in order."""
-        return True
 
 
 def _profile(prompt: TokenizedPrompt, runner: Runner) -> list[float]:

@@ -38,13 +38,9 @@ class LongContextReorder(Method):
         requires="documents marked in the prompt, with a retriever's scores or in its order",
         can_hurt_when="order carries meaning, the ranking is poor, or one end is read badly",
     )
+    needs_documents = True
 
     def arrange(self, prompt: TokenizedPrompt, runner: Runner) -> Sequence[int]:
         """Odd ranks forwards, then even ranks backwards."""
         ranked = best_first(prompt)
         return ranked[::2] + ranked[1::2][::-1]
-
-    @property
-    def needs_documents(self) -> bool:
-        """Without documents there is nothing to reorder."""
-        return True

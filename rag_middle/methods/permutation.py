@@ -55,6 +55,7 @@ class Permutation(Method):
         requires="documents marked in the prompt; any model",
         can_hurt_when="order carries meaning",
     )
+    needs_documents = True
 
     orders: int = 4
     combination: Literal["log_mean", "vote"] = "log_mean"
@@ -106,8 +107,3 @@ class Permutation(Method):
     def is_neutral(self) -> bool:
         """True for one order."""
         return self.orders == 1
-
-    @property
-    def needs_documents(self) -> bool:
-        """Without documents there is one order only."""
-        return True

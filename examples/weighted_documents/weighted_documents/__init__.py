@@ -59,6 +59,7 @@ class WeightedDocuments(Method):
         requires="documents with scores; softmax attention",
         can_hurt_when="the retriever trusts the wrong documents",
     )
+    needs_documents = True
 
     conflicts: ClassVar[Mapping[str, str]] = {"self_extend": "Self-Extend keeps every key twice"}
 
@@ -85,10 +86,6 @@ class WeightedDocuments(Method):
     @property
     def is_neutral(self) -> bool:
         return self.strength == 0
-
-    @property
-    def needs_documents(self) -> bool:
-        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

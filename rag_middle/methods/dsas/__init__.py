@@ -81,6 +81,7 @@ class DSAS(Method):
         requires="documents marked in the prompt; softmax attention",
         can_hurt_when="the upper half does not attend yet to a document that the answer needs",
     )
+    needs_documents = True  # without two documents there is nothing to compare
     conflicts: ClassVar[Mapping[str, str]] = {
         "self_extend": "DSAS scales scores of whole rows, and Self-Extend has two for every key"
     }
@@ -128,8 +129,3 @@ class DSAS(Method):
     def is_neutral(self) -> bool:
         """True where every gate is 1."""
         return self.beta == 1
-
-    @property
-    def needs_documents(self) -> bool:
-        """Without two documents there is nothing to compare."""
-        return True

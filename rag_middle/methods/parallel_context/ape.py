@@ -56,6 +56,8 @@ class APE(Method):
         "every layer",
         can_hurt_when="documents are read together, or temperature and scale suit another model",
     )
+    needs_documents = True
+    order_free = True  # all documents begin at the same position
 
     temperature: float = 0.9
     scale: float = 0.9
@@ -76,13 +78,3 @@ class APE(Method):
             temperature=self.temperature,
             scale=self.scale,
         )
-
-    @property
-    def order_free(self) -> bool:
-        """True: all documents begin at the same position."""
-        return True
-
-    @property
-    def needs_documents(self) -> bool:
-        """Without documents there is nothing to sharpen."""
-        return True

@@ -43,6 +43,7 @@ class NoInterDocumentAttention(Method):
         requires="documents marked in the prompt; softmax attention in every layer",
         can_hurt_when="documents have to be read together, or order carries meaning",
     )
+    needs_documents = True
 
     equal_positions: bool = False
 
@@ -50,8 +51,3 @@ class NoInterDocumentAttention(Method):
         """Documents apart in every layer."""
         placement = "last" if self.equal_positions else "kept"
         return plan_of_blocks(self.name, traits, placement=placement)
-
-    @property
-    def needs_documents(self) -> bool:
-        """Without documents nothing is kept apart."""
-        return True

@@ -48,6 +48,8 @@ class ParallelContextWindows(Method):
         "every layer",
         can_hurt_when="documents are many, have to be read together, or order carries meaning",
     )
+    needs_documents = True
+    order_free = True  # all documents begin at the same position
 
     right_indentation: bool = False
 
@@ -55,13 +57,3 @@ class ParallelContextWindows(Method):
         """Documents side by side in every layer."""
         placement = "to_end" if self.right_indentation else "from_start"
         return plan_of_blocks(self.name, traits, placement=placement)
-
-    @property
-    def order_free(self) -> bool:
-        """True: all documents begin at the same position."""
-        return True
-
-    @property
-    def needs_documents(self) -> bool:
-        """Without documents there are no windows."""
-        return True

@@ -54,6 +54,7 @@ class SetBasedPrompting(Method):
         "every layer",
         can_hurt_when="documents are many, have to be read together, or order carries meaning",
     )
+    needs_documents = True
 
     parallel_positions: bool = True
 
@@ -73,8 +74,3 @@ class SetBasedPrompting(Method):
     def order_free(self) -> bool:
         """True where all documents begin at the same position."""
         return self.parallel_positions
-
-    @property
-    def needs_documents(self) -> bool:
-        """Without documents there is no set."""
-        return True

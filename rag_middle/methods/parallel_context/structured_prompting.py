@@ -47,17 +47,9 @@ class StructuredPrompting(Method):
         "every layer, or BLOOM",
         can_hurt_when="one document of many holds the answer, or order carries meaning",
     )
+    needs_documents = True
+    order_free = True  # all documents begin at the same position
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Documents side by side in every layer, each one of many."""
         return plan_of_blocks(self.name, traits, placement="to_end", one_of_many=True)
-
-    @property
-    def order_free(self) -> bool:
-        """True: all documents begin at the same position."""
-        return True
-
-    @property
-    def needs_documents(self) -> bool:
-        """Without documents there are no groups."""
-        return True

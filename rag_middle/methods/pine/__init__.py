@@ -66,6 +66,8 @@ class PINE(Method):
         requires="documents marked in the prompt; softmax attention in every layer",
         can_hurt_when="order carries meaning, or a good ranking puts the best document first",
     )
+    needs_documents = True
+    order_free = True  # documents rank each other by what they say
     conflicts: ClassVar[Mapping[str, str]] = {
         "*": "it decides positions and visibility, and a change by document order would undo its "
         "invariance. Use it alone"
@@ -95,13 +97,3 @@ class PINE(Method):
             ranking: Ranking = "reversed" if self.ablation == "reversed" else "prompt"
             return AttentionPlan.uniform(layers, AblatedOrder(ranking))
         return AttentionPlan.uniform(layers, DocumentOrder())
-
-    @property
-    def order_free(self) -> bool:
-        """True: documents rank each other by what they say."""
-        return True
-
-    @property
-    def needs_documents(self) -> bool:
-        """Without documents there is no order to be independent of."""
-        return True

@@ -67,6 +67,7 @@ class RoToR(Method):
         requires="documents marked in the prompt; softmax attention in every layer",
         can_hurt_when="order carries meaning, or documents are numbered in their text",
     )
+    needs_documents = True
     conflicts: ClassVar[Mapping[str, str]] = {
         "*": "it decides positions and visibility, and a change by document order would undo its "
         "invariance. Use it alone"
@@ -139,8 +140,3 @@ class RoToR(Method):
     def order_free(self) -> bool:
         """True, unless documents are ordered by what comes with them."""
         return self.order in ("lexical", "frequency")
-
-    @property
-    def needs_documents(self) -> bool:
-        """Without documents there is no order to be independent of."""
-        return True

@@ -72,6 +72,7 @@ class SIW(Method):
         requires="documents marked in the prompt; softmax attention",
         can_hurt_when="factors are far from 1: every later layer then reads something else",
     )
+    needs_documents = True  # only documents' rows are changed
 
     alpha_dense: float = 0.9
     alpha_sparse: float = 1.1
@@ -169,11 +170,6 @@ class SIW(Method):
         if self.alpha_per_document is not None:
             return all(alpha == 1 for alpha in self.alpha_per_document)
         return self.alpha_dense == self.alpha_sparse == 1
-
-    @property
-    def needs_documents(self) -> bool:
-        """Only documents' rows are changed."""
-        return True
 
 
 def _flags_by_layer(areas: object) -> dict[int, tuple[bool, ...]]:

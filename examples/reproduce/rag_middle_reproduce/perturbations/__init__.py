@@ -40,15 +40,12 @@ _GOLD = "needs the 0-based position of the document to perturb: pass document."
 @dataclass(frozen=True, kw_only=True)
 class _Perturbation(Method):
     conflicts: ClassVar[dict[str, str]] = {"*": "a perturbation is compared with the plain model"}
+    needs_documents = True
 
     document: int = no_default(f"A perturbation {_GOLD}", example=0)
 
     def __post_init__(self) -> None:
         require_count(type(self).__name__, 0, document=self.document)
-
-    @property
-    def needs_documents(self) -> bool:
-        return True
 
     def _check(self, prompts: Sequence[TokenizedPrompt], traits: ModelTraits) -> None:
         require_interface(self.name, traits)
