@@ -46,10 +46,8 @@ def ask(
     *,
     show_prompt: Annotated[
         bool,
-        typer.Option(
-            "--show-prompt",
-            help="Show the prompt as the model reads it, on standard error.",
-            rich_help_panel=OUTPUT_PANEL,
+        OUTPUT_PANEL.option(
+            "--show-prompt", help="Show the prompt as the model reads it, on standard error."
         ),
     ] = False,
     as_json: JsonOption = False,

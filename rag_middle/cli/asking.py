@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from rag_middle.cli.answers import show_facts
 from rag_middle.cli.checks import check_generation, check_method, check_readable
 from rag_middle.cli.console import console, print_text, printable, quiet_progress_bars, tell
@@ -22,6 +20,7 @@ from rag_middle.cli.options import (
     PROMPT_PANEL,
     AskedMethodOption,
     MethodOptionsOption,
+    Panel,
     flag,
     generation_flags,
     placed,
@@ -51,87 +50,75 @@ __all__ = [
     "tell_of_reader",
 ]
 
-RETRIEVAL_PANEL = "Retrieval"
+RETRIEVAL_PANEL = Panel("Retrieval")
 _READS = "which works only on the demo corpus"
 OTHER_NAMES = {"folder": "--index"}
 """What the library calls otherwise."""
 
 DocsOption = Annotated[
     Path | None,
-    typer.Option(
+    RETRIEVAL_PANEL.option(
         "--docs",
         "-d",
         metavar="PATH",
         help="File or folder: .txt .md .rst .jsonl .html .pdf .docx. It is indexed once; later "
         "only what has changed.",
         show_default=False,
-        rich_help_panel=RETRIEVAL_PANEL,
     ),
 ]
 IndexOption = Annotated[
     Path | None,
-    typer.Option(
+    RETRIEVAL_PANEL.option(
         "--index",
         metavar="FOLDER",
         help="Where the index is kept. Default: in the user's cache. Without --docs, an index that "
         "is used as it is.",
         show_default=False,
-        rich_help_panel=RETRIEVAL_PANEL,
     ),
 ]
 TopKOption = Annotated[
     int,
-    typer.Option(
-        min=1,
-        help="Documents of a prompt; fewer where there are fewer.",
-        rich_help_panel=RETRIEVAL_PANEL,
-    ),
+    RETRIEVAL_PANEL.option(min=1, help="Documents of a prompt; fewer where there are fewer."),
 ]
 EmbedderOption = Annotated[
     str | None,
-    typer.Option(
+    RETRIEVAL_PANEL.option(
         help="Folder or hub name of a sentence-transformers model, which is fetched if it is not "
         "here. Default: all-MiniLM-L6-v2, without a network.",
         show_default=False,
-        rich_help_panel=RETRIEVAL_PANEL,
     ),
 ]
 RebuildOption = Annotated[
     bool,
-    typer.Option(
-        "--rebuild",
-        help="Replace the saved index, also if it is damaged or of another embedder.",
-        rich_help_panel=RETRIEVAL_PANEL,
+    RETRIEVAL_PANEL.option(
+        "--rebuild", help="Replace the saved index, also if it is damaged or of another embedder."
     ),
 ]
 MaxFileMibOption = Annotated[
     int | None,
-    typer.Option(
+    RETRIEVAL_PANEL.option(
         min=1,
         help="Larger files are skipped. Default: as in the saved index, else 32.",
         show_default=False,
-        rich_help_panel=RETRIEVAL_PANEL,
     ),
 ]
 ModelOption = Annotated[
     str | None,
-    typer.Option(
+    MODEL_PANEL.option(
         "--model",
         "-m",
         help=f"Directory or hub name. Default: the bundled reader, {_READS}.",
         show_default=False,
-        rich_help_panel=MODEL_PANEL,
     ),
 ]
 PromptTemplateOption = Annotated[
     Path | None,
-    typer.Option(
+    PROMPT_PANEL.option(
         "--prompt-template",
         metavar="FILE",
         help="JSON with prefix, document, separator and suffix. Default: the model's own, else one "
         "for models that follow instructions.",
         show_default=False,
-        rich_help_panel=PROMPT_PANEL,
     ),
 ]
 

@@ -11,8 +11,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from rag_middle.cli.checks import check_output_folder, check_readable
 from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting, tell
 from rag_middle.cli.flags import flags_of
@@ -34,6 +32,7 @@ from rag_middle.cli.options import (
     LOADING,
     METHOD_PANEL,
     OUTPUT_PANEL,
+    Panel,
     generation_flags,
     placed,
     with_flags,
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = ["calibrate"]
 
-SEARCH_PANEL = "Search"
+SEARCH_PANEL = Panel("Search")
 
 
 class Fitted(StrEnum):
@@ -79,9 +78,8 @@ def calibrate(
     *,
     method: Annotated[
         Fitted,
-        typer.Option(
-            help="Whose settings to search for; lpes:paper: with the paper's own search and sizes.",
-            rich_help_panel=METHOD_PANEL,
+        METHOD_PANEL.option(
+            help="Whose settings to search for; lpes:paper: with the paper's own search and sizes."
         ),
     ],
     model: ModelOption = None,
@@ -90,96 +88,82 @@ def calibrate(
     documents: DocumentsOption = None,
     questions: Annotated[
         int | None,
-        typer.Option(
+        QUESTIONS_PANEL.option(
             min=1,
             help="Questions of the search, each asked with its document at several positions (see "
             "--weights). Default: 40; 30 for lpes, 200 for lpes:paper.",
             show_default=False,
-            rich_help_panel=QUESTIONS_PANEL,
         ),
     ] = None,
     held_out: Annotated[
         int | None,
-        typer.Option(
+        QUESTIONS_PANEL.option(
             min=1,
             help="Questions to check the result on, each at five positions; the search never sees "
             "them. Default: 100; 500 for lpes:paper.",
             show_default=False,
-            rich_help_panel=QUESTIONS_PANEL,
         ),
     ] = None,
     weights: Annotated[
         str | None,
-        typer.Option(
+        QUESTIONS_PANEL.option(
             metavar="FIRST,...,LAST",
             help="How much positions of the gold document count in the search; they are spread "
             "evenly, as many as there are weights. Default: 0.2,0.3,0.5 (begin, middle, end) for "
             "lpes, else 1,1,1,1,1.",
             show_default=False,
-            rich_help_panel=QUESTIONS_PANEL,
         ),
     ] = None,
     compare_by: Annotated[
         CompareBy | None,
-        typer.Option(
+        SEARCH_PANEL.option(
             help="What candidates are compared by. exact_match is read without decoding, and "
             "right only for a model that answers with nothing but the value. Default: "
             "log_likelihood; for lpes generated_answer where the model has a chat template, else "
             "exact_match.",
             show_default=False,
-            rich_help_panel=SEARCH_PANEL,
         ),
     ] = None,
     search_option: Annotated[
         list[str] | None,
-        typer.Option(
+        SEARCH_PANEL.option(
             "--search-option",
             "-s",
             metavar="NAME=VALUE",
             help="A setting of the search (see docs/calibration.md), the value in JSON; "
             "repeatable. For lpes: curve=linear, control_points=3, generations=10 ...",
             show_default=False,
-            rich_help_panel=SEARCH_PANEL,
         ),
     ] = None,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Random seed.", rich_help_panel=SEARCH_PANEL)
-    ] = 0,
+    seed: Annotated[int, SEARCH_PANEL.option(min=0, help="Random seed.")] = 0,
     workers: Annotated[
         int | None,
-        typer.Option(
+        SEARCH_PANEL.option(
             min=1,
             help="Processes that score candidates, each with the model, and on GPUs each with a "
             "GPU of its own. Default: one per CPU core for a model on the CPU that fits several "
             "times, else one.",
             show_default=False,
-            rich_help_panel=SEARCH_PANEL,
         ),
     ] = None,
     threads: Annotated[
         int,
-        typer.Option(
-            min=1,
-            help="CPU threads of each worker. Another number may change last digits.",
-            rich_help_panel=SEARCH_PANEL,
+        SEARCH_PANEL.option(
+            min=1, help="CPU threads of each worker. Another number may change last digits."
         ),
     ] = 1,
     backend: Annotated[
         Backend,
-        typer.Option(
-            help="Where workers run; ray needs `pip install 'rag-middle[ray]'`.",
-            rich_help_panel=SEARCH_PANEL,
-        ),
+        SEARCH_PANEL.option(help="Where workers run; ray needs `pip install 'rag-middle[ray]'`."),
     ] = Backend.processes,
     batch_size: BatchSizeOption = 8,
     shape: dict[str, Any],
     loading: dict[str, Any],
     out: Annotated[
         Path,
-        typer.Option(
+        OUTPUT_PANEL.option(
             help="Folder for METHOD.json (the profile), METHOD.html (the report), METHOD.state "
-            "(what is known so far) and charts. A search that was killed continues from there.",
-            rich_help_panel=OUTPUT_PANEL,
+            "(what is known so far) and charts. A search that was killed continues from there."
         ),
     ] = CALIBRATION_FOLDER,
     as_json: JsonOption = False,

@@ -56,20 +56,16 @@ def demo(
             min=1, help="How many to measure with, at every position and under every method."
         ),
     ] = 100,
-    top_k: Annotated[
-        int, typer.Option(min=2, help="Documents of a prompt.", rich_help_panel=RETRIEVAL_PANEL)
-    ] = 20,
+    top_k: Annotated[int, RETRIEVAL_PANEL.option(min=2, help="Documents of a prompt.")] = 20,
     embedder: EmbedderOption = None,
     loading: dict[str, Any],
     out: Annotated[
         Path,
-        typer.Option(
-            help="Folder for demo.html, demo.png and demo.json.", rich_help_panel=OUTPUT_PANEL
-        ),
+        OUTPUT_PANEL.option(help="Folder for demo.html, demo.png and demo.json."),
     ] = Path("rag-middle-demo"),
     open_page: Annotated[
         bool,
-        typer.Option("--open", help="Show the page in a browser.", rich_help_panel=OUTPUT_PANEL),
+        OUTPUT_PANEL.option("--open", help="Show the page in a browser."),
     ] = False,
     as_json: JsonOption = False,
     debug: DebugOption = False,

@@ -85,120 +85,103 @@ def diagnose(
     distractors: DistractorsOption = None,
     limit: Annotated[
         int,
-        typer.Option(min=1, help="Maximum number of questions.", rich_help_panel=QUESTIONS_PANEL),
+        QUESTIONS_PANEL.option(min=1, help="Maximum number of questions."),
     ] = 100,
     positions: Annotated[
         int,
-        typer.Option(
-            min=2,
-            help="Positions of the gold document, spread evenly.",
-            rich_help_panel=QUESTIONS_PANEL,
-        ),
+        QUESTIONS_PANEL.option(min=2, help="Positions of the gold document, spread evenly."),
     ] = 5,
     grid: Annotated[
         str | None,
-        typer.Option(
+        QUESTIONS_PANEL.option(
             metavar="N,N",
             help="Measure with fewer documents too: 5,10,20. The rest of the report is about the "
             "largest number, which stands in place of --documents.",
             show_default=False,
-            rich_help_panel=QUESTIONS_PANEL,
         ),
     ] = None,
     orders: Annotated[
         int,
-        typer.Option(
+        QUESTIONS_PANEL.option(
             min=0,
             callback=_several_or_none,
             help="Shuffled orders, for the rate at which answers flip; 0: none.",
-            rich_help_panel=QUESTIONS_PANEL,
         ),
     ] = 3,
     change: Annotated[
         list[str] | None,
-        typer.Option(
+        QUESTIONS_PANEL.option(
             metavar="NAME,NAME",
             help="Controls of the unmodified model at the same positions: repeated (all documents "
             "twice), filler (the other documents' words shuffled), question_first (the question "
             "before the documents too).",
             show_default=False,
-            rich_help_panel=QUESTIONS_PANEL,
         ),
     ] = None,
     stop_early: Annotated[
         bool,
-        typer.Option(
+        QUESTIONS_PANEL.option(
             "--stop-early",
             help="Look at the answers from time to time, and ask no more questions once those left "
             "could hardly change what is recommended.",
-            rich_help_panel=QUESTIONS_PANEL,
         ),
     ] = False,
     score_by: Annotated[
         ScoreBy,
-        typer.Option(
+        QUESTIONS_PANEL.option(
             help="Compare generated answers, or measure the log-likelihood of the right one, which "
-            "is cheaper.",
-            rich_help_panel=QUESTIONS_PANEL,
+            "is cheaper."
         ),
     ] = ScoreBy.generation,
     metric: Annotated[
         str | None,
-        typer.Option(
+        QUESTIONS_PANEL.option(
             help="Which score decides. Default: the task's first; greedy_match for likelihood.",
             show_default=False,
-            rich_help_panel=QUESTIONS_PANEL,
         ),
     ] = None,
     seed: Annotated[
         int,
-        typer.Option(min=0, help="Random seed.", rich_help_panel=QUESTIONS_PANEL),
+        QUESTIONS_PANEL.option(min=0, help="Random seed."),
     ] = 0,
     shape: dict[str, Any],
     max_new_tokens: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="Maximum new tokens of an answer. Default: the task's.",
-            show_default=False,
-            rich_help_panel=QUESTIONS_PANEL,
+        QUESTIONS_PANEL.option(
+            min=1, help="Maximum new tokens of an answer. Default: the task's.", show_default=False
         ),
     ] = None,
     batch_size: BatchSizeOption = 8,
     threads: Annotated[
         int | None,
-        typer.Option(
+        MODEL_PANEL.option(
             min=1,
             help="CPU threads, of all workers together. Default: OMP_NUM_THREADS, or as many as "
             "there are processors that are not busy.",
             show_default=False,
-            rich_help_panel=MODEL_PANEL,
         ),
     ] = None,
     workers: Annotated[
         int,
-        typer.Option(
+        MODEL_PANEL.option(
             min=1,
             help="Processes that answer, each with the model, and on GPUs each with a GPU of its "
             "own.",
-            rich_help_panel=MODEL_PANEL,
         ),
     ] = 1,
     backend: Annotated[
         Backend,
-        typer.Option(
-            help="Where several workers run; ray needs `pip install 'rag-middle[ray]'`.",
-            rich_help_panel=MODEL_PANEL,
+        MODEL_PANEL.option(
+            help="Where several workers run; ray needs `pip install 'rag-middle[ray]'`."
         ),
     ] = Backend.processes,
     loading: dict[str, Any],
     remote: dict[str, Any],
     out: Annotated[
         Path,
-        typer.Option(
+        OUTPUT_PANEL.option(
             help="Folder for report.html, report.png, report.json and records.jsonl. A run that "
-            "was killed continues from its records.",
-            rich_help_panel=OUTPUT_PANEL,
+            "was killed continues from its records."
         ),
     ] = Path("rag-middle-diagnosis"),
     as_json: JsonOption = False,

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-import typer
-
 from rag_middle.cli.console import tell
-from rag_middle.cli.options import LOADING, choice_type, flag
+from rag_middle.cli.options import LOADING, Panel, choice_type, flag
 from rag_middle.errors import EndpointConfigError
 from rag_middle.options import ENDPOINT_SECONDS, SendDocuments
 from rag_middle.reader import READER_ID, READER_NAME, is_reader
@@ -22,36 +20,30 @@ if TYPE_CHECKING:
 
 __all__ = ["ENDPOINT", "is_served_reader", "open_endpoint", "tell_work"]
 
-ENDPOINT_PANEL = "Model behind an HTTP address"
+ENDPOINT_PANEL = Panel("Model behind an HTTP address")
 
 
 EndpointOption = Annotated[
     str | None,
-    typer.Option(
+    ENDPOINT_PANEL.option(
         metavar="URL",
         help="Ask a model at this OpenAI-compatible address (vLLM, Ollama, hosted), such as "
         "http://localhost:8000/v1; --model is then its name there.",
         show_default=False,
-        rich_help_panel=ENDPOINT_PANEL,
     ),
 ]
 ApiKeyEnvOption = Annotated[
     str | None,
-    typer.Option(
+    ENDPOINT_PANEL.option(
         metavar="NAME",
         help="Environment variable with the key for it. Default: OPENAI_API_KEY, if it is set and "
         "the address is local or https; an empty name: no key.",
         show_default=False,
-        rich_help_panel=ENDPOINT_PANEL,
     ),
 ]
 TimeoutOption = Annotated[
     float,
-    typer.Option(
-        min=0.001,
-        help="Seconds that a request may take.",
-        rich_help_panel=ENDPOINT_PANEL,
-    ),
+    ENDPOINT_PANEL.option(min=0.001, help="Seconds that a request may take."),
 ]
 
 _SEND_DOCUMENTS = choice_type("SendDocuments", get_args(SendDocuments))
@@ -63,11 +55,10 @@ ENDPOINT = (
         "send_documents",
         Annotated[
             _SEND_DOCUMENTS,
-            typer.Option(
+            ENDPOINT_PANEL.option(
                 help="How documents travel. text: within the message; for rag-middle serve also "
                 "marked (the same with markers) and field (beside the messages), and the server "
-                "applies methods. auto: field there, text elsewhere.",
-                rich_help_panel=ENDPOINT_PANEL,
+                "applies methods. auto: field there, text elsewhere."
             ),
         ],
         _SEND_DOCUMENTS("auto"),

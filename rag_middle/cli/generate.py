@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Annotated, Any
 
-import typer
-
 from rag_middle.cli.answers import (
     answer_all,
     print_answers,
@@ -44,42 +42,38 @@ def generate(
     model: ModelOption = None,
     prompt: Annotated[
         list[str],
-        typer.Option(
+        PROMPT_PANEL.option(
             "--prompt",
             "-p",
             metavar="FILE",
             help="File, or - for standard input: a text with documents between [[rm:doc]] and "
             "[[/rm:doc]], or JSON with prefix, documents and suffix. Repeatable: several prompts "
             "go through the model together.",
-            rich_help_panel=PROMPT_PANEL,
         ),
     ],
     method: MethodOption = "none",
     method_option: MethodOptionsOption = None,
     prompt_format: Annotated[
         PromptFormat,
-        typer.Option(
-            help="auto: JSON in files named *.json and where the prompt begins with {.",
-            rich_help_panel=PROMPT_PANEL,
+        PROMPT_PANEL.option(
+            help="auto: JSON in files named *.json and where the prompt begins with {."
         ),
     ] = PromptFormat.auto,
     options: dict[str, Any],
     loading: dict[str, Any],
     stream: Annotated[
         bool | None,
-        typer.Option(
+        OUTPUT_PANEL.option(
             "--stream/--no-stream",
             help="Write the text as it comes. Default: on a terminal.",
             show_default=False,
-            rich_help_panel=OUTPUT_PANEL,
         ),
     ] = None,
     show_tokens: Annotated[
         bool,
-        typer.Option(
+        OUTPUT_PANEL.option(
             "--show-tokens",
             help="Show the prompt's tokens by part, with counts, on standard error.",
-            rich_help_panel=OUTPUT_PANEL,
         ),
     ] = False,
     as_json: JsonOption = False,

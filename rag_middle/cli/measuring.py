@@ -11,10 +11,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from rag_middle.cli.console import console, tell
-from rag_middle.cli.options import MODEL_PANEL
+from rag_middle.cli.options import MODEL_PANEL, Panel
 
 if TYPE_CHECKING:
     from rag_middle.evaluation import Task
@@ -38,64 +36,54 @@ __all__ = [
     "tell_time",
 ]
 
-QUESTIONS_PANEL = "Questions"
+QUESTIONS_PANEL = Panel("Questions")
 CALIBRATION_FOLDER = Path("rag-middle-calibration")
 _READER_DOCUMENTS = 20
 
 ModelOption = Annotated[
     str | None,
-    typer.Option(
+    MODEL_PANEL.option(
         "--model",
         "-m",
         help="Directory or hub name. Default: the bundled reader.",
         show_default=False,
-        rich_help_panel=MODEL_PANEL,
     ),
 ]
 DataOption = Annotated[
     Path | None,
-    typer.Option(
+    QUESTIONS_PANEL.option(
         help="Questions with their gold documents, as JSON lines. Default: questions "
         "about invented documents.",
         show_default=False,
-        rich_help_panel=QUESTIONS_PANEL,
     ),
 ]
 TaskOption = Annotated[
     str | None,
-    typer.Option(
-        help="What the questions are. Default: what --data looks like.",
-        show_default=False,
-        rich_help_panel=QUESTIONS_PANEL,
+    QUESTIONS_PANEL.option(
+        help="What the questions are. Default: what --data looks like.", show_default=False
     ),
 ]
 DocumentsOption = Annotated[
     int | None,
-    typer.Option(
+    QUESTIONS_PANEL.option(
         min=2,
         help="Documents in a prompt. Default: what the data or the task has; 20 for the "
         "bundled reader.",
         show_default=False,
-        rich_help_panel=QUESTIONS_PANEL,
     ),
 ]
 DistractorsOption = Annotated[
     str | None,
-    typer.Option(
+    QUESTIONS_PANEL.option(
         help="What the other documents are: random or hard for --data (hard: those most like the "
         "question); for invented documents random, same_relation, similar_names, near_duplicates "
         "or contradicting.",
         show_default=False,
-        rich_help_panel=QUESTIONS_PANEL,
     ),
 ]
 BatchSizeOption = Annotated[
     int,
-    typer.Option(
-        min=1,
-        help="Prompts per forward pass; at an endpoint requests at a time.",
-        rich_help_panel=MODEL_PANEL,
-    ),
+    MODEL_PANEL.option(min=1, help="Prompts per forward pass; at an endpoint requests at a time."),
 ]
 
 

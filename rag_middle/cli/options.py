@@ -26,6 +26,7 @@ __all__ = [
     "AskedMethodOption",
     "MethodOption",
     "MethodOptionsOption",
+    "Panel",
     "choice_type",
     "flag",
     "generation_flags",
@@ -34,11 +35,20 @@ __all__ = [
     "with_flags",
 ]
 
-MODEL_PANEL = "Model"
-METHOD_PANEL = "Method"
-PROMPT_PANEL = "Prompt"
-TEXT_PANEL = "Generation"
-OUTPUT_PANEL = "Output"
+
+class Panel(str):
+    """A title in the help of a command, under which flags stand."""
+
+    def option(self, *names: str, **settings: Any) -> Any:
+        """As `typer.Option`, under this title."""
+        return typer.Option(*names, rich_help_panel=self, **settings)
+
+
+MODEL_PANEL = Panel("Model")
+METHOD_PANEL = Panel("Method")
+PROMPT_PANEL = Panel("Prompt")
+TEXT_PANEL = Panel("Generation")
+OUTPUT_PANEL = Panel("Output")
 
 Group = Sequence[Parameter]
 
@@ -108,90 +118,73 @@ _METHOD_HELP = (
 )
 AskedMethodOption = Annotated[
     str | None,
-    typer.Option(
+    METHOD_PANEL.option(
         help=f"{_METHOD_HELP} Default: none; behind an HTTP address, what its server uses.",
         show_default=False,
-        rich_help_panel=METHOD_PANEL,
     ),
 ]
 MethodOption = Annotated[
     str,
-    typer.Option(
-        help=_METHOD_HELP,
-        rich_help_panel=METHOD_PANEL,
-    ),
+    METHOD_PANEL.option(help=_METHOD_HELP),
 ]
 MethodOptionsOption = Annotated[
     list[str] | None,
-    typer.Option(
+    METHOD_PANEL.option(
         "--method-option",
         "-o",
         metavar="NAME=VALUE",
         help="An option of the method, the value in JSON; repeatable.",
         show_default=False,
-        rich_help_panel=METHOD_PANEL,
     ),
 ]
 ContextWindowOption = Annotated[
     int | None,
-    typer.Option(
+    MODEL_PANEL.option(
         min=1,
         help="Tokens of prompt and answer together. Default: what the model's config says, RoPE "
         "scaling included.",
         show_default=False,
-        rich_help_panel=MODEL_PANEL,
     ),
 ]
 DtypeOption = Annotated[
     Dtype,
-    typer.Option(help="Number format. auto: as stored.", rich_help_panel=MODEL_PANEL),
+    MODEL_PANEL.option(help="Number format. auto: as stored."),
 ]
 DeviceOption = Annotated[
     str | None,
-    typer.Option(
+    MODEL_PANEL.option(
         help="cpu, cuda, cuda:1 ..., or auto to spread over what there is (needs accelerate).",
         show_default=False,
-        rich_help_panel=MODEL_PANEL,
     ),
 ]
 DeviceMapOption = Annotated[
     str | None,
-    typer.Option(
+    MODEL_PANEL.option(
         help="How to spread the model, instead of --device: auto, balanced, sequential ... (needs "
         "accelerate).",
         show_default=False,
-        rich_help_panel=MODEL_PANEL,
     ),
 ]
 QuantizeOption = Annotated[
     Bits | None,
-    typer.Option(
+    MODEL_PANEL.option(
         "--quantize",
         help="Load the weights with fewer bits (needs bitsandbytes and a CUDA GPU).",
         show_default=False,
-        rich_help_panel=MODEL_PANEL,
     ),
 ]
 AttnImplementationOption = Annotated[
     str | None,
-    typer.Option(
-        help="sdpa, eager, flash_attention_2 ...",
-        show_default=False,
-        rich_help_panel=MODEL_PANEL,
-    ),
+    MODEL_PANEL.option(help="sdpa, eager, flash_attention_2 ...", show_default=False),
 ]
 RevisionOption = Annotated[
     str | None,
-    typer.Option(
-        help="Commit, tag or branch on the hub.", show_default=False, rich_help_panel=MODEL_PANEL
-    ),
+    MODEL_PANEL.option(help="Commit, tag or branch on the hub.", show_default=False),
 ]
 TrustRemoteCodeOption = Annotated[
     bool,
-    typer.Option(
-        "--trust-remote-code",
-        help="Run code that comes with the model. Read it first.",
-        rich_help_panel=MODEL_PANEL,
+    MODEL_PANEL.option(
+        "--trust-remote-code", help="Run code that comes with the model. Read it first."
     ),
 ]
 
@@ -239,7 +232,7 @@ def generation_flags(names: Iterable[str] = GENERATION, **defaults: Any) -> Grou
     ]
 
 
-def _declared_flag(declaration: Declaration, default: Any, panel: str) -> Parameter:
+def _declared_flag(declaration: Declaration, default: Any, panel: Panel) -> Parameter:
     name, option = declaration.name, declaration.option
     kind: Any = _FLAG_TYPES.get(name, declaration.type)
     if declaration.choices:
@@ -247,13 +240,12 @@ def _declared_flag(declaration: Declaration, default: Any, panel: str) -> Parame
         default = kind(default)
     help_text, *_ = option.help.partition(" In Python")
     repeatable = default == ()
-    described = typer.Option(
+    described = panel.option(
         *_FLAG_NAMES.get(name, ()),
         min=option.above if option.minimum is None else option.minimum,
         max=option.maximum,
         help=f"{help_text} Repeatable." if repeatable else help_text,
         show_default=default not in (None, ()),
-        rich_help_panel=panel,
     )
     return flag(name, Annotated[kind, described], None if repeatable else default)
 

@@ -32,10 +32,9 @@ def plan(
     ],
     method: Annotated[
         list[str] | None,
-        typer.Option(
+        METHOD_PANEL.option(
             help="Plan for this method; repeatable. Without it, for all that need no settings.",
             show_default=False,
-            rich_help_panel=METHOD_PANEL,
         ),
     ] = None,
     documents: Annotated[int, typer.Option(help="Documents in a prompt.", min=1)] = 20,

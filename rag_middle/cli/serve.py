@@ -27,6 +27,7 @@ from rag_middle.cli.options import (
     METHOD_PANEL,
     MethodOption,
     MethodOptionsOption,
+    Panel,
     flag,
     generation_flags,
     with_flags,
@@ -48,8 +49,8 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
-_SERVER_PANEL = "Server"
-_LIMITS_PANEL = "Limits"
+_SERVER_PANEL = Panel("Server")
+_LIMITS_PANEL = Panel("Limits")
 _GRACE_SECONDS = 5  # for answers that say that the server is shutting down
 _DEFAULTS = (
     *("max_new_tokens", "temperature", "top_p", "top_k", "typical_p"),
@@ -57,13 +58,11 @@ _DEFAULTS = (
 )
 
 
-def _option(help_text: str, **more: Any) -> Any:
-    return typer.Option(help=help_text, rich_help_panel=_LIMITS_PANEL, **more)
-
-
 def _limit(name: str, help_text: str, **more: Any) -> Parameter:
     default = next(field.default for field in fields(ServerSettings) if field.name == name)
-    return flag(name, Annotated[type(default), _option(help_text, **more)], default)
+    return flag(
+        name, Annotated[type(default), _LIMITS_PANEL.option(help=help_text, **more)], default
+    )
 
 
 _LIMITS = (
@@ -97,43 +96,41 @@ def serve(
     method_option: MethodOptionsOption = None,
     allow_method: Annotated[
         list[str] | None,
-        typer.Option(
+        METHOD_PANEL.option(
             metavar="METHOD",
             help="Another method that requests may name, or NAME=METHOD; repeatable. Requests that "
             "name none get --method.",
             show_default=False,
-            rich_help_panel=METHOD_PANEL,
         ),
     ] = None,
     options: dict[str, Any],
     loading: dict[str, Any],
-    host: Annotated[
-        str, typer.Option(help="Address to listen on.", rich_help_panel=_SERVER_PANEL)
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="0: a free one.", rich_help_panel=_SERVER_PANEL)
-    ] = 8000,
+    host: Annotated[str, _SERVER_PANEL.option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, _SERVER_PANEL.option(min=0, max=65535, help="0: a free one.")] = 8000,
     served_model_name: Annotated[
         str | None,
-        typer.Option(
+        _SERVER_PANEL.option(
             help="What clients call the model. Default: its name, or that of its folder.",
             show_default=False,
-            rich_help_panel=_SERVER_PANEL,
         ),
     ] = None,
     trust_markers: Annotated[
         bool,
-        typer.Option(
+        _SERVER_PANEL.option(
             "--trust-markers",
             help="Read document markers without a tag, [[rm:doc]]...[[/rm:doc]]: only where every "
             "client marks documents itself and escapes what others wrote.",
-            rich_help_panel=_SERVER_PANEL,
         ),
     ] = False,
     limits: dict[str, Any],
-    max_connections: Annotated[int, _option("Open at a time; beyond: status 503.", min=1)] = 256,
+    max_connections: Annotated[
+        int, _LIMITS_PANEL.option(help="Open at a time; beyond: status 503.", min=1)
+    ] = 256,
     shutdown_timeout: Annotated[
-        int, _option("Seconds that running requests get after SIGTERM or Ctrl-C.", min=0)
+        int,
+        _LIMITS_PANEL.option(
+            help="Seconds that running requests get after SIGTERM or Ctrl-C.", min=0
+        ),
     ] = 30,
     debug: DebugOption = False,
 ) -> None:
