@@ -34,8 +34,8 @@ from langchain_rag_middle.tools import (
 )
 from langchain_rag_middle.weights import known_context_window, known_to_call_tools
 from rag_middle import UnsupportedGenerationError
-from rag_middle.notices import called_from
 from rag_middle.asynchronous import in_thread, pieces_in_thread
+from rag_middle.notices import called_from
 
 if TYPE_CHECKING:
     from rag_middle import Generation

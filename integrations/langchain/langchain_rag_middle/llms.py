@@ -18,8 +18,8 @@ from langchain_rag_middle.messages import prompt_text
 from langchain_rag_middle.responses import streamed, usage
 from langchain_rag_middle.settings import RagMiddleSettings
 from rag_middle import UnsupportedGenerationError
-from rag_middle.notices import called_from
 from rag_middle.asynchronous import in_thread, pieces_in_thread
+from rag_middle.notices import called_from
 
 if TYPE_CHECKING:
     from rag_middle import Generation
