@@ -7,11 +7,11 @@ the package because errors and warnings are such messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["Argument", "WordedException", "counted", "percent", "points", "shortened"]
+__all__ = ["Argument", "WordedException", "counted", "listed", "percent", "points", "shortened"]
 
 _NO_VALUE: Final = object
 
@@ -66,6 +66,12 @@ class WordedException(Exception):  # noqa: N818 - of warnings too
 def counted(number: int, noun: str) -> str:
     """``1 document``, ``2 documents``: for nouns that take an s."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def listed(values: Sequence[object]) -> str:
+    """``a, b and c``."""
+    *first, last = map(str, values)
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def percent(share: float, digits: int = 0) -> str:

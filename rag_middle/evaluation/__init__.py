@@ -25,17 +25,21 @@ if TYPE_CHECKING:
     from rag_middle.evaluation.conditions import (
         AS_GIVEN,
         CLOSED_BOOK,
+        GOLD_ABSENT,
         GOLD_ONLY,
         Condition,
         Item,
         arranged_documents,
+        chain,
         order,
         position,
         spread_positions,
     )
     from rag_middle.evaluation.cost import Cost, measure_costs
     from rag_middle.evaluation.diagnosis import Diagnosis, diagnose, fitted_presets
+    from rag_middle.evaluation.factors import FactorRow, Factors, factors_of
     from rag_middle.evaluation.grid import Grid, GridRow, grid_of
+    from rag_middle.evaluation.layouts import Layout, LayoutRow
     from rag_middle.evaluation.measurement import LabelledMethod, Measurement, labelled_methods
     from rag_middle.evaluation.metrics import METRICS, Metric
     from rag_middle.evaluation.plots import (
@@ -51,9 +55,12 @@ if TYPE_CHECKING:
     from rag_middle.evaluation.statistics import Bootstrap, Consistency, Estimate
     from rag_middle.evaluation.tasks import (
         TASKS,
+        Abstention,
         InventedDocuments,
+        KeyValueChains,
         KeyValueRetrieval,
         MultiDocumentQA,
+        MultiHop,
         OwnQuestions,
         RetrievedQA,
         Task,
@@ -71,9 +78,11 @@ if TYPE_CHECKING:
 __all__ = [
     "AS_GIVEN",
     "CLOSED_BOOK",
+    "GOLD_ABSENT",
     "GOLD_ONLY",
     "METRICS",
     "TASKS",
+    "Abstention",
     "Answer",
     "Answering",
     "AnsweringWorkers",
@@ -83,15 +92,21 @@ __all__ = [
     "Cost",
     "Diagnosis",
     "Estimate",
+    "FactorRow",
+    "Factors",
     "Grid",
     "GridRow",
     "InventedDocuments",
     "Item",
+    "KeyValueChains",
     "KeyValueRetrieval",
     "LabelledMethod",
+    "Layout",
+    "LayoutRow",
     "Measurement",
     "Metric",
     "MultiDocumentQA",
+    "MultiHop",
     "OwnQuestions",
     "PositionCurve",
     "PositionCurves",
@@ -107,8 +122,10 @@ __all__ = [
     "arranged_documents",
     "as_answers",
     "as_document",
+    "chain",
     "check_measurement",
     "diagnose",
+    "factors_of",
     "fitted_presets",
     "get_field",
     "grid_of",
@@ -148,10 +165,12 @@ __getattr__, __dir__ = names_on_first_use(
         "conditions": (
             "AS_GIVEN",
             "CLOSED_BOOK",
+            "GOLD_ABSENT",
             "GOLD_ONLY",
             "Condition",
             "Item",
             "arranged_documents",
+            "chain",
             "order",
             "position",
             "spread_positions",
@@ -165,10 +184,19 @@ __getattr__, __dir__ = names_on_first_use(
             "diagnose",
             "fitted_presets",
         ),
+        "factors": (
+            "FactorRow",
+            "Factors",
+            "factors_of",
+        ),
         "grid": (
             "Grid",
             "GridRow",
             "grid_of",
+        ),
+        "layouts": (
+            "Layout",
+            "LayoutRow",
         ),
         "measurement": (
             "LabelledMethod",
@@ -207,9 +235,12 @@ __getattr__, __dir__ = names_on_first_use(
         ),
         "tasks": (
             "TASKS",
+            "Abstention",
             "InventedDocuments",
+            "KeyValueChains",
             "KeyValueRetrieval",
             "MultiDocumentQA",
+            "MultiHop",
             "OwnQuestions",
             "RetrievedQA",
             "Task",

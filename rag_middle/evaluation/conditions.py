@@ -1,15 +1,15 @@
 """A question with its documents, and the conditions under which it is asked.
 
 A condition says which documents are in the prompt, and in which order. Its name stands in records:
-``position:3``, ``position:3/10``, ``position:3+filler``, ``order:1``, ``gold_only``,
-``closed_book``, ``as_given``.
+``position:3``, ``position:3/10``, ``position:3+filler``, ``chain:4,12``, ``chain:4,12/1``,
+``order:1``, ``gold_only``, ``gold_absent``, ``closed_book``, ``as_given``.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from rag_middle.documents import Document
@@ -19,23 +19,27 @@ __all__ = [
     "AS_GIVEN",
     "CHANGES",
     "CLOSED_BOOK",
+    "GOLD_ABSENT",
     "GOLD_ONLY",
     "Change",
     "Condition",
     "Item",
     "arranged_documents",
+    "chain",
     "order",
     "position",
     "spread_positions",
 ]
 
-Kind = Literal["position", "order", "gold_only", "closed_book", "as_given"]
+Kind = Literal["position", "chain", "order", "gold_only", "gold_absent", "closed_book", "as_given"]
 
 #: What else is done to a prompt: ``"repeated"``: all documents twice, one after the other;
 #: ``"filler"``: the words of the others shuffled, so that the prompt is as long and only the gold
-#: document says anything; ``"question_first"``: the question before the documents as well.
-Change = Literal["repeated", "filler", "question_first"]
+#: document says anything; ``"question_first"``: the question before the documents as well;
+#: ``"long_gold"``: the gold document followed by the shuffled words of the first three others.
+Change = Literal["repeated", "filler", "question_first", "long_gold"]
 CHANGES: tuple[Change, ...] = get_args(Change)
+_LENGTHENED_BY = 3  # documents: with documents of one length, the gold one is four times as long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +51,10 @@ class Item:
             asked.
         question: as the model reads it.
         answers: what counts as right; the first one is the one whose log-likelihood is measured.
-        gold: the document that holds the answer; None where nobody knows which one does.
+        gold: the document that holds the answer; None where nobody knows which one does, and
+            where several are needed.
+        golds: the documents that are needed together, in the order in which a reader goes from
+            one to the next; empty where one is enough.
         others: the rest, in a fixed order.
         gold_position: 0-based position of `gold` among all documents as the task has them.
         details: what else the task needs to make a prompt or to score.
@@ -57,6 +64,7 @@ class Item:
     question: str
     answers: tuple[str, ...]
     gold: Document | None = None
+    golds: tuple[Document, ...] = ()
     others: tuple[Document, ...] = ()
     gold_position: int = 0
     details: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -65,7 +73,7 @@ class Item:
     def documents(self) -> tuple[Document, ...]:
         """All documents, as the task has them."""
         if self.gold is None:
-            return self.others
+            return (*self.golds, *self.others)
         before, after = self.others[: self.gold_position], self.others[self.gold_position :]
         return (*before, self.gold, *after)
 
@@ -76,19 +84,24 @@ class Condition:
 
     Attributes:
         kind: ``"position"``: the gold document at the 0-based position `index`, the others around
-            it in their order; ``"order"``: all documents in shuffled order number `index`;
-            ``"gold_only"``: the gold document alone; ``"closed_book"``: no documents;
+            it in their order; ``"chain"``: the gold documents at the positions `golds`;
+            ``"order"``: all documents in shuffled order number `index`; ``"gold_only"``: the gold
+            documents alone; ``"gold_absent"``: the others alone; ``"closed_book"``: no documents;
             ``"as_given"``: the documents as the task has them.
         index: see `kind`; None for the others.
         documents: of ``"position"``: how many there are in the prompt, the first ones of the
             others; None for all that the task has.
         change: of ``"position"``: what else is done to the prompt; None for nothing.
+        golds: of ``"chain"``: 0-based positions of the gold documents, in the order of the chain.
+        hops: of ``"chain"``: the question asks for so many of the last steps; None for all.
     """
 
     kind: Kind
     index: int | None = None
     documents: int | None = None
     change: Change | None = None
+    golds: tuple[int, ...] = ()
+    hops: int | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -106,6 +119,16 @@ class Condition:
                 f"Condition {self.kind!r} takes no number of documents and no change, got "
                 f"{self.documents!r} and {self.change!r}."
             )
+        chained = self.kind == "chain"
+        if chained != bool(self.golds) or (self.hops is not None and not chained):
+            raise EvaluationConfigError(
+                f"Condition {self.kind!r} takes {'' if chained else 'no '}positions of several "
+                f"gold documents, got {self.golds!r} and hops {self.hops!r}."
+            )
+        if len(set(self.golds)) < len(self.golds) or min(self.golds, default=0) < 0:
+            raise EvaluationConfigError(
+                f"Gold documents need different 0-based positions, got {list(self.golds)}."
+            )
         if self.change is not None and self.change not in CHANGES:
             raise EvaluationConfigError(
                 f"A change is one of {', '.join(CHANGES)}; got {self.change!r}."
@@ -114,6 +137,9 @@ class Condition:
     @property
     def name(self) -> str:
         """Its name in records."""
+        if self.golds:
+            steps = "" if self.hops is None else f"/{self.hops}"
+            return f"{self.kind}:{','.join(map(str, self.golds))}{steps}"
         if self.index is None:
             return self.kind
         among = "" if self.documents is None else f"/{self.documents}"
@@ -122,6 +148,7 @@ class Condition:
 
 
 GOLD_ONLY = Condition("gold_only")
+GOLD_ABSENT = Condition("gold_absent")
 CLOSED_BOOK = Condition("closed_book")
 AS_GIVEN = Condition("as_given")
 
@@ -129,6 +156,16 @@ AS_GIVEN = Condition("as_given")
 def position(index: int, documents: int | None = None, change: Change | None = None) -> Condition:
     """The gold document at the 0-based position `index`, among so many or all of the documents."""
     return Condition("position", index, documents, change)
+
+
+def chain(golds: Sequence[int], hops: int | None = None) -> Condition:
+    """The gold documents at these 0-based positions, in the order of the chain.
+
+    Args:
+        golds: ``(4, 12)`` has the first step before the second, ``(12, 4)`` the other way round.
+        hops: ask for so many of the last steps only; None for all.
+    """
+    return Condition("chain", golds=tuple(golds), hops=hops)
 
 
 def order(index: int) -> Condition:
@@ -170,6 +207,12 @@ def arranged_documents(item: Item, condition: Condition) -> tuple[Document, ...]
         # A string: random.Random takes its bytes, so every process shuffles alike.
         random.Random(f"{item.id} {condition.index}").shuffle(shuffled)
         return tuple(shuffled)
+    if condition.kind == "gold_absent":
+        return item.others
+    if item.golds and condition.kind == "gold_only":
+        return item.golds
+    if condition.kind == "chain":
+        return _chained(item, condition)
     if item.gold is None:
         raise EvaluationConfigError(
             f"Question {item.id} has no gold document, so {condition.name} means nothing for it: "
@@ -188,8 +231,26 @@ def arranged_documents(item: Item, condition: Condition) -> tuple[Document, ...]
         others = tuple(
             _shuffled_words(document, f"{item.id} {at}") for at, document in enumerate(others)
         )
-    documents = (*others[:index], item.gold, *others[index:])
+    gold = item.gold
+    if condition.change == "long_gold":
+        words = Document("\n".join(document.render() for document in others[:_LENGTHENED_BY]))
+        added = _shuffled_words(words, f"{item.id} gold")
+        gold = replace(gold, text=f"{gold.text} {added.text}")
+    documents = (*others[:index], gold, *others[index:])
     return 2 * documents if condition.change == "repeated" else documents
+
+
+def _chained(item: Item, condition: Condition) -> tuple[Document, ...]:
+    """The gold documents at their positions, the others around them in their order."""
+    count = len(item.golds) + len(item.others)
+    if len(condition.golds) != len(item.golds) or max(condition.golds) >= count:
+        raise EvaluationConfigError(
+            f"Question {item.id} has {len(item.golds)} gold documents among {count}, so "
+            f"{condition.name} means nothing for it: give a 0-based position to each of them."
+        )
+    others = iter(item.others)
+    at = dict(zip(condition.golds, item.golds, strict=True))
+    return tuple(at[index] if index in at else next(others) for index in range(count))
 
 
 def _shuffled_words(document: Document, seed: str) -> Document:

@@ -6,7 +6,7 @@ differ by length and position alone, and all differences are paired.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.evaluation.metrics import Metric
 from rag_middle.evaluation.results import PositionCurves, Results
 from rag_middle.evaluation.statistics import Bootstrap, Estimate, comparison_confidence
+from rag_middle.wording import listed
 
 __all__ = ["Grid", "GridRow", "grid_of"]
 
@@ -88,7 +89,7 @@ class Grid:
             f"From {fewest} to {most} documents the unmodified model goes from "
             f"{self.metric.shown(first)} to {self.metric.shown(last)}, which is {significant}"
             "statistically significant.",
-            f"Its positions differ significantly with {_listed(uneven)} documents."
+            f"Its positions differ significantly with {listed(uneven)} documents."
             if uneven
             else "With none of these numbers of documents do its positions differ significantly.",
             *(self._about(label) for label in self.labels if label != BASELINE),
@@ -105,12 +106,12 @@ class Grid:
                 verdict = "better" if difference.value > 0 else "worse"
                 groups[verdict].append(f"{row.documents} documents (by {amount})")
         parts = [
-            f"significantly {verdict} with {_listed(groups[verdict])}"
+            f"significantly {verdict} with {listed(groups[verdict])}"
             for verdict in ("better", "worse")
             if groups[verdict]
         ]
         if groups["neither"]:
-            parts.append(f"no significant difference with {_listed(groups['neither'])} documents")
+            parts.append(f"no significant difference with {listed(groups['neither'])} documents")
         return f"{label}, on average over positions: {'; '.join(parts)}."
 
     def to_dict(self) -> dict[str, Any]:
@@ -158,8 +159,3 @@ def grid_of(results: Results, *, runs: int = 1, seed: int = 0) -> Grid | None:
     )
     length = difference(means(BASELINE, None), means(BASELINE, sizes[0]), results.confidence)
     return Grid(rows=rows, length_effect=length, confidence=confidence)
-
-
-def _listed(values: Sequence[object]) -> str:
-    *first, last = map(str, values)
-    return f"{', '.join(first)} and {last}" if first else last

@@ -14,6 +14,7 @@ from rag_middle.evaluation.conditions import (
     position,
     spread_positions,
 )
+from rag_middle.evaluation.layouts import Layout
 from rag_middle.evaluation.tasks.base import Task, require_whole
 from rag_middle.methods import Method, resolve_method
 from rag_middle.wording import Argument
@@ -92,7 +93,7 @@ class Measurement:
     Attributes:
         limit: most questions; None for all there are.
         positions: how many positions of the gold document, spread evenly, or the 0-based
-            positions themselves.
+            positions themselves; how many columns, for a task that has a `layout`.
         grid: fewer documents than the task has, at whose positions the gold document is measured
             too: ``(5, 10)`` for a task of 20 documents.
         orders: shuffled orders of all documents, for the rate at which answers flip; 0 for none,
@@ -200,7 +201,31 @@ class Measurement:
     def conditions(self, task: Task) -> tuple[Condition, ...]:
         """The conditions every method is run under."""
         positions = tuple(position(index) for index in self.gold_positions(task))
-        return (*(positions or task.conditions()), *(order(index) for index in range(self.orders)))
+        if not positions:
+            layout = self.layout(task)
+            positions = task.conditions() if layout is None else layout.conditions
+        return (*positions, *(order(index) for index in range(self.orders)))
+
+    def layout(self, task: Task) -> Layout | None:
+        """The conditions of `task` in rows and columns, where it varies more than one position.
+
+        Raises:
+            EvaluationConfigError: positions by name, a grid or changes for such a task.
+        """
+        numbered = isinstance(self.positions, int)
+        layout = task.layout(self.positions if isinstance(self.positions, int) else 2)
+        if layout is not None and (not numbered or self.grid or self.changes):
+            raise EvaluationConfigError(
+                f"{task.name} varies {layout.row_title[0].lower()}{layout.row_title[1:]} in place "
+                "of one position, so it takes a number of ",
+                Argument("positions"),
+                ", no ",
+                Argument("grid"),
+                " and no ",
+                Argument("changes"),
+                ".",
+            )
+        return layout
 
     def grid_conditions(self, task: Task) -> tuple[Condition, ...]:
         """The further conditions that `grid` asks for."""

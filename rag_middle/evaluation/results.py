@@ -27,7 +27,15 @@ from rag_middle.evaluation.statistics import (
 )
 from rag_middle.evaluation.tasks import Task
 
-__all__ = ["Control", "MethodSummary", "PositionCurve", "PositionCurves", "Results", "Summary"]
+__all__ = [
+    "Control",
+    "MethodSummary",
+    "PositionCurve",
+    "PositionCurves",
+    "Results",
+    "Summary",
+    "curve_of",
+]
 
 
 _CONTROLS = {
@@ -36,6 +44,7 @@ _CONTROLS = {
     "repeated": "all documents twice",
     "filler": "the other documents' words shuffled",
     "question_first": "the question before the documents too",
+    "long_gold": "the gold document followed by the shuffled words of three others",
 }
 
 
@@ -57,6 +66,23 @@ class PositionCurve:
     mean: Estimate
     worst: Estimate
     gap: Estimate
+
+
+def curve_of(label: str, bootstrap: Bootstrap, confidence: float = CONFIDENCE) -> PositionCurve:
+    """The curve of a method from its scores, a column per position.
+
+    Args:
+        label: of the method.
+        bootstrap: of the scores.
+        confidence: of the gap.
+    """
+    return PositionCurve(
+        label=label,
+        estimates=bootstrap.estimates(),
+        mean=bootstrap.estimate(lambda means: np.mean(means, axis=-1)),
+        worst=bootstrap.estimate(lambda means: np.min(means, axis=-1)),
+        gap=bootstrap.gap(confidence),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,15 +277,7 @@ class Results:
         for method in self.methods:
             scores = self.scores(method.label, conditions, scored.name)
             bootstrap = Bootstrap(scores, resamples=resamples, seed=seed)
-            curves.append(
-                PositionCurve(
-                    label=method.label,
-                    estimates=bootstrap.estimates(),
-                    mean=bootstrap.estimate(lambda means: np.mean(means, axis=-1)),
-                    worst=bootstrap.estimate(lambda means: np.min(means, axis=-1)),
-                    gap=bootstrap.gap(self.confidence),
-                )
-            )
+            curves.append(curve_of(method.label, bootstrap, self.confidence))
         return PositionCurves(
             metric=scored,
             positions=positions,

@@ -186,6 +186,7 @@ def check_measurement(
         )
     measurement.metric_names(task)
     measurement.gold_positions(task)
+    measurement.layout(task)
     return labelled
 
 

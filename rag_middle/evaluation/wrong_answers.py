@@ -99,7 +99,7 @@ def wrong_answers(results: Results) -> tuple[AskedQuestion, ...]:
             AskedQuestion(
                 question=item.question,
                 answers=item.answers,
-                documents=shown_documents(item.gold, item.others),
+                documents=shown_documents(item.golds or item.gold, item.others),
                 conditions=tuple(names),
                 replies=replies,
             )
@@ -113,16 +113,18 @@ def most_wrong(asked: Sequence[AskedQuestion]) -> tuple[AskedQuestion, ...]:
     return tuple(wrong[:MOST_QUESTIONS])
 
 
-def shown_documents(gold: Document | None, others: Sequence[Document]) -> tuple[ShownDocument, ...]:
-    """Documents for a page, the gold one first."""
-    documents = ([] if gold is None else [gold]) + list(others)
+def shown_documents(
+    gold: Document | Sequence[Document] | None, others: Sequence[Document]
+) -> tuple[ShownDocument, ...]:
+    """Documents for a page, the gold ones first."""
+    golds = [gold] if isinstance(gold, Document) else list(gold or ())
     return tuple(
         ShownDocument(
             title=document.title,
             text=document.text
             if len(document.text) <= _MOST_CHARACTERS
             else f"{document.text[:_MOST_CHARACTERS]} […]",
-            gold=document is gold,
+            gold=index < len(golds),
         )
-        for document in documents
+        for index, document in enumerate([*golds, *others])
     )

@@ -10,7 +10,7 @@ from rag_middle.errors import EvaluationConfigError
 from rag_middle.reader.kinds import KINDS, Attribute, Kind
 from rag_middle.reader.names import Split, ending_of, name_word
 
-__all__ = ["Entry", "Fact", "draw_entries"]
+__all__ = ["Entry", "Fact", "draw_entries", "draw_title"]
 
 _TRIES = 1000  # where one draw in twenty is new, all of them fail once in 10^22 times
 
@@ -95,7 +95,7 @@ def draw_entries(
         if 0 < len(titles) <= namesakes:
             title = _namesake(rng, split, titles)
         else:
-            title = _title(rng, split, own, titles, related_names)
+            title = draw_title(rng, split, own, titles, related_names)
         titles.append(title)
         wanted = min(rng.choice(tuple(facts_each)), len(own.attributes))
         others = [a for a in own.attributes if a is not shared or not same_attribute]
@@ -108,9 +108,25 @@ def draw_entries(
     return entries
 
 
-def _title(
-    rng: random.Random, split: Split, kind: Kind, taken: Collection[str], related_names: float
+def draw_title(
+    rng: random.Random,
+    split: Split,
+    kind: Kind,
+    taken: Collection[str],
+    related_names: float = 0.0,
 ) -> str:
+    """A name for a thing of `kind` that ends in another word than those `taken`.
+
+    Args:
+        rng: source of every choice.
+        split: whose names to use.
+        kind: of the thing.
+        taken: names of a prompt so far.
+        related_names: how often it takes the first word of one of them.
+
+    Raises:
+        EvaluationConfigError: there are no more such names.
+    """
     lasts = {other.split(" ", 1)[1] for other in taken}
     endings = {ending_of(last) for last in lasts}
     for attempt in range(_TRIES):

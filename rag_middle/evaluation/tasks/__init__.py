@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from rag_middle.evaluation.tasks.abstention import Abstention
 from rag_middle.evaluation.tasks.base import Task
 from rag_middle.evaluation.tasks.invented_documents import InventedDocuments
 from rag_middle.evaluation.tasks.key_value import KeyValueRetrieval
+from rag_middle.evaluation.tasks.key_value_chains import KeyValueChains
+from rag_middle.evaluation.tasks.multi_hop import MultiHop
 from rag_middle.evaluation.tasks.questions import MultiDocumentQA, OwnQuestions
 from rag_middle.evaluation.tasks.registered import TASKS, make_task, task_for_file
 from rag_middle.evaluation.tasks.retrieved_qa import RetrievedQA
 
 __all__ = [
     "TASKS",
+    "Abstention",
     "InventedDocuments",
+    "KeyValueChains",
     "KeyValueRetrieval",
     "MultiDocumentQA",
+    "MultiHop",
     "OwnQuestions",
     "RetrievedQA",
     "Task",

@@ -17,6 +17,7 @@ from rag_middle.evaluation.conditions import (
     Condition,
     Item,
 )
+from rag_middle.evaluation.layouts import Layout
 from rag_middle.evaluation.metrics import ANSWER_METRICS
 
 __all__ = ["Task", "require_gold_documents", "require_whole"]
@@ -109,6 +110,16 @@ class Task(ABC):
     def conditions(self) -> tuple[Condition, ...]:
         """The conditions of a task without gold documents; see `num_positions`."""
         return (AS_GIVEN,)
+
+    def layout(self, columns: int) -> Layout | None:
+        """The conditions of a task that varies something else than one position, else None.
+
+        Such a task has no `num_positions`.
+
+        Args:
+            columns: how many positions or distances, spread evenly, at least two.
+        """
+        return None
 
     def scores(self, item: Item, condition: Condition, answer: str) -> dict[str, float]:
         """The scores of a generated answer, by metric."""

@@ -24,9 +24,12 @@ def _check(target: object) -> None:
 
 
 TASKS: Registry[type[Task]] = Registry("task", entry_point_group="rag_middle.tasks", check=_check)
+TASKS.register("abstention", f"{_HERE}.abstention:Abstention")
 TASKS.register("invented_documents", f"{_HERE}.invented_documents:InventedDocuments")
 TASKS.register("key_value_retrieval", f"{_HERE}.key_value:KeyValueRetrieval")
+TASKS.register("key_value_chains", f"{_HERE}.key_value_chains:KeyValueChains")
 TASKS.register("multi_document_qa", f"{_HERE}.questions:MultiDocumentQA")
+TASKS.register("multi_hop", f"{_HERE}.multi_hop:MultiHop")
 TASKS.register("own_questions", f"{_HERE}.questions:OwnQuestions")
 TASKS.register("retrieved_qa", f"{_HERE}.retrieved_qa:RetrievedQA")
 
@@ -90,6 +93,8 @@ def task_for_file(path: str | Path, **options: Any) -> Task:
         EvaluationConfigError: options that this task does not have.
     """
     line, first = first_line(path)
+    if _has_several_golds(first):
+        return make_task("multi_hop", {"data": path, **options})
     for field_name, task_name in _FORMATS:
         if field_name in first:
             return make_task(task_name, {"data": path, **options})
@@ -98,3 +103,12 @@ def task_for_file(path: str | Path, **options: Any) -> Task:
         'such as {"question": "...", "answers": ["..."], "gold": "...", "distractors": ["..."]}; '
         f"fields found: {', '.join(first) or 'none'}."
     )
+
+
+def _has_several_golds(content: Mapping[str, Any]) -> bool:
+    """Whether gold documents are listed, or flagged among the documents."""
+    documents = content.get("documents")
+    flagged = isinstance(documents, list) and any(
+        isinstance(document, dict) and document.get("gold") is True for document in documents
+    )
+    return isinstance(content.get("gold"), list) or ("gold" not in content and flagged)

@@ -1,0 +1,199 @@
+"""Questions whose gold document is there, and is not: does the model say that it does not know?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+from rag_middle.documents import ContextPrompt
+from rag_middle.errors import EvaluationConfigError
+from rag_middle.evaluation.conditions import (
+    GOLD_ABSENT,
+    Condition,
+    Item,
+    arranged_documents,
+    position,
+    spread_positions,
+)
+from rag_middle.evaluation.layouts import Layout, LayoutRow
+from rag_middle.evaluation.metrics import ANSWER_METRICS
+from rag_middle.evaluation.tasks.base import Task, require_gold_documents, require_whole
+from rag_middle.evaluation.tasks.invented_documents import InventedDocuments
+from rag_middle.evaluation.tasks.registered import task_for_file
+
+__all__ = ["PHRASES", "Abstention", "abstains"]
+
+_DOCUMENTS = 10
+
+#: What counts as saying that one does not know.
+PHRASES = (
+    "i don't know",
+    "i do not know",
+    "don't know the answer",
+    "unknown",
+    "unanswerable",
+    "no answer",
+    "cannot answer",
+    "can't answer",
+    "cannot be answered",
+    "cannot be determined",
+    "cannot determine",
+    "can't determine",
+    "no information",
+    "not enough information",
+    "insufficient information",
+    "is not mentioned",
+    "are not mentioned",
+    "not stated",
+    "not specified",
+    "not provided",
+    "not given",
+    "does not mention",
+    "do not mention",
+    "don't mention",
+    "does not say",
+    "do not say",
+    "do not contain",
+    "does not contain",
+    "none of the documents",
+)
+
+
+def abstains(answer: str, phrases: Sequence[str] = PHRASES) -> bool:
+    """Whether an answer says that the model does not know.
+
+    It does where it contains one of the phrases as whole words, in any case and with any kind of
+    apostrophe and spaces. An empty answer says nothing, and is no abstention.
+    """
+    text = _plain(answer)
+    return any(re.search(rf"(?<!\w){re.escape(_plain(p))}(?!\w)", text) for p in phrases)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.lower().replace("’", "'").split())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Abstention(Task):
+    """The same questions with their gold document and without it, among equally many documents.
+
+    With it, the answer is right (``accuracy``) where it states the value and does not abstain;
+    without it, where it abstains. ``abstained`` is the share of answers that say so. All others are
+    false: wrong with the gold document, and made up without it. Questions another of whose
+    documents holds the answer are left out, as they could be answered.
+
+    Attributes:
+        data: questions with gold documents, as for `OwnQuestions`; None for invented documents.
+        documents: in a prompt; None for 10 invented ones, and one less than the first line of
+            `data` has: the gold document has to be replaced.
+        phrases: what counts as "does not know", see `abstains`.
+        instruction: before the documents.
+    """
+
+    name: ClassVar[str] = "abstention"
+    version: ClassVar[int] = 1
+    title: ClassVar[str] = "Questions with and without their gold document"
+    metrics: ClassVar[tuple[str, ...]] = ("accuracy", "abstained")
+    by_likelihood: ClassVar[bool] = False
+
+    data: str | Path | None = None
+    documents: int | None = None
+    phrases: tuple[str, ...] = PHRASES
+    instruction: str = (
+        "Answer the question from the documents. If none of them holds the answer, say: I don't "
+        "know.\n\n"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "phrases", tuple(self.phrases))
+        if not self.phrases or not all(isinstance(p, str) and p.strip() for p in self.phrases):
+            raise EvaluationConfigError(
+                f"{self.name}: phrases must be texts that are not empty, at least one; got "
+                f"{list(self.phrases)!r}."
+            )
+        if self.documents is None:
+            object.__setattr__(self, "documents", self._questions.num_positions - 1)
+        require_whole(self.name, 2, documents=self.documents)
+
+    @cached_property
+    def _questions(self) -> Task:
+        """Where questions come from, with one document more than a prompt has."""
+        options = {} if self.documents is None else {"documents": self.documents + 1}
+        if self.data is None:
+            return InventedDocuments(documents=options.get("documents", _DOCUMENTS + 1))
+        task = task_for_file(self.data, **options)
+        require_gold_documents(task)
+        return task
+
+    @property
+    def provenance(self) -> str:
+        return self._questions.provenance
+
+    @property
+    def num_positions(self) -> int:
+        return 0
+
+    @property
+    def num_questions(self) -> int | None:
+        return None if self.data is None else len(self.items(None, 0))
+
+    @property
+    def description(self) -> str:
+        noted = ""
+        if self.data is not None:
+            asked, all_questions = self.num_questions, self._questions.num_questions
+            noted = (
+                f": {asked} of {all_questions} questions; in the others, a document beside the "
+                "gold one holds the answer"
+                if asked != all_questions
+                else f": {asked} questions"
+            )
+        return f"{self.title} ({self.provenance}){noted}, {self.documents} documents each"
+
+    def layout(self, columns: int) -> Layout:
+        assert self.documents is not None  # set when made
+        positions = spread_positions(self.documents, columns)
+        return Layout(
+            "Gold document",
+            "Position of the gold document",
+            (
+                LayoutRow(
+                    "present",
+                    tuple(f"at {index}" for index in positions),
+                    tuple(position(index, self.documents) for index in positions),
+                ),
+                LayoutRow("absent", ("nowhere",), (GOLD_ABSENT,)),
+            ),
+        )
+
+    def items(self, limit: int | None, seed: int) -> list[Item]:
+        # Some are left out below: one drawn value in twenty-five or so is another document's too.
+        enough = None if limit is None or self.data is not None else 2 * limit
+        items = self._questions.items(enough, seed)
+        stated = ANSWER_METRICS["answer_stated"]
+        items = [
+            item
+            for item in items
+            if not any(stated(document.render(), item.answers) for document in item.others)
+        ]
+        return items[:limit]
+
+    def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
+        return ContextPrompt(
+            self.instruction,
+            arranged_documents(item, condition),
+            f"Question: {item.question}\nAnswer:",
+        )
+
+    def scores(self, item: Item, condition: Condition, answer: str) -> dict[str, float]:
+        abstained = abstains(answer, self.phrases)
+        if condition.kind in ("gold_absent", "closed_book"):
+            right = abstained
+        else:
+            right = bool(ANSWER_METRICS["answer_stated"](answer, item.answers)) and not abstained
+        return {"accuracy": float(right), "abstained": float(abstained)}
