@@ -47,7 +47,7 @@ from rag_middle.errors import EvaluationDataError, ProfileFormatError
 from rag_middle.wording import counted
 
 if TYPE_CHECKING:
-    from rag_middle.evaluation import AnsweringWorkers
+    from rag_middle.evaluation import AnsweringWorkers, Diagnosis
     from rag_middle.profiles import Profile
 
 __all__ = ["ScoreBy", "diagnose"]
@@ -83,13 +83,37 @@ def diagnose(
     task: TaskOption = None,
     documents: DocumentsOption = None,
     distractors: DistractorsOption = None,
+    hops: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Questions that need so many documents (2 or 3 invented ones; with --data, those "
+            "with so many gold documents), by their distance and order. For --task "
+            "key_value_chains: keys of the longest chain.",
+            show_default=False,
+            rich_help_panel=QUESTIONS_PANEL,
+        ),
+    ] = None,
+    abstention: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Counts as saying that the model does not know, for --distractors none_relevant; "
+            "repeatable. Default: usual phrases.",
+            show_default=False,
+            rich_help_panel=QUESTIONS_PANEL,
+        ),
+    ] = None,
     limit: Annotated[
         int,
         QUESTIONS_PANEL.option(min=1, help="Maximum number of questions."),
     ] = 100,
     positions: Annotated[
         int,
-        QUESTIONS_PANEL.option(min=2, help="Positions of the gold document, spread evenly."),
+        QUESTIONS_PANEL.option(
+            min=2,
+            help="Positions of the gold document, or distances between several, spread evenly.",
+        ),
     ] = 5,
     grid: Annotated[
         str | None,
@@ -191,9 +215,16 @@ def diagnose(
 
     Asks every question with its gold document, the one that holds the answer, at several
     positions, under every method. Recommends no method unless positions differ significantly and
-    a method raises the worst of them significantly.
+    a method raises the worst of them significantly. With --hops, --task key_value_chains or
+    --distractors none_relevant something else is varied, and all methods are compared on it.
     """
-    named = {"max_batch_size": "--batch-size", "scoring": "--score-by", "keys": "--documents"}
+    named = {
+        "max_batch_size": "--batch-size",
+        "scoring": "--score-by",
+        "keys": "--documents",
+        "changes": "--change",
+        "phrases": "--abstention",
+    }
     flags = flags_of(diagnose, **named)
     with reporting(as_json=as_json, debug=debug, flags=flags):
         check_output_folder(out)
@@ -220,16 +251,40 @@ def diagnose(
 
         bundled = model is None if endpoint is None else is_served_reader(endpoint.name)
         # Before PyTorch is imported: the data is where mistakes are.
-        questions = chosen_task(task, data, documents, bundled=bundled, distractors=distractors)
-        require_gold_documents(questions)
+        questions = chosen_task(
+            task,
+            data,
+            documents,
+            bundled=bundled,
+            distractors=distractors,
+            hops=hops,
+            phrases=abstention,
+        )
+        layout = questions.layout(positions)
+        if layout is None:
+            require_gold_documents(questions)
+        elif stop_early:
+            raise typer.BadParameter(
+                "it is the difference between positions that decides, and this task has none: "
+                "leave it out.",
+                param_hint="--stop-early",
+            )
         items = questions.items(limit, seed)  # refuses what there is too little of
-        from rag_middle.evaluation import Measurement, check_measurement, write_report
+        from rag_middle.evaluation import (
+            Measurement,
+            check_measurement,
+            factors_of,
+            run,
+            write_evaluation,
+            write_report,
+        )
         from rag_middle.evaluation import diagnose as run_diagnosis
         from rag_middle.evaluation.charts import require_library
         from rag_middle.evaluation.conclusions import MIN_QUESTIONS, note_on_gold
+        from rag_middle.evaluation.diagnosis import default_methods
         from rag_middle.evaluation.plots import new_figure
         from rag_middle.evaluation.stopping import looks
-        from rag_middle.evaluation.terminal import show_diagnosis
+        from rag_middle.evaluation.terminal import show_diagnosis, show_factors
 
         # Without matplotlib and vl-convert there is no report: say so before an hour is spent.
         new_figure()
@@ -268,25 +323,44 @@ def diagnose(
             team = None
             if spreads:
                 team = stack.enter_context(closing(_team(asked, loading, workers, backend)))
-            diagnosis = run_diagnosis(
-                asked,
-                questions,
-                names,
-                measurement,
-                records=out / "records.jsonl",
-                progress=progress,
-                estimated=tell_time,
-                planned=None if endpoint is None else tell_work(endpoint),
-                calibrated=_calibrated(),
-                stop_early=stop_early,
-                workers=team,
-            )
-        files = write_report(diagnosis, out, command=command_line())
-        if as_json:
-            print_json({**diagnosis.to_dict(), "report": str(files.html)})
+            options: dict[str, Any] = {
+                "records": out / "records.jsonl",
+                "progress": progress,
+                "estimated": tell_time,
+                "planned": None if endpoint is None else tell_work(endpoint),
+                "workers": team,
+            }
+            if layout is None:
+                diagnosis: Diagnosis | None = run_diagnosis(
+                    asked,
+                    questions,
+                    names,
+                    measurement,
+                    calibrated=_calibrated(),
+                    stop_early=stop_early,
+                    **options,
+                )
+            else:
+                if names is None:
+                    names, left_out = default_methods(asked)
+                    for name, reason in left_out.items():
+                        tell("Left out", "yellow", f"{name}: {reason}")
+                diagnosis, results = None, run(asked, questions, names, measurement, **options)
+        if diagnosis is None:
+            files = write_evaluation(results, out, command=command_line())
+            factors = factors_of(results)
+            assert factors is not None  # there is a layout
+            if as_json:
+                print_json({**factors.to_dict(), "report": str(files.html)})
+                return
+            show_factors(console(), factors)
         else:
+            files = write_report(diagnosis, out, command=command_line())
+            if as_json:
+                print_json({**diagnosis.to_dict(), "report": str(files.html)})
+                return
             show_diagnosis(console(), diagnosis)
-            print(files.html)
+        print(files.html)
 
 
 def _team(model: Any, loading: dict[str, Any], count: int, backend: Backend) -> AnsweringWorkers:

@@ -6,7 +6,7 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,6 +38,7 @@ __all__ = [
 
 QUESTIONS_PANEL = Panel("Questions")
 CALIBRATION_FOLDER = Path("rag-middle-calibration")
+_NONE_RELEVANT = "none_relevant"
 _READER_DOCUMENTS = 20
 
 ModelOption = Annotated[
@@ -77,7 +78,8 @@ DistractorsOption = Annotated[
     QUESTIONS_PANEL.option(
         help="What the other documents are: random or hard for --data (hard: those most like the "
         "question); for invented documents random, same_relation, similar_names, near_duplicates "
-        "or contradicting.",
+        "or contradicting. For both none_relevant: every question is asked without its gold "
+        "document too, and then the model must say that it does not know.",
         show_default=False,
     ),
 ]
@@ -105,11 +107,31 @@ def chosen_task(
     *,
     bundled: bool,
     distractors: str | None = None,
+    hops: int | None = None,
+    phrases: Sequence[str] | None = None,
 ) -> Task:
-    """The task of that name or data; about invented documents where neither is given."""
+    """The task of that name or data; about invented documents where neither is given.
+
+    Args:
+        name: of the task.
+        data: a file of questions.
+        documents: in a prompt.
+        bundled: the bundled reader is asked.
+        distractors: what the other documents are.
+        hops: gold documents of a question, or keys of a chain.
+        phrases: that count as saying that the model does not know.
+    """
     from rag_middle.evaluation.tasks import make_task, task_for_file
 
     options: dict[str, Any] = {} if documents is None else {"documents": documents}
+    if distractors == _NONE_RELEVANT and name is None:
+        name, distractors = "abstention", None
+    if hops is not None:
+        options["hops"] = hops
+        name = name or (None if data else "multi_hop")
+    if phrases is not None:
+        options["phrases"] = tuple(phrases)
+        name = name or "abstention"
     if distractors is not None:
         options["distractors"] = distractors
     if data is not None:
@@ -117,7 +139,7 @@ def chosen_task(
             return task_for_file(data, **options)
         return make_task(name, {"data": data, **options})
     name = name or "invented_documents"
-    if name == "key_value_retrieval" and documents is not None:
+    if name in ("key_value_retrieval", "key_value_chains") and documents is not None:
         options["keys"] = options.pop("documents")
     if name == "invented_documents" and bundled:
         options["cited"] = True  # the bundled reader names the document before the answer

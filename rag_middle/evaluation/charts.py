@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from rag_middle.errors import EvaluationConfigError, MissingExtraError
-from rag_middle.evaluation.grid import Grid
+from rag_middle.evaluation.grid import HeatMaps
 from rag_middle.evaluation.plots import COLOURS, printable
 from rag_middle.evaluation.results import PositionCurves
 from rag_middle.evaluation.statistics import Estimate
@@ -24,7 +24,7 @@ __all__ = [
     "chart_library",
     "cost_chart",
     "gap_chart",
-    "grid_charts",
+    "heat_map_charts",
     "line_chart",
     "position_chart",
     "require_library",
@@ -197,43 +197,48 @@ def line_chart(
     return Chart(title, _complete(spec))
 
 
-def grid_charts(grid: Grid) -> list[Chart]:
-    """A heat map per method: number of documents over position of the gold document."""
-    share = grid.metric.share
-    low, dark, high = grid.colour_scale
+def heat_map_charts(maps: HeatMaps) -> list[Chart]:
+    """A heat map per method."""
+    share, unit = maps.metric.share, maps.metric.title
+    low, dark, high = maps.colour_scale
     charts = []
-    for label in grid.labels:
+    for label in maps.labels:
         cells = [
             {
-                "documents": row.documents,
-                # Each row has positions of its own, spread over the width of all.
-                "left": column / len(row.curves.positions),
-                "middle": (column + 0.5) / len(row.curves.positions),
-                "right": (column + 1) / len(row.curves.positions),
-                "position": row.curves.positions[column],
+                "row": row.name,
+                # Each row has columns of its own, spread over the width of all.
+                "left": column / len(row.columns),
+                "middle": (column + 0.5) / len(row.columns),
+                "right": (column + 1) / len(row.columns),
+                "column": row.columns[column],
                 "number": estimate.text(share=share, digits=0 if share else 2).split(" ")[0],
-                "at": f"at {row.curves.positions[column]}",
                 **_values(estimate, share),
             }
-            for row in grid.rows
-            for column, estimate in enumerate(row.curves[label].estimates)
+            for row in maps.rows
+            for column, estimate in enumerate(row.estimates[label])
         ]
         white = {"test": f"datum.value > {dark}", "value": "white"}
         axis = {
             "type": "quantitative",
-            "title": "Position of the gold document, first to last",
+            "title": maps.column_title,
             "scale": {"domain": [0, 1], "nice": False},
             "axis": {"labels": False, "ticks": False, "grid": False},
         }
         spec = {
-            "height": 44 * len(grid.rows),
+            "height": 44 * len(maps.rows),
             "data": {"values": cells},
             "encoding": {
-                "y": {"field": "documents", "type": "ordinal", "title": "Documents"},
+                "y": {
+                    "field": "row",
+                    "type": "ordinal",
+                    "title": maps.row_title,
+                    "sort": [row.name for row in maps.rows],
+                    "axis": {"labelLimit": 120},
+                },
                 "tooltip": [
-                    {"field": "documents", "title": "documents"},
-                    {"field": "position", "title": "position"},
-                    {"field": "shown", "title": grid.metric.title},
+                    {"field": "row", "title": maps.row_title},
+                    {"field": "column", "title": maps.column_title},
+                    {"field": "shown", "title": unit},
                 ],
             },
             "layer": [
@@ -259,14 +264,14 @@ def grid_charts(grid: Grid) -> list[Chart]:
                             "color": {"condition": white, "value": "black"},
                         },
                     }
-                    for field, size, dy in (("number", 12, -7), ("at", 10, 8))
+                    for field, size, dy in (("number", 12, -7), ("column", 10, 8))
                 ),
             ],
         }
-        unit = f"{grid.metric.title}{', %' if share else ''}"
         charts.append(
             Chart(
-                f"{printable(label)}: {unit}, by number of documents and position", _complete(spec)
+                f"{printable(label)}: {unit}{', %' if share else ''}, {maps.about}",
+                _complete(spec),
             )
         )
     return charts

@@ -63,6 +63,7 @@ from rag_middle.profiles import Profile, measured_profiles
 __all__ = [
     "UNCALIBRATED",
     "Diagnosis",
+    "default_methods",
     "diagnose",
     "fitted_presets",
     "methods_to_try",
@@ -189,10 +190,7 @@ def diagnose(
     left_out: dict[str, str] = {}
     here = model if isinstance(model, RagMiddleModel) else None
     if methods is None:
-        methods = []
-        if here is not None:
-            able, left_out = methods_to_try(here)
-            methods = [*able, *fitted_presets(here)]
+        methods, left_out = default_methods(model)
     results = (run_until_decided if stop_early else run)(
         model,
         task,
@@ -332,6 +330,18 @@ def _votes(results: Results, model: RagMiddleModel | None) -> tuple[str, ...]:
 
 
 # -- which methods to try -------------------------------------------------------------------------
+
+
+def default_methods(model: TextGenerator) -> tuple[list[str], dict[str, str]]:
+    """The methods to try where none are named, and why others are left out.
+
+    Args:
+        model: one behind an HTTP address is asked under none.
+    """
+    if not isinstance(model, RagMiddleModel):
+        return [], {}
+    able, left_out = methods_to_try(model)
+    return [*able, *fitted_presets(model)], left_out
 
 
 def methods_to_try(model: RagMiddleModel) -> tuple[list[str], dict[str, str]]:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rag_middle.evaluation.conditions import Condition
+from rag_middle.evaluation.grid import HeatMapRow, HeatMaps
 from rag_middle.evaluation.layouts import LayoutRow
 from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.evaluation.metrics import METRICS, Metric
@@ -92,6 +93,24 @@ class Factors:
         return tuple(self.rows[0].curves)
 
     @property
+    def heat_maps(self) -> HeatMaps:
+        """For a chart."""
+        return HeatMaps(
+            metric=self.metric,
+            about=f"by {_lower(self.row_title)} and {_lower(self.column_title)}",
+            row_title=self.row_title,
+            column_title=self.column_title,
+            rows=tuple(
+                HeatMapRow(
+                    row.name,
+                    row.columns,
+                    {label: curve.estimates for label, curve in row.curves.items()},
+                )
+                for row in self.rows
+            ),
+        )
+
+    @property
     def sentences(self) -> tuple[str, ...]:
         """What follows from it: on columns, on rows, on abstentions, and on each method."""
         first = self.rows[0]
@@ -100,7 +119,7 @@ class Factors:
             for row in self.rows
             if len(row.columns) > 1 and not row.curves[BASELINE].gap.includes_zero
         ]
-        title = f"{self.column_title[0].lower()}{self.column_title[1:]}"
+        title = _lower(self.column_title)
         return (
             f"The unmodified model differs significantly by {title}: {listed(uneven)}."
             if uneven
@@ -232,3 +251,7 @@ def _abstentions(results: Results, confidence: float, seed: int) -> dict[str, Ab
 
 def _mean(row: FactorRow) -> float:
     return row.curves[BASELINE].mean.value
+
+
+def _lower(title: str) -> str:
+    return title[0].lower() + title[1:]

@@ -6,7 +6,7 @@ differ by length and position alone, and all differences are paired.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,9 +20,55 @@ from rag_middle.evaluation.results import PositionCurves, Results
 from rag_middle.evaluation.statistics import Bootstrap, Estimate, comparison_confidence
 from rag_middle.wording import listed
 
-__all__ = ["Grid", "GridRow", "grid_of"]
+__all__ = ["Grid", "GridRow", "HeatMapRow", "HeatMaps", "grid_of"]
 
 Scores = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMapRow:
+    """A row of each heat map.
+
+    Attributes:
+        name: at its left.
+        columns: what stands below the value of each of its cells.
+        estimates: of its cells, by label of the method.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    estimates: Mapping[str, Sequence[Estimate]]
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMaps:
+    """A heat map per method, for a chart.
+
+    Attributes:
+        metric: what was scored.
+        about: rows and columns in a title, such as "by number of documents and position".
+        row_title: of the vertical axis.
+        column_title: of the horizontal axis.
+        rows: each may have columns of its own; they are spread over the width of all.
+    """
+
+    metric: Metric
+    about: str
+    row_title: str
+    column_title: str
+    rows: tuple[HeatMapRow, ...]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Of the methods, the unmodified model first."""
+        return tuple(self.rows[0].estimates)
+
+    @property
+    def colour_scale(self) -> tuple[float, float, float]:
+        """The lowest value, the one above which cells are dark, and the highest; shares in %."""
+        values = [e.value for row in self.rows for cells in row.estimates.values() for e in cells]
+        low, high = (0.0, 100.0) if self.metric.share else (min(values), max(values))
+        return low, low + 0.55 * (high - low), high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +116,22 @@ class Grid:
         return self.rows[0].curves.labels
 
     @property
-    def colour_scale(self) -> tuple[float, float, float]:
-        """The lowest value, the one above which cells are dark, and the highest; shares in %."""
-        values = [
-            e.value for row in self.rows for curve in row.curves.curves for e in curve.estimates
-        ]
-        low, high = (0.0, 100.0) if self.metric.share else (min(values), max(values))
-        return low, low + 0.55 * (high - low), high
+    def heat_maps(self) -> HeatMaps:
+        """For a chart."""
+        return HeatMaps(
+            metric=self.metric,
+            about="by number of documents and position",
+            row_title="Documents",
+            column_title="Position of the gold document, first to last",
+            rows=tuple(
+                HeatMapRow(
+                    str(row.documents),
+                    tuple(f"at {position}" for position in row.curves.positions),
+                    {curve.label: curve.estimates for curve in row.curves.curves},
+                )
+                for row in self.rows
+            ),
+        )
 
     @property
     def sentences(self) -> tuple[str, ...]:

@@ -6,9 +6,11 @@ import base64
 import io
 from collections.abc import Mapping, Sequence
 from math import ceil
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from rag_middle.errors import MissingExtraError
+from rag_middle.evaluation.factors import Factors
 from rag_middle.evaluation.grid import Grid
 from rag_middle.evaluation.results import PositionCurves
 from rag_middle.evaluation.statistics import Estimate
@@ -39,6 +41,7 @@ _MARKERS = "osD^vP*X"
 WIDTH, HEIGHT = 4.8, 3.9
 _GRID, _GREY = "#DDDDDD", "#555555"
 _LEGEND_WIDTH, _HANDLE_WIDTH = 60, 6  # characters: of all columns, and of a line's sample
+_ROW_NAME_WIDTH = 14  # characters of a line beside a heat map
 _OFFSET = 0.013  # of the width, between two methods at one position
 
 
@@ -189,23 +192,20 @@ def plot_cost(
     return axes.figure  # type: ignore[no-any-return]
 
 
-def plot_grid(grid: Grid) -> Figure:
-    """A heat map per method: number of documents over position of the gold document.
+def plot_grid(grid: Grid | Factors) -> Figure:
+    """A heat map per method: by number of documents and position, or by a task's rows and columns.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    figure, panels = new_figure(len(grid.labels), height=1.3 + 0.45 * len(grid.rows))
-    share = grid.metric.share
-    scale = 100.0 if share else 1.0
-    values = {
-        label: [[scale * e.value for e in row.curves[label].estimates] for row in grid.rows]
-        for label in grid.labels
-    }
-    low, dark, high = grid.colour_scale
-    for axes, (label, rows) in zip(panels, values.items(), strict=True):
-        for index, (row, numbers) in enumerate(zip(grid.rows, rows, strict=True)):
-            # Each row has positions of its own, spread over the width of all.
+    maps = grid.heat_maps
+    figure, panels = new_figure(len(maps.labels), height=1.3 + 0.45 * len(maps.rows))
+    share, scale = maps.metric.share, 100.0 if maps.metric.share else 1.0
+    low, dark, high = maps.colour_scale
+    for axes, label in zip(panels, maps.labels, strict=True):
+        for index, row in enumerate(maps.rows):
+            numbers = [scale * estimate.value for estimate in row.estimates[label]]
+            # Each row has columns of its own, spread over the width of all.
             count = len(numbers)
             edges = [column / count for column in range(count + 1)]
             axes.pcolormesh(
@@ -216,18 +216,19 @@ def plot_grid(grid: Grid) -> Figure:
                 axes.text(
                     (column + 0.5) / count,
                     index,
-                    f"{shown}\nat {row.curves.positions[column]}",
+                    f"{shown}\n{row.columns[column]}",
                     ha="center",
                     va="center",
                     fontsize=8,
                     color="white" if number > dark else "black",
                 )
         axes.set_xticks([])
-        axes.set_yticks(range(len(grid.rows)), [str(row.documents) for row in grid.rows])
-        axes.set_ylabel("Documents")
-        axes.set_xlabel("Position of the gold document, first to last")
+        names = [fill(row.name, _ROW_NAME_WIDTH) for row in maps.rows]
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylabel(fill(maps.row_title, _ROW_NAME_WIDTH))
+        axes.set_xlabel(maps.column_title)
         axes.set_title(
-            _literal(f"{label}: {grid.metric.title}{', %' if share else ''}"), fontsize=10
+            _literal(f"{label}: {maps.metric.title}{', %' if share else ''}"), fontsize=10
         )
     return figure
 

@@ -13,11 +13,12 @@ from rag_middle.evaluation.charts import (
     Chart,
     cost_chart,
     gap_chart,
-    grid_charts,
+    heat_map_charts,
     position_chart,
 )
 from rag_middle.evaluation.conclusions import comparisons
 from rag_middle.evaluation.diagnosis import Diagnosis
+from rag_middle.evaluation.factors import Factors, factors_of
 from rag_middle.evaluation.grid import Grid, grid_of
 from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.evaluation.pages import render
@@ -74,7 +75,8 @@ def write_evaluation(results: Results, folder: str | Path, *, command: str = "")
     """Write ``evaluation.html``, ``evaluation.png`` and ``evaluation.json`` into a folder.
 
     Args:
-        results: of a run; without gold documents there are no curves and no picture.
+        results: of a run; without one gold document there are no curves, and a picture
+            (``evaluation-grid.png``) only of a task with rows and columns.
         folder: made if it is not there.
         command: that repeats the run, shown on the page.
 
@@ -83,7 +85,7 @@ def write_evaluation(results: Results, folder: str | Path, *, command: str = "")
         OutputWriteError: the folder cannot be written to; an earlier report is as it was.
     """
     curves = results.curves() if results.positions else None
-    grid = grid_of(results)
+    grid, factors = grid_of(results), factors_of(results)
     data = {
         "task": results.task.to_dict(),
         "measurement": asdict(results.measurement),
@@ -92,10 +94,11 @@ def write_evaluation(results: Results, folder: str | Path, *, command: str = "")
         "curves": curves and curves.to_dict(),
         "summary": results.summary().to_dict(),
         "grid": grid and grid.to_dict(),
+        "factors": factors and factors.to_dict(),
         "repeat": command,
     }
     page = evaluation_page(results, command=command)
-    return _write(expanded(folder), "evaluation", page, data, curves, {}, grid)
+    return _write(expanded(folder), "evaluation", page, data, curves, {}, grid or factors)
 
 
 def html_report(diagnosis: Diagnosis, *, command: str = "") -> str:
@@ -125,11 +128,13 @@ def evaluation_page(results: Results, *, command: str = "") -> str:
         MissingExtraError: there are curves, and vl-convert is not installed.
     """
     curves, summary = results.curves() if results.positions else None, results.summary()
-    grid = grid_of(results)
+    grid, factors = grid_of(results), factors_of(results)
+    charts = _charts(curves, {}, grid) if curves else []
     return render(
         "evaluation.html.j2",
-        charts=_charts(curves, {}, grid) if curves else (),
+        charts=heat_map_charts(factors.heat_maps) if factors else charts,
         grid=grid,
+        factors=factors,
         results=results,
         curves=curves,
         summary=summary,
@@ -145,7 +150,7 @@ def _charts(curves: PositionCurves, ratios: Mapping[str, float], grid: Grid | No
     charts = [position_chart(curves), gap_chart(curves)]
     if ratios:
         charts.append(cost_chart(curves, ratios))
-    return [*charts, *(grid_charts(grid) if grid else ())]
+    return [*charts, *(heat_map_charts(grid.heat_maps) if grid else ())]
 
 
 def _sentence(summary: Summary) -> str:
@@ -171,7 +176,7 @@ def _write(
     data: Mapping[str, Any],
     curves: PositionCurves | None,
     ratios: Mapping[str, float],
-    grid: Grid | None,
+    grid: Grid | Factors | None,
 ) -> ReportFiles:
     files = {
         f"{name}.json": (json.dumps(data, indent=2, allow_nan=False) + "\n").encode(),
@@ -182,8 +187,9 @@ def _write(
     if grid:
         files[f"{name}-grid.png"] = image(plot_grid(grid), "png")
     write_files(folder, files)
+    pictures = [path for path in (f"{name}.png", f"{name}-grid.png") if path in files]
     return ReportFiles(
         html=folder / f"{name}.html",
-        png=folder / f"{name}.png" if curves else None,
+        png=folder / pictures[0] if pictures else None,
         json=folder / f"{name}.json",
     )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rag_middle.evaluation.diagnosis import Diagnosis
+from rag_middle.evaluation.factors import Factors
 from rag_middle.evaluation.grid import Grid
 from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.evaluation.results import PositionCurves
@@ -16,7 +17,7 @@ from rag_middle.wording import percent
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["character_plot", "show_diagnosis"]
+__all__ = ["character_plot", "show_diagnosis", "show_factors"]
 
 _ROWS = 9
 _COLUMN = 9  # characters between positions
@@ -99,6 +100,33 @@ def _show_grid(out: Console, grid: Grid) -> None:
     for sentence in grid.sentences:
         out.print(Text(sentence), soft_wrap=True)
     out.print()
+
+
+def show_factors(out: Console, factors: Factors) -> None:
+    """Print a table of cells per method, and what follows."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    share = factors.metric.share
+    scale, digits = (100, 1) if share else (1, 2)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for heading in (factors.row_title, "method"):
+        table.add_column(heading, overflow="fold")
+    table.add_column(factors.column_title, overflow="fold")
+    table.add_column("mean", justify="right", no_wrap=True)
+    for row in factors.rows:
+        for label, curve in row.curves.items():
+            cells = zip(row.columns, curve.estimates, strict=True)
+            shown = ", ".join(f"{name}: {scale * e.value:.{digits}f}" for name, e in cells)
+            table.add_row(row.name, Text(label), shown, curve.mean.text(share=share))
+    out.print(table)
+    out.print(
+        f"{factors.metric.title}{', %' if share else ''}; {factors.questions} questions.",
+        soft_wrap=True,
+    )
+    for sentence in factors.sentences:
+        out.print(Text(sentence), soft_wrap=True)
 
 
 def _flips(consistency: Consistency | None) -> str:

@@ -185,8 +185,8 @@ def check_measurement(
             "scoring='generation'."
         )
     measurement.metric_names(task)
-    measurement.gold_positions(task)
     measurement.layout(task)
+    measurement.gold_positions(task)
     return labelled
 
 

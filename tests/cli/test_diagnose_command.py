@@ -57,6 +57,25 @@ def test_likelihoods_as_json_from_a_file(run: Run, model: Path, tmp_path: Path) 
     assert [curve["label"] for curve in shown.json["curves"]["curves"]] == ["none"]
 
 
+def test_several_gold_documents_are_varied_by_distance_and_order(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
+    few = ("--limit", 2, "--documents", 5, "--positions", 2, "--orders", 0, "--max-new-tokens", 2)
+    out = ("--out", tmp_path)
+    shown = run("diagnose", "-m", model, *few, "--hops", 2, "--methods", "ms_poe", *out)
+    assert shown.status == 0
+    assert "Last document asked directly: 0.0 %" in shown.out
+    assert shown.out.splitlines()[-1] == str(tmp_path / "evaluation.html")
+    assert (tmp_path / "evaluation-grid.png").exists()
+    refused = run("diagnose", "-m", model, "--hops", 2, "--grid", "5,10", *out)
+    assert "no --grid" in refused.err
+    early = run("diagnose", "-m", model, "--hops", 2, "--stop-early", *out)
+    assert early.status == 2
+    absent = ("--distractors", "none_relevant", "--abstention", "pass", "--methods", "none")
+    shown = run("diagnose", "-m", model, *few, *absent, "--out", tmp_path / "absent", "--json")
+    assert shown.json["abstentions"]["none"]["false"]["value"] == 1
+
+
 def _answers(path: Path) -> list[tuple[str, str, str]]:
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return [(x["method"], x["condition"], x["item"]) for x in lines if x["kind"] == "record"]

@@ -32,8 +32,8 @@ class FakeReader(RagMiddleModel):
     def batch(self, prompts: Any, *, method: Any = None, **options: Any) -> list[Generation]:
         return [self._answer(prompt, resolve_method(method or "none").name) for prompt in prompts]
 
-    def _answer(self, prompt: ContextPrompt, method: str) -> Generation:
-        self.asked += 1
+    def answer(self, prompt: ContextPrompt, method: str) -> str:
+        """What it says."""
         [item] = [item for q, item in self._items.items() if q in prompt.suffix]
         documents = prompt.documents
         position = documents.index(item.gold) if item.gold in documents else None
@@ -41,8 +41,12 @@ class FakeReader(RagMiddleModel):
         # One draw per question and method: chances that do not differ give the same answers.
         drawn = hashlib.sha256(f"{item.question} {method}".encode()).digest()
         right = int.from_bytes(drawn[:4], "big") / 2**32 < chance
+        return item.answers[0] if right else "no idea"
+
+    def _answer(self, prompt: ContextPrompt, method: str) -> Generation:
+        self.asked += 1
         return Generation(
-            text=item.answers[0] if right else "no idea",
+            text=self.answer(prompt, method),
             token_ids=(1,),
             finish_reason="stop",
             stop=None,

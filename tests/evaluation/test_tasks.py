@@ -74,6 +74,8 @@ def keeps_the_contract(task: Task) -> None:
         ("multi_document_qa", {"data": NQ, "documents": 5}),
         ("key_value_retrieval", {"keys": 8}),
         ("invented_documents", {"documents": 4}),
+        ("multi_hop", {"hops": 3}),
+        ("key_value_chains", {"keys": 8}),
     ],
 )
 def test_every_task_keeps_the_contract(name: str, options: dict[str, Any], tmp_path: Path) -> None:

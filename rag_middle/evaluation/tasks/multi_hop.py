@@ -140,7 +140,7 @@ class MultiHop(Task):
             rows.append(distance_row("last document asked directly", among, distances, order, 1))
         return Layout(
             "Order of the gold documents",
-            "Distance between neighbouring gold documents, in positions",
+            "Distance between gold documents",
             tuple(rows),
         )
 
