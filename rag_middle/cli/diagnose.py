@@ -138,7 +138,8 @@ def diagnose(
             metavar="NAME,NAME",
             help="Controls of the unmodified model at the same positions: repeated (all documents "
             "twice), filler (the other documents' words shuffled), question_first (the question "
-            "before the documents too).",
+            "before the documents too), long_gold (the gold document followed by the shuffled "
+            "words of three others).",
             show_default=False,
         ),
     ] = None,

@@ -216,7 +216,7 @@ class Measurement:
         layout = task.layout(self.positions if isinstance(self.positions, int) else 2)
         if layout is not None and (not numbered or self.grid or self.changes):
             raise EvaluationConfigError(
-                f"{task.name} varies {layout.row_title[0].lower()}{layout.row_title[1:]} in place "
+                f"{task.name} varies {layout.row_title[0].lower()}{layout.row_title[1:]} instead "
                 "of one position, so it takes a number of ",
                 Argument("positions"),
                 ", no ",
