@@ -151,8 +151,8 @@ def page(
         if name in first_steps:
             sentences.append(
                 f"{first_steps[name].text(share=True)} % of the unmodified model's answers to the "
-                "whole question state the name that the first document gives: it takes the first "
-                "step and stops."
+                "whole question state the name that the first document gives: the first step, and "
+                "no more."
             )
         lines.append(f"**{name}**\n\n" + "\n".join(f"- {sentence}" for sentence in sentences))
     [control] = long_gold.controls

@@ -71,10 +71,10 @@ document is named like the one that answers, that is, where their last words are
 was not trained to tell them apart: the tables with such a document show it. Knowing no more than the
 last word would be right in 50 % of these cases.
 
-It takes one step and does not connect documents: asked for something of "the founder of X", it states
-who founded X. Nor was it trained to say that no document answers: it always names one. Both are
-measured in `benchmarks/results/reader_evidence.md` (`rag-middle diagnose --hops 2`,
-`--distractors none_relevant`), as are chains of keys, which are not among the words it knows.
+It does not connect documents: asked for something of "the founder of X", it often states who founded X,
+and hardly ever the answer. Nor was it trained to say that no document answers: it always names one. Both
+are measured in `benchmarks/results/reader_evidence.md` (`rag-middle diagnose --hops 2`,
+`--distractors none_relevant`), as are chains of keys, of which it can copy none.
 
 `rag-middle demo` measures something else, so its figures differ: names of the split `demo`, the pages
 that retrieval finds for a question, and whether the value is stated, title or not.
