@@ -11,6 +11,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from textwrap import fill
 from typing import Any
 
 from rag_middle.errors import EvaluationConfigError, MissingExtraError
@@ -33,6 +34,7 @@ __all__ = [
 
 _VEGA_LITE = "6.1"
 _STATIC_WIDTH = 640  # pixels; pages scale it
+_ROW_NAME_WIDTH = 14  # characters of a line beside a heat map
 _OFFSET = 0.012  # of the width, between two methods at one position
 _LONG_LABEL = 22  # characters; longer ones leave room for one column of a legend only
 _INK = "currentColor"
@@ -206,6 +208,7 @@ def heat_map_charts(maps: HeatMaps) -> list[Chart]:
         cells = [
             {
                 "row": row.name,
+                "lines": fill(row.name, _ROW_NAME_WIDTH),
                 # Each row has columns of its own, spread over the width of all.
                 "left": column / len(row.columns),
                 "middle": (column + 0.5) / len(row.columns),
@@ -229,11 +232,11 @@ def heat_map_charts(maps: HeatMaps) -> list[Chart]:
             "data": {"values": cells},
             "encoding": {
                 "y": {
-                    "field": "row",
+                    "field": "lines",
                     "type": "ordinal",
                     "title": maps.row_title,
-                    "sort": [row.name for row in maps.rows],
-                    "axis": {"labelLimit": 120},
+                    "sort": [fill(row.name, _ROW_NAME_WIDTH) for row in maps.rows],
+                    "axis": {"labelExpr": "split(datum.label, '\\n')"},
                 },
                 "tooltip": [
                     {"field": "row", "title": maps.row_title},
