@@ -38,7 +38,7 @@ def check_lengths(
     prompts: Sequence[CheckedPrompt],
     *,
     template: Any = "auto",
-    parameter: str = "documents",
+    parameter: str | None = "documents",
 ) -> None:
     """Refuse prompts that do not fit, all at once.
 
@@ -46,7 +46,7 @@ def check_lengths(
         model: that will read them.
         prompts: of the run.
         template: as in generation.
-        parameter: that says how many documents a prompt has.
+        parameter: that says how many documents a prompt has; None where fewer are not shorter.
 
     Raises:
         EvaluationConfigError: some do not fit; it says how many documents would.
@@ -69,13 +69,11 @@ def check_lengths(
     lengths = tokens.layout.document_lengths
     room = window - checked.new_tokens - (len(tokens) - sum(lengths))
     fitting = max(0, room * len(lengths) // sum(lengths)) if sum(lengths) else 0
-    advice: tuple[str | Argument, ...] = (
-        "Ask for fewer with ",
-        Argument(parameter),
-        f": about {fitting} fit.",
-    )
-    if fitting < 2:
+    advice: tuple[str | Argument, ...]
+    if parameter is None or fitting < 2:
         advice = ("Use a model with a larger context window, or shorter documents.",)
+    else:
+        advice = ("Ask for fewer with ", Argument(parameter), f": about {fitting} fit.")
     raise EvaluationConfigError(
         f"The prompts of {len(over)} of {len(longest)} questions do not fit: the longest has "
         f"{len(tokens)} tokens in {len(lengths)} documents, its answer up to "

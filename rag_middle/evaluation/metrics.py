@@ -16,12 +16,15 @@ __all__ = [
     "ANSWER_METRICS",
     "METRICS",
     "Metric",
+    "answer_contained",
     "answer_stated",
     "best_subspan_em",
     "exact_match",
     "f1",
     "metric",
     "normalized",
+    "string_match_all",
+    "string_match_part",
 ]
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -74,6 +77,11 @@ METRICS = {
         Metric(name="accuracy", title="Accuracy"),
         # Right where the answer is in no document, wrong elsewhere: "accuracy" says which.
         Metric(name="abstained", title="Abstentions"),
+        # Of published long-context benchmarks.
+        Metric(name="answer_contained", title="Accuracy (answer contained as written)"),
+        Metric(name="sequence_ratio", title="Similarity to the right answer"),
+        Metric(name="string_match_all", title="Share of the answers contained"),
+        Metric(name="string_match_part", title="Accuracy (any answer contained)"),
     )
 }
 
@@ -160,7 +168,35 @@ def f1(prediction: str, answers: Sequence[str]) -> float:
     return best
 
 
+def answer_contained(prediction: str, answers: Sequence[str]) -> float:
+    """1 where the prediction contains any answer letter by letter, else 0; NoLiMa's ``contains``.
+
+    Source: ``evaluation/async_evaluate.py`` of adobe-research/NoLiMa.
+    """
+    return float(any(answer in prediction for answer in answers))
+
+
+def string_match_all(prediction: str, answers: Sequence[str]) -> float:
+    """The share of the answers that the prediction contains, in any case; RULER's score.
+
+    Source: ``scripts/eval/synthetic/constants.py`` of NVIDIA/RULER.
+    """
+    return sum(answer.lower() in prediction.lower() for answer in answers) / len(answers)
+
+
+def string_match_part(prediction: str, answers: Sequence[str]) -> float:
+    """1 where the prediction contains any answer, in any case, else 0; RULER's score of questions.
+
+    Source: as of `string_match_all`.
+    """
+    return float(any(answer.lower() in prediction.lower() for answer in answers))
+
+
 #: Scores of a generated answer against all right ones.
 ANSWER_METRICS: dict[str, Callable[[str, Sequence[str]], float]] = {
-    score.__name__: score for score in (answer_stated, best_subspan_em, exact_match, f1)
+    score.__name__: score
+    for score in (
+        *(answer_contained, answer_stated, best_subspan_em, exact_match, f1),
+        *(string_match_all, string_match_part),
+    )
 }

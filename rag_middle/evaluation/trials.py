@@ -184,6 +184,12 @@ def check_measurement(
             f"{task.name} has no single right answer whose log-likelihood could be measured: use "
             "scoring='generation'."
         )
+    if measurement.orders and task.fixed_order:
+        raise EvaluationConfigError(
+            f"The right answers of {task.name} depend on the order of its documents. Leave ",
+            Argument("orders"),
+            " out (0).",
+        )
     measurement.metric_names(task)
     measurement.layout(task)
     measurement.gold_positions(task)
@@ -259,11 +265,12 @@ def _check_lengths(
         return len(model.token_ids(_target(model, task, measurement, trial)))
 
     prompts = [CheckedPrompt(trial.item.id, trial.prompt, new_tokens(trial)) for trial in trials]
+    number = "documents" if hasattr(task, "documents") else "keys"
     check_lengths(
         model,
         prompts,
         template=measurement.template,
-        parameter="documents" if hasattr(task, "documents") else "keys",
+        parameter=None if task.passages else number,
     )
 
 

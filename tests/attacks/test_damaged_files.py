@@ -26,6 +26,7 @@ from rag_middle.cli.prompt_file import read_prompt
 from rag_middle.errors import ProfileFormatError, RagMiddleError
 from rag_middle.evaluation import records
 from rag_middle.evaluation.tasks import task_for_file
+from rag_middle.evaluation.tasks.data_files import first_entry
 from rag_middle.plain_data import parse_json
 from rag_middle.retrieval import FaissIndex, Retriever, build_index
 from tests.attacks.damaging import damaged
@@ -60,6 +61,12 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     },
     "pairs": {"ordered_kv_records": [["a", "b"], ["c", "d"]], "key": "a", "value": "b"},
 }
+PUBLISHED = Path(__file__).parents[1] / "evaluation" / "published"
+for file in (
+    *("ruler_qa.jsonl", "helmet_rag.jsonl", "helmet_json_kv.jsonl", "helmet_niah.jsonl"),
+    *("longbench_v2.json", "mrcr_openai.jsonl", "nolima/needlesets/needle_set.json"),
+):
+    QUESTIONS[Path(file).stem] = first_entry(PUBLISHED / file)[1]
 Use = Callable[[bytes], object]
 
 
@@ -168,7 +175,9 @@ def test_prompt_templates(model: RagMiddleModel, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", QUESTIONS)
 def test_questions(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "questions.jsonl"
+    path = tmp_path / "needlesets" / "questions.jsonl"
+    path.parent.mkdir()
+    (tmp_path / "haystack").symlink_to(PUBLISHED / "nolima" / "haystack")
     valid = json.dumps(QUESTIONS[kind]).encode()
 
     def use(content: bytes) -> None:

@@ -46,6 +46,9 @@ class Task(ABC):
         controls: the conditions that the unmodified model can be asked under besides.
         cuts_middle: prompts that do not fit lose the tokens in their middle, as benchmarks of long
             contexts do it; else they are refused.
+        fixed_order: whether another order of the documents has another right answer, so that
+            shuffled orders are refused.
+        passages: whether the documents are passages of one text, of which fewer are as long.
     """
 
     name: ClassVar[str]
@@ -57,6 +60,8 @@ class Task(ABC):
     by_likelihood: ClassVar[bool] = True
     controls: ClassVar[tuple[Condition, ...]] = (GOLD_ONLY, CLOSED_BOOK)
     cuts_middle: ClassVar[bool] = False
+    fixed_order: ClassVar[bool] = False
+    passages: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -13,7 +13,15 @@ from rag_middle.errors import EvaluationDataError
 from rag_middle.plain_data import parse_json
 from rag_middle.registry import suggest
 
-__all__ = ["as_answers", "as_document", "first_line", "get_field", "read_lines"]
+__all__ = [
+    "as_answers",
+    "as_document",
+    "first_line",
+    "get_field",
+    "parsed_lines",
+    "read_lines",
+    "read_text",
+]
 
 
 def read_lines(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -22,10 +30,19 @@ def read_lines(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
     Raises:
         EvaluationDataError: no such file, no UTF-8, no JSON, or something else than objects.
     """
+    yield from parsed_lines(Path(path).name, read_text(path))
+
+
+def read_text(path: str | Path) -> str:
+    """The text of a file, plain or gzipped.
+
+    Raises:
+        EvaluationDataError: no such file, or no UTF-8.
+    """
     path = Path(path)
     try:
         raw = path.read_bytes()
-        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
+        return (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise EvaluationDataError(
             f"The data file {str(path)!r} is not UTF-8 text ({error.reason} at byte "
@@ -36,11 +53,15 @@ def read_lines(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
             f"The data file {str(path)!r} cannot be read ({error}). Pass the path of a file of "
             "JSON lines, plain or gzipped."
         ) from error
+
+
+def parsed_lines(file: str, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """As `read_lines`, of the text of a file of that name."""
     # Not splitlines(): JSON strings may hold other line separators than these.
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
-        name = f"{path.name}:{number}"
+        name = f"{file}:{number}"
         try:
             content = parse_json(line)
         except ValueError as error:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rag_middle.errors import EvaluationConfigError, EvaluationDataError, RegistrationError
 from rag_middle.evaluation.tasks.base import Task
-from rag_middle.evaluation.tasks.json_lines import first_line
+from rag_middle.evaluation.tasks.data_files import first_entry
 from rag_middle.registry import Registry, suggest
 
 __all__ = ["TASKS", "make_task", "task_for_file"]
@@ -25,27 +25,56 @@ def _check(target: object) -> None:
 
 TASKS: Registry[type[Task]] = Registry("task", entry_point_group="rag_middle.tasks", check=_check)
 TASKS.register("abstention", f"{_HERE}.abstention:Abstention")
+TASKS.register("helmet", f"{_HERE}.helmet:Helmet")
 TASKS.register("invented_documents", f"{_HERE}.invented_documents:InventedDocuments")
 TASKS.register("key_value_retrieval", f"{_HERE}.key_value:KeyValueRetrieval")
 TASKS.register("key_value_chains", f"{_HERE}.key_value_chains:KeyValueChains")
+TASKS.register("longbench_v2", f"{_HERE}.longbench_v2:LongBenchV2")
+TASKS.register("mrcr", f"{_HERE}.mrcr:Mrcr")
 TASKS.register("multi_document_qa", f"{_HERE}.questions:MultiDocumentQA")
 TASKS.register("multi_hop", f"{_HERE}.multi_hop:MultiHop")
+TASKS.register("nolima", f"{_HERE}.nolima:NoLiMa")
 TASKS.register("own_questions", f"{_HERE}.questions:OwnQuestions")
 TASKS.register("retrieved_qa", f"{_HERE}.retrieved_qa:RetrievedQA")
+TASKS.register("ruler", f"{_HERE}.ruler:Ruler")
 
 _REQUIRED = {
     "data": "the path of a file of JSON lines",
     "index": "the folder that `rag-middle index` wrote",
 }
 
-#: Fields that tell a format, the most telling first. Only the benchmark's files have ``ctxs``:
-#: questions with a title and a text are anybody's, and get no instruction of a benchmark.
+#: Fields that tell a format, all of them needed, the most telling first. Only the benchmarks' files
+#: have ``ctxs``: questions with a title and a text are anybody's, and get no instruction of one.
 _FORMATS = (
-    ("ordered_kv_records", "key_value_retrieval"),
-    ("ctxs", "multi_document_qa"),
-    ("gold", "own_questions"),
-    ("text", "own_questions"),
+    (("ordered_kv_records",), "key_value_retrieval"),
+    (("choice_A", "choice_D", "context"), "longbench_v2"),
+    (("prompt", "random_string_to_prepend"), "mrcr"),
+    (("queries", "answer"), "mrcr"),
+    (("needle", "questions", "tests"), "nolima"),
+    (("num_kvs", "context"), "helmet"),
+    (("type_needle_v", "context"), "helmet"),
+    (("input", "outputs"), "ruler"),
+    (("ctxs",), "multi_document_qa"),
+    (("gold",), "own_questions"),
+    (("text",), "own_questions"),
 )
+
+
+def _format(entry: Mapping[str, Any]) -> str | None:
+    """The task that an entry of a data file is for."""
+    contexts = entry.get("ctxs")
+    flags = (
+        {name for context in contexts if isinstance(context, dict) for name in context}
+        if (isinstance(contexts, list))
+        else set()
+    )
+    # Lost in the Middle's passages have "isgold", HELMET's have not.
+    if "isgold" not in flags and ("has_answer" in flags or "gold_doc" in entry):
+        return "helmet"
+    for names, task in _FORMATS:
+        if all(name in entry for name in names):
+            return task
+    return None
 
 
 def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
@@ -85,19 +114,18 @@ def task_for_file(path: str | Path, **options: Any) -> Task:
     """The task that a data file is for, by the fields of its first line.
 
     Args:
-        path: JSON lines in any of the formats of the tasks.
+        path: in any of the formats of the tasks: JSON lines, a JSON list, CSV or Parquet.
         options: of the task, such as ``documents``; those it does not have are refused.
 
     Raises:
         EvaluationDataError: the file cannot be read, or has none of the formats.
         EvaluationConfigError: options that this task does not have.
     """
-    line, first = first_line(path)
+    line, first = first_entry(path)
     if _has_several_golds(first):
         return make_task("multi_hop", {"data": path, **options})
-    for field_name, task_name in _FORMATS:
-        if field_name in first:
-            return make_task(task_name, {"data": path, **options})
+    if task_name := _format(first):
+        return make_task(task_name, {"data": path, **options})
     raise EvaluationDataError(
         f"{line} has none of the known formats. For questions of your own, write lines "
         'such as {"question": "...", "answers": ["..."], "gold": "...", "distractors": ["..."]}; '
