@@ -88,6 +88,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     others = {"distractors": [f"Person {number} lives in Nantes." for number in range(19)]}
     questions = [line | others | {"id": str(number)} for number in range(2)]
     (tmp_path / "questions.jsonl").write_text("\n".join(map(json.dumps, questions)))
+    shutil.copy(ROOT / "tests/evaluation/published/ruler_vt.jsonl", tmp_path / "vt.jsonl")
     [profile] = (ROOT / "rag_middle" / "profiles" / "measured" / "lpes").glob("*.json")
     shutil.copy(profile, tmp_path / "my-model.json")
     (tmp_path / "prompt.txt").write_text("[[rm:doc]]Ada lives in Lyon.[[/rm:doc]]\nWhere?")

@@ -53,8 +53,8 @@ ModelOption = Annotated[
 DataOption = Annotated[
     Path | None,
     QUESTIONS_PANEL.option(
-        help="Questions with their gold documents, as JSON lines. Default: questions "
-        "about invented documents.",
+        help="Questions with their gold documents, as JSON lines, or a published benchmark's file. "
+        "Default: questions about invented documents.",
         show_default=False,
     ),
 ]

@@ -16,6 +16,8 @@ from rag_middle.errors import EvaluationConfigError, EvaluationDataError
 from rag_middle.evaluation import Measurement, run
 from rag_middle.evaluation.conditions import AS_GIVEN, CLOSED_BOOK, GOLD_ONLY, position
 from rag_middle.evaluation.tasks import Task, make_task, task_for_file
+from rag_middle.evaluation.tasks.base import require_gold_documents
+from rag_middle.evaluation.tasks.published import PublishedTask
 from rag_middle.generation import RagMiddleModel
 from tests.evaluation.test_tasks import keeps_the_contract, written
 
@@ -58,6 +60,17 @@ def test_published_formats_are_recognised_and_keep_the_contract(name: str) -> No
     assert (task.name, task.num_questions, task.num_positions) == EXPECTED[name]
     keeps_the_contract(task)
     assert f"in {Path(name).name}: " in task.description
+
+
+def test_the_page_names_every_format_with_its_source() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "published_benchmarks.md").read_text("utf-8")
+    assert "format checked, data not included" in page
+    for name in EXPECTED:
+        task = task_for_file(FILES / name)
+        assert isinstance(task, PublishedTask)
+        assert f"| `{task.name}` |" in page
+        assert f"`{task.metrics[0]}`" in page
+        assert task.source.partition(" ")[0] in page
 
 
 # -- RULER ----------------------------------------------------------------------------------------
@@ -204,6 +217,8 @@ def test_an_order_that_says_what_is_right_is_not_changed(model: RagMiddleModel) 
     task = task_for_file(FILES / "mrcr_openai.jsonl")
     with pytest.raises(EvaluationConfigError, match="depend on the order"):
         run(model, task, measurement=Measurement(orders=2))
+    with pytest.raises(EvaluationConfigError, match="their order says what is right"):
+        require_gold_documents(task)
     with pytest.raises(EvaluationConfigError, match="none can be moved"):
         task_for_file(FILES / "mrcr_openai.jsonl", moved=True)
 

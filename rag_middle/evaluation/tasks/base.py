@@ -148,11 +148,13 @@ class Task(ABC):
 
 
 def require_gold_documents(task: Task) -> None:
-    """Raise EvaluationConfigError where a task does not know which document holds the answer."""
+    """Raise EvaluationConfigError where a task has no gold document, or none that can be moved."""
     if not task.num_positions:
+        reason = "does not say which document holds the answer"
+        if task.fixed_order:
+            reason = "has documents that cannot be moved, as their order says what is right"
         raise EvaluationConfigError(
-            f"{task.name} does not say which document holds the answer, so positions cannot be "
-            "compared. Give data with gold documents, or compare methods as a whole in Python with "
+            f"{task.name} {reason}, so positions cannot be compared. Give data with gold documents, or compare methods as a whole in Python with "
             "rag_middle.evaluation.run."
         )
 

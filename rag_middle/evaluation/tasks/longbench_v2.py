@@ -39,7 +39,7 @@ class LongBenchV2(PublishedTask):
     name: ClassVar[str] = "longbench_v2"
     version: ClassVar[int] = 1
     title: ClassVar[str] = "LongBench v2"
-    source: ClassVar[str] = "THUDM/LongBench, version 2 (MIT)"
+    source: ClassVar[str] = "THUDM/LongBench (version 2, MIT)"
     metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
     max_new_tokens: ClassVar[int] = 128
     cuts_middle: ClassVar[bool] = True

@@ -2,7 +2,7 @@
 
 They read the files that a benchmark publishes or generates; none of its data comes with this
 package. The formats were checked against the repositories that each loader names, with files of
-invented content.
+invented content. The page on them is ``docs/published_benchmarks.md``.
 """
 
 from __future__ import annotations
