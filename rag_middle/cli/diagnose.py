@@ -209,6 +209,16 @@ def diagnose(
             "was killed continues from its records."
         ),
     ] = Path("rag-middle-diagnosis"),
+    refresh: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="While asking, rewrite report.html so often with the questions answered so far; "
+            "an open page loads itself again. 0: only at the end.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
+    ] = 60,
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -284,6 +294,7 @@ def diagnose(
         from rag_middle.evaluation.conclusions import MIN_QUESTIONS, note_on_gold
         from rag_middle.evaluation.diagnosis import default_methods
         from rag_middle.evaluation.plots import new_figure
+        from rag_middle.evaluation.report import InterimReport
         from rag_middle.evaluation.stopping import looks
         from rag_middle.evaluation.terminal import show_diagnosis, show_factors
 
@@ -339,6 +350,9 @@ def diagnose(
                     measurement,
                     calibrated=_calibrated(),
                     stop_early=stop_early,
+                    interim=InterimReport(out, seconds=refresh, command=command_line())
+                    if refresh
+                    else None,
                     **options,
                 )
             else:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         plot_position_curves,
     )
     from rag_middle.evaluation.records import Record
-    from rag_middle.evaluation.report import write_evaluation, write_report
+    from rag_middle.evaluation.report import InterimReport, write_evaluation, write_report
     from rag_middle.evaluation.results import PositionCurve, PositionCurves, Results, Summary
     from rag_middle.evaluation.shapes import Shape, shape_of
     from rag_middle.evaluation.statistics import Bootstrap, Consistency, Estimate
@@ -102,6 +102,7 @@ __all__ = [
     "Grid",
     "GridRow",
     "Helmet",
+    "InterimReport",
     "InventedDocuments",
     "Item",
     "KeyValueChains",
@@ -225,6 +226,7 @@ __getattr__, __dir__ = names_on_first_use(
         ),
         "records": ("Record",),
         "report": (
+            "InterimReport",
             "write_evaluation",
             "write_report",
         ),

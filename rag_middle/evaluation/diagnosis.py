@@ -40,6 +40,7 @@ from rag_middle.evaluation.tasks import Task
 from rag_middle.evaluation.tasks.base import require_gold_documents
 from rag_middle.evaluation.trials import (
     EstimateCallback,
+    InterimCallback,
     PlanCallback,
     ProgressCallback,
     check_measurement,
@@ -157,6 +158,7 @@ def diagnose(
     progress: ProgressCallback | None = None,
     estimated: EstimateCallback | None = None,
     planned: PlanCallback | None = None,
+    interim: InterimCallback | None = None,
     cost: bool = True,
     calibrated: Mapping[str, Profile] | None = None,
     stop_early: bool = False,
@@ -174,6 +176,7 @@ def diagnose(
         progress: called with the number of answers so far and the number of all.
         estimated: called once with the seconds that the rest will take, and its number of answers.
         planned: called once before the first prompt is asked, as in `run`.
+        interim: called with the results so far, as in `run`; `InterimReport` makes a page of them.
         cost: measure times and memory too, where the model's weights are here.
         calibrated: profiles of earlier calibrations, by path; those fitted to this model are not
             advised again.
@@ -201,6 +204,7 @@ def diagnose(
         estimated=estimated,
         planned=planned,
         workers=workers,
+        interim=interim,
     )
     costs, ratios = None, {}
     if cost and here is not None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from rag_middle.evaluation.charts import (
@@ -28,7 +29,16 @@ from rag_middle.evaluation.shapes import SHAPES
 from rag_middle.evaluation.wrong_answers import wrong_answers
 from rag_middle.files import expanded, write_files
 
-__all__ = ["ReportFiles", "evaluation_page", "html_report", "write_evaluation", "write_report"]
+__all__ = [
+    "InterimReport",
+    "ReportFiles",
+    "evaluation_page",
+    "html_report",
+    "write_evaluation",
+    "write_report",
+]
+
+_SHARE_OF_TIME = 0.05  # of a run that interim pages may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +111,50 @@ def write_evaluation(results: Results, folder: str | Path, *, command: str = "")
     return _write(expanded(folder), "evaluation", page, data, curves, {}, grid or factors)
 
 
+class InterimReport:
+    """The page of a run while it goes on, which a browser loads again by itself.
+
+    Pass it as `interim` of `run` or `diagnose`. The final report replaces the page; a run that was
+    killed leaves it.
+
+    Args:
+        folder: made if it is not there.
+        seconds: between two pages, at least; more where making one takes long.
+        name: of the file, without ``.html``, the final report's.
+        command: that repeats the run, shown on the page.
+
+    Raises:
+        MissingExtraError: as `evaluation_page`; when called.
+        OutputWriteError: the folder cannot be written to; when called.
+    """
+
+    def __init__(
+        self, folder: str | Path, *, seconds: float = 60, name: str = "report", command: str = ""
+    ) -> None:
+        self._path = expanded(folder)
+        self._seconds = seconds
+        self._name = name
+        self._command = command
+        self._due = monotonic() + seconds
+
+    def __call__(self, results: Results, questions: int) -> None:
+        """Write the page, if it is time.
+
+        Args:
+            results: of the questions that have all their answers so far.
+            questions: of the run.
+        """
+        start = monotonic()
+        if start < self._due:
+            return
+        page = evaluation_page(
+            results, command=self._command, questions=questions, refresh=max(1, self._seconds)
+        )
+        write_files(self._path, {f"{self._name}.html": page.encode()})
+        took = monotonic() - start
+        self._due = start + max(self._seconds, took / _SHARE_OF_TIME)
+
+
 def html_report(diagnosis: Diagnosis, *, command: str = "") -> str:
     """The page of a diagnosis: charts are part of it, nothing is loaded from anywhere.
 
@@ -121,8 +175,20 @@ def html_report(diagnosis: Diagnosis, *, command: str = "") -> str:
     )
 
 
-def evaluation_page(results: Results, *, command: str = "") -> str:
+def evaluation_page(
+    results: Results,
+    *,
+    command: str = "",
+    questions: int | None = None,
+    refresh: float | None = None,
+) -> str:
     """The page of a run, like that of a diagnosis without conclusions.
+
+    Args:
+        results: of a run, or of a part of its questions.
+        command: that repeats the run.
+        questions: of the run, where it is still going on.
+        refresh: seconds after which a browser loads the page again; None for never.
 
     Raises:
         MissingExtraError: there are curves, and vl-convert is not installed.
@@ -143,6 +209,8 @@ def evaluation_page(results: Results, *, command: str = "") -> str:
         wrong=wrong_answers(results),
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
+        running=questions,
+        refresh=refresh and round(refresh),
     )
 
 

@@ -28,6 +28,7 @@ from rag_middle.evaluation.statistics import CONFIDENCE, RESAMPLES, Bootstrap
 from rag_middle.evaluation.tasks import Task
 from rag_middle.evaluation.trials import (
     EstimateCallback,
+    InterimCallback,
     PlanCallback,
     ProgressCallback,
     run,
@@ -69,6 +70,7 @@ def run_until_decided(
     estimated: EstimateCallback | None = None,
     planned: PlanCallback | None = None,
     workers: AnsweringWorkers | None = None,
+    interim: InterimCallback | None = None,
 ) -> Results:
     """`rag_middle.evaluation.run`, which ends at the first look at which the question is decided.
 
@@ -82,6 +84,7 @@ def run_until_decided(
         estimated: called once with the seconds that all questions would take, at most.
         planned: called once before the first prompt of each look.
         workers: that answer, as in `run`.
+        interim: as of `run`, with the most questions there can be.
 
     Returns:
         Results of the questions that were asked, with the confidence of the last look.
@@ -113,6 +116,7 @@ def run_until_decided(
                 estimated=_scaled_estimate(estimated, scale) if count == first else None,
                 planned=planned,
                 workers=workers,
+                interim=interim and (lambda so_far, _: interim(so_far, questions)),
             )
             results = replace(results, confidence=confidence)
             scores = {method.label: results.scores(method.label) for method in results.methods}

@@ -30,6 +30,7 @@ from rag_middle.wording import Argument
 
 __all__ = [
     "EstimateCallback",
+    "InterimCallback",
     "PlanCallback",
     "ProgressCallback",
     "check_measurement",
@@ -42,6 +43,10 @@ ProgressCallback = Callable[[int, int], None]
 
 #: Called with the seconds that the answers still missing will take, and their number.
 EstimateCallback = Callable[[float, int], None]
+
+#: Called with the results so far, of the two or more questions that have all their answers at the
+#: positions, without controls and grid, and with the number of questions of the run.
+InterimCallback = Callable[[Results, int], None]
 
 #: Called with the prompts that will be asked, each with its method, and the most new tokens of an
 #: answer.
@@ -61,6 +66,7 @@ def run(
     estimated: EstimateCallback | None = None,
     planned: PlanCallback | None = None,
     workers: AnsweringWorkers | None = None,
+    interim: InterimCallback | None = None,
 ) -> Results:
     """Measure methods on a task.
 
@@ -82,6 +88,7 @@ def run(
             ends the run.
         workers: that answer, each with the same model (`Answering`), instead of `model` itself.
             Batches are the same ones; what can change last digits is another number of threads.
+        interim: called after every few batches, as soon as there is something to show.
 
     Raises:
         WorkerError: workers ended again and again.
@@ -142,16 +149,44 @@ def run(
             asking = [(trial.prompt, trial.method.method) for trial in missing]
             planned(asking, _room(measurement, task))
         asked = len(trials) - len(missing)
-        _ask(model, task, measurement, missing, answers, asked, progress, estimated, workers)
-        return Results(
-            task=task,
-            measurement=measurement,
-            methods=labelled,
-            items=tuple(items),
-            records={trial.key: answers[trial.key] for trial in trials},
-            model=identity["model"],
-            software=model.software(),
+        software = model.software()
+
+        def results_of(measured: Measurement, complete: Sequence[_Trial]) -> Results:
+            included = {trial.item.id for trial in complete}
+            return Results(
+                task=task,
+                measurement=measured,
+                methods=labelled,
+                items=tuple(item for item in items if item.id in included),
+                records={trial.key: answers[trial.key] for trial in complete},
+                model=identity["model"],
+                software=software,
+            )
+
+        # Shorter prompts are asked last, so that no question has its controls before the end.
+        reduced = replace(measurement, controls=False, changes=(), grid=())
+        names = {condition.name for condition in reduced.conditions(task)}
+        shown = [trial for trial in trials if trial.condition.name in names]
+
+        def show_interim() -> None:
+            waiting = {trial.item.id for trial in shown if trial.key not in answers}
+            complete = [trial for trial in shown if trial.item.id not in waiting]
+            if interim and len(items) - len(waiting) > 1:
+                interim(results_of(reduced, complete), len(items))
+
+        _ask(
+            model,
+            task,
+            measurement,
+            missing,
+            answers,
+            asked,
+            progress,
+            estimated,
+            workers,
+            show_interim if interim else None,
         )
+        return results_of(measurement, trials)
 
 
 def _prompt(
@@ -284,6 +319,7 @@ def _ask(
     progress: ProgressCallback | None,
     estimated: EstimateCallback | None,
     workers: AnsweringWorkers | None,
+    show_interim: Callable[[], None] | None,
 ) -> None:
     """Add the missing answers to those that are `done`."""
     by_method: dict[str, list[_Trial]] = {}
@@ -309,6 +345,8 @@ def _ask(
             seconds += pace * len(trials)
             if progress:
                 progress(done, total)
+            if show_interim:
+                show_interim()
         by_method = {label: trials for label, trials in by_method.items() if trials}
         if estimated and by_method and is_timed:
             estimated(seconds, total - done)

@@ -10,7 +10,7 @@ import torch
 
 from rag_middle.cli import measuring
 from rag_middle.cli.measuring import chosen_task
-from rag_middle.evaluation import InventedDocuments
+from rag_middle.evaluation import InterimReport, InventedDocuments, Results
 from tests.cli.conftest import Run
 from tests.cli.killing import killed_on_its_way
 
@@ -20,15 +20,31 @@ pytest.importorskip("vl_convert")
 FEW = ("--limit", 2, "--documents", 3, "--positions", 2, "--orders", 0, "--max-new-tokens", 2)
 
 
-def test_a_model_is_diagnosed_into_a_folder(run: Run, model: Path, tmp_path: Path) -> None:
+def test_a_model_is_diagnosed_into_a_folder(
+    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "diagnosis"
+    interim: list[str] = []
+
+    def write(report: InterimReport, results: Results, questions: int) -> None:
+        monkeypatch.setattr(report, "_due", 0.0)  # as if a minute had gone by
+        original(report, results, questions)
+        interim.append((out / "report.html").read_text(encoding="utf-8"))
+
+    original = InterimReport.__call__
+    monkeypatch.setattr(InterimReport, "__call__", write)
     shown = run("diagnose", "-m", model, *FEW, "--methods", "ms_poe", "--out", out)
     assert shown.status == 0
+    assert interim
+    assert all('<meta http-equiv="refresh" content="60">' in page for page in interim)
+    assert "2 of 2 questions" in " ".join(interim[-1].split())
     assert "2 questions are too few to compare positions" in shown.out
     assert "ms_poe" in shown.out
     assert shown.out.splitlines()[-1] == str(out / "report.html")
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "default-src 'none'" in page  # self-contained: nothing is fetched
+    assert 'http-equiv="refresh"' not in page
+    assert "In progress" not in page
     assert page.count('class="chart"') == page.partition("<script>")[0].count("<svg") == 3
     assert (out / "report.png").read_bytes().startswith(b"\x89PNG")
     data = json.loads((out / "report.json").read_text(encoding="utf-8"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,16 @@ from rag_middle.errors import (
     MethodConfigError,
     UnknownNameError,
 )
-from rag_middle.evaluation import InventedDocuments, Measurement, position, run, task_for_file
+from rag_middle.evaluation import (
+    InterimReport,
+    InventedDocuments,
+    Measurement,
+    Results,
+    position,
+    run,
+    task_for_file,
+)
+from rag_middle.evaluation.report import evaluation_page
 from rag_middle.files import expanded, write_files
 from rag_middle.generation import RagMiddleModel
 from tests.evaluation.fake_models import fake_reader
@@ -47,6 +57,40 @@ def test_every_question_is_asked_under_every_method_and_condition(model: RagMidd
     controls = {("none", "gold_only"): 6, ("none", "closed_book"): 6}
     assert asked == expected | controls
     assert fake.asked == sum(asked.values())
+
+
+def test_results_so_far_are_those_of_complete_questions(
+    model: RagMiddleModel, tmp_path: Path
+) -> None:
+    fake = fake_reader(model, TASK, u_shape)
+    seen: list[tuple[Results, int]] = []
+    how = replace(HOW, limit=8, grid=(2,))
+    final = run(fake, TASK, ["pine"], how, interim=lambda *so_far: seen.append(so_far))
+    counts = [len(results.items) for results, _ in seen]
+    assert counts[0] < 8  # shown while answers are missing
+    assert counts == sorted(counts)
+    assert {questions for _, questions in seen} == {8}
+    for results, _ in seen:
+        assert len(results.items) > 1
+        rows = [item in results.items for item in final.items]
+        for label in ("none", "pine"):
+            assert (results.scores(label) == final.scores(label)[rows]).all()
+        assert results.summary().controls == ()
+    assert final.summary().controls
+    # The page of such results, and that it is not written more often than it should be.
+    page = tmp_path / "report.html"
+    for report in (InterimReport(tmp_path), InterimReport(tmp_path, seconds=0)):
+        assert not page.exists()
+        report(*seen[0])
+    text = page.read_text(encoding="utf-8")
+    assert f"{counts[0]} of 8 questions have their answers" in " ".join(text.split())
+    assert '<meta http-equiv="refresh" content="1">' in text
+    page.unlink()
+    report(*seen[0])  # at once: writing may take a twentieth of the time
+    assert not page.exists()
+    text = evaluation_page(final)
+    assert "In progress" not in text
+    assert 'http-equiv="refresh"' not in text
 
 
 def test_the_curve_is_that_of_the_answers(model: RagMiddleModel) -> None:

@@ -154,8 +154,8 @@ def require_gold_documents(task: Task) -> None:
         if task.fixed_order:
             reason = "has documents that cannot be moved, as their order says what is right"
         raise EvaluationConfigError(
-            f"{task.name} {reason}, so positions cannot be compared. Give data with gold documents, or compare methods as a whole in Python with "
-            "rag_middle.evaluation.run."
+            f"{task.name} {reason}, so positions cannot be compared. Give data with gold "
+            "documents, or compare methods as a whole in Python with rag_middle.evaluation.run."
         )
 
 
