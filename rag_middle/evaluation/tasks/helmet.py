@@ -80,7 +80,7 @@ class Helmet(PublishedTask):
             )
         super().__post_init__()
 
-    def _settle(self, line: str, entry: dict[str, Any]) -> None:
+    def _set_kind(self, line: str, entry: dict[str, Any]) -> None:
         kind = _kind(line, entry)
         self._set(title=f"HELMET ({kind})", max_new_tokens=_MAX_NEW_TOKENS[kind])
         if kind == "needles":

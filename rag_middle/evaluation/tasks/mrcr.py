@@ -37,11 +37,11 @@ class Mrcr(PublishedTask):
     """Questions of MRCR (arXiv:2409.12640), in OpenAI's fields or those of DeepMind's version 2.
 
     OpenAI's rows have ``prompt`` (messages, as JSON), ``answer``, ``random_string_to_prepend``
-    and more; DeepMind's ``queries`` (one text) and ``answer``. Each turn, a request
-    with its reply, is a document, and the whole conversation one prompt ("User: ...", "Assistant:
-    ..."), also where OpenAI's rows are meant as messages of a chat. The right reply is known, but
-    which one is asked for depends on the order of all ("the second poem about ..."): it is not
-    moved, and shuffled orders are refused.
+    and more; DeepMind's ``queries`` (one text) and ``answer``. Each turn, a request with its reply,
+    is a document, and the whole conversation one prompt ("User: ...", "Assistant: ..."), also where
+    OpenAI's rows are meant as messages of a chat. The right reply is known, but which one is asked
+    for depends on the order of all ("the second poem about ..."): it is not moved, and shuffled
+    orders are refused.
 
     Score: ``sequence_ratio``, Python's `SequenceMatcher` ratio of answer and right reply without
     the random text before them, 0 where the answer lacks that. OpenAI's rows: the answer must begin
@@ -58,20 +58,20 @@ class Mrcr(PublishedTask):
     passages: ClassVar[bool] = True
 
     def _items(self, number: int, line: str, entry: dict[str, Any]) -> Iterable[Item]:
-        answer = get_field(entry, "answer", str, line).strip()
+        answer = get_field(entry, "answer", str, line)
         second_version = "queries" in entry
         if second_version:
             conversation = _transcript(line, get_field(entry, "queries", str, line))
-            start = answer[:_HASH_CHARACTERS]
+            start = answer.strip()[:_HASH_CHARACTERS]
         else:
             conversation = _messages(line, "prompt", entry.get("prompt"))
             start = get_field(entry, "random_string_to_prepend", str, line)
-        if not start or not answer.startswith(start):
+        if not start or not answer.strip().startswith(start):
             raise EvaluationDataError(
                 f"{line}: 'answer' should begin with the text of 'random_string_to_prepend' "
                 f"({start!r}), got {answer[:40]!r}."
             )
-        reply = answer.removeprefix(start).strip()
+        reply = answer.strip().removeprefix(start).strip()
         right = [turn for turn, (_, text) in enumerate(conversation.turns) if text.strip() == reply]
         if not right:
             raise EvaluationDataError(
@@ -97,11 +97,14 @@ class Mrcr(PublishedTask):
 
 
 def _ratio(response: str, answer: str, start: str) -> float:
-    """Source: the function ``grade`` of the data card of openai/mrcr."""
-    if not response.startswith(start):
+    """Source: the function ``grade`` of the data card of openai/mrcr.
+
+    Differs: spaces before the answer are left out, as the prompt may end with "Assistant:".
+    """
+    text = response.lstrip()
+    if not text.startswith(start):
         return 0.0
-    matcher = SequenceMatcher(None, response.removeprefix(start), answer.removeprefix(start))
-    return matcher.ratio()
+    return SequenceMatcher(None, text.removeprefix(start), answer.removeprefix(start)).ratio()
 
 
 def _last_ratio(response: str, answer: str, start: str) -> float:

@@ -69,7 +69,7 @@ class PublishedTask(Task):
         if not self.num_positions:
             self._set(controls=(CLOSED_BOOK,))
 
-    def _settle(self, line: str, entry: dict[str, Any]) -> None:
+    def _set_kind(self, line: str, entry: dict[str, Any]) -> None:
         """Set what depends on the kind of the first entry; by default nothing does.
 
         Raises:
@@ -94,7 +94,7 @@ class PublishedTask(Task):
         items: list[Item] = []
         for number, (line, entry) in enumerate(read_entries(self.data)):
             if not number:
-                self._settle(line, entry)
+                self._set_kind(line, entry)
             items += self._items(number, line, entry)
         return tuple(items)
 
@@ -104,9 +104,7 @@ class PublishedTask(Task):
         movable = [item for item in self._all if item.gold is not None and len(item.documents) > 1]
         name = Path(self.data).name
         if self.moved is False or self.fixed_order or (self.moved is None and not movable):
-            if any(
-                len(item.documents) != (self.documents or len(item.documents)) for item in self._all
-            ):
+            if self.documents and any(len(i.documents) != self.documents for i in self._all):
                 raise EvaluationConfigError(
                     f"{self.name}: the questions of {name} are asked with the documents that they "
                     "have; leave out the number of documents. It can be chosen where a gold "

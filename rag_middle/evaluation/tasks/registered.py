@@ -63,13 +63,11 @@ _FORMATS = (
 def _format(entry: Mapping[str, Any]) -> str | None:
     """The task that an entry of a data file is for."""
     contexts = entry.get("ctxs")
-    flags = (
-        {name for context in contexts if isinstance(context, dict) for name in context}
-        if (isinstance(contexts, list))
-        else set()
-    )
-    # Lost in the Middle's passages have "isgold", HELMET's have not.
-    if "isgold" not in flags and ("has_answer" in flags or "gold_doc" in entry):
+    passages = [c for c in contexts if isinstance(c, dict)] if isinstance(contexts, list) else []
+    names_of_passages = {name for passage in passages for name in passage}
+    # Lost in the Middle's passages have "isgold", HELMET's one of the others.
+    helmets = names_of_passages & {"has_answer", "label"} or "gold_doc" in entry
+    if passages and helmets and "isgold" not in names_of_passages:
         return "helmet"
     for names, task in _FORMATS:
         if all(name in entry for name in names):

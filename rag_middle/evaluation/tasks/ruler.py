@@ -98,7 +98,7 @@ class Ruler(PublishedTask):
     metrics: ClassVar[tuple[str, ...]] = ("string_match_all",)
     max_new_tokens: ClassVar[int] = 128
 
-    def _settle(self, line: str, entry: dict[str, Any]) -> None:
+    def _set_kind(self, line: str, entry: dict[str, Any]) -> None:
         kind, *_ = _parts(line, get_field(entry, "input", str, line))
         self._set(
             title=f"RULER ({kind.name})",
