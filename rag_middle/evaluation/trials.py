@@ -305,7 +305,7 @@ def _check_lengths(
         model,
         prompts,
         template=measurement.template,
-        parameter=None if task.passages else number,
+        parameter=None if task.fixed_length else number,
     )
 
 

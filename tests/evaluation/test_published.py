@@ -372,3 +372,11 @@ def test_methods_are_compared_on_questions_without_positions(model: RagMiddleMod
     summary = results.summary()
     assert [method.label for method in summary.methods] == ["none", "pine"]
     assert summary.questions == 2
+
+
+def test_a_text_that_does_not_fit_is_not_said_to_fit_in_fewer_passages(
+    model: RagMiddleModel,
+) -> None:
+    task = task_for_file(FILES / "ruler_niah_single.jsonl")
+    with pytest.raises(EvaluationConfigError, match="larger context window, or shorter documents"):
+        run(model, task, measurement=Measurement(max_new_tokens=3000))

@@ -48,7 +48,7 @@ class Task(ABC):
             contexts do it; else they are refused.
         fixed_order: whether another order of the documents has another right answer, so that
             shuffled orders are refused.
-        passages: whether the documents are passages of one text, of which fewer are as long.
+        fixed_length: whether fewer documents are as long, being passages of one text.
     """
 
     name: ClassVar[str]
@@ -61,7 +61,7 @@ class Task(ABC):
     controls: ClassVar[tuple[Condition, ...]] = (GOLD_ONLY, CLOSED_BOOK)
     cuts_middle: ClassVar[bool] = False
     fixed_order: ClassVar[bool] = False
-    passages: ClassVar[bool] = False
+    fixed_length: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for field in fields(self):

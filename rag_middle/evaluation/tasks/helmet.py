@@ -86,7 +86,7 @@ class Helmet(PublishedTask):
         if kind == "needles":
             values = entry.get("answer", entry.get("outputs"))
             single = not isinstance(values, list) or len(values) == 1
-            self._set(metrics=("string_match_all",), by_likelihood=single, passages=True)
+            self._set(metrics=("string_match_all",), by_likelihood=single, fixed_length=True)
 
     def _items(self, number: int, line: str, entry: dict[str, Any]) -> Iterable[Item]:
         kind = _kind(line, entry)

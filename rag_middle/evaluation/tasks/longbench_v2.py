@@ -43,7 +43,7 @@ class LongBenchV2(PublishedTask):
     metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
     max_new_tokens: ClassVar[int] = 128
     cuts_middle: ClassVar[bool] = True
-    passages: ClassVar[bool] = True
+    fixed_length: ClassVar[bool] = True
     fixed_order: ClassVar[bool] = True
 
     instruction: str = "Read the text and answer the question about it.\n\n"

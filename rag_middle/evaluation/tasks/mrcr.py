@@ -55,7 +55,7 @@ class Mrcr(PublishedTask):
     metrics: ClassVar[tuple[str, ...]] = ("sequence_ratio",)
     max_new_tokens: ClassVar[int] = 2048
     fixed_order: ClassVar[bool] = True
-    passages: ClassVar[bool] = True
+    fixed_length: ClassVar[bool] = True
 
     def _items(self, number: int, line: str, entry: dict[str, Any]) -> Iterable[Item]:
         answer = get_field(entry, "answer", str, line)

@@ -59,7 +59,7 @@ class NoLiMa(PublishedTask):
     source: ClassVar[str] = "adobe-research/NoLiMa (Adobe Research License, non-commercial)"
     metrics: ClassVar[tuple[str, ...]] = ("answer_contained",)
     max_new_tokens: ClassVar[int] = 192
-    passages: ClassVar[bool] = True
+    fixed_length: ClassVar[bool] = True
 
     haystack: str | Path | None = None
     words: int = 750

@@ -103,7 +103,7 @@ class Ruler(PublishedTask):
         self._set(
             title=f"RULER ({kind.name})",
             metrics=(kind.metric,),
-            passages=kind.metric == "string_match_all",
+            fixed_length=kind.metric == "string_match_all",
             max_new_tokens=kind.max_new_tokens,
             # One of several right answers can be measured, several that are asked for cannot.
             by_likelihood=kind.metric == "string_match_part"
