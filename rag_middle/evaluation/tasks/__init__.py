@@ -8,9 +8,9 @@ from rag_middle.evaluation.tasks.helmet import Helmet
 from rag_middle.evaluation.tasks.invented_documents import InventedDocuments
 from rag_middle.evaluation.tasks.key_value import KeyValueRetrieval
 from rag_middle.evaluation.tasks.key_value_chains import KeyValueChains
-from rag_middle.evaluation.tasks.multi_hop import MultiHop
 from rag_middle.evaluation.tasks.longbench_v2 import LongBenchV2
 from rag_middle.evaluation.tasks.mrcr import Mrcr
+from rag_middle.evaluation.tasks.multi_hop import MultiHop
 from rag_middle.evaluation.tasks.nolima import NoLiMa
 from rag_middle.evaluation.tasks.questions import MultiDocumentQA, OwnQuestions
 from rag_middle.evaluation.tasks.registered import TASKS, make_task, task_for_file
