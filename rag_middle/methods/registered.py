@@ -37,6 +37,7 @@ from rag_middle.methods.parallel_context import ParallelContextWindows as Parall
 from rag_middle.methods.parallel_context import SetBasedPrompting as SetBasedPrompting
 from rag_middle.methods.parallel_context import StructuredPrompting as StructuredPrompting
 from rag_middle.methods.parallel_context import APE as APE
+from rag_middle.methods.cacheblend import CacheBlend as CacheBlend
 from rag_middle.methods.compose import Compose as Compose
 # isort: on
 

@@ -23,6 +23,7 @@ from rag_middle.methods import (
     AttentionCalibration,
     AttentionSorting,
     AttnRank,
+    CacheBlend,
     Compose,
     DySCO,
     LongContextReorder,
@@ -284,6 +285,13 @@ EXAMPLES: dict[str, Example] = {
         neutral_prompt=ONE_DOCUMENT,
         active={"ape": APE(temperature=0.6, scale=0.8)},
     ),
+    "cacheblend": Example(
+        neutral=CacheBlend(recompute_share=1),
+        active={
+            "cacheblend": CacheBlend(recompute_share=0.25),
+            "cacheblend_nothing": CacheBlend(recompute_share=0),
+        },
+    ),
     "compose": Example(
         neutral=Compose(
             methods=(
@@ -337,12 +345,12 @@ def expected_refusal(method: Method, traits: Traits, family: str) -> str | None:
         return "no rotary positions"
     if isinstance(method, AttentionBuckets | LPES | PositionInterpolation):
         return None
-    if isinstance(method, PINE | RoToR | BLOCKS) and traits.linear_layers:
+    if isinstance(method, PINE | RoToR | CacheBlend | BLOCKS) and traits.linear_layers:
         return "linear attention"
     if traits.unsupported in (LATENT, COMPLEX):
         return "unknown rotation"
     moves_keys = method == ParallelContextWindows(right_indentation=True) or isinstance(
-        method, StructuredPrompting
+        method, StructuredPrompting | CacheBlend
     )
     if (isinstance(method, PINE | RoToR) or moves_keys) and traits.qk_norm == "after":
         return "norm after rotation"

@@ -40,6 +40,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "hidden": ("positional_hidden_states",),
     "weights": ("siw", "zero_tuning", "dsas", "compose"),
     "twice": ("dysco",),
+    "blended": ("cacheblend",),
     "arranging": (
         "none",
         "long_context_reorder",

@@ -24,13 +24,14 @@ class NaiveBlocks(NaiveLlama):
     Attributes:
         documents: spans of the prompt.
         placement: positions as in the prompt; all documents begin behind the prefix, or end where
-            the longest then ends; or all end where the last one does.
+            the longest then ends, or then stand where they stand in the prompt; or all end where
+            the last one does.
         temperature, scale: of APE.
         one_of_many: a document's weights are divided by the number of documents.
     """
 
     documents: Sequence[tuple[int, int]] = ()
-    placement: Literal["kept", "start", "end", "last"] = "kept"
+    placement: Literal["kept", "start", "end", "order", "last"] = "kept"
     temperature: float = 1.0
     scale: float = 1.0
     one_of_many: bool = False
@@ -72,10 +73,13 @@ class NaiveBlocks(NaiveLlama):
         if self.placement == "kept" or token < first:
             return token
         if owner is None:
-            return token if self.placement == "last" else first + longest + token - last
+            in_order = self.placement in ("last", "order")
+            return token if in_order else first + longest + token - last
         start, end = self.documents[owner]
         if self.placement == "last":
             return last - end + token
+        if self.placement == "order" and query >= last:
+            return token
         behind_prefix = first + token - start
         if self.placement == "end" and query >= last:
             # Documents are read as at the start, by themselves, and then moved.

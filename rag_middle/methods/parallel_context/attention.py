@@ -37,12 +37,15 @@ from rag_middle.methods.parallel_context.kernels import (
     attend_documents,
     attend_later,
     document_bounds,
-    document_shifts_to_end,
+    document_shifts,
     token_positions,
 )
 from rag_middle.ops.rope import rotate
 
-__all__ = ["DocumentBlocks"]
+__all__ = ["DocumentBlocks", "moved_keys"]
+
+#: Placements whose documents are moved after they were read.
+_MOVED = ("to_end", "to_order")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,8 @@ class DocumentBlocks(LayerChange):
         placement: where documents stand: ``"kept"`` as in the prompt; ``"from_start"`` all
             beginning behind the prefix, later tokens continuing after the longest; ``"to_end"``
             likewise, but moved to end where the longest ends for the tokens that read them;
-            ``"last"`` all ending where the documents end in the prompt.
+            ``"to_order"`` moved to their positions in the prompt instead, behind which later
+            tokens keep theirs; ``"last"`` all ending where the documents end in the prompt.
         temperature: later tokens' scores on documents are divided by it.
         scale: exponent of the documents' mass in their softmax, on top of the temperature (APE).
         one_of_many: that mass is divided by the number of documents (structured prompting).
@@ -162,7 +166,7 @@ class _BlockAttention(LayerHandler):
                     bounds=self._bounds(layout, query.device),
                 )
             ]
-            if self._plan.placement == "to_end":
+            if self._plan.placement in _MOVED:
                 key, positions = self._moved(key, positions, layout)
             parts.append(
                 attend_later(
@@ -180,7 +184,7 @@ class _BlockAttention(LayerHandler):
             outputs.append(torch.cat(parts, dim=2))
             moved_keys.append(key)
         keys = call.key
-        if self._plan.placement == "to_end":
+        if self._plan.placement in _MOVED:
             keys = join_rows(request.groups, moved_keys)
         context.cache.store(keys, call.value)
         if self._traits.sliding_window is not None and cache is not None:
@@ -198,8 +202,8 @@ class _BlockAttention(LayerHandler):
             rule = self._layer.score_rule(stop)
             # Without a window nobody asks where tokens stand.
             positions = self._positions(group, stop) if rule.window is not None else torch.empty(0)
-            if rule.window is not None and self._plan.placement == "to_end":
-                positions = _moved_positions(positions, group.layout)
+            if rule.window is not None and self._plan.placement in _MOVED:
+                positions = self._moved_positions(positions, group.layout)
             query = group.take(call.query)
             outputs.append(
                 attend_later(
@@ -236,32 +240,48 @@ class _BlockAttention(LayerHandler):
         )
 
     def _moved(self, key: Tensor, positions: Tensor, layout: PromptLayout) -> tuple[Tensor, Tensor]:
-        """Keys and positions once the documents end together."""
+        """Keys and positions of documents where the tokens that read them find them."""
         if not layout.documents:
             return key, positions
-        placed = _moved_positions(positions, layout)
-        rotary, style = self._layer.rotary, self._traits.rotary
-        if rotary is None or style is None:
-            return key, placed
+        key = moved_keys(self._layer, key, layout, self._plan.placement)
+        return key, self._moved_positions(positions, layout)
 
-        def make() -> tuple[Tensor, Tensor]:
-            shifts = document_shifts_to_end(layout)[None]
-            cos, sin = rotary.at(shifts.to(rotary.x.device))
-            still, _ = rotary.at(torch.zeros_like(shifts[:, :1]).to(rotary.x.device))
-            pairs = pair_tables(cos.float(), sin.float(), self._traits.table_format)
-            # Yarn-like variants multiply a factor into the table: keys have it already.
-            factor, _ = pair_tables(still.float(), still.float(), self._traits.table_format)
-            return pairs[0][0] / factor[0], pairs[1][0] / factor[0]
-
-        name: Hashable = ("to_end", layout, id(rotary.module), rotary.extra, key.device, style)
-        cos, sin = self._layer.request.shared(name, make)
+    def _moved_positions(self, positions: Tensor, layout: PromptLayout) -> Tensor:
+        moved = positions.clone()
         span = slice(layout.prefix_tokens, layout.suffix_start)
-        moved = key.clone()
-        moved[:, :, span] = rotate(key[:, :, span], cos.to(key.device), sin.to(key.device), style)
-        return moved, placed
+        moved[span] += document_shifts(layout, self._plan.placement)
+        return moved
 
 
-def _moved_positions(positions: Tensor, layout: PromptLayout) -> Tensor:
-    moved = positions.clone()
-    moved[layout.prefix_tokens : layout.suffix_start] += document_shifts_to_end(layout)
+def moved_keys(layer: Layer, key: Tensor, layout: PromptLayout, placement: Placement) -> Tensor:
+    """Keys of documents that were read from the prefix on, rotated on to other positions.
+
+    Args:
+        layer: that they belong to, in a forward pass.
+        key: `[r, g, n, d]`, of whole prompts without padding, or of their beginnings up to the
+            last document.
+        layout: of the prompts.
+        placement: see `document_shifts`.
+
+    Returns:
+        A copy `[r, g, n, d]`; `key` itself in a layer without rotary embedding.
+    """
+    rotary, style = layer.rotary, layer.traits.rotary
+    if rotary is None or style is None:
+        return key
+
+    def make() -> tuple[Tensor, Tensor]:
+        shifts = document_shifts(layout, placement)[None]
+        cos, sin = rotary.at(shifts.to(rotary.x.device))
+        still, _ = rotary.at(torch.zeros_like(shifts[:, :1]).to(rotary.x.device))
+        pairs = pair_tables(cos.float(), sin.float(), layer.traits.table_format)
+        # Yarn-like variants multiply a factor into the table: keys have it already.
+        factor, _ = pair_tables(still.float(), still.float(), layer.traits.table_format)
+        return pairs[0][0] / factor[0], pairs[1][0] / factor[0]
+
+    name: Hashable = (placement, layout, id(rotary.module), rotary.extra, key.device, style)
+    cos, sin = layer.request.shared(name, make)
+    span = slice(layout.prefix_tokens, layout.suffix_start)
+    moved = key.clone()
+    moved[:, :, span] = rotate(key[:, :, span], cos.to(key.device), sin.to(key.device), style)
     return moved

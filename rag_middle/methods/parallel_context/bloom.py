@@ -18,7 +18,7 @@ from torch import Tensor
 from rag_middle.attention import Layer, LayerChange, LayerHandler
 from rag_middle.layout import PromptLayout
 from rag_middle.methods.parallel_context.attention import DocumentBlocks
-from rag_middle.methods.parallel_context.kernels import document_shifts_to_end, token_positions
+from rag_middle.methods.parallel_context.kernels import document_shifts, token_positions
 
 __all__ = ["BloomDocumentBlocks"]
 
@@ -102,7 +102,7 @@ def _summands(
     weights = torch.zeros(tokens.shape[0])
     if layout.document_tokens:
         if plan.placement == "to_end":
-            to_later[document_keys] += document_shifts_to_end(layout)
+            to_later[document_keys] += document_shifts(layout, plan.placement)
         if plan.one_of_many:
             count = sum(length > 0 for length in layout.document_lengths)
             weights[document_keys] = -log(count)

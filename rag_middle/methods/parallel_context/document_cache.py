@@ -3,7 +3,7 @@
 Where documents do not attend to each other (`parallel_context_windows`, `ape`), a document's keys
 and values depend on the model, on the prefix and on the document itself. A `DocumentCache`, a KV
 cache by document, keeps them: in memory up to a number of bytes, and on disk where it is given a
-folder.
+folder. `cacheblend` begins with them, and lets some tokens attend to other documents again.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.files import expanded, reason, remove_leftovers
 from rag_middle.fingerprint import fingerprint
 from rag_middle.methods.base import Method
+from rag_middle.methods.cacheblend import CacheBlend
+from rag_middle.methods.cacheblend.cached import blended_cache
 from rag_middle.methods.parallel_context.ape import APE
 from rag_middle.methods.parallel_context.document_states import (
     DocumentStates,
@@ -157,22 +159,28 @@ class DocumentCache:
 def serves(cache: DocumentCache | None, model: PreTrainedModel, method: Method) -> bool:
     """Whether documents of this method's requests come from the cache."""
     # Parts that only reorder documents leave the layers, and so what is cached, alone.
-    planning = [part for part in method.parts if type(part).plan is not Method.plan]
+    planning = _planning(method)
     apart = bool(planning) and all(map(_caches_documents_alone, planning))
     return cache is not None and apart and can_reuse_documents(model)
+
+
+def _planning(method: Method) -> list[Method]:
+    """The parts of a method that change layers."""
+    return [part for part in method.parts if type(part).plan is not Method.plan]
 
 
 def _caches_documents_alone(method: Method) -> bool:
     """Whether a document's keys and values do not depend on the documents beside it.
 
     APE's temperature and scale are about the tokens that attend to documents. Windows indented to
-    the right move each document by the length of the longest.
+    the right move each document by the length of the longest. CacheBlend begins with what they are
+    alone.
     """
     if isinstance(method, ParallelContextWindows):
         return not method.right_indentation
     if isinstance(method, SetBasedPrompting):
         return method.parallel_positions
-    return isinstance(method, APE)
+    return isinstance(method, APE | CacheBlend)
 
 
 def with_documents(
@@ -207,6 +215,16 @@ def with_documents(
     if unsaved is not None and not cache._warned:
         cache._warned = True
         warn_caller(UserWarning(f"{unsaved} Until then they are kept in memory only."))
+    [planning] = _planning(method)
+    if isinstance(planning, CacheBlend):
+        return blended_cache(
+            model,
+            prompt,
+            pieces,
+            share=planning.recompute_share,
+            check_layer=planning.check_layer,
+            rows=rows,
+        )
     return filled_cache(pieces, rows)
 
 

@@ -46,13 +46,14 @@ __all__ = [
     "attend_documents",
     "attend_later",
     "document_bounds",
-    "document_shifts_to_end",
+    "document_shifts",
     "token_positions",
 ]
 
 #: Where documents stand: as in the prompt; all beginning behind the prefix; likewise, and moved to
-#: end together for the tokens that read them; all ending where the last one does.
-Placement = Literal["kept", "from_start", "to_end", "last"]
+#: end together, or to their positions in the prompt, for the tokens that read them; all ending
+#: where the last one does.
+Placement = Literal["kept", "from_start", "to_end", "to_order", "last"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +82,8 @@ def token_positions(layout: PromptLayout, placement: Placement, tokens: Tensor) 
 
     Args:
         layout: of the prompt.
-        placement: of the documents. Positions of ``"to_end"`` are those of ``"from_start"``: keys
-            are moved afterwards, by `document_shifts_to_end`.
+        placement: of the documents. Documents of ``"to_end"`` and ``"to_order"`` have the positions
+            of ``"from_start"``: their keys are moved afterwards, by `document_shifts`.
         tokens: whole numbers from 0 on, of any shape.
     """
     if placement == "kept" or not layout.documents:
@@ -91,19 +92,30 @@ def token_positions(layout: PromptLayout, placement: Placement, tokens: Tensor) 
     table = torch.arange(last + 1)
     for start, end in layout.documents:
         table[start:end] += (last - end) if placement == "last" else (first - start)
-    if placement != "last":
+    if placement in ("from_start", "to_end"):
         table[last] = first + max(layout.document_lengths)
     # Tokens after the documents follow one another.
     beyond = (tokens - last).clamp(min=0)
     return table.to(tokens.device)[tokens.clamp(max=last)] + beyond
 
 
-def document_shifts_to_end(layout: PromptLayout) -> Tensor:
-    """By how much each document token `[T]` moves so that all documents end together."""
+def document_shifts(layout: PromptLayout, placement: Placement) -> Tensor:
+    """By how much each document token `[T]` moves once its document has been read.
+
+    Args:
+        layout: of the prompt.
+        placement: ``"to_end"``, all documents then end together, or ``"to_order"``, each then
+            stands where it stands in the prompt.
+    """
     lengths = layout.document_lengths
     longest = max(lengths, default=0)
-    moves = torch.tensor([longest - length for length in lengths], dtype=torch.long)
-    return moves.repeat_interleave(torch.tensor(lengths, dtype=torch.long))
+    if placement == "to_end":
+        moves = [longest - length for length in lengths]
+    else:
+        moves = [start - layout.prefix_tokens for start, _ in layout.documents]
+    return torch.tensor(moves, dtype=torch.long).repeat_interleave(
+        torch.tensor(lengths, dtype=torch.long)
+    )
 
 
 @torch.no_grad()

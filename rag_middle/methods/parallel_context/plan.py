@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.methods.base import chosen_layers
 from rag_middle.methods.requirements import require_interface, require_known_rotation, unsupported
 
-__all__ = ["plan_of_blocks"]
+if TYPE_CHECKING:  # methods are listed without PyTorch
+    from rag_middle.methods.parallel_context.kernels import Placement
+
+__all__ = ["plan_of_blocks", "require_separable"]
 
 
 def plan_of_blocks(name: str, traits: ModelTraits, **settings: Any) -> AttentionPlan:
@@ -29,6 +32,20 @@ def plan_of_blocks(name: str, traits: ModelTraits, **settings: Any) -> Attention
     blocks = DocumentBlocks(**settings)
     if traits.model_type == "bloom" and blocks.temperature == blocks.scale == 1:
         return AttentionPlan.uniform(range(traits.num_layers), BloomDocumentBlocks(blocks))
+    return AttentionPlan.uniform(require_separable(name, traits, blocks.placement), blocks)
+
+
+def require_separable(name: str, traits: ModelTraits, placement: Placement) -> tuple[int, ...]:
+    """The layers of a model that can read documents apart from each other: all.
+
+    Args:
+        name: of the method, for messages.
+        traits: of the model.
+        placement: of the documents.
+
+    Raises:
+        UnsupportedArchitectureError: as for `plan_of_blocks`.
+    """
     require_interface(name, traits)
     if traits.mixed:
         raise unsupported(
@@ -38,7 +55,7 @@ def plan_of_blocks(name: str, traits: ModelTraits, **settings: Any) -> Attention
             "from left to right.",
         )
     layers = chosen_layers(None, traits)
-    if blocks.placement != "kept" and traits.rope_type is None:
+    if placement != "kept" and traits.rope_type is None:
         raise unsupported(
             traits,
             f"{name} gives documents other rotary positions, and this model's positions come from "
@@ -47,10 +64,10 @@ def plan_of_blocks(name: str, traits: ModelTraits, **settings: Any) -> Attention
     # Not for the rotation: attention in chunks and shared latents come with unknown ones.
     require_known_rotation(name, traits, layers)
     after = [layer for layer in layers if traits.layers[layer].norms_after_rope]
-    if blocks.placement == "to_end" and after:
+    if placement in ("to_end", "to_order") and after:
         raise unsupported(
             traits,
-            f"{name} moves the keys of documents to a common end, and this model normalises them "
-            "after the rotation.",
+            f"{name} moves the keys of documents after they were read, and this model normalises "
+            "them after the rotation.",
         )
-    return AttentionPlan.uniform(layers, blocks)
+    return layers
