@@ -1,8 +1,8 @@
 """Time to the first token with documents read before, and without.
 
-Twenty documents of a few sentences, a new question each time: APE and parallel context windows with
-an empty cache, with documents in memory, and with documents on disk only, next to the unmodified
-model, all in every round.
+Twenty documents of a few sentences, a new question each time: methods that begin with documents
+read apart, with an empty cache, with documents in memory, and with documents on disk only, next to
+the unmodified model, all in every round.
 
     python benchmarks/document_cache.py
     python benchmarks/document_cache.py --device cuda --dtype bfloat16
@@ -27,11 +27,16 @@ from transformers import DynamicCache
 
 from rag_middle.attention import applied
 from rag_middle.generation.forward import cached_length, prefilled_cache
-from rag_middle.methods import APE, Method, NoMethod, ParallelContextWindows
+from rag_middle.methods import APE, CacheBlend, Method, NoMethod, ParallelContextWindows
 from rag_middle.methods.parallel_context.document_cache import DocumentCache
-from rag_middle.tokens import TokenizedPrompt
+from rag_middle.tokens import TokenizedBatch, TokenizedPrompt
 
 DOCUMENTS, TOKENS, PREFIX, SUFFIX = 20, 95, 40, 40
+METHODS: dict[str, Method] = {
+    "parallel_context_windows": ParallelContextWindows(),
+    "ape": APE(),
+    "cacheblend": CacheBlend(),
+}
 
 
 def question(seed: int) -> TokenizedPrompt:
@@ -57,7 +62,7 @@ def first_token(
     """Seconds until the logits of the first token are there."""
     ids = torch.tensor([prompt.input_ids], device=device)
     start = clock(device)
-    known = prefilled_cache(cache, model, method, [prompt])
+    known = prefilled_cache(model, method, TokenizedBatch((prompt,)), documents=cache)
     with applied(model, method, [prompt], prefilled=cached_length(known)):
         model(
             input_ids=ids[:, cached_length(known) :],
@@ -77,11 +82,11 @@ def measure(args: argparse.Namespace, folder: Path) -> tuple[list[dict[str, Any]
     filled = DocumentCache()
     on_disk = DocumentCache(max_bytes=0, directory=folder)
     for cache in (filled, on_disk):
-        prefilled_cache(cache, model, APE(), [question(0)])
+        prefilled_cache(model, APE(), TokenizedBatch((question(0),)), documents=cache)
     ways: dict[str, tuple[Method, Callable[[], DocumentCache | None]]] = {
         "none": (NoMethod(), lambda: None)
     }
-    for name, method in (("parallel_context_windows", ParallelContextWindows()), ("ape", APE())):
+    for name, method in METHODS.items():
         ways[f"{name}, no cache"] = (method, lambda: None)
         ways[f"{name}, empty cache"] = (method, DocumentCache)
         ways[f"{name}, documents in memory"] = (method, lambda: filled)

@@ -44,6 +44,7 @@ from rag_middle.methods import (
     AttentionCalibration,
     AttentionSorting,
     AttnRank,
+    CacheBlend,
     Compose,
     DySCO,
     LongContextReorder,
@@ -103,6 +104,7 @@ METHODS: dict[str, Method] = {
     "set_based_prompting": SetBasedPrompting(),
     "structured_prompting": StructuredPrompting(),
     "ape": APE(),
+    "cacheblend": CacheBlend(),
     "rotor": RoToR(),
     "attention_buckets": AttentionBuckets(),
     # Routers add next to nothing: all experts are computed whatever they say.

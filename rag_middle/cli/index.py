@@ -87,7 +87,8 @@ def index(
         typer.Option(
             metavar="MODEL",
             help="Also have this model (a folder or hub name) read all documents, so that "
-            "questions under parallel_context_windows and ape need not. Kept beside the index.",
+            "questions under parallel_context_windows, ape and cacheblend need not. Kept beside "
+            "the index.",
             show_default=False,
         ),
     ] = None,

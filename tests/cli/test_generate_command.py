@@ -57,6 +57,7 @@ METHOD_ARGUMENTS: dict[str, tuple[str, ...]] = {
     "set_based_prompting": ("--method", "set_based_prompting"),
     "structured_prompting": ("--method", "structured_prompting"),
     "ape": ("--method", "ape"),
+    "cacheblend": ("--method", "cacheblend", "-o", "recompute_share=0.25"),
     "compose": ("--method", "ms_poe+siw"),
 }
 

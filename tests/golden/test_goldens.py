@@ -24,6 +24,7 @@ UNRECORDED = {
     "attention_buckets",
     "attention_calibration",
     "attn_rank",
+    "cacheblend",
     "dsas",
     "long_context_reorder",
     "no_inter_document_attention",

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import DynamicCache
 
 from rag_middle.attention import (
     ASPECTS,
@@ -80,7 +81,8 @@ class _Readings:
         index, width = self._layer.traits.layer, self._layer.request.width
         if not begins_prompt(arguments.get("past_key_values"), index, columns, width):
             return
-        arguments |= {"past_key_values": None, "use_cache": False, "labels": None}
+        # An empty cache: without one, models look through the positions for several prompts.
+        arguments |= {"past_key_values": DynamicCache(), "use_cache": True, "labels": None}
         if "logits_to_keep" in parameters(type(model).forward):
             arguments["logits_to_keep"] = 1
         self.apart = True
