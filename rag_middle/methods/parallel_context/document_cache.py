@@ -159,14 +159,9 @@ class DocumentCache:
 def serves(cache: DocumentCache | None, model: PreTrainedModel, method: Method) -> bool:
     """Whether documents of this method's requests come from the cache."""
     # Parts that only reorder documents leave the layers, and so what is cached, alone.
-    planning = _planning(method)
+    planning = [part for part in method.parts if type(part).plan is not Method.plan]
     apart = bool(planning) and all(map(_caches_documents_alone, planning))
     return cache is not None and apart and can_reuse_documents(model)
-
-
-def _planning(method: Method) -> list[Method]:
-    """The parts of a method that change layers."""
-    return [part for part in method.parts if type(part).plan is not Method.plan]
 
 
 def _caches_documents_alone(method: Method) -> bool:
@@ -215,17 +210,17 @@ def with_documents(
     if unsaved is not None and not cache._warned:
         cache._warned = True
         warn_caller(UserWarning(f"{unsaved} Until then they are kept in memory only."))
-    [planning] = _planning(method)
-    if isinstance(planning, CacheBlend):
-        return blended_cache(
-            model,
-            prompt,
-            pieces,
-            share=planning.recompute_share,
-            check_layer=planning.check_layer,
-            rows=rows,
-        )
-    return filled_cache(pieces, rows)
+    blend = next((part for part in method.parts if isinstance(part, CacheBlend)), None)
+    if blend is None:
+        return filled_cache(pieces, rows)
+    return blended_cache(
+        model,
+        prompt,
+        pieces,
+        share=blend.recompute_share,
+        check_layer=blend.check_layer,
+        rows=rows,
+    )
 
 
 def precompute(cache: DocumentCache, model: PreTrainedModel, prompt: TokenizedPrompt) -> int:
