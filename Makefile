@@ -18,7 +18,7 @@ VLLM_VENV ?= .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.ready
 VLLM_GOLDENS := $(abspath build/vllm/goldens.json)
 
-.PHONY: setup setup-eval demo test setup-vllm test-vllm contract check bench docs docs-serve tutorials dist canary
+.PHONY: setup setup-eval setup-kernels demo test setup-vllm test-vllm contract check bench docs docs-serve tutorials dist canary
 
 setup: $(READY)
 
@@ -28,10 +28,11 @@ $(READY): pyproject.toml constraints.txt $(wildcard integrations/*/pyproject.tom
 		-e integrations/haystack -e integrations/langchain -e integrations/llama_index
 	@touch $@
 
-# The extra `eval` alone, into an environment that has the rest: lm-evaluation-harness, rouge-score.
-setup-eval:
+# One extra alone, into an environment that has the rest: lm-evaluation-harness and rouge-score;
+# Triton, whose interpreter runs kernels on a CPU.
+setup-eval setup-kernels: setup-%:
 	$(PYTHON) -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-		print(*project["optional-dependencies"]["eval"], sep="\n")' \
+		print(*project["optional-dependencies"]["$*"], sep="\n")' \
 		| $(PYTHON) -m pip install --disable-pip-version-check -q -c constraints.txt -r /dev/stdin
 
 demo: setup
