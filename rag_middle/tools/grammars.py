@@ -45,7 +45,13 @@ def answer_grammar(response_format: Mapping[str, Any]) -> str | None:
     if kind == "grammar":
         return str(response_format["grammar"])
     if kind == "regex":
-        pattern = re.sub(r"(?<!\\)/", r"\/", str(response_format["regex"]))
+        # A slash would end the expression; what stands behind a backslash is escaped already.
+        pattern = re.sub(
+            r"\\.|/",
+            lambda part: r"\/" if part[0] == "/" else part[0],
+            str(response_format["regex"]),
+            flags=re.DOTALL,
+        )
         return f"start: /{pattern}/"
     schema: Any = {"type": "object"}
     if kind == "json_schema":

@@ -90,6 +90,7 @@ def test_a_cut_answer_says_so(model: RagMiddleModel, prompt: ContextPrompt) -> N
     ("form", "pattern"),
     [
         ({"type": "regex", "regex": "(yes|no)/[0-9]{2}"}, r"(yes|no)/\d\d"),
+        ({"type": "regex", "regex": r"(yes|no)\\/\/[0-9]"}, r"(yes|no)\\//\d"),
         ({"type": "grammar", "grammar": 'start: "a" b\nb: "b" | "c"'}, "a[bc]"),
     ],
 )
