@@ -150,7 +150,7 @@ class _Probe:
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
         rows, _, tokens, width = call.value.shape
-        if tokens != len(self._segments):
+        if tokens != len(self._segments) or self.masses.numel():
             raise UnsupportedGenerationError(
                 "This method reads tokens a second time, in a pass with attention of its own: look "
                 "at the unmodified model, or at a method of one pass."

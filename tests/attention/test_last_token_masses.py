@@ -19,7 +19,7 @@ EACH_TOKEN = torch.eye(LONG.layout.length)
 #: Values are not the model's own there.
 OTHER_VALUES = "positional_hidden_states_wide"
 #: They read tokens a second time.
-TWICE = [name for name in ACTIVE if name.startswith("dysco")]
+TWICE = ["cacheblend", *(name for name in ACTIVE if name.startswith("dysco"))]
 ONCE = [name for name in ("none", *ACTIVE) if name not in (OTHER_VALUES, *TWICE)]
 
 
