@@ -26,7 +26,16 @@ from transformers import LlamaConfig, PretrainedConfig, Qwen2Config
 from rag_middle.costs.counting import Work
 from rag_middle.costs.gpus import GPUS, Gpu
 from rag_middle.costs.methods import MethodWork, count_method, prompt_of, without_numbers
-from rag_middle.methods import LPES, SIW, Compose, Method, MsPoE, NoMethod, PositionalHiddenStates
+from rag_middle.methods import (
+    LPES,
+    SIW,
+    Compose,
+    DySCO,
+    Method,
+    MsPoE,
+    NoMethod,
+    PositionalHiddenStates,
+)
 
 #: Layers of the models that are counted; what one more adds is the rest of the depth times taken.
 DEPTHS = (4, 8)
@@ -62,6 +71,8 @@ def of_depth(method: Method, layers: int) -> Method:
     if isinstance(method, PositionalHiddenStates):
         every = tuple(range(layers))
         return PositionalHiddenStates(channels=(100,), factor=-1.0, layers=every)
+    if isinstance(method, DySCO):  # what is read twice ends behind the last retrieval head
+        return DySCO(heads=((3 * layers // 4, 0),))
     return SIW(layers=tuple(range(layers))) if isinstance(method, SIW) else method
 
 

@@ -112,6 +112,18 @@ def test_documents_of_ruler_have_the_ranks_of_their_positions() -> None:
     assert "1 of 3 left out" in task.description
 
 
+def test_a_context_that_begins_again_and_again_is_read(tmp_path: Path) -> None:
+    """In linear time: each beginning of a needle's sentence was searched for its end."""
+    entry = entries("ruler_niah_essay.jsonl")[0]
+    head, end, rest = entry["input"].partition("afterwards.\n")
+    assert end
+    entry["input"] = head + end + "special magic a is hidden " * 20_000 + rest
+    path = tmp_path / "long.jsonl"
+    path.write_text(json.dumps(entry), encoding="utf-8")
+    [item] = task_for_file(path, moved=False).items(None, 0)
+    assert len(item.documents) == 20
+
+
 def test_ruler_scores_all_answers_or_any() -> None:
     values = entries("ruler_niah_multivalue.jsonl")[0]["outputs"]
     task = task_for_file(FILES / "ruler_niah_multivalue.jsonl")

@@ -98,6 +98,7 @@ class Helmet(PublishedTask):
         instruction = _INSTRUCTIONS[kind] if self.instruction is None else self.instruction
         asked = _ASKED[kind] if self.asked is None else self.asked
         before, after, separator = "", "", "\n\n"
+        around = asked.split("{question}")
         if kind == "rag":
             question = get_field(entry, "question", str, line)
             answers = as_answers(get_field(entry, "answers", list, line), f"{line}: 'answers'")
@@ -124,7 +125,7 @@ class Helmet(PublishedTask):
             gold = one_holding(documents, answers) if len(answers) == 1 else None
             needle_type = get_field(entry, "type_needle_v", str, line)
             instruction = instruction.replace("{type}", needle_type)
-            asked = asked.replace("{type}", needle_type)
+            around = [part.replace("{type}", needle_type) for part in around]
         yield published_item(
             number,
             question,
@@ -132,7 +133,7 @@ class Helmet(PublishedTask):
             documents,
             gold,
             prefix=instruction + before,
-            suffix=after + asked.replace("{question}", question),
+            suffix=after + question.join(around),
             separator=separator,
         )
 

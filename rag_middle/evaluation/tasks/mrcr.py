@@ -58,7 +58,7 @@ class Mrcr(PublishedTask):
     fixed_length: ClassVar[bool] = True
 
     def _items(self, number: int, line: str, entry: dict[str, Any]) -> Iterable[Item]:
-        answer = get_field(entry, "answer", str, line)
+        answer = get_field(entry, "answer", str, line).lstrip()
         second_version = "queries" in entry
         if second_version:
             conversation = _transcript(line, get_field(entry, "queries", str, line))

@@ -40,7 +40,8 @@ class _Kind:
 _KINDS = (
     _Kind(
         name="needles",
-        before=r"special magic \w+ (?:is|are) hidden .*? afterwards\.\s",
+        # Bounded: a text that holds the beginning many times is searched in linear time.
+        before=r"special magic \w+ (?:is|are) hidden .{1,300}? afterwards\.\s",
         after=r"\sWhat (?:is|are) (?:all )?the special magic ",
         max_new_tokens=128,
     ),
