@@ -166,7 +166,7 @@ def page(
     count = sum(row[name] is not None for row in rows for name in ("difference", "change"))
     return (
         "# The bundled reader with several gold documents, and with none\n\n"
-        f"{known['questions']} questions in each cell, per cent: right answers, and where the gold "
+        f"{known['questions']} questions in each cell, per cent: accuracy, and where the gold "
         "document is absent abstentions. Intervals: 95 % bootstrap over questions; those of the "
         f"{count} differences in the table hold together with 95 % confidence (Bonferroni), in "
         "bold where they leave out zero. Tasks, rows and columns are those of "

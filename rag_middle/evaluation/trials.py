@@ -221,7 +221,7 @@ def check_measurement(
         )
     if measurement.orders and task.fixed_order:
         raise EvaluationConfigError(
-            f"The right answers of {task.name} depend on the order of its documents. Leave ",
+            f"The reference answers of {task.name} depend on the order of its documents. Leave ",
             Argument("orders"),
             " out (0).",
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,7 +39,7 @@ class Choice:
     result: Generation | None = None
 
 
-class Reply:
+class Reply(ABC):
     """Answers to one request, in the shape of its endpoint.
 
     Args:
@@ -163,19 +164,19 @@ class Reply:
         ]
         return citation_fields(choice.result.text, read, wanted=self._with_citations)
 
-    def _content(self, choice: Choice) -> Json:
-        raise NotImplementedError
+    @abstractmethod
+    def _content(self, choice: Choice) -> Json: ...
 
-    def _piece(self, text: str) -> Json:
-        raise NotImplementedError
+    @abstractmethod
+    def _piece(self, text: str) -> Json: ...
 
-    def _last_piece(self, choice: Choice) -> Json:
-        raise NotImplementedError
+    @abstractmethod
+    def _last_piece(self, choice: Choice) -> Json: ...
 
+    @abstractmethod
     def _logprobs(
         self, choice: Choice, tokens: Sequence[TokenLogProbability], offset: int
-    ) -> Json | None:
-        raise NotImplementedError
+    ) -> Json | None: ...
 
 
 class ChatReply(Reply):

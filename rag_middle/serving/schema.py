@@ -6,6 +6,7 @@ many, and an ignored `logit_bias` would be a wrong answer that looks right.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -138,9 +139,9 @@ class SamplingRequest(BaseModel):
         return self.max_tokens
 
     @property
+    @abstractmethod
     def alternatives(self) -> int | None:
         """How many tokens to report beside each generated one, None for no log-probabilities."""
-        raise NotImplementedError
 
 
 class CalledFunction(BaseModel):

@@ -180,7 +180,7 @@ class Gathering:
 
 
 class _Place:
-    """The place of one call in a gathering."""
+    """One call of a gathering."""
 
     def __init__(self, gathering: Gathering) -> None:
         self.gathering = gathering

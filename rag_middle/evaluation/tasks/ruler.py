@@ -77,7 +77,7 @@ _KINDS = (
 class Ruler(PublishedTask):
     """Questions of RULER (arXiv:2404.06654), as its scripts write them.
 
-    A line has ``input`` (the whole prompt), ``outputs`` (the right answers) and perhaps
+    A line has ``input`` (the whole prompt), ``outputs`` (the reference answers) and perhaps
     ``answer_prefix``, which follows it. The kind is told by the words of the prompt. The documents
     of its question answering are the documents here; other contexts are one text, which is cut
     into passages (20 if `documents` does not say otherwise). A document is the gold one if it
@@ -106,7 +106,7 @@ class Ruler(PublishedTask):
             metrics=(kind.metric,),
             fixed_length=kind.metric == "string_match_all",
             max_new_tokens=kind.max_new_tokens,
-            # One of several right answers can be measured, several that are asked for cannot.
+            # One of several reference answers can be measured, several that are asked for cannot.
             by_likelihood=kind.metric == "string_match_part"
             or len(get_field(entry, "outputs", list, line)) == 1,
         )
