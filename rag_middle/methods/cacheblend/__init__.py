@@ -14,7 +14,7 @@ from rag_middle.methods.base import (
     require_count,
     require_finite,
 )
-from rag_middle.methods.parallel_context.plan import require_separable
+from rag_middle.methods.parallel_context import require_separable
 from rag_middle.tokens import TokenizedPrompt
 
 __all__ = ["CacheBlend"]

@@ -1,12 +1,19 @@
 """Methods whose documents do not attend to each other; they differ in where documents stand."""
 
-from rag_middle.methods.parallel_context.ape import APE
-from rag_middle.methods.parallel_context.no_inter_document_attention import (
-    NoInterDocumentAttention,
-)
-from rag_middle.methods.parallel_context.parallel_context_windows import ParallelContextWindows
-from rag_middle.methods.parallel_context.set_based_prompting import SetBasedPrompting
-from rag_middle.methods.parallel_context.structured_prompting import StructuredPrompting
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rag_middle.attention import AttentionPlan, ModelTraits
+from rag_middle.errors import MethodConfigError
+from rag_middle.methods.base import Method, MethodInfo, chosen_layers, require_finite
+from rag_middle.methods.requirements import require_interface, require_known_rotation, unsupported
+from rag_middle.tokens import TokenizedPrompt
+
+if TYPE_CHECKING:  # methods are listed without PyTorch
+    from rag_middle.methods.parallel_context.kernels import Placement
 
 __all__ = [
     "APE",
@@ -14,4 +21,311 @@ __all__ = [
     "ParallelContextWindows",
     "SetBasedPrompting",
     "StructuredPrompting",
+    "require_separable",
 ]
+
+
+class _DocumentsApart(Method):
+    """`DocumentBlocks` in every layer."""
+
+    needs_documents = True
+
+    @property
+    @abstractmethod
+    def _settings(self) -> dict[str, Any]:
+        """Of the blocks: where documents stand, and how later tokens read them."""
+
+    def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
+        """Documents apart in every layer.
+
+        Raises:
+            UnsupportedArchitectureError: as for `require_separable`.
+        """
+        from rag_middle.methods.parallel_context.attention import DocumentBlocks
+        from rag_middle.methods.parallel_context.bloom import BloomDocumentBlocks
+
+        blocks = DocumentBlocks(**self._settings)
+        if traits.model_type == "bloom" and blocks.temperature == blocks.scale == 1:
+            return AttentionPlan.uniform(range(traits.num_layers), BloomDocumentBlocks(blocks))
+        return AttentionPlan.uniform(require_separable(self.name, traits, blocks.placement), blocks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoInterDocumentAttention(_DocumentsApart):
+    """A document's tokens see the prefix and their own document; later tokens see everything.
+
+    The baseline "NIA" of papers on position bias. With one document, or none, this is the
+    unmodified model.
+
+    Attributes:
+        equal_positions: all documents end where the last one ends, so that later tokens see all of
+            them equally near and their order changes nothing. Otherwise tokens keep their
+            positions and the order of the documents still counts.
+
+    References:
+        Compared with in Wang et al., arXiv:2407.01100, and before in Ratner et al.,
+        arXiv:2212.10947; the mask is all of it.
+
+    Raises:
+        UnsupportedArchitectureError: layers without softmax attention, an attention that cannot be
+            reached, or, with `equal_positions`, positions that are not rotary.
+    """
+
+    name: ClassVar[str] = "no_inter_document_attention"
+    info: ClassVar[MethodInfo] = MethodInfo(
+        title="No inter-document attention",
+        paper="",
+        idea="No cross-document attention; positions stay as they are.",
+        cost="less than the unmodified prefill, the same decode",
+        requires="documents marked in the prompt; softmax attention in every layer",
+        can_hurt_when="documents have to be read together, or order carries meaning",
+    )
+
+    equal_positions: bool = False
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return {"placement": "last" if self.equal_positions else "kept"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelContextWindows(_DocumentsApart):
+    """Every document is encoded as if it were the only one, at the same positions.
+
+    A document's tokens see the prefix and their own document, beginning at the position behind the
+    prefix. Later tokens continue after the longest document and see everything before them in
+    one softmax. The order of the documents changes nothing.
+
+    With one document, or none, this is the unmodified model.
+
+    Attributes:
+        right_indentation: later tokens see all documents end where the longest ends, instead of
+            begin where the prefix ends. Documents themselves are read as before.
+
+    References:
+        Ratner et al., Parallel Context Windows for Large Language Models, arXiv:2212.10947,
+        section 2. Differs from the authors' code: the prefix that all windows share is computed
+        and stored once, however long it is (theirs stores all but one token of it once per
+        window); grouped-query models and batches work.
+
+    Raises:
+        UnsupportedArchitectureError: layers without softmax attention, positions that are not
+            rotary, or an attention that cannot be reached.
+    """
+
+    name: ClassVar[str] = "parallel_context_windows"
+    info: ClassVar[MethodInfo] = MethodInfo(
+        title="Parallel context windows",
+        paper="arXiv:2212.10947",
+        idea="No cross-document attention; all documents begin at the same position.",
+        cost="less than the unmodified prefill, the same decode",
+        requires="documents marked in the prompt; rotary positions and softmax attention in "
+        "every layer",
+        can_hurt_when="documents are many, have to be read together, or order carries meaning",
+    )
+    order_free = True  # all documents begin at the same position
+
+    right_indentation: bool = False
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return {"placement": "to_end" if self.right_indentation else "from_start"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetBasedPrompting(_DocumentsApart):
+    """No attention between documents, and shared positions: a prompt holds them as a set.
+
+    Token ``t`` of every document stands at ``P + t`` behind a prefix of ``P`` tokens and sees the
+    prefix and its own document up to itself. The suffix begins at ``P`` plus the length of the
+    longest document; it and generated tokens see everything before them in one softmax.
+
+    That is what parallel context windows compute, without their indentation: the papers arrive at
+    the same attention, one for contexts that are too long, one for answers that no order changes.
+    Both names are here so that either paper's results can be repeated by its own.
+
+    With one document, or none, this is the unmodified model.
+
+    Attributes:
+        parallel_positions: False for the paper's ablation with the mask alone, in which tokens keep
+            their positions and the order still counts.
+
+    References:
+        McIlroy-Young et al., Order-Independence Without Fine Tuning, arXiv:2406.06581, section 3;
+        mask and positions as the authors' ``attention_mask_editing.py`` has them. Their padding of
+        documents to one length changes nothing that is seen. Differs: rotary models only, in
+        batches; theirs run one prompt at a time, GPT-2's learned positions too.
+
+    Raises:
+        MethodConfigError: `parallel_positions` is neither true nor false.
+        UnsupportedArchitectureError: layers without softmax attention, an attention that cannot be
+            reached, or, with parallel positions, positions that are not rotary.
+    """
+
+    name: ClassVar[str] = "set_based_prompting"
+    info: ClassVar[MethodInfo] = MethodInfo(
+        title="Set-based prompting",
+        paper="arXiv:2406.06581",
+        idea="No attention between documents, and shared positions: a set without an order.",
+        cost="less than the unmodified prefill, the same decode",
+        requires="documents marked in the prompt; rotary positions and softmax attention in "
+        "every layer",
+        can_hurt_when="documents are many, have to be read together, or order carries meaning",
+    )
+
+    parallel_positions: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.parallel_positions, bool):
+            raise MethodConfigError(
+                "SetBasedPrompting: parallel_positions must be true or false, got "
+                f"{self.parallel_positions!r}."
+            )
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return {"placement": "from_start" if self.parallel_positions else "kept"}
+
+    @property
+    def order_free(self) -> bool:
+        """True where all documents begin at the same position."""
+        return self.parallel_positions
+
+
+@dataclass(frozen=True, kw_only=True)
+class StructuredPrompting(_DocumentsApart):
+    r"""Documents are encoded in parallel, end at the same position, and count ``1/D`` each.
+
+    A later token's weight on a document token is proportional to ``e^{a_j} / D`` and on any other
+    token to ``e^{a_j}``, normalised together: ``D`` documents together weigh what one would. The
+    order of the documents changes nothing.
+
+    With one document, or none, this is the unmodified model.
+
+    References:
+        Hao et al., Structured Prompting: Scaling In-Context Learning to 1,000 Examples,
+        arXiv:2212.06713, section 3: groups of demonstrations are documents here. The authors'
+        code multiplies the weights of the target's own tokens by the number of groups, which is
+        the same. It serves BLOOM (ALiBi) only, without a prefix. That rotary models work, is ours:
+        documents are aligned to end together for the tokens that read them, as groups are there, a
+        prefix is shared, and its tokens count like the target's (in copies of it there would be as
+        many as groups). Empty documents do not count.
+
+    Raises:
+        UnsupportedArchitectureError: layers without softmax attention, positions that are neither
+            rotary nor BLOOM's, or norms behind the rotation.
+    """
+
+    name: ClassVar[str] = "structured_prompting"
+    info: ClassVar[MethodInfo] = MethodInfo(
+        title="Structured prompting",
+        paper="arXiv:2212.06713",
+        idea="Documents are encoded in parallel; together they get the attention weight of one.",
+        cost="less than the unmodified prefill; a second attention call in decode",
+        requires="documents marked in the prompt; rotary positions and softmax attention in "
+        "every layer, or BLOOM",
+        can_hurt_when="one document of many holds the answer, or order carries meaning",
+    )
+    order_free = True  # all documents begin at the same position
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return {"placement": "to_end", "one_of_many": True}
+
+
+@dataclass(frozen=True, kw_only=True)
+class APE(_DocumentsApart):
+    r"""Documents are encoded in parallel; later tokens' attention to them is sharpened.
+
+    A document's tokens see the prefix and their own document, beginning at the position behind the
+    prefix; later tokens continue after the longest document. With the scores ``a`` of a later
+    token, its weights on document tokens are
+
+    .. math:: \Bigl(\sum_j e^{a_j/T}\Bigr)^{S T} \frac{e^{a_j/T}}{\sum_j e^{a_j/T}}
+
+    beside ``e^{a_j}`` on all other tokens, normalised together. The order of the documents
+    changes nothing.
+
+    With one document, or none, and ``T = S = 1`` this is the unmodified model.
+
+    Attributes:
+        temperature: ``T``; below 1 the attention to documents concentrates.
+        scale: ``S``; below 1 documents get less attention in all.
+
+    References:
+        Yang et al., APE: Faster and Longer Context-Augmented Generation via Adaptive Parallel
+        Encoding, arXiv:2502.05431, section 4. The defaults are those of the authors' demo. Differs
+        from the authors' code: on Mistral and Gemma that code applies temperature and scale to the
+        prompt instead of to the documents, a mistake that is not repeated here; sinks are
+        part of what is not sharpened, soft-capping comes before the temperature.
+
+    Raises:
+        MethodConfigError: a temperature or a scale that is not positive and finite.
+        UnsupportedArchitectureError: layers without softmax attention, positions that are not
+            rotary, or an attention that cannot be reached.
+    """
+
+    name: ClassVar[str] = "ape"
+    info: ClassVar[MethodInfo] = MethodInfo(
+        title="APE",
+        paper="arXiv:2502.05431",
+        idea="Documents are encoded in parallel; attention to them is sharpened to make up for it.",
+        cost="less than the unmodified prefill; a second attention call in decode",
+        requires="documents marked in the prompt; rotary positions and softmax attention in "
+        "every layer",
+        can_hurt_when="documents are read together, or temperature and scale suit another model",
+    )
+    order_free = True  # all documents begin at the same position
+
+    temperature: float = 0.9
+    scale: float = 0.9
+
+    def __post_init__(self) -> None:
+        sharpening = {"temperature": self.temperature, "scale": self.scale}
+        require_finite("APE", **sharpening)
+        for name, value in sharpening.items():
+            if value <= 0:
+                raise MethodConfigError(f"APE: {name} must be above 0, got {value}.")
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return {"placement": "from_start", "temperature": self.temperature, "scale": self.scale}
+
+
+def require_separable(name: str, traits: ModelTraits, placement: Placement) -> tuple[int, ...]:
+    """The layers of a model that can read documents apart from each other: all.
+
+    Args:
+        name: of the method, for messages.
+        traits: of the model.
+        placement: of the documents.
+
+    Raises:
+        UnsupportedArchitectureError: layers that cannot be reached or have no softmax attention,
+            positions that are not rotary where documents are moved, or keys that cannot be moved.
+    """
+    require_interface(name, traits)
+    if traits.mixed:
+        raise unsupported(
+            traits,
+            f"{name} cannot keep documents apart in {traits.num_layers - len(traits.layers)} of "
+            f"its {traits.num_layers} layers: they have no softmax attention and read the prompt "
+            "from left to right.",
+        )
+    layers = chosen_layers(None, traits)
+    if placement != "kept" and traits.rope_type is None:
+        raise unsupported(
+            traits,
+            f"{name} gives documents other rotary positions, and this model's positions come from "
+            "elsewhere (learned embeddings or ALiBi).",
+        )
+    # Not for the rotation: attention in chunks and shared latents come with unknown ones.
+    require_known_rotation(name, traits, layers)
+    after = [layer for layer in layers if traits.layers[layer].norms_after_rope]
+    if placement in ("to_end", "to_order") and after:
+        raise unsupported(
+            traits,
+            f"{name} moves the keys of documents after they were read, and this model normalises "
+            "them after the rotation.",
+        )
+    return layers

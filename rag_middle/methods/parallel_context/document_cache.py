@@ -30,15 +30,13 @@ from rag_middle.fingerprint import fingerprint
 from rag_middle.methods.base import Method
 from rag_middle.methods.cacheblend import CacheBlend
 from rag_middle.methods.cacheblend.cached import blended_cache
-from rag_middle.methods.parallel_context.ape import APE
+from rag_middle.methods.parallel_context import APE, ParallelContextWindows, SetBasedPrompting
 from rag_middle.methods.parallel_context.document_states import (
     DocumentStates,
     can_reuse_documents,
     document_states,
     filled_cache,
 )
-from rag_middle.methods.parallel_context.parallel_context_windows import ParallelContextWindows
-from rag_middle.methods.parallel_context.set_based_prompting import SetBasedPrompting
 from rag_middle.notices import warn_caller
 from rag_middle.plain_data import check_whole
 from rag_middle.tokens import TokenizedPrompt
