@@ -13,12 +13,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from rag_middle.attention.seam import (
-    AttentionCall,
-    cache_argument,
-    handle_attention,
-    handler_of,
-)
+from rag_middle.attention.seam import AttentionCall, cache_argument, handle_attention, handler_of
 
 __all__ = ["capture", "skip_modules"]
 

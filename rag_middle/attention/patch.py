@@ -30,11 +30,7 @@ from rag_middle.attention.seam import (
 )
 from rag_middle.attention.traits import ModelTraits
 from rag_middle.attention.turns import ModelLock, OfModel
-from rag_middle.errors import (
-    KernelsUnavailableError,
-    MethodConfigError,
-    PatchIneffectiveError,
-)
+from rag_middle.errors import KernelsUnavailableError, MethodConfigError, PatchIneffectiveError
 from rag_middle.options import KERNELS, Kernels
 from rag_middle.tokens import TokenizedPrompt
 

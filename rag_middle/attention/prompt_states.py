@@ -20,11 +20,7 @@ from rag_middle.attention.patch import model_lock, model_traits, modules_by_laye
 from rag_middle.attention.plan import AttentionPlan
 from rag_middle.attention.probe import config_views, rotary_modules
 from rag_middle.attention.rotary import RotaryTables
-from rag_middle.attention.seam import (
-    handle_attention,
-    handler_of,
-    handlers_in_force,
-)
+from rag_middle.attention.seam import handle_attention, handler_of, handlers_in_force
 from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
 

@@ -34,12 +34,7 @@ from rag_middle.notices import (
     ProfileWarning,
     UnreadMarkersWarning,
 )
-from rag_middle.options import (
-    EncodeKwargs,
-    GenerationKwargs,
-    GenerationOptions,
-    PromptKwargs,
-)
+from rag_middle.options import EncodeKwargs, GenerationKwargs, GenerationOptions, PromptKwargs
 
 __all__ = [
     "BackendFallbackWarning",

@@ -23,11 +23,7 @@ from rag_middle.attention.turns import OfModel
 from rag_middle.errors import MethodConfigError, PatchIneffectiveError, PromptError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import Method, NoMethod
-from rag_middle.notices import (
-    MissingDocumentsWarning,
-    NumberedDocumentsWarning,
-    warn_caller,
-)
+from rag_middle.notices import MissingDocumentsWarning, NumberedDocumentsWarning, warn_caller
 from rag_middle.options import GenerationOptions, Kernels
 from rag_middle.tokens import TokenizedPrompt
 from rag_middle.wording import Argument, shortened

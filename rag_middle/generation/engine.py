@@ -41,12 +41,7 @@ from rag_middle.generation.processors import (
     first_rows,
 )
 from rag_middle.generation.prompts import LockedTokenizer, PreparedPrompt
-from rag_middle.generation.results import (
-    Generation,
-    Timings,
-    TokenLogProbability,
-    Usage,
-)
+from rag_middle.generation.results import Generation, Timings, TokenLogProbability, Usage
 from rag_middle.generation.text import Completion
 from rag_middle.generation.tool_use import ToolReader
 from rag_middle.methods import Method, method_name

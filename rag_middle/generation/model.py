@@ -12,12 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rag_middle.attention import (
-    input_device,
-    model_lock,
-    model_traits,
-    use_kernels,
-)
+from rag_middle.attention import input_device, model_lock, model_traits, use_kernels
 from rag_middle.documents import Document, unmark
 from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.fingerprint import fingerprint

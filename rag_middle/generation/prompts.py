@@ -31,11 +31,7 @@ from rag_middle.errors import (
     PromptError,
     UnsupportedGenerationError,
 )
-from rag_middle.generation.effect import (
-    check_documents,
-    check_effect,
-    check_numbers,
-)
+from rag_middle.generation.effect import check_documents, check_effect, check_numbers
 from rag_middle.generation.forward import next_token_logits
 from rag_middle.generation.identity import warn_of_mismatch
 from rag_middle.generation.results import DroppedDocument

@@ -26,12 +26,7 @@ from langchain_rag_middle.messages import as_prompt_documents, prompt_messages
 from langchain_rag_middle.responses import streamed, usage
 from langchain_rag_middle.schemas import openai_tool_of
 from langchain_rag_middle.settings import RagMiddleSettings
-from langchain_rag_middle.tools import (
-    StructuredMethod,
-    call_chunks,
-    call_fields,
-    structured_output,
-)
+from langchain_rag_middle.tools import StructuredMethod, call_chunks, call_fields, structured_output
 from langchain_rag_middle.weights import known_context_window, known_to_call_tools
 from rag_middle import UnsupportedGenerationError
 from rag_middle.asynchronous import in_thread, pieces_in_thread

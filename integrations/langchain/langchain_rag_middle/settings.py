@@ -9,14 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from langchain_core.language_models.base import LangSmithParams
-from pydantic import (
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    SecretStr,
-    field_validator,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, PrivateAttr, SecretStr, field_validator, model_validator
 
 from langchain_rag_middle.arguments import (
     FIXED,

@@ -7,13 +7,7 @@ from typing import ClassVar
 
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import MethodConfigError
-from rag_middle.methods.base import (
-    Method,
-    MethodInfo,
-    chosen_layers,
-    require_count,
-    require_finite,
-)
+from rag_middle.methods.base import Method, MethodInfo, chosen_layers, require_count, require_finite
 from rag_middle.methods.parallel_context import require_separable
 from rag_middle.tokens import TokenizedPrompt
 

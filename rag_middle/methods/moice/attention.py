@@ -16,12 +16,7 @@ from rag_middle.attention import (
     LayerHandler,
     base_attention,
 )
-from rag_middle.methods.moice.kernels import (
-    ExpertGate,
-    expert_scores,
-    expert_weights,
-    mixed_values,
-)
+from rag_middle.methods.moice.kernels import ExpertGate, expert_scores, expert_weights, mixed_values
 from rag_middle.ops.rope import WideTables, rotate_wide
 from rag_middle.ops.scores import ScoreRule
 

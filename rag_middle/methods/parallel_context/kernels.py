@@ -17,15 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from rag_middle.ops.flash import (
-    Attended,
-    flash,
-    flash_each,
-    flash_last,
-    joined,
-    merged,
-    with_sinks,
-)
+from rag_middle.ops.flash import Attended, flash, flash_each, flash_last, joined, merged, with_sinks
 from rag_middle.ops.scores import (
     ScoreRule,
     as_factor,

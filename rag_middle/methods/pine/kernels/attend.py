@@ -20,19 +20,11 @@ import torch
 from torch import Tensor
 
 from rag_middle.errors import PromptError
-from rag_middle.methods.pine.kernels.fused import (
-    decode_fused,
-    prefill_fused,
-    wide_base_rotate,
-)
+from rag_middle.methods.pine.kernels.fused import decode_fused, prefill_fused, wide_base_rotate
 from rag_middle.methods.pine.kernels.heads import HeadBlock
 from rag_middle.methods.pine.kernels.tables import PineTables, base_rotate
 from rag_middle.ops.flash import has_flash
-from rag_middle.ops.scores import (
-    ScoreRule,
-    Scratch,
-    scores_at_once,
-)
+from rag_middle.ops.scores import ScoreRule, Scratch, scores_at_once
 
 __all__ = ["PineState", "PineTables", "Prefilled", "ScoreRule", "base_rotate", "decode", "prefill"]
 

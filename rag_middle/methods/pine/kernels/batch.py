@@ -15,10 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rag_middle.layout import PromptLayout
-from rag_middle.methods.pine.kernels.importance import (
-    document_means,
-    document_shifts,
-)
+from rag_middle.methods.pine.kernels.importance import document_means, document_shifts
 from rag_middle.methods.pine.kernels.tables import PineTables
 from rag_middle.ops.rope import rotate
 from rag_middle.ops.scores import (

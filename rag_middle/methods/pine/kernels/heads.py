@@ -23,13 +23,7 @@ from rag_middle.methods.pine.kernels.tables import (
     base_rotate_pairs,
 )
 from rag_middle.ops.rope import rotate
-from rag_middle.ops.scores import (
-    ScoreRule,
-    Scratch,
-    row_chunks,
-    scores_at_once,
-    softmax_,
-)
+from rag_middle.ops.scores import ScoreRule, Scratch, row_chunks, scores_at_once, softmax_
 
 __all__ = ["HeadBlock"]
 

@@ -14,14 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rag_middle.ops.scores import (
-    ScoreRule,
-    Scratch,
-    row_chunks,
-    scores_at_once,
-    softmax_,
-    spans_of,
-)
+from rag_middle.ops.scores import ScoreRule, Scratch, row_chunks, scores_at_once, softmax_, spans_of
 
 __all__ = [
     "Ranking",

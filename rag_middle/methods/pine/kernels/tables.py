@@ -18,9 +18,7 @@ from torch import Tensor
 
 from rag_middle.methods.pine.kernels.importance import Ranking, document_means
 from rag_middle.ops.rope import RotaryStyle, WideTables, rotate, wide_tables
-from rag_middle.ops.scores import (
-    spans_of,
-)
+from rag_middle.ops.scores import spans_of
 
 if TYPE_CHECKING:
     from rag_middle.layout import PromptLayout

@@ -7,13 +7,7 @@ read by queries that are moved on by as many: a tile of queries is rotated once 
 import triton
 import triton.language as tl
 
-from rag_middle.ops.triton_tiles import (
-    load_angles,
-    load_head,
-    lse_of,
-    read_keys,
-    turned,
-)
+from rag_middle.ops.triton_tiles import load_angles, load_head, lse_of, read_keys, turned
 
 
 @triton.jit

@@ -6,12 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rag_middle import (
-    Method,
-    MethodConfigError,
-    RagMiddleModel,
-    UnsupportedGenerationError,
-)
+from rag_middle import Method, MethodConfigError, RagMiddleModel, UnsupportedGenerationError
 from rag_middle.generation import MethodLike, loaded_parts, shared_model
 from rag_middle.generation.loading import load_tokenizer
 from rag_middle.methods import resolve_method

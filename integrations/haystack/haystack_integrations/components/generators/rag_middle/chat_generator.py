@@ -33,20 +33,10 @@ from haystack_integrations.components.generators.rag_middle.messages import (
     streaming_chunks,
 )
 
-from rag_middle import (
-    Generation,
-    MethodConfigError,
-    RagMiddleModel,
-    UnsupportedGenerationError,
-)
+from rag_middle import Generation, MethodConfigError, RagMiddleModel, UnsupportedGenerationError
 from rag_middle.asynchronous import in_thread, pieces_in_thread
 from rag_middle.documents import with_documents
-from rag_middle.generation import (
-    GenerationKwargs,
-    GenerationStream,
-    MethodLike,
-    shared_model,
-)
+from rag_middle.generation import GenerationKwargs, GenerationStream, MethodLike, shared_model
 from rag_middle.generation.loading import check_model_present
 from rag_middle.methods import Method, method_in_words, resolve_method
 from rag_middle.methods.resolve import as_option
