@@ -6,11 +6,12 @@ from contextvars import ContextVar
 
 from rag_middle.attention import ModelTraits
 from rag_middle.errors import RagMiddleError, UnsupportedArchitectureError
-from rag_middle.methods.base import METHODS, Method
+from rag_middle.methods.base import METHODS, Method, chosen_layers
 from rag_middle.tokens import TokenizedPrompt
 
 __all__ = [
     "fitting_methods",
+    "layers_by_document",
     "require_interface",
     "require_known_rotation",
     "require_rope",
@@ -51,6 +52,48 @@ def require_known_rotation(method: str, traits: ModelTraits, layers: tuple[int, 
             f"{method} rotates queries and keys itself, and the rotation of layers {unknown} "
             "follows no pairing of head dimensions it knows.",
         )
+
+
+def layers_by_document(
+    method: str, traits: ModelTraits, *, repositions: bool = True, rotates: str | None = None
+) -> tuple[int, ...]:
+    """All layers of a model whose tokens shall not read documents from left to right.
+
+    Args:
+        method: its registered name, for the errors.
+        traits: the model's.
+        repositions: whether documents get rotary positions of their own.
+        rotates: what the method rotates document by document once more: ``"queries"``, ``"keys"``.
+
+    Raises:
+        UnsupportedArchitectureError: layers without softmax attention (they read in order), an
+            attention that cannot be reached, positions that are not rotary where they change, or
+            a rotation that is not understood or is followed by norms.
+    """
+    require_interface(method, traits)
+    if traits.mixed:
+        raise unsupported(
+            traits,
+            f"{method} decides what documents attend to, and "
+            f"{traits.num_layers - len(traits.layers)} of this model's {traits.num_layers} layers "
+            "have no softmax attention: they read the prompt from left to right.",
+        )
+    if repositions and traits.rope_type is None:
+        raise unsupported(
+            traits,
+            f"{method} gives documents other rotary positions, and this model's positions come "
+            "from elsewhere (learned embeddings or ALiBi).",
+        )
+    layers = chosen_layers(None, traits)
+    # Also where nothing is rotated: attention in chunks and shared latents come with unknown ones.
+    require_known_rotation(method, traits, layers)
+    if rotates and any(traits.layers[layer].norms_after_rope for layer in layers):
+        raise unsupported(
+            traits,
+            f"{method} rotates {rotates} by document, and this model normalises them after the "
+            "rotation.",
+        )
+    return layers
 
 
 def unsupported(traits: ModelTraits, reason: str) -> UnsupportedArchitectureError:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import MethodConfigError
 from rag_middle.methods.base import Method, MethodInfo, chosen_layers, require_count, require_finite
-from rag_middle.methods.parallel_context import require_separable
+from rag_middle.methods.requirements import layers_by_document
 from rag_middle.tokens import TokenizedPrompt
 
 __all__ = ["CacheBlend"]
@@ -88,7 +88,7 @@ class CacheBlend(Method):
         from rag_middle.methods.cacheblend.attention import BlendedDocuments
         from rag_middle.methods.parallel_context.attention import DocumentBlocks
 
-        layers = require_separable(self.name, traits, "to_order")
+        layers = layers_by_document(self.name, traits, rotates="keys")
         chosen_layers((self.check_layer,), traits)
         if not self.recompute_share:
             return AttentionPlan.uniform(layers, DocumentBlocks(placement="to_order"))

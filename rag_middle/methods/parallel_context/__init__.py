@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import MethodConfigError
-from rag_middle.methods.base import Method, MethodInfo, chosen_layers, require_finite
-from rag_middle.methods.requirements import require_interface, require_known_rotation, unsupported
+from rag_middle.methods.base import Method, MethodInfo, require_finite
+from rag_middle.methods.requirements import layers_by_document
 from rag_middle.tokens import TokenizedPrompt
-
-if TYPE_CHECKING:  # methods are listed without PyTorch
-    from rag_middle.methods.parallel_context.kernels import Placement
 
 __all__ = [
     "APE",
@@ -21,7 +18,6 @@ __all__ = [
     "ParallelContextWindows",
     "SetBasedPrompting",
     "StructuredPrompting",
-    "require_separable",
 ]
 
 
@@ -39,7 +35,7 @@ class _DocumentsApart(Method):
         """Documents apart in every layer.
 
         Raises:
-            UnsupportedArchitectureError: as for `require_separable`.
+            UnsupportedArchitectureError: as for `layers_by_document`.
         """
         from rag_middle.methods.parallel_context.attention import DocumentBlocks
         from rag_middle.methods.parallel_context.bloom import BloomDocumentBlocks
@@ -47,7 +43,11 @@ class _DocumentsApart(Method):
         blocks = DocumentBlocks(**self._settings)
         if traits.model_type == "bloom" and blocks.temperature == blocks.scale == 1:
             return AttentionPlan.uniform(range(traits.num_layers), BloomDocumentBlocks(blocks))
-        return AttentionPlan.uniform(require_separable(self.name, traits, blocks.placement), blocks)
+        rotates = "keys" if blocks.placement == "to_end" else None
+        layers = layers_by_document(
+            self.name, traits, repositions=blocks.placement != "kept", rotates=rotates
+        )
+        return AttentionPlan.uniform(layers, blocks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,42 +290,3 @@ class APE(_DocumentsApart):
     @property
     def _settings(self) -> dict[str, Any]:
         return {"placement": "from_start", "temperature": self.temperature, "scale": self.scale}
-
-
-def require_separable(name: str, traits: ModelTraits, placement: Placement) -> tuple[int, ...]:
-    """The layers of a model that can read documents apart from each other: all.
-
-    Args:
-        name: of the method, for messages.
-        traits: of the model.
-        placement: of the documents.
-
-    Raises:
-        UnsupportedArchitectureError: layers that cannot be reached or have no softmax attention,
-            positions that are not rotary where documents are moved, or keys that cannot be moved.
-    """
-    require_interface(name, traits)
-    if traits.mixed:
-        raise unsupported(
-            traits,
-            f"{name} cannot keep documents apart in {traits.num_layers - len(traits.layers)} of "
-            f"its {traits.num_layers} layers: they have no softmax attention and read the prompt "
-            "from left to right.",
-        )
-    layers = chosen_layers(None, traits)
-    if placement != "kept" and traits.rope_type is None:
-        raise unsupported(
-            traits,
-            f"{name} gives documents other rotary positions, and this model's positions come from "
-            "elsewhere (learned embeddings or ALiBi).",
-        )
-    # Not for the rotation: attention in chunks and shared latents come with unknown ones.
-    require_known_rotation(name, traits, layers)
-    after = [layer for layer in layers if traits.layers[layer].norms_after_rope]
-    if placement in ("to_end", "to_order") and after:
-        raise unsupported(
-            traits,
-            f"{name} moves the keys of documents after they were read, and this model normalises "
-            "them after the rotation.",
-        )
-    return layers

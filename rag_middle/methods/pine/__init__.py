@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import MethodConfigError
 from rag_middle.methods.base import Method, MethodInfo
-from rag_middle.methods.order_free import order_free_layers
+from rag_middle.methods.requirements import layers_by_document
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class PINE(Method):
         """Document order in every layer."""
         from rag_middle.methods.pine.attention import AblatedOrder, DocumentOrder
 
-        layers = order_free_layers("pine", "queries", traits)
+        layers = layers_by_document("pine", traits, rotates="queries")
         if self.ablation is not None:
             ranking: Ranking = "reversed" if self.ablation == "reversed" else "prompt"
             return AttentionPlan.uniform(layers, AblatedOrder(ranking))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import MethodConfigError, PromptError
 from rag_middle.methods.base import Method, MethodInfo, require_finite
-from rag_middle.methods.order_free import order_free_layers
+from rag_middle.methods.requirements import layers_by_document
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class RoToR(Method):
         """A circle of documents in every layer."""
         from rag_middle.methods.rotor.attention import DocumentCircle
 
-        layers = order_free_layers("rotor", "keys", traits)
+        layers = layers_by_document("rotor", traits, rotates="keys")
         # Of two branches, the first is the unmodified model's.
         unchanged = tuple(index % 2 == 0 for index in range(len(prompts)))
         circle = DocumentCircle(unchanged=unchanged if self.combines else ())
