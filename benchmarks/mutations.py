@@ -470,7 +470,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     # -- integrations ------------------------------------------------------------------------------
     *_faults(
-        f"{LANGCHAIN}/reordering.py",
+        f"{LANGCHAIN}/documents.py",
         ("worst documents at the ends", "key=self._score, reverse=True", "key=self._score"),
     ),
     *_faults(

@@ -24,7 +24,6 @@ from rag_middle.lazy import names_on_first_use
 
 if TYPE_CHECKING:
     from rag_middle.attention.capturing import capture
-    from rag_middle.attention.layer_states import LayerStates
     from rag_middle.attention.observe import last_token_attention, last_token_masses
     from rag_middle.attention.patch import (
         Planner,
@@ -37,8 +36,13 @@ if TYPE_CHECKING:
         use_kernels,
     )
     from rag_middle.attention.probe import config_views
-    from rag_middle.attention.prompt_states import PromptStates, can_share_prompts, reading
-    from rag_middle.attention.request import Request, RowGroup, join_rows, restored_columns
+    from rag_middle.attention.prompt_states import (
+        LayerStates,
+        PromptStates,
+        can_share_prompts,
+        reading,
+    )
+    from rag_middle.attention.request import Request, RowGroup, join_rows
     from rag_middle.attention.rotary import LayerStack, RotaryCall, on_device, pair_tables
     from rag_middle.attention.row_states import can_read_row_by_row, read_row_by_row
     from rag_middle.attention.seam import AttentionCall, backend_name, base_attention, in_eval_mode
@@ -88,7 +92,6 @@ __all__ = [
     "pair_tables",
     "read_row_by_row",
     "reading",
-    "restored_columns",
     "turn",
     "use_kernels",
     "vocabulary_size",
@@ -99,7 +102,6 @@ __getattr__, __dir__ = names_on_first_use(
     __name__,
     {
         "capturing": ("capture",),
-        "layer_states": ("LayerStates",),
         "observe": ("last_token_attention", "last_token_masses"),
         "patch": (
             "Planner",
@@ -112,38 +114,12 @@ __getattr__, __dir__ = names_on_first_use(
             "use_kernels",
         ),
         "probe": ("config_views",),
-        "prompt_states": (
-            "PromptStates",
-            "can_share_prompts",
-            "reading",
-        ),
-        "request": (
-            "Request",
-            "RowGroup",
-            "join_rows",
-            "restored_columns",
-        ),
-        "rotary": (
-            "LayerStack",
-            "RotaryCall",
-            "on_device",
-            "pair_tables",
-        ),
-        "row_states": (
-            "can_read_row_by_row",
-            "read_row_by_row",
-        ),
-        "seam": (
-            "AttentionCall",
-            "backend_name",
-            "base_attention",
-            "in_eval_mode",
-        ),
+        "prompt_states": ("LayerStates", "PromptStates", "can_share_prompts", "reading"),
+        "request": ("Request", "RowGroup", "join_rows"),
+        "rotary": ("LayerStack", "RotaryCall", "on_device", "pair_tables"),
+        "row_states": ("can_read_row_by_row", "read_row_by_row"),
+        "seam": ("AttentionCall", "backend_name", "base_attention", "in_eval_mode"),
         "turns": ("turn",),
-        "weights": (
-            "ModelAttention",
-            "attention_scores",
-            "last_rows_attention",
-        ),
+        "weights": ("ModelAttention", "attention_scores", "last_rows_attention"),
     },
 )

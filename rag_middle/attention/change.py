@@ -15,14 +15,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from rag_middle.errors import MethodConfigError
+from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.layout import PromptLayout
 
 if TYPE_CHECKING:  # methods bring changes as values, and are listed without PyTorch
     import torch
     from torch import Tensor, nn
 
-    from rag_middle.attention.layer_states import LayerStates
+    from rag_middle.attention.prompt_states import LayerStates
     from rag_middle.attention.request import Request
     from rag_middle.attention.rotary import LayerStack, RotaryCall
     from rag_middle.attention.seam import AttentionCall, CacheTap
@@ -152,6 +152,7 @@ class Layer:
         model: that the request runs, for changes that let it read a token more than once: `hook`
             its forward pass.
         start: columns of prompt and generated tokens before the call under way.
+        prompt_states: keys and values of the prompt, where the cache drops some of them.
     """
 
     module: nn.Module
@@ -161,6 +162,7 @@ class Layer:
     guard: Callable[[Callable[..., Any]], Callable[..., Any]]
     model: nn.Module
     start: int = 0
+    prompt_states: tuple[Tensor, Tensor] | None = None
     _next: int = 0
 
     def __post_init__(self) -> None:
@@ -298,6 +300,44 @@ class AttentionContext:
     def store(self) -> None:
         """Put the call's keys and values into the cache; the call then has all there are."""
         self.call.key, self.call.value = self.cache.store(self.call.key, self.call.value)
+
+    def store_prompt(self, keys: Tensor) -> None:
+        """Put the whole prompt into the cache, for tokens that will attend to all of it.
+
+        Args:
+            keys: `[b, g, n, d]`, as they are to be cached.
+
+        Raises:
+            UnsupportedGenerationError: a static cache, which drops what leaves a sliding window.
+        """
+        from transformers import StaticCache
+
+        windowed = self.layer.traits.sliding_window is not None
+        if windowed and isinstance(self.cache.cache, StaticCache):
+            raise UnsupportedGenerationError(
+                "Generated tokens need all documents in the cache, and a static cache of a "
+                "sliding-window layer drops them. Use cache_implementation='dynamic'."
+            )
+        self.cache.store(keys, self.call.value)
+        if windowed and self.cache.cache is not None:  # any such cache drops columns
+            self.layer.prompt_states = (keys, self.call.value)
+
+    def store_generated(self, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """Put generated tokens into the cache, behind a prompt from `store_prompt`.
+
+        Args:
+            keys: `[b, g, m, d]`, as they are to be cached.
+
+        Returns:
+            Keys and values of all columns.
+        """
+        from rag_middle.attention.request import restored_columns
+
+        keys, values = self.cache.store(keys, self.call.value)
+        if self.layer.prompt_states is not None:
+            keys = restored_columns(self.layer.prompt_states[0], keys, self.stop)
+            values = restored_columns(self.layer.prompt_states[1], values, self.stop)
+        return keys[:, :, : self.stop], values[:, :, : self.stop]
 
     def proceed(self) -> tuple[Tensor, Tensor | None]:
         """What the handlers behind this one, and then the model, make of the call."""

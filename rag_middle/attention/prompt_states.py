@@ -12,19 +12,28 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
-from rag_middle.attention.layer_states import LayerStates
 from rag_middle.attention.patch import model_lock, model_traits, modules_by_layer
 from rag_middle.attention.plan import AttentionPlan
 from rag_middle.attention.probe import config_views, rotary_modules
-from rag_middle.attention.rotary import RotaryTables
-from rag_middle.attention.seam import handle_attention, handler_of, handlers_in_force
+from rag_middle.attention.rotary import RotaryCall, RotaryTables
+from rag_middle.attention.seam import (
+    AttentionCall,
+    base_attention,
+    cache_argument,
+    handle_attention,
+    handler_of,
+    handlers_in_force,
+    keyword_arguments,
+)
+from rag_middle.attention.traits import LayerTraits
 from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
 
-__all__ = ["PromptStates", "can_share_prompts", "reading"]
+__all__ = ["LayerStates", "PromptStates", "can_share_prompts", "reading"]
 
 
 def can_share_prompts(model: PreTrainedModel) -> bool:
@@ -135,3 +144,40 @@ def reading(model: PreTrainedModel) -> Iterator[PromptStates]:
         handlers = {recorder.module: recorder for recorder in recorders.values()}
         stack.enter_context(handle_attention({**handlers_in_force(), **handlers}))
         yield states
+
+
+class LayerStates:
+    """What one layer of the unmodified model attended with; recorded while it attends as ever.
+
+    Attributes:
+        module: the attention module.
+        traits: what is known of it.
+        arguments: of the module, by name, without its cache.
+        key: rotated, `[b, g, n, d]`.
+        value: `[b, g, n, dv]`.
+        tables: rotary calls of the pass.
+    """
+
+    def __init__(self, module: nn.Module, traits: LayerTraits, tables: RotaryTables) -> None:
+        self.module = module
+        self.traits = traits
+        self.tables = tables
+        self.arguments: dict[str, Any] = {}
+        self.key = torch.empty(0)
+        self.value = torch.empty(0)
+
+    @property
+    def rotary(self) -> RotaryCall | None:
+        """The rotary call of the pass; ``None`` in a layer without rotary embedding."""
+        return self.tables.of(self.traits.layer_type) if self.traits.uses_rope else None
+
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Forward pre-hook: keep the module's arguments, but no cache."""
+        if handler_of(module) is self:
+            self.arguments = keyword_arguments(module, args, kwargs)
+            self.arguments.pop(cache_argument(module) or "", None)
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
+        """Let the model attend, and keep what it attends with."""
+        self.key, self.value = call.key, call.value
+        return base_attention(call)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -36,8 +36,10 @@ __all__ = [
     "TopDocument",
     "block_parts",
     "caller_document",
+    "content_parts",
     "parsed_block",
     "parsed_document",
+    "passed_documents",
     "sent_document",
     "sources_of",
     "top_documents",
@@ -443,6 +445,45 @@ def block_parts(content: str | Iterable[Any]) -> list[str | CallerDocument]:
         else:
             parts.append(block.read())
     return parts
+
+
+def content_parts(block: Mapping[str, Any], where: str) -> list[str | Document]:
+    """Texts and documents of a content block, as a prompt takes them; raises as `parsed_block`."""
+    parts = block_parts([parsed_block(dict(block), where)])
+    return [part if isinstance(part, str) else sent_document(part) for part in parts]
+
+
+def passed_documents(
+    entries: object, read: Callable[[Any], Document | None], kinds: str
+) -> list[Document]:
+    """What the caller of a framework's model passed as ``documents=``.
+
+    Args:
+        entries: documents of this package or of the framework, strings, and mappings in the
+            conventions of vLLM and Cohere.
+        read: makes a document of one of the framework's; ``None`` of everything else.
+        kinds: how the framework calls its documents, for messages.
+
+    Raises:
+        PromptError: no list of documents.
+    """
+    is_one = isinstance(entries, str | Mapping | Document)
+    if is_one or not isinstance(entries, Iterable) or read(entries) is not None:
+        raise PromptError(f"documents must be a list of documents, got {type(entries).__name__}.")
+    documents = []
+    for index, entry in enumerate(entries):
+        document = entry if isinstance(entry, Document) else read(entry)
+        if isinstance(entry, str):
+            document = Document(entry)
+        elif isinstance(entry, Mapping):
+            document = sent_document(parsed_document(dict(entry), f"Document {index}"))
+        if document is None:
+            raise PromptError(
+                f"documents must hold {kinds}, rag-middle documents, mappings "
+                f'{{"title", "text"}} or strings, got {type(entry).__name__}.'
+            )
+        documents.append(document)
+    return documents
 
 
 def sent_document(source: CallerDocument) -> Document:

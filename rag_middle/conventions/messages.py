@@ -1,11 +1,22 @@
-"""Messages of clients as chat templates know them: roles, calls of tools, and their results."""
+"""Messages as clients write them: roles, calls of tools and their results, log-probabilities."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["template_role", "tool_calls_field", "tool_result_fields"]
+from rag_middle.errors import UnsupportedGenerationError
+
+if TYPE_CHECKING:
+    from rag_middle.generation.results import TokenLogProbability
+
+__all__ = [
+    "openai_logprobs",
+    "template_role",
+    "tool_calls_field",
+    "tool_result_fields",
+    "with_extra_body",
+]
 
 #: What clients call those who speak. Most templates refuse messages of a tool or a function.
 _ROLES = {
@@ -17,6 +28,28 @@ _ROLES = {
     "model": "assistant",
     "tool": "user",
 }
+
+
+def with_extra_body(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of a call, with those of ``extra_body``: what clients of vLLM send beside them.
+
+    Raises:
+        UnsupportedGenerationError: no mapping, or one thing twice.
+    """
+    rest = {name: value for name, value in arguments.items() if name != "extra_body"}
+    extra = arguments.get("extra_body")
+    if extra is None:
+        return rest
+    if not isinstance(extra, Mapping):
+        raise UnsupportedGenerationError(
+            f"extra_body must be a mapping of options, got {type(extra).__name__}."
+        )
+    twice = sorted(rest.keys() & extra.keys())
+    if twice:
+        raise UnsupportedGenerationError(
+            f"{', '.join(twice)} was given with the call and in extra_body: pass it once."
+        )
+    return {**rest, **extra}
 
 
 def template_role(role: str, *, with_tools: bool = False) -> str:
@@ -54,3 +87,33 @@ def tool_result_fields(call_id: str | None, name: str | None) -> dict[str, Any]:
     """
     known = {"tool_call_id": call_id or None, "name": name or None}
     return {"role": "tool", **{key: value for key, value in known.items() if value is not None}}
+
+
+def openai_logprobs(
+    tokens: Sequence[TokenLogProbability], token_text: Callable[[int], str]
+) -> dict[str, Any]:
+    """The field ``logprobs`` of a chat completion, JSON-ready.
+
+    Args:
+        tokens: of the answer, in order.
+        token_text: what a token adds to a text.
+    """
+
+    def entry(token_id: int, log_probability: float) -> dict[str, Any]:
+        text = token_text(token_id)
+        # A part of a character has bytes that its text does not say.
+        is_whole = "\N{REPLACEMENT CHARACTER}" not in text
+        return {
+            "token": text,
+            "logprob": log_probability,
+            "bytes": list(text.encode()) if is_whole else None,
+        }
+
+    content = [
+        {
+            **entry(token.token_id, token.log_probability),
+            "top_logprobs": [entry(*other) for other in token.alternatives],
+        }
+        for token in tokens
+    ]
+    return {"content": content, "refusal": None}

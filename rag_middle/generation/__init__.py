@@ -9,7 +9,7 @@
 from rag_middle.generation.following import Follower
 from rag_middle.generation.identity import model_facts
 from rag_middle.generation.installation import Installation, install
-from rag_middle.generation.loaded import loaded_parts
+from rag_middle.generation.loaded import loaded_parts, transformers_options
 from rag_middle.generation.model import RagMiddleModel
 from rag_middle.generation.prompts import MethodLike, Prompt
 from rag_middle.generation.protocol import TextGenerator
@@ -24,7 +24,6 @@ from rag_middle.generation.results import (
 )
 from rag_middle.generation.sharing import release_models, shared_model
 from rag_middle.generation.streaming import GenerationStream
-from rag_middle.generation.transformers_options import transformers_options
 from rag_middle.methods.parallel_context.document_cache import DocumentCache
 from rag_middle.notices import (
     BackendFallbackWarning,

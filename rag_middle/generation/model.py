@@ -153,8 +153,8 @@ class RagMiddleModel:
 
         Args:
             name_or_path: a directory, or a name on the hub.
-            method: as for the class, like `method_options`, `context_window` and `self_check`.
-            method_options: see there.
+            method: as for the class, like `method_options`, `context_window`, `self_check`,
+                `document_cache` and `kernels`.
             dtype: ``"auto"`` for the checkpoint's own, or ``"float32"``, ``"bfloat16"``, ...
             device: where the whole model goes; by default a GPU if there is one, else the CPU.
             device_map: how to spread it instead (``"auto"``); needs the accelerate package.
@@ -165,10 +165,6 @@ class RagMiddleModel:
             revision: branch, tag or commit on the hub, for model and tokenizer.
             trust_remote_code: run code that comes with the model.
             tokenizer: a tokenizer, or where to load it from; by default `name_or_path`.
-            context_window: see the class.
-            self_check: see the class.
-            document_cache: see the class.
-            kernels: see the class.
             model_options: more arguments for ``AutoModelForCausalLM.from_pretrained``.
             tokenizer_options: more arguments for ``AutoTokenizer.from_pretrained``.
 
@@ -268,7 +264,6 @@ class RagMiddleModel:
         Args:
             prompts: any number.
             method: as for `generate`, like `method_options`.
-            method_options: see there.
             max_batch_size: prompts per forward pass; memory grows with it. Where a method combines
                 several passes per prompt, each of them counts.
             followers: one per prompt, who gets its text as it comes and may end it.
@@ -413,7 +408,6 @@ class RagMiddleModel:
             prompt: see `RagMiddleModel`.
             continuation: text (give the space it begins with, if any) or token ids.
             method: as for `generate`, like `method_options`.
-            method_options: see there.
             options: those of `GenerationOptions` that shape the prompt.
         """
         return self.score_batch(
@@ -469,11 +463,9 @@ class RagMiddleModel:
 
         Args:
             prompts: as for `score_batch`, like `continuations`, `max_batch_size` and `options`.
-            continuations: see there.
             methods: names, compositions or method objects.
             max_batch_size: see there. What is read of a batch stays in memory while the methods
                 take turns: keys and values, and the attention input of every layer.
-            options: see there.
 
         Returns:
             By method, in the order of the prompts.
@@ -520,7 +512,6 @@ class RagMiddleModel:
             all_positions: after every prompt token instead of the last one; not for methods that
                 combine several forward passes, whose prompts differ.
             method: as for `generate`, like `method_options`.
-            method_options: see there.
             options: those of `GenerationOptions` that shape the prompt.
 
         Returns:

@@ -69,10 +69,8 @@ def scores_by_method(
         model: as for `scores`, like `continuations`, `max_batch_size` and `documents`.
         prepared: prompts ready for a method; asked once for each, so that those of many methods
             are not held at a time.
-        continuations: see there.
         methods: in any order.
         max_batch_size: see there. What was read of one batch is dropped before the next.
-        documents: see there.
 
     Returns:
         By method, in the order of the prompts.

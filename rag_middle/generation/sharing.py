@@ -81,11 +81,6 @@ def shared_model(
     Args:
         name_or_path: a directory, or a name on the hub.
         method: of this model only, like all arguments but `name_or_path` and `loading`.
-        method_options: see there.
-        context_window: see there.
-        self_check: see there.
-        document_cache: see there.
-        kernels: see there.
         loading: further arguments of `RagMiddleModel.from_pretrained`.
 
     Raises:

@@ -8,6 +8,7 @@ from rag_middle.methods.base import (
     METHODS as METHODS,
     Method as Method,
     MethodInfo as MethodInfo,
+    Provenance as Provenance,
     Runner as Runner,
     as_indices as as_indices,
     as_several as as_several,
@@ -16,7 +17,6 @@ from rag_middle.methods.base import (
     require_count as require_count,
     require_finite as require_finite,
 )
-from rag_middle.methods.provenance import Provenance as Provenance
 from rag_middle.methods.registered import *  # noqa: F403
 from rag_middle.methods.requirements import (
     require_interface as require_interface,
@@ -31,5 +31,5 @@ from rag_middle.methods.resolve import (
     preset as preset,
     resolve_method as resolve_method,
 )
-from rag_middle.methods.rope_parameters import exported_rope_parameters as exported_rope_parameters
+from rag_middle.methods.rotations import exported_rope_parameters as exported_rope_parameters
 from rag_middle.methods.rotations import layer_rotations as layer_rotations

@@ -23,12 +23,14 @@ from rag_middle.methods.base import (
     chosen_layers,
     require_finite,
 )
+from rag_middle.methods.position_interpolation import OtherTables
 from rag_middle.methods.requirements import require_rope
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rag_middle.attention import RotaryCall
     from rag_middle.methods.base import Runner
 
 __all__ = ["PUBLISHED_BASES", "AttentionBuckets", "as_base_factors"]
@@ -60,28 +62,15 @@ class RotaryBases(LayerChange):
         return Rotation(base_factor=self.factors[0])
 
     def start(self, layer: Layer) -> LayerHandler:
-        return _RebasedTables(layer, self.factors)
+        def tables(rotary: RotaryCall, rows: int) -> Any:
+            repeats = rows // len(self.factors)
+            return rotary.rebased_rows(tuple(f for f in self.factors for _ in range(repeats)))
+
+        return OtherTables(layer, tables)
 
     def of_prompt(self, index: int) -> RotaryBases:
         """That with one base."""
         return RotaryBases(factors=(self.factors[index],))
-
-
-class _RebasedTables(LayerHandler):
-    def __init__(self, layer: Layer, factors: tuple[float, ...]) -> None:
-        self._layer = layer
-        self._factors = factors
-
-    def before(self, arguments: dict[str, Any]) -> None:
-        from rag_middle.attention import on_device
-
-        rotary, hidden = self._layer.rotary, arguments["hidden_states"]
-        if rotary is None:
-            return
-        repeats = hidden.shape[0] // len(self._factors)
-        factors = tuple(factor for factor in self._factors for _ in range(repeats))
-        tables = rotary.rebased_rows(factors)
-        arguments["position_embeddings"] = on_device(tables, hidden.device)
 
 
 @dataclass(frozen=True, kw_only=True)

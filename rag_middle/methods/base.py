@@ -1,7 +1,7 @@
 """What a method is: a frozen dataclass that turns prompts into an attention plan.
 
 And what it is handed: `Runner`, the model as far as methods may use it while they put documents in
-order.
+order. `Provenance` is kept beside a method whose parameters a profile sets.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self, TypeV
 
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.documents import ContextPrompt
-from rag_middle.errors import MethodConfigError, RegistrationError
+from rag_middle.errors import MethodConfigError, ProfileMismatchError, RegistrationError
 from rag_middle.plain_data import is_finite_number
+from rag_middle.profiles import ModelFacts, Profile
 from rag_middle.registry import Registry
 from rag_middle.tokens import TokenizedPrompt
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rag_middle.methods.provenance import Provenance
-
 __all__ = [
     "METHODS",
     "AnyPrompt",
     "Method",
     "MethodInfo",
+    "Provenance",
     "Runner",
     "as_indices",
     "as_several",
@@ -388,3 +388,39 @@ def as_indices(owner: str, name: str, values: Iterable[int]) -> tuple[int, ...]:
     indices = as_several(owner, name, values, "indices")
     require_count(owner, 0, **{f"{name}[{i}]": index for i, index in enumerate(indices)})
     return indices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Where a method's parameters come from: kept beside the method, as `Method.provenance`.
+
+    Attributes:
+        source: by which they are chosen: ``profile:PATH``, or a preset such as ``lpes:reader``.
+        profile: that sets them.
+    """
+
+    source: str
+    profile: Profile = field(repr=False)
+
+    def check_fits(self, traits: ModelTraits) -> None:
+        """Refuse a model that is not built as the profile says.
+
+        Raises:
+            ProfileMismatchError: it is not.
+        """
+        first = next(iter(traits.layers.values()), None)
+        here = ModelFacts(
+            id="",
+            model_type=traits.model_type,
+            layers=traits.num_layers,
+            hidden_size=traits.hidden_size,
+            heads=first.heads if first else None,
+            kv_heads=first.kv_heads if first else None,
+        )
+        differences = self.profile.model.shape_differences(here)
+        if differences:
+            raise ProfileMismatchError(
+                f"{self.source} was made for {self.profile.model.id}, a model of another shape: "
+                f"{'; '.join(differences)}. Calibrate for this model, or use the profile with the "
+                "model that it was made for."
+            )

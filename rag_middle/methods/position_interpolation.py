@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rag_middle.attention import (
     AttentionPlan,
@@ -25,7 +26,10 @@ from rag_middle.methods.base import (
 from rag_middle.methods.requirements import require_rope
 from rag_middle.tokens import TokenizedPrompt
 
-__all__ = ["PositionInterpolation", "PositionScale"]
+if TYPE_CHECKING:
+    from rag_middle.attention import RotaryCall
+
+__all__ = ["OtherTables", "PositionInterpolation", "PositionScale"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,22 +49,28 @@ class PositionScale(LayerChange):
 
     def start(self, layer: Layer) -> LayerHandler:
         layer.request.tables.expect(self.scale)
-        return _ScaledTables(layer, self.scale)
+        return OtherTables(layer, lambda rotary, _: rotary.scaled(self.scale))
 
 
-class _ScaledTables(LayerHandler):
-    def __init__(self, layer: Layer, scale: float) -> None:
+class OtherTables(LayerHandler):
+    """Gives the attention module other rotary tables, where it has any.
+
+    Args:
+        layer: in a request.
+        make: the tables of a forward pass, from its rotary call and the rows of its batch.
+    """
+
+    def __init__(self, layer: Layer, make: Callable[[RotaryCall, int], Any]) -> None:
         self._layer = layer
-        self._scale = scale
+        self._make = make
 
     def before(self, arguments: dict[str, Any]) -> None:
         from rag_middle.attention import on_device
 
-        rotary = self._layer.rotary
+        rotary, hidden = self._layer.rotary, arguments["hidden_states"]
         if rotary is not None:
-            tables = rotary.scaled(self._scale)
-            device = arguments["hidden_states"].device
-            arguments["position_embeddings"] = on_device(tables, device)
+            tables = self._make(rotary, hidden.shape[0])
+            arguments["position_embeddings"] = on_device(tables, hidden.device)
 
 
 @dataclass(frozen=True, kw_only=True)

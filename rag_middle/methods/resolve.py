@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from rag_middle.errors import MethodConfigError, RagMiddleError, UnknownNameError
-from rag_middle.methods.base import METHODS, Method
+from rag_middle.methods.base import METHODS, Method, Provenance
 from rag_middle.methods.compose import Compose
-from rag_middle.methods.provenance import Provenance
 from rag_middle.plain_data import check_keywords
 from rag_middle.profiles import Profile, read_profile, shipped_profiles
 from rag_middle.registry import suggest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +12,7 @@ __all__ = [
     "ScoreRule",
     "Scratch",
     "as_factor",
+    "attend_in_chunks",
     "products",
     "row_chunks",
     "scores_at_once",
@@ -119,3 +120,45 @@ def softmax_(scores: Tensor) -> Tensor:
     if scores.device.type == "cpu":
         return torch.softmax(scores, dim=-1, out=scores)
     return torch.softmax(scores, dim=-1)
+
+
+@torch.no_grad()
+def attend_in_chunks(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rule: ScoreRule,
+    hidden: Callable[[int, int], Tensor],
+    *,
+    sinks: Tensor | None = None,
+    change_: Callable[[Tensor], None] | None = None,
+) -> Tensor:
+    """Attention whose scores are made and spent for some queries at a time: `[r, h, m, dv]`.
+
+    Args:
+        q: `[r, h, m, d]`.
+        k: `[r, g, N, d]`; query head `i` uses head `i // (h/g)`.
+        v: `[r, g, N, dv]`.
+        rule: from dot products to scores; a window is left to `hidden`.
+        hidden: the keys that queries `a` to `b` do not see, boolean `[b - a, N]`.
+        sinks: learned extra score per head, `[h]`.
+        change_: of scores `[r * g, h/g, b - a, N]`, in place.
+    """
+    r, h, m, _ = q.shape
+    g, total = k.shape[1], k.shape[2]
+    share = h // g
+    queries = as_factor(q.reshape(r * g, share, m, -1))
+    keys, values = as_factor(k.reshape(r * g, total, -1)), v.reshape(r * g, total, -1)
+    parts = []
+    for a, b in row_chunks(0, m, r * h * total, scores_at_once(q.device)):
+        scores = products(queries[:, :, a:b].flatten(1, 2), keys).mul_(rule.scale)
+        scores = rule.cap_(scores).view(r * g, share, b - a, total)
+        scores.masked_fill_(hidden(a, b), -torch.inf)
+        if change_ is not None:
+            change_(scores)
+        if sinks is not None:
+            extra = sinks.float().repeat(r).view(r * g, share, 1, 1)
+            scores = torch.cat((scores, extra.expand(-1, -1, b - a, 1)), dim=-1)
+        weights = softmax_(scores)[..., :total].flatten(1, 2)
+        parts.append(weighed(weights, values).view(r, h, b - a, -1))
+    return torch.cat(parts, dim=2)

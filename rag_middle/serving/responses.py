@@ -11,7 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from rag_middle.conventions.citations import citation_fields
-from rag_middle.conventions.log_probabilities import openai_logprobs
+from rag_middle.conventions.messages import openai_logprobs
 from rag_middle.generation import Generation, TokenLogProbability
 from rag_middle.serving.prompts import RequestPrompt
 

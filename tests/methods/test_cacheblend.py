@@ -16,6 +16,7 @@ from rag_middle.errors import (
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import CacheBlend
 from rag_middle.methods.cacheblend import kernels
+from rag_middle.ops import scores as chunks
 from rag_middle.ops.scores import ScoreRule
 from tests.conftest import FamilyModel
 from tests.contract.cases import LONG, ONE_DOCUMENT, SHORT, Prompt
@@ -85,7 +86,8 @@ def test_chosen_columns_attend_as_in_the_whole_matrix(
     family: str, alive: int, family_model: FamilyModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     traits = next(iter(model_traits(family_model(family)).layers.values()))
-    monkeypatch.setattr(kernels, "scores_at_once", lambda device: alive)
+    for module in (kernels, chunks):
+        monkeypatch.setattr(module, "scores_at_once", lambda device: alive)
     generator = torch.Generator().manual_seed(5)
     q = torch.randn(2, 4, 9, 8, generator=generator)
     k, v = (torch.randn(2, 2, 9, 8, generator=generator) for _ in range(2))

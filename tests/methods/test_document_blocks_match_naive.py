@@ -17,7 +17,7 @@ from rag_middle.methods import (
     SetBasedPrompting,
     StructuredPrompting,
 )
-from rag_middle.methods.parallel_context import kernels
+from rag_middle.ops import scores
 from tests.conftest import FamilyModel
 from tests.contract.cases import LONG, SHORT, Prompt
 from tests.contract.running import distance, generated, prompt_logits
@@ -99,7 +99,7 @@ def test_rows_of_later_tokens_a_few_at_a_time(
     model, method, prompts = family_model("gpt_oss"), APE(), [SHORT.tokens, LONG.tokens]
     with applied(model, method, prompts):
         _, expected = generated(model, [SHORT, LONG])
-    monkeypatch.setattr(kernels, "scores_at_once", lambda device: alive)
+    monkeypatch.setattr(scores, "scores_at_once", lambda device: alive)
     with applied(model, method, prompts):
         _, logits = generated(model, [SHORT, LONG])
     assert distance(logits, expected) < TOLERANCE

@@ -8,11 +8,14 @@
 
 from langchain_rag_middle.arguments import IgnoredArgumentWarning
 from langchain_rag_middle.chat_models import ChatRagMiddle
-from langchain_rag_middle.documents import DocumentPrompt, MarkDocuments, format_docs
-from langchain_rag_middle.embeddings import RagMiddleEmbeddings
+from langchain_rag_middle.documents import (
+    DocumentPrompt,
+    LongContextReorder,
+    MarkDocuments,
+    format_docs,
+)
 from langchain_rag_middle.llms import RagMiddleLLM
-from langchain_rag_middle.reordering import LongContextReorder
-from langchain_rag_middle.retrievers import FaissRetriever
+from langchain_rag_middle.retrievers import FaissRetriever, RagMiddleEmbeddings
 from langchain_rag_middle.weights import release_models
 from rag_middle.documents import unmark
 

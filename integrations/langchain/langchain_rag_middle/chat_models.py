@@ -17,19 +17,23 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import get_config_list
 from langchain_core.tools import BaseTool
 
-from langchain_rag_middle.answers import answers, combined_output, token_usage
-from langchain_rag_middle.arguments import with_extra_body
-from langchain_rag_middle.call_threads import CallThreads
-from langchain_rag_middle.citations import cited
-from langchain_rag_middle.gathering import Gathering, Request
+from langchain_rag_middle.gathering import CallThreads, Gathering, Request
 from langchain_rag_middle.messages import as_prompt_documents, prompt_messages
-from langchain_rag_middle.responses import streamed, usage
+from langchain_rag_middle.responses import (
+    answers,
+    cited,
+    combined_output,
+    streamed,
+    token_usage,
+    usage,
+)
 from langchain_rag_middle.schemas import openai_tool_of
 from langchain_rag_middle.settings import RagMiddleSettings
 from langchain_rag_middle.tools import StructuredMethod, call_chunks, call_fields, structured_output
 from langchain_rag_middle.weights import known_context_window, known_to_call_tools
 from rag_middle import UnsupportedGenerationError
 from rag_middle.asynchronous import in_thread, pieces_in_thread
+from rag_middle.conventions.messages import with_extra_body
 from rag_middle.notices import called_from
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from langchain_core.outputs import Generation as TextGeneration
 from langchain_core.outputs import GenerationChunk, LLMResult
 from langchain_core.prompt_values import ChatPromptValue, PromptValue, StringPromptValue
 
-from langchain_rag_middle.answers import answers, token_usage
-from langchain_rag_middle.arguments import OPTIONS, renamed, with_extra_body
+from langchain_rag_middle.arguments import OPTIONS, renamed
 from langchain_rag_middle.messages import prompt_text
-from langchain_rag_middle.responses import streamed, usage
+from langchain_rag_middle.responses import answers, streamed, token_usage, usage
 from langchain_rag_middle.settings import RagMiddleSettings
 from rag_middle import UnsupportedGenerationError
 from rag_middle.asynchronous import in_thread, pieces_in_thread
+from rag_middle.conventions.messages import with_extra_body
 from rag_middle.notices import called_from
 
 if TYPE_CHECKING:

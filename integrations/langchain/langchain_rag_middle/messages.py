@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,14 +11,9 @@ from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, ToolMes
 
 from langchain_rag_middle.documents import DocumentPrompt
 from langchain_rag_middle.tools import history_fields
-from rag_middle import ContextPrompt, PromptError
+from rag_middle import ContextPrompt
 from rag_middle import Document as PromptDocument
-from rag_middle.conventions.documents import (
-    block_parts,
-    parsed_block,
-    parsed_document,
-    sent_document,
-)
+from rag_middle.conventions.documents import content_parts, passed_documents
 from rag_middle.conventions.messages import template_role
 from rag_middle.documents import MarkedText, prompt_of_parts, split
 from rag_middle.tokens.conversation import Conversation
@@ -119,27 +114,11 @@ def as_prompt_documents(given: Any, document_prompt: DocumentPrompt) -> list[Pro
     Raises:
         PromptError: not a list of documents.
     """
-    is_one = isinstance(given, str | Document | PromptDocument | Mapping)
-    if is_one or not isinstance(given, Iterable):
-        raise PromptError(f"documents must be a list of documents, got {type(given).__name__}.")
-    return [_as_prompt_document(entry, index, document_prompt) for index, entry in enumerate(given)]
 
+    def read(entry: Any) -> PromptDocument | None:
+        return document_prompt.document(entry) if isinstance(entry, Document) else None
 
-def _as_prompt_document(
-    entry: object, index: int, document_prompt: DocumentPrompt
-) -> PromptDocument:
-    if isinstance(entry, Document):
-        return document_prompt.document(entry)
-    if isinstance(entry, PromptDocument):
-        return entry
-    if isinstance(entry, str):
-        return PromptDocument(entry)
-    if isinstance(entry, Mapping):
-        return sent_document(parsed_document(dict(entry), f"Document {index}"))
-    raise PromptError(
-        f"documents must hold LangChain documents, rag-middle documents, mappings "
-        f'{{"title", "text"}} or strings, got {type(entry).__name__}.'
-    )
+    return passed_documents(given, read, "LangChain documents")
 
 
 def _role(message: BaseMessage) -> str:
@@ -154,7 +133,13 @@ def _parts(message: BaseMessage, index: int, document_prompt: DocumentPrompt) ->
     joined = isinstance(message, AIMessage)
     parts: list[Part] = []
     for block in blocks:
-        for part in [block] if isinstance(block, str) else _block(block, index):
+        if isinstance(block, str):
+            texts: list[Part] = [block]
+        elif block.get("type") in _NO_TEXT:
+            continue
+        else:
+            texts = content_parts(block, f"A block of message {index}")
+        for part in texts:
             if part == "":
                 continue
             if joined and parts and isinstance(part, str) and isinstance(parts[-1], str):
@@ -164,13 +149,6 @@ def _parts(message: BaseMessage, index: int, document_prompt: DocumentPrompt) ->
     if isinstance(message, ToolMessage) and _is_documents(message.artifact):
         return [piece for part in parts for piece in _by_artifact(part, message.artifact)]
     return parts
-
-
-def _block(block: Mapping[str, Any], index: int) -> list[Part]:
-    if block.get("type") in _NO_TEXT:
-        return []
-    parts = block_parts([parsed_block(dict(block), f"A block of message {index}")])
-    return [part if isinstance(part, str) else sent_document(part) for part in parts]
 
 
 def _by_artifact(part: Part, artifact: Sequence[Document | PromptDocument]) -> list[Part]:

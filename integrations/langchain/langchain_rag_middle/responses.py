@@ -1,20 +1,37 @@
-"""From what rag-middle generated to what LangChain hands on."""
+"""From what rag-middle generated to what LangChain hands on.
+
+The content of an answer stays a string, whatever it cites: chains and parsers expect one. LangChain
+asks the provider's translator for `AIMessage.content_blocks`, and those have the annotations.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from langchain_core.messages import AIMessage
 from langchain_core.messages.ai import UsageMetadata
+from langchain_core.messages.block_translators import register_translator
+from langchain_core.messages.content import ContentBlock
 
-from langchain_rag_middle.answers import stream_options
 from langchain_rag_middle.arguments import names_of_fields
-from rag_middle.conventions.log_probabilities import openai_logprobs
+from rag_middle import UnsupportedGenerationError
+from rag_middle.conventions.documents import sources_of
+from rag_middle.conventions.messages import openai_logprobs
 
 if TYPE_CHECKING:
     from rag_middle import Generation, RagMiddleModel
 
-__all__ = ["PROVIDER", "response_metadata", "streamed", "usage"]
+__all__ = [
+    "PROVIDER",
+    "answers",
+    "cited",
+    "combined_output",
+    "response_metadata",
+    "streamed",
+    "token_usage",
+    "usage",
+]
 
 PROVIDER = "rag-middle"
 
@@ -39,8 +56,15 @@ def streamed(
         options: of `RagMiddleModel.generate`.
         piece: makes a chunk of text.
         last: makes the last chunk, which has none.
+
+    Raises:
+        UnsupportedGenerationError: several answers are asked for.
     """
-    options = stream_options(options)
+    if options["n"] > 1:
+        raise UnsupportedGenerationError(
+            f"A stream has one answer, and n={options['n']} were asked for: use generate(), or n=1."
+        )
+    options = {name: value for name, value in options.items() if name != "n"}
     if options["num_beams"] > 1:  # known at the end only
         with names_of_fields():
             generation = model.generate(prompt, **options)
@@ -87,3 +111,78 @@ def response_metadata(
         ),
         "rag_middle": report,
     }
+
+
+def answers(
+    model: RagMiddleModel, prompts: Sequence[Any], options: Mapping[str, Any], **more: Any
+) -> list[list[Generation]]:
+    """What the model answers to each prompt: ``n`` texts, drawn with consecutive seeds.
+
+    Args:
+        model: that answers.
+        prompts: any number; they share forward passes.
+        options: of `RagMiddleModel.batch`, and ``n``.
+        more: of `RagMiddleModel.batch`, too.
+    """
+    single = {name: value for name, value in options.items() if name != "n"}
+    count = options["n"]
+    if count > 1 and single["seed"] is not None:
+        single["seed"] = [single["seed"] + index for _ in prompts for index in range(count)]
+    repeated = [prompt for prompt in prompts for _ in range(count)]
+    with names_of_fields():
+        texts = model.batch(repeated, **single, **more)
+    return [texts[start : start + count] for start in range(0, len(texts), count)]
+
+
+def token_usage(generations: Sequence[Sequence[Generation]]) -> dict[str, int]:
+    """Token counts under OpenAI's names; a prompt with several answers counts once."""
+    prompts = sum(texts[0].usage.prompt_tokens for texts in generations)
+    new = sum(text.usage.completion_tokens for texts in generations for text in texts)
+    return {"prompt_tokens": prompts, "completion_tokens": new, "total_tokens": prompts + new}
+
+
+def combined_output(outputs: Sequence[Mapping[str, Any] | None], model_name: str) -> dict[str, Any]:
+    """``llm_output`` of several calls; those that a cache or a stream answered have none."""
+    total: dict[str, int] = {}
+    for output in outputs:
+        for name, count in (output or {}).get("token_usage", {}).items():
+            total[name] = total.get(name, 0) + count
+    return {"token_usage": total, "model_name": model_name}
+
+
+def cited(generation: Generation, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The titles (or ids) in an answer of documents that came as objects.
+
+    Args:
+        generation: the answer.
+        messages: as `prompt_messages` makes them.
+
+    Returns:
+        LangChain's ``citation`` annotations, with ``start_index`` and ``end_index`` in characters
+        of the answer, and the document's id in ``extras``.
+    """
+    from rag_middle.conventions.citations import langchain_citations  # PyTorch, needed by now
+
+    documents = sources_of(messages, generation.dropped_documents)
+    return langchain_citations(generation.text, documents) if documents else []
+
+
+def _blocks(message: AIMessage) -> list[ContentBlock]:
+    citations = (message.response_metadata.get("rag_middle") or {}).get("citations")
+    if not citations:
+        raise NotImplementedError  # LangChain then reads the content by itself
+    others = {
+        name: value for name, value in message.response_metadata.items() if name != "model_provider"
+    }
+    blocks: list[Any] = list(
+        message.model_copy(update={"response_metadata": others}).content_blocks
+    )
+    text = next((block for block in blocks if block["type"] == "text"), None)
+    if text is None:  # the last chunk of a stream
+        text = {"type": "text", "text": ""}
+        blocks.append(text)
+    text["annotations"] = [*text.get("annotations", ()), *citations]
+    return blocks
+
+
+register_translator(PROVIDER, _blocks, _blocks)

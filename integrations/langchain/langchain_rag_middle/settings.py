@@ -16,14 +16,15 @@ from langchain_rag_middle.arguments import (
     FRAMEWORK,
     LOADING,
     OPTIONS,
+    FromModelId,
     names_of_fields,
     option_field,
     refuse_unknown,
     renamed,
+    with_peers_names,
 )
 from langchain_rag_middle.descriptions import Described
 from langchain_rag_middle.documents import DocumentPrompt
-from langchain_rag_middle.peers import FromModelId, with_peers_names
 from langchain_rag_middle.responses import PROVIDER, response_metadata
 from langchain_rag_middle.weights import Weights
 from rag_middle import MethodConfigError, UnsupportedGenerationError

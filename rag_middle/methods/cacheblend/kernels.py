@@ -5,15 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rag_middle.ops.scores import (
-    ScoreRule,
-    as_factor,
-    products,
-    row_chunks,
-    scores_at_once,
-    softmax_,
-    weighed,
-)
+from rag_middle.ops.scores import ScoreRule, attend_in_chunks, row_chunks, scores_at_once
 
 __all__ = ["attend_from_columns", "deviations", "most_deviating"]
 
@@ -70,31 +62,17 @@ def attend_from_columns(
     Returns:
         `[r, h, m, dv]`.
     """
+    token = torch.arange(k.shape[2], device=q.device)
+    if rule.softcap is not None or sinks is not None:
+        return attend_in_chunks(q, k, v, rule, lambda a, b: token > columns[a:b, None], sinks=sinks)
+    # Chunks: keys behind the last query of one are left out.
     r, h, m, _ = q.shape
-    g, total = k.shape[1], k.shape[2]
-    token = torch.arange(total, device=q.device)
-    if rule.softcap is None and sinks is None:
-        # Chunks: keys behind the last query of one are left out.
-        parts = []
-        for start, stop in row_chunks(0, m, r * h * total, scores_at_once(q.device)):
-            seen = token <= columns[start:stop, None]
-            parts.append(
-                torch.nn.functional.scaled_dot_product_attention(
-                    q[:, :, start:stop], k, v, attn_mask=seen, scale=rule.scale, enable_gqa=True
-                )
-            )
-        return torch.cat(parts, dim=2)
-    share = h // g
-    queries = as_factor(q.reshape(r * g, share, m, -1))
-    keys, values = as_factor(k.reshape(r * g, total, -1)), v.reshape(r * g, total, -1)
     parts = []
-    for start, stop in row_chunks(0, m, r * h * total, scores_at_once(q.device)):
-        scores = products(queries[:, :, start:stop].flatten(1, 2), keys).mul_(rule.scale)
-        scores = rule.cap_(scores).view(r * g, share, stop - start, total)
-        scores.masked_fill_(token > columns[start:stop, None], -torch.inf)
-        if sinks is not None:
-            extra = sinks.float().repeat(r).view(r * g, share, 1, 1)
-            scores = torch.cat((scores, extra.expand(-1, -1, stop - start, 1)), dim=-1)
-        weights = softmax_(scores)[..., :total].flatten(1, 2)
-        parts.append(weighed(weights, values).view(r, h, stop - start, -1))
+    for start, stop in row_chunks(0, m, r * h * len(token), scores_at_once(q.device)):
+        seen = token <= columns[start:stop, None]
+        parts.append(
+            torch.nn.functional.scaled_dot_product_attention(
+                q[:, :, start:stop], k, v, attn_mask=seen, scale=rule.scale, enable_gqa=True
+            )
+        )
     return torch.cat(parts, dim=2)

@@ -11,11 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import StaticCache
 
 from rag_middle.attention import (
     ASPECTS,
-    AttentionCall,
     AttentionContext,
     Layer,
     LayerChange,
@@ -26,9 +24,7 @@ from rag_middle.attention import (
     join_rows,
     on_device,
     pair_tables,
-    restored_columns,
 )
-from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods.parallel_context.kernels import (
     NEUTRAL,
@@ -93,10 +89,7 @@ class _BlockAttention(LayerHandler):
 
     def __init__(self, layer: Layer, plan: DocumentBlocks) -> None:
         self._layer = layer
-        self._traits = layer.traits
         self._plan = plan
-        #: The prompt's keys and values where the model's cache drops what leaves the window.
-        self._prompt: tuple[Tensor, Tensor] | None = None
 
     def before(self, arguments: dict[str, Any]) -> None:
         """Rotary tables where documents stand elsewhere than the model puts them."""
@@ -128,21 +121,16 @@ class _BlockAttention(LayerHandler):
         """Queries and keys come rotated where the plan puts their tokens."""
         if context.start == 0:
             return self._prefill(context).transpose(1, 2), None
-        context.store()
         windowed = self._layer.score_rule(context.stop).window is not None
         groups = self._layer.request.groups
         plain = all(self._sharpening(group.layout) == NEUTRAL for group in groups)
         if plain and not windowed:
+            context.store()
             return base_attention(context.call)
-        return self._decode(context.call, context.stop).transpose(1, 2), None
+        return self._decode(context).transpose(1, 2), None
 
     def _prefill(self, context: AttentionContext) -> Tensor:
-        call, request, cache = context.call, self._layer.request, context.cache.cache
-        if self._traits.sliding_window is not None and isinstance(cache, StaticCache):
-            raise UnsupportedGenerationError(
-                "Generated tokens need all documents in the cache, and a static cache of a "
-                "sliding-window layer drops them. Use cache_implementation='dynamic'."
-            )
+        call, request = context.call, self._layer.request
         n = call.query.shape[2]
         sinks: Tensor | None = call.options.get("s_aux")
         outputs, moved_keys = [], []
@@ -186,17 +174,12 @@ class _BlockAttention(LayerHandler):
         keys = call.key
         if self._plan.placement in _MOVED:
             keys = join_rows(request.groups, moved_keys)
-        context.cache.store(keys, call.value)
-        if self._traits.sliding_window is not None and cache is not None:
-            self._prompt = (keys, call.value)
+        context.store_prompt(keys)
         return join_rows(request.groups, outputs)
 
-    def _decode(self, call: AttentionCall, stop: int) -> Tensor:
-        request = self._layer.request
-        keys, values = call.key, call.value
-        if self._prompt is not None:
-            keys = restored_columns(self._prompt[0], keys, stop)
-            values = restored_columns(self._prompt[1], values, stop)
+    def _decode(self, context: AttentionContext) -> Tensor:
+        request, call, stop = self._layer.request, context.call, context.stop
+        keys, values = context.store_generated(call.key)
         outputs = []
         for group in request.groups:
             rule = self._layer.score_rule(stop)
@@ -208,8 +191,8 @@ class _BlockAttention(LayerHandler):
             outputs.append(
                 attend_later(
                     query,
-                    group.take(keys)[:, :, group.padding : stop],
-                    group.take(values)[:, :, group.padding : stop],
+                    group.take(keys)[:, :, group.padding :],
+                    group.take(values)[:, :, group.padding :],
                     group.layout,
                     rule,
                     positions[-query.shape[2] :],

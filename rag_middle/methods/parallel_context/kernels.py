@@ -18,15 +18,7 @@ import torch
 from torch import Tensor
 
 from rag_middle.ops.flash import Attended, flash, flash_each, flash_last, joined, merged, with_sinks
-from rag_middle.ops.scores import (
-    ScoreRule,
-    as_factor,
-    products,
-    row_chunks,
-    scores_at_once,
-    softmax_,
-    weighed,
-)
+from rag_middle.ops.scores import ScoreRule, attend_in_chunks
 
 if TYPE_CHECKING:
     from rag_middle.layout import PromptLayout
@@ -265,50 +257,27 @@ def _causal(
 ) -> Tensor:
     """Attention of the last `m` of `N` tokens under a window or a soft-cap: `[r, h, m, dv]`.
 
-    Args:
-        q: `[r, h, m, d]`.
-        k: `[r, g, N, d]`.
-        v: `[r, g, N, dv]`.
-        query_positions: `[m]`.
-        key_positions: `[N]`.
-        rule: from dot products to scores.
-        sinks: `[h]`.
-        sharpening: of the scores on keys `sharpened`.
-        sharpened: a span of keys before all queries.
+    Arguments are those of `attend_later`, and the span of keys whose scores are sharpened.
     """
-    r, h, m, d = q.shape
-    g, total = k.shape[1], k.shape[2]
-    share = h // g
-    queries = as_factor(q.reshape(r * g, share, m, d))
-    keys, values = as_factor(k.reshape(r * g, total, d)), v.reshape(r * g, total, -1)
+    m, total = q.shape[2], k.shape[2]
     token = torch.arange(total, device=q.device)
     query_positions, key_positions = (x.to(q.device) for x in (query_positions, key_positions))
-    parts = []
-    for start, stop in row_chunks(0, m, r * h * total, scores_at_once(q.device)):
-        scores = products(queries[:, :, start:stop].flatten(1, 2), keys).mul_(rule.scale)
-        scores = rule.cap_(scores).view(r * g, share, stop - start, total)
-        hidden = token > token[total - m + start : total - m + stop, None]
-        if rule.window is not None:
-            hidden = hidden | (query_positions[start:stop, None] - key_positions >= rule.window)
-        scores.masked_fill_(hidden, -torch.inf)
-        if sharpening != NEUTRAL:
-            _sharpen_(scores[..., slice(*sharpened)], sharpening)
-        if sinks is not None:
-            extra = sinks.float().repeat(r).view(r * g, share, 1, 1)
-            scores = torch.cat((scores, extra.expand(-1, -1, stop - start, 1)), dim=-1)
-        weights = softmax_(scores)[..., :total].flatten(1, 2)
-        parts.append(weighed(weights, values).view(r, h, stop - start, -1))
-    return torch.cat(parts, dim=2)
 
+    def hidden(a: int, b: int) -> Tensor:
+        later = token > token[total - m + a : total - m + b, None]
+        if rule.window is None:
+            return later
+        return later | (query_positions[a:b, None] - key_positions >= rule.window)
 
-def _sharpen_(scores: Tensor, sharpening: Sharpening) -> None:
-    """Scores `[..., T]` whose plain softmax gives the sharpened weights, in place.
+    def sharpen_(all_scores: Tensor) -> None:
+        # ``a / T + (S T - 1) lse(a / T) + ln w``: the exponentials keep their proportions and add
+        # up to the documents' new mass.
+        scores = all_scores[..., slice(*sharpened)]
+        scores.div_(sharpening.temperature)
+        mass = scores.logsumexp(-1, keepdim=True)
+        power = sharpening.scale * sharpening.temperature - 1
+        # Where a window hides all documents there is no mass to scale.
+        scores.add_((power * mass).nan_to_num_(0.0, 0.0, 0.0) + log(sharpening.weight))
 
-    ``a / T + (S T - 1) lse(a / T) + ln w``: the exponentials keep their proportions and add up to
-    the documents' new mass.
-    """
-    scores.div_(sharpening.temperature)
-    mass = scores.logsumexp(-1, keepdim=True)
-    power = sharpening.scale * sharpening.temperature - 1
-    # Where a window hides all documents there is no mass to scale.
-    scores.add_((power * mass).nan_to_num_(0.0, 0.0, 0.0) + log(sharpening.weight))
+    change_ = None if sharpening == NEUTRAL else sharpen_
+    return attend_in_chunks(q, k, v, rule, hidden, sinks=sinks, change_=change_)

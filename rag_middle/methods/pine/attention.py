@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import StaticCache
 
 from rag_middle.attention import (
     ASPECTS,
@@ -18,9 +16,7 @@ from rag_middle.attention import (
     LayerHandler,
     join_rows,
     pair_tables,
-    restored_columns,
 )
-from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods.pine.kernels.attend import PineState, base_rotate, decode, prefill
 from rag_middle.methods.pine.kernels.batch import (
@@ -85,8 +81,6 @@ class _PineAttention(LayerHandler):
         self._states: dict[tuple[int, ...], PineState] = {}
         #: Un-rotated document keys of all rows, in place of the states, where all decode together.
         self._together: Tensor | None = None
-        #: The prompt's keys and values where the model's cache drops what leaves the window.
-        self._prompt: tuple[Tensor, Tensor] | None = None
         #: Whether Triton kernels read the prompt.
         self._triton = False
 
@@ -94,7 +88,6 @@ class _PineAttention(LayerHandler):
         """Output `[b, n, h, dv]`: queries and keys come un-rotated."""
         rule = self._layer.score_rule(context.stop)
         if context.start == 0:
-            self._check_cache(context.cache.cache)
             request, call = self._layer.request, context.call
             self._triton = self._ranking == "importance" and uses_triton(
                 request.kernels, call.query, call.value
@@ -109,13 +102,6 @@ class _PineAttention(LayerHandler):
             output = self._decode(context, rule)
         return output.transpose(1, 2), None
 
-    def _check_cache(self, cache: Any | None) -> None:
-        if self._traits.sliding_window is not None and isinstance(cache, StaticCache):
-            raise UnsupportedGenerationError(
-                "PINE needs all documents in the cache, and a static cache of a sliding-window "
-                "layer drops them. Use cache_implementation='dynamic'."
-            )
-
     def _by_triton(self, context: AttentionContext, rule: ScoreRule) -> Tensor:
         call, request = context.call, self._layer.request
         start, stop, device = context.start, context.stop, call.query.device
@@ -129,16 +115,10 @@ class _PineAttention(LayerHandler):
         angles = self._layer.angles(stop)
         if start == 0:
             out, lse, keys = prefill_triton(call.query, call.key, call.value, columns, angles, rule)
-            context.cache.store(keys, call.value)
-            if self._traits.sliding_window is not None and context.cache.cache is not None:
-                self._prompt = (keys, call.value)
+            context.store_prompt(keys)
         else:
             placed, rotated = rotate_triton(call.query, call.key, columns, angles, start)
-            keys, values = context.cache.store(rotated, call.value)
-            if self._prompt is not None:
-                keys = restored_columns(self._prompt[0], keys, stop)
-                values = restored_columns(self._prompt[1], values, stop)
-            keys, values = keys[:, :, :stop], values[:, :, :stop]
+            keys, values = context.store_generated(rotated)
             out, lse = decode_triton(call.query, placed, keys, values, columns, angles, rule)
         sinks: Tensor | None = call.options.get("s_aux")
         return _with_sinks(out.transpose(1, 2), lse, sinks).transpose(1, 2)
@@ -168,9 +148,7 @@ class _PineAttention(LayerHandler):
         if cache is not None and self._batches(call):
             self._together = self._columns(call.key.device).documents_of(call.key)
             self._states.clear()
-        context.cache.store(rotated, call.value)
-        if self._traits.sliding_window is not None and cache is not None:
-            self._prompt = (rotated, call.value)
+        context.store_prompt(rotated)
         return join_rows(request.groups, outputs)
 
     def _batches(self, call: AttentionCall) -> bool:
@@ -199,16 +177,11 @@ class _PineAttention(LayerHandler):
         layout = PromptLayout(self._layer.table_reach(stop))  # the same tables for many tokens
         tables = self._tables(layout, call.query.device)
         positions = columns.generated_positions(start, stop)
-        keys, values = context.cache.store(
-            rotate_generated(call.key, tables, positions), call.value
-        )
-        if self._prompt is not None:
-            keys = restored_columns(self._prompt[0], keys, stop)
-            values = restored_columns(self._prompt[1], values, stop)
+        keys, values = context.store_generated(rotate_generated(call.key, tables, positions))
         out, lse = decode_batch(
             call.query,
-            keys[:, :, :stop],
-            values[:, :, :stop],
+            keys,
+            values,
             document_keys,
             tables,
             columns,
@@ -228,17 +201,13 @@ class _PineAttention(LayerHandler):
                 tables = self._tables(group.layout, call.query.device, stop)
                 state = self._states[group.rows] = state._replace(tables=tables)
             rotated.append(base_rotate(group.take(call.key), state.tables, start - group.padding))
-        together = join_rows(request.groups, rotated, padded=False)
-        keys, values = context.cache.store(together, call.value)
-        if self._prompt is not None:
-            keys = restored_columns(self._prompt[0], keys, stop)
-            values = restored_columns(self._prompt[1], values, stop)
+        keys, values = context.store_generated(join_rows(request.groups, rotated, padded=False))
         outputs = []
         for group in request.groups:
             out, lse = decode(
                 group.take(call.query),
-                group.take(keys)[:, :, group.padding : stop],
-                group.take(values)[:, :, group.padding : stop],
+                group.take(keys)[:, :, group.padding :],
+                group.take(values)[:, :, group.padding :],
                 self._states[group.rows],
                 rule,
                 need_lse=sinks is not None,

@@ -8,13 +8,20 @@
 """
 
 from llama_index.llms.rag_middle.base import RagMiddleLLM
-from llama_index.llms.rag_middle.citations import MarkedCitationQueryEngine
 from llama_index.llms.rag_middle.embedding import RagMiddleEmbedding
 from llama_index.llms.rag_middle.errors import ContextWindowError, RequestError
-from llama_index.llms.rag_middle.nodes import MarkDocuments, format_nodes
+from llama_index.llms.rag_middle.nodes import (
+    DistanceScoresWarning,
+    MarkDocuments,
+    format_nodes,
+    warn_about_distances,
+)
 from llama_index.llms.rag_middle.packing import DocumentPromptHelper, DroppedTextWarning
-from llama_index.llms.rag_middle.scores import DistanceScoresWarning, warn_about_distances
-from llama_index.llms.rag_middle.synthesizers import MarkedSynthesizer, SimpleDocuments
+from llama_index.llms.rag_middle.synthesizers import (
+    MarkedCitationQueryEngine,
+    MarkedSynthesizer,
+    SimpleDocuments,
+)
 
 from rag_middle.documents import unmark
 from rag_middle.generation import release_models

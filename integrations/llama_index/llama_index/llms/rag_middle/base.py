@@ -27,7 +27,6 @@ from llama_index.core.llms import CustomLLM
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.types import BaseOutputParser, PydanticProgramMode
-from llama_index.llms.rag_middle.asynchronous import in_thread, streamed_in_thread
 from llama_index.llms.rag_middle.documents import documents_of_call, with_documents
 from llama_index.llms.rag_middle.errors import refusals
 from llama_index.llms.rag_middle.loading import (
@@ -37,12 +36,14 @@ from llama_index.llms.rag_middle.loading import (
     stop_strings,
 )
 from llama_index.llms.rag_middle.prompting import (
+    Request,
     call_options,
     chat_request,
     completion_request,
     formatted_prompt,
+    in_thread,
+    streamed_in_thread,
 )
-from llama_index.llms.rag_middle.requests import Request
 from llama_index.llms.rag_middle.responses import as_chat, completion, growing
 from llama_index.llms.rag_middle.synthesis import (
     current_synthesis,

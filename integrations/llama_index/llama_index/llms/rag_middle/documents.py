@@ -18,9 +18,9 @@ from llama_index.core.base.llms.types import (
 )
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore
 
-from rag_middle import ContextPrompt, Document, PromptError, UnsupportedGenerationError
-from rag_middle.conventions.documents import block_parts, parsed_block, parsed_document
-from rag_middle.conventions.documents import sent_document as sent
+from rag_middle import ContextPrompt, Document, PromptError
+from rag_middle.conventions.documents import content_parts, passed_documents
+from rag_middle.conventions.messages import with_extra_body
 from rag_middle.documents import MarkedText, prompt_of_parts, with_documents
 
 __all__ = ["block_content", "documents_of_call", "with_documents"]
@@ -58,7 +58,9 @@ def _parts(blocks: Iterable[Any], index: int) -> list[str | Document]:
             inner = _parts(block.content, index)
             texts = [part if isinstance(part, str) else part.render() for part in inner]
             content = [{"text": text} for text in texts]
-            parts += _read({**block.model_dump(exclude={"content"}), "content": content}, where)
+            parts += content_parts(
+                {**block.model_dump(exclude={"content"}), "content": content}, where
+            )
         elif isinstance(block, DocumentBlock):
             if block.data is None:
                 raise PromptError(
@@ -68,18 +70,13 @@ def _parts(blocks: Iterable[Any], index: int) -> list[str | Document]:
             raw = block.resolve_document().read() if isinstance(block.data, IOBase) else block.data
             encoded = base64.b64encode(raw) if isinstance(block.data, IOBase) else raw
             fields = {"data": encoded.decode("ascii"), "title": block.title}
-            parts += _read({"block_type": "document", **fields}, where)
+            parts += content_parts({"block_type": "document", **fields}, where)
         elif not isinstance(block, _NO_TEXT):
             raise PromptError(
                 f"Message {index} holds a {type(block).__name__}, and this model reads text only. "
                 "Use TextBlock, or CitableBlock or DocumentBlock for a document."
             )
     return parts
-
-
-def _read(block: Mapping[str, Any], where: str) -> list[str | Document]:
-    parts = block_parts([parsed_block(dict(block), where)])
-    return [part if isinstance(part, str) else sent(part) for part in parts]
 
 
 def documents_of_call(given: Mapping[str, Any]) -> tuple[list[Document], dict[str, Any]]:
@@ -93,37 +90,16 @@ def documents_of_call(given: Mapping[str, Any]) -> tuple[list[Document], dict[st
         PromptError: they are none.
         UnsupportedGenerationError: one thing twice.
     """
-    rest = dict(given)
-    extra = rest.pop("extra_body", None) or {}
-    twice = sorted(rest.keys() & extra.keys())
-    if twice:
-        raise UnsupportedGenerationError(
-            f"{', '.join(twice)} was given with the call and in extra_body: pass it once."
-        )
-    rest |= extra
+    rest = with_extra_body(given)
     if "chat_template_kwargs" in rest:
         rest["template_options"] = rest.pop("chat_template_kwargs")
-    entries = rest.pop("documents", None) or ()
-    if isinstance(entries, str | Mapping | BaseNode | Document) or not isinstance(
-        entries, Iterable
-    ):
-        raise PromptError(f"documents must be a list of documents, got {type(entries).__name__}.")
-    return [_document(entry, index) for index, entry in enumerate(entries)], rest
+    return passed_documents(rest.pop("documents", None) or (), _of_node, "nodes"), rest
 
 
-def _document(entry: object, index: int) -> Document:
-    if isinstance(entry, Document):
-        return entry
-    if isinstance(entry, str):
-        return Document(entry)
-    if isinstance(entry, Mapping):
-        return sent(parsed_document(dict(entry), f"Document {index}"))
+def _of_node(entry: object) -> Document | None:
     node = entry.node if isinstance(entry, NodeWithScore) else entry
     if not isinstance(node, BaseNode):
-        raise PromptError(
-            "documents must hold nodes, rag-middle documents, mappings "
-            f'{{"title", "text"}} or strings, got {type(entry).__name__}.'
-        )
+        return None
     score = {} if not isinstance(entry, NodeWithScore) else {"score": entry.score}
     text = MarkedText(node.get_content(MetadataMode.LLM)).plain()
     return Document(text, id=node.node_id, metadata={**node.metadata, **score})

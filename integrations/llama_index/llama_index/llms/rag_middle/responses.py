@@ -20,7 +20,7 @@ from llama_index.llms.rag_middle.tools import call_blocks
 from rag_middle import Generation
 from rag_middle.conventions.citations import llama_index_citations
 from rag_middle.conventions.documents import sources_of
-from rag_middle.conventions.log_probabilities import openai_logprobs
+from rag_middle.conventions.messages import openai_logprobs
 from rag_middle.generation import GenerationStream
 
 __all__ = ["as_chat", "completion", "growing"]

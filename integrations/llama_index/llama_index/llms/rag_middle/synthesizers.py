@@ -1,4 +1,4 @@
-"""Response synthesizers that keep documents apart."""
+"""Response synthesizers that keep documents apart, and a query engine with numbered ones."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 
 from llama_index.core.base.response.schema import RESPONSE_TYPE
 from llama_index.core.prompts.mixin import PromptDictType, PromptMixinType
+from llama_index.core.query_engine import CitationQueryEngine
 from llama_index.core.response_synthesizers import BaseSynthesizer, SimpleSummarize
-from llama_index.core.schema import NodeWithScore, QueryType
+from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.types import RESPONSE_TEXT_TYPE
-from llama_index.llms.rag_middle.nodes import MarkDocuments
+from llama_index.llms.rag_middle.nodes import MarkDocuments, plain_node
 from llama_index.llms.rag_middle.packing import DocumentPromptHelper
 
-__all__ = ["MarkedSynthesizer", "SimpleDocuments"]
+__all__ = ["MarkedCitationQueryEngine", "MarkedSynthesizer", "SimpleDocuments"]
 
 
 class SimpleDocuments(SimpleSummarize):
@@ -128,3 +129,30 @@ class MarkedSynthesizer(BaseSynthesizer):
 
     def _get_prompt_modules(self) -> PromptMixinType:
         return self._synthesizer._get_prompt_modules()
+
+
+class MarkedCitationQueryEngine(CitationQueryEngine):
+    """``CitationQueryEngine`` whose numbered sources are marked as documents.
+
+    LlamaIndex's own splits what the postprocessors return into sources and numbers those, so a
+    marker would be cut off its document, or the number would stand between two documents. This one
+    marks the finished sources: a number is part of its document. Arguments are the same.
+
+    ``MarkDocuments()`` is not needed among the postprocessors. ``MarkDocuments(order="fixed")``
+    gives a document the same number whatever the order of the nodes.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._response_synthesizer = MarkedSynthesizer(self._response_synthesizer)
+
+    def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return _plain(super().retrieve(query_bundle))
+
+    async def aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return _plain(await super().aretrieve(query_bundle))
+
+
+def _plain(nodes: list[NodeWithScore]) -> list[NodeWithScore]:
+    # A marker would be split off its document.
+    return [NodeWithScore(node=plain_node(each.node), score=each.score) for each in nodes]

@@ -20,8 +20,12 @@ from haystack.dataclasses.chat_message import ToolCallResult
 from rag_middle import Generation, PromptError
 from rag_middle.conventions.citations import plain_citations
 from rag_middle.conventions.documents import sources_of
-from rag_middle.conventions.log_probabilities import openai_logprobs
-from rag_middle.conventions.messages import template_role, tool_calls_field, tool_result_fields
+from rag_middle.conventions.messages import (
+    openai_logprobs,
+    template_role,
+    tool_calls_field,
+    tool_result_fields,
+)
 from rag_middle.generation import GenerationStream
 
 __all__ = ["prompt_messages", "reply", "streaming_chunks"]
