@@ -7,32 +7,47 @@ to import; and ``from rag_middle import RagMiddleModel`` must work all the same.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 
 __all__ = ["names_on_first_use"]
 
 
-def names_on_first_use(
-    package: str, modules: Mapping[str, Iterable[str]]
-) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+def names_on_first_use(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """``__getattr__`` and ``__dir__`` for a package (PEP 562).
 
+    Its names are those that it imports for type checkers, under ``if TYPE_CHECKING:``, which are
+    read in its source: type checkers need them there, so no second list can differ from them.
+
     Args:
-        package: its ``__name__``.
-        modules: names that it exports, by the module below it that has them. None of the names
-            may be that of a module: importing the module would put it in the name's place.
+        package: its ``__name__``. None of the names may be that of a module below it: importing the
+            module would put it in the name's place.
     """
-    homes = {name: module for module, names in modules.items() for name in names}
+
+    @cache
+    def homes() -> dict[str, str]:
+        import ast
+        import inspect
+
+        tree = ast.parse(inspect.getsource(sys.modules[package]))
+        return {
+            alias.name: node.module
+            for block in tree.body
+            if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+            for node in block.body
+            if isinstance(node, ast.ImportFrom) and node.module
+            for alias in node.names
+        }
 
     def get(name: str) -> object:
-        if name not in homes:
+        if (name.startswith("__") and name.endswith("__")) or name not in homes():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value: object = getattr(import_module(f"{package}.{homes[name]}"), name)
+        value: object = getattr(import_module(homes()[name]), name)
         vars(sys.modules[package])[name] = value  # the next access finds it without coming here
         return value
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes})
+        return sorted({*vars(sys.modules[package]), *homes()})
 
     return get, names

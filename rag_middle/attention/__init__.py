@@ -98,28 +98,4 @@ __all__ = [
 ]
 
 # Methods are listed and checked without PyTorch, which these need.
-__getattr__, __dir__ = names_on_first_use(
-    __name__,
-    {
-        "capturing": ("capture",),
-        "observe": ("last_token_attention", "last_token_masses"),
-        "patch": (
-            "Planner",
-            "applied",
-            "assume_traits",
-            "kernels_in_use",
-            "model_lock",
-            "model_traits",
-            "modules_by_layer",
-            "use_kernels",
-        ),
-        "probe": ("config_views",),
-        "prompt_states": ("LayerStates", "PromptStates", "can_share_prompts", "reading"),
-        "request": ("Request", "RowGroup", "join_rows"),
-        "rotary": ("LayerStack", "RotaryCall", "on_device", "pair_tables"),
-        "row_states": ("can_read_row_by_row", "read_row_by_row"),
-        "seam": ("AttentionCall", "backend_name", "base_attention", "in_eval_mode"),
-        "turns": ("turn",),
-        "weights": ("ModelAttention", "attention_scores", "last_rows_attention"),
-    },
-)
+__getattr__, __dir__ = names_on_first_use(__name__)

@@ -62,28 +62,4 @@ __all__ = [
 ]
 
 # What is wrong with a path is said without numpy, which these need.
-__getattr__, __dir__ = names_on_first_use(
-    __name__,
-    {
-        "building": (
-            "Built",
-            "build_index",
-            "default_index_folder",
-            "default_splitter",
-            "saved_settings",
-            "unchanged_index",
-        ),
-        "embedders": (
-            "DEFAULT_EMBEDDER",
-            "Embedder",
-            "SentenceTransformerEmbedder",
-            "TruncatedTextWarning",
-        ),
-        "faiss_index": (
-            "Changes",
-            "FaissIndex",
-            "Hit",
-        ),
-        "retriever": ("Retriever",),
-    },
-)
+__getattr__, __dir__ = names_on_first_use(__name__)

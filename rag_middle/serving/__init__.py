@@ -24,6 +24,4 @@ if TYPE_CHECKING:
 __all__ = ["ServerSettings", "create_app", "named_methods"]
 
 # Without FastAPI and PyTorch, which a command that shows its help does not need.
-__getattr__, __dir__ = names_on_first_use(
-    __name__, {"app": ("create_app",), "settings": ("ServerSettings", "named_methods")}
-)
+__getattr__, __dir__ = names_on_first_use(__name__)

@@ -34,4 +34,4 @@ __all__ = [
 ]
 
 # An unknown method is told without PyTorch, which running cases needs.
-__getattr__, __dir__ = names_on_first_use(__name__, {"runs": ("TOLERANCE", "verify")})
+__getattr__, __dir__ = names_on_first_use(__name__)
