@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,21 +12,14 @@ from rag_middle.cli.asking import (
     OTHER_NAMES,
     QUESTION,
     open_answerer,
-    show_answer,
+    show_facts,
     show_sources,
     stream_text,
 )
-from rag_middle.cli.console import (
-    DebugOption,
-    JsonOption,
-    console,
-    print_json,
-    printable,
-    reporting,
-)
+from rag_middle.cli.console import JsonOption, console, print_json
 from rag_middle.cli.endpoint import ENDPOINT
-from rag_middle.cli.flags import flags_of
-from rag_middle.cli.options import LOADING, OUTPUT_PANEL, shape_of, with_flags
+from rag_middle.cli.options import LOADING, OUTPUT_PANEL, command, shape_of
+from rag_middle.cli.token_view import described_text, show_text
 
 if TYPE_CHECKING:
     from rag_middle.answering import Answerer
@@ -36,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["ask"]
 
 
-@with_flags(answering=ANSWERING, options=QUESTION, loading=LOADING, remote=ENDPOINT)
+@command(OTHER_NAMES, answering=ANSWERING, options=QUESTION, loading=LOADING, remote=ENDPOINT)
 def ask(
     question: Annotated[str, typer.Argument(help="What to answer.")],
     answering: dict[str, Any],
@@ -51,58 +43,42 @@ def ask(
         ),
     ] = False,
     as_json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Answer a question from documents, with sources.
 
     The documents are indexed the first time, and the closest ones go into the prompt. The answer
     and its sources go to standard output, everything else to standard error.
     """
-    with reporting(as_json=as_json, debug=debug, flags=flags_of(ask, **OTHER_NAMES)):
-        _check_question(question)
-        answerer, built = open_answerer(options, loading, quiet=as_json, remote=remote, **answering)
-        if as_json:
-            answer = answerer.ask(question, **options)
-            described = {
-                **answer.to_dict(),
-                "skipped": [asdict(skipped) for skipped in built.skipped] if built else [],
-            }
-            if show_prompt:
-                described["prompt"] = _described_prompt(answerer, answer.prompt, options)
-            print_json(described)
-            return
-        with answerer.stream(question, **options) as pieces:
-            if show_prompt:
-                _show_prompt(answerer, pieces.prompt, options)
-            answer = stream_text(pieces)
-        print("\nSources, best first:" if answer.sources else "\nNo sources.")
-        show_sources(answer.sources)
-        show_answer(answer)
-
-
-def _check_question(question: str) -> None:
     from rag_middle.retrieval.retriever import check_question
 
     check_question(question)
+    answerer, built = open_answerer(options, loading, quiet=as_json, remote=remote, **answering)
+    if as_json:
+        answer = answerer.ask(question, **options)
+        described = {
+            **answer.to_dict(),
+            "skipped": [asdict(skipped) for skipped in built.skipped] if built else [],
+        }
+        if show_prompt:
+            described["prompt"] = _parts(answerer, answer.prompt, options)
+        print_json(described)
+        return
+    with answerer.stream(question, **options) as pieces:
+        if show_prompt:
+            show_text(console(stderr=True), _parts(answerer, pieces.prompt, options))
+        answer = stream_text(pieces)
+    print("\nSources, best first:" if answer.sources else "\nNo sources.")
+    show_sources(answer.sources)
+    show_facts(answer.generation, retrieve=answer.timings.retrieve)
 
 
-def _described_prompt(answerer: Answerer, prompt: ContextPrompt, options: dict[str, Any]) -> Any:
-    from rag_middle.cli.token_view import described_text
+def _parts(answerer: Answerer, prompt: ContextPrompt, options: dict[str, Any]) -> dict[str, Any]:
+    """The text of a prompt's parts as the model reads them; of the whole where it is elsewhere."""
     from rag_middle.generation import RagMiddleModel
 
-    if not isinstance(answerer.model, RagMiddleModel):
+    model = answerer.model
+    if not isinstance(model, RagMiddleModel):
         return {"text": prompt.text}  # its tokenizer is on the server
     # The documents are in the method's order already.
-    tokens = answerer.model.encode(prompt, method="none", **shape_of(options))
-    return described_text(answerer.model.tokenizer, tokens)
-
-
-def _show_prompt(answerer: Answerer, prompt: ContextPrompt, options: dict[str, Any]) -> None:
-    from rag_middle.cli.token_view import show_text
-    from rag_middle.generation import RagMiddleModel
-
-    if not isinstance(answerer.model, RagMiddleModel):
-        print(printable(prompt.text), file=sys.stderr)
-        return
-    tokens = answerer.model.encode(prompt, method="none", **shape_of(options))
-    show_text(console(stderr=True), answerer.model.tokenizer, tokens)
+    tokens = model.encode(prompt, method="none", **shape_of(options))
+    return described_text(model.tokenizer, tokens)

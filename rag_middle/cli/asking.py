@@ -7,13 +7,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rag_middle.cli.answers import show_facts
 from rag_middle.cli.checks import check_generation, check_method, check_readable
 from rag_middle.cli.console import console, print_text, printable, quiet_progress_bars, tell
 from rag_middle.cli.endpoint import open_endpoint
 from rag_middle.cli.index import report_skipped, summary
 from rag_middle.cli.measuring import embedding_bar
-from rag_middle.cli.method_options import parse_method_options
 from rag_middle.cli.options import (
     GENERATION,
     MODEL_PANEL,
@@ -23,12 +21,15 @@ from rag_middle.cli.options import (
     Panel,
     flag,
     generation_flags,
+    parse_method_options,
     placed,
 )
 from rag_middle.errors import IndexFormatError, PromptError, RetrievalConfigError
+from rag_middle.wording import counted
 
 if TYPE_CHECKING:
     from rag_middle.answering import Answer, Answerer, AnswerStream, Source
+    from rag_middle.generation import Generation
     from rag_middle.retrieval import Built
 
 __all__ = [
@@ -44,7 +45,7 @@ __all__ = [
     "RebuildOption",
     "TopKOption",
     "open_answerer",
-    "show_answer",
+    "show_facts",
     "show_sources",
     "stream_text",
     "tell_of_reader",
@@ -63,7 +64,6 @@ DocsOption = Annotated[
         metavar="PATH",
         help="File or folder: .txt .md .rst .jsonl .html .pdf .docx. It is indexed once; later "
         "only what has changed.",
-        show_default=False,
     ),
 ]
 IndexOption = Annotated[
@@ -73,7 +73,6 @@ IndexOption = Annotated[
         metavar="FOLDER",
         help="Where the index is kept. Default: in the user's cache. Without --docs, an index that "
         "is used as it is.",
-        show_default=False,
     ),
 ]
 TopKOption = Annotated[
@@ -85,7 +84,6 @@ EmbedderOption = Annotated[
     RETRIEVAL_PANEL.option(
         help="Folder or hub name of a sentence-transformers model, which is fetched if it is not "
         "here. Default: all-MiniLM-L6-v2, without a network.",
-        show_default=False,
     ),
 ]
 RebuildOption = Annotated[
@@ -99,7 +97,6 @@ MaxFileMibOption = Annotated[
     RETRIEVAL_PANEL.option(
         min=1,
         help="Larger files are skipped. Default: as in the saved index, else 32.",
-        show_default=False,
     ),
 ]
 ModelOption = Annotated[
@@ -108,7 +105,6 @@ ModelOption = Annotated[
         "--model",
         "-m",
         help=f"Directory or hub name. Default: the bundled reader, {_READS}.",
-        show_default=False,
     ),
 ]
 PromptTemplateOption = Annotated[
@@ -118,7 +114,6 @@ PromptTemplateOption = Annotated[
         metavar="FILE",
         help="JSON with prefix, document, separator and suffix. Default: the model's own, else one "
         "for models that follow instructions.",
-        show_default=False,
     ),
 ]
 
@@ -241,9 +236,30 @@ def stream_text(pieces: AnswerStream) -> Answer:
     return pieces.result
 
 
-def show_answer(answer: Answer) -> None:
-    """The facts about an answer, on standard error."""
-    show_facts(answer.generation, retrieve=answer.timings.retrieve)
+def show_facts(answer: Generation, *, retrieve: float | None = None) -> None:
+    """One line about an answer, on standard error.
+
+    Args:
+        answer: what it is about.
+        retrieve: seconds spent on finding its documents, if they were searched for.
+    """
+    from rich.text import Text
+
+    idle = not answer.applied and answer.method != "none"
+    facts = [
+        f"{answer.method} (without effect on this prompt)" if idle else answer.method,
+        f"{counted(answer.usage.prompt_tokens, 'prompt token')} in "
+        f"{counted(answer.documents, 'document')}",
+        f"{answer.usage.completion_tokens} generated ({answer.finish_reason})",
+        *([] if retrieve is None else [f"retrieval {retrieve:.2f} s"]),
+        f"time to first token {answer.timings.time_to_first_token:.2f} s",
+        f"{answer.tokens_per_second:.1f} tokens/s",
+    ]
+    if answer.dropped_documents:
+        facts.append(f"{counted(len(answer.dropped_documents), 'document')} dropped")
+    if answer.seed is not None:
+        facts.append(f"seed {answer.seed}")
+    console(stderr=True).print(Text(" · ".join(facts), "dim"), soft_wrap=True)
 
 
 def show_sources(sources: Iterable[Source]) -> None:

@@ -4,41 +4,37 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rag_middle.cli.checks import check_output_folder, check_readable
-from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting, tell
-from rag_middle.cli.flags import flags_of
+from rag_middle.cli.checks import check_data, check_output_folder
+from rag_middle.cli.console import JsonOption, console, print_json, tell
 from rag_middle.cli.measuring import (
     CALIBRATION_FOLDER,
+    DATA,
     QUESTIONS_PANEL,
     BatchSizeOption,
-    DataOption,
-    DocumentsOption,
     ModelOption,
-    TaskOption,
     chosen_task,
     command_line,
     load,
     progress_bar,
 )
-from rag_middle.cli.method_options import parse_method_options
 from rag_middle.cli.options import (
     LOADING,
     METHOD_PANEL,
     OUTPUT_PANEL,
     Panel,
+    command,
     generation_flags,
+    parse_method_options,
     placed,
-    with_flags,
 )
-from rag_middle.cli.spreading import Backend, check_backend, start_workers
-from rag_middle.errors import EvaluationDataError, MissingExtraError
+from rag_middle.cli.spreading import Backend, check_backend, devices_of, start_workers
+from rag_middle.errors import MissingExtraError
 from rag_middle.wording import Argument, counted, percent, points
 
 if TYPE_CHECKING:
@@ -73,7 +69,12 @@ class CompareBy(StrEnum):
     log_likelihood = "log_likelihood"
 
 
-@with_flags(shape=generation_flags(["template"]), loading=LOADING)
+@command(
+    {"criterion": "--compare-by", "folder": "--out", "keys": "--documents"},
+    asked=DATA,
+    shape=generation_flags(["template"]),
+    loading=LOADING,
+)
 def calibrate(
     *,
     method: Annotated[
@@ -83,16 +84,13 @@ def calibrate(
         ),
     ],
     model: ModelOption = None,
-    data: DataOption = None,
-    task: TaskOption = None,
-    documents: DocumentsOption = None,
+    asked: dict[str, Any],
     questions: Annotated[
         int | None,
         QUESTIONS_PANEL.option(
             min=1,
             help="Questions of the search, each asked with its document at several positions (see "
             "--weights). Default: 40; 30 for lpes, 200 for lpes:paper.",
-            show_default=False,
         ),
     ] = None,
     held_out: Annotated[
@@ -101,7 +99,6 @@ def calibrate(
             min=1,
             help="Questions to check the result on, each at five positions; the search never sees "
             "them. Default: 100; 500 for lpes:paper.",
-            show_default=False,
         ),
     ] = None,
     weights: Annotated[
@@ -111,7 +108,6 @@ def calibrate(
             help="How much positions of the gold document count in the search; they are spread "
             "evenly, as many as there are weights. Default: 0.2,0.3,0.5 (begin, middle, end) for "
             "lpes, else 1,1,1,1,1.",
-            show_default=False,
         ),
     ] = None,
     compare_by: Annotated[
@@ -121,7 +117,6 @@ def calibrate(
             "right only for a model that answers with nothing but the value. Default: "
             "log_likelihood; for lpes generated_answer where the model has a chat template, else "
             "exact_match.",
-            show_default=False,
         ),
     ] = None,
     search_option: Annotated[
@@ -132,7 +127,6 @@ def calibrate(
             metavar="NAME=VALUE",
             help="A setting of the search (see docs/calibration.md), the value in JSON; "
             "repeatable. For lpes: curve=linear, control_points=3, generations=10 ...",
-            show_default=False,
         ),
     ] = None,
     seed: Annotated[int, SEARCH_PANEL.option(min=0, help="Random seed.")] = 0,
@@ -143,7 +137,6 @@ def calibrate(
             help="Processes that score candidates, each with the model, and on GPUs each with a "
             "GPU of its own. Default: one per CPU core for a model on the CPU that fits several "
             "times, else one.",
-            show_default=False,
         ),
     ] = None,
     threads: Annotated[
@@ -156,7 +149,7 @@ def calibrate(
         Backend,
         SEARCH_PANEL.option(help="Where workers run; ray needs `pip install 'rag-middle[ray]'`."),
     ] = Backend.processes,
-    batch_size: BatchSizeOption = 8,
+    max_batch_size: BatchSizeOption = 8,
     shape: dict[str, Any],
     loading: dict[str, Any],
     out: Annotated[
@@ -167,7 +160,6 @@ def calibrate(
         ),
     ] = CALIBRATION_FOLDER,
     as_json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Fit a method's settings to a model, check them on other questions, write a profile.
 
@@ -175,80 +167,63 @@ def calibrate(
     held-out questions were answered better than by the unmodified model; where they were not,
     nothing is recommended.
     """
-    named = {
-        "max_batch_size": "--batch-size",
-        "criterion": "--compare-by",
-        "folder": "--out",
-        "keys": "--documents",
-    }
-    with (
-        reporting(as_json=as_json, debug=debug, flags=flags_of(calibrate, **named)),
-        ExitStack() as stack,
-    ):
-        started = perf_counter()
-        check_output_folder(out)
-        if data is not None:
-            check_readable(data, "data file", "a file of JSON lines", EvaluationDataError)
-        given_weights = None if weights is None else _weights(weights)
-        check_backend(backend)
-        from rag_middle.calibration import (
-            LayerSearch,
-            draw_examples,
-            make_search,
-        )
-        from rag_middle.calibration import calibrate as run_calibration
-        from rag_middle.generation.loading import check_loading, loading_errors
-        from rag_middle.methods.resolve import as_option
-        from rag_middle.tokens import uses_chat_template
-        from rag_middle.workers import worker_devices
+    started = perf_counter()
+    check_output_folder(out)
+    check_data(asked)
+    given_weights = None if weights is None else _weights(weights)
+    check_backend(backend)
+    from rag_middle.calibration import (
+        LayerSearch,
+        draw_examples,
+        make_search,
+    )
+    from rag_middle.calibration import calibrate as run_calibration
+    from rag_middle.generation.loading import check_loading, loading_errors
+    from rag_middle.methods.resolve import as_option
+    from rag_middle.tokens import uses_chat_template
 
-        settings = parse_method_options(
-            search_option or (), flag="--search-option", example="generations=10"
+    settings = parse_method_options(
+        search_option or (), flag="--search-option", example="generations=10"
+    )
+    search = make_search(method.value, as_option(settings))
+    shares = given_weights or list(search.weights)
+    task = chosen_task(**asked, bundled=model is None)
+    drawn = partial(
+        draw_examples,
+        task,
+        search,
+        questions=questions,
+        held_out=held_out,
+        weights=shares,
+        seed=seed,
+    )
+    drawn()  # refuses what there is too little of before the model is loaded
+    placement = placed(loading)
+    with loading_errors(model or "the bundled reader"):
+        check_loading(**placement)
+    devices = devices_of(placement, workers or 1, backend)
+    tell("Data", "dim", f"{task.description}.")
+    loaded = load(model, **loading)
+    searched, held = drawn(chat=uses_chat_template(loaded.tokenizer, shape["template"]))
+    count = workers or len(devices) or _fitting_workers(loaded.model)
+    start, team = 0.0, None
+    if count > 1 or backend is Backend.ray:
+        start = perf_counter() - started  # a worker imports and loads what this process has
+        team = _team(
+            str(loaded.model.config._name_or_path),
+            placement,
+            devices=devices,
+            backend=backend,
+            count=count,
+            threads=threads,
+            max_batch_size=max_batch_size,
+            **shape,
         )
-        search = make_search(method.value, as_option(settings))
-        shares = given_weights or list(search.weights)
-        asked = chosen_task(task, data, documents, bundled=model is None)
-        drawn = partial(
-            draw_examples,
-            asked,
-            search,
-            questions=questions,
-            held_out=held_out,
-            weights=shares,
-            seed=seed,
-        )
-        drawn()  # refuses what there is too little of before the model is loaded
-        placement = placed(loading)
-        with loading_errors(model or "the bundled reader"):
-            check_loading(**placement)
-        devices = worker_devices(
-            workers or 1,
-            device=placement.get("device"),
-            device_map=placement.get("device_map"),
-            cluster=backend is Backend.ray,
-        )
-        tell("Data", "dim", f"{asked.description}.")
-        loaded = load(model, **loading)
-        searched, held = drawn(chat=uses_chat_template(loaded.tokenizer, shape["template"]))
-        count = workers or len(devices) or _fitting_workers(loaded.model)
-        start, team = 0.0, None
-        if count > 1 or backend is Backend.ray:
-            start = perf_counter() - started  # a worker imports and loads what this process has
-            team = _team(
-                str(loaded.model.config._name_or_path),
-                placement,
-                devices=devices,
-                backend=backend,
-                count=count,
-                threads=threads,
-                max_batch_size=batch_size,
-                **shape,
-            )
-        races = isinstance(search, LayerSearch) and search.racing and not search.as_in_paper
-        progress = stack.enter_context(progress_bar("scoring", hidden=as_json))
-        profile = out / f"{search.method}.json"
-        state = out / f"{search.method}.state"
-        try:
+    races = isinstance(search, LayerSearch) and search.racing and not search.as_in_paper
+    profile = out / f"{search.method}.json"
+    state = out / f"{search.method}.state"
+    try:
+        with progress_bar("scoring", hidden=as_json) as progress:
             found = run_calibration(
                 loaded,
                 search,
@@ -258,36 +233,34 @@ def calibrate(
                 workers=team,
                 seed=seed,
                 threads_each=threads,
-                max_batch_size=batch_size,
+                max_batch_size=max_batch_size,
                 **shape,
                 state=state,
                 out=profile,
-                data={"task": asked.to_dict(), "weights": shares},
+                data={"task": task.to_dict(), "weights": shares},
                 progress=progress,
                 estimated=lambda cost: _tell_cost(cost, count, start=start, races=races),
             )
-        except KeyboardInterrupt:
-            stack.close()  # the bar, which would stay behind the message
-            tell("Stopped", "yellow", f"the same command continues from {state}.")
-            raise
-        chart = _chart(found, out)
-        report = _report(found, profile.with_suffix(".html"))
-        stack.close()
-        if as_json:
-            print_json(
-                {
-                    "profile": str(profile),
-                    "recommended": found.profile.recommended,
-                    "verdict": found.verdict,
-                    "method": found.profile.method,
-                    "options": found.profile.options,
-                    "scores": found.profile.scores,
-                    "chart": chart and str(chart),
-                    "report": report and str(report),
-                }
-            )
-            return
-        _show(found, profile, [path for path in (chart, report) if path])
+    except KeyboardInterrupt:
+        tell("Stopped", "yellow", f"the same command continues from {state}.")
+        raise
+    chart = _chart(found, out)
+    report = _report(found, profile.with_suffix(".html"))
+    if as_json:
+        print_json(
+            {
+                "profile": str(profile),
+                "recommended": found.profile.recommended,
+                "verdict": found.verdict,
+                "method": found.profile.method,
+                "options": found.profile.options,
+                "scores": found.profile.scores,
+                "chart": chart and str(chart),
+                "report": report and str(report),
+            }
+        )
+        return
+    _show(found, profile, [path for path in (chart, report) if path])
 
 
 def _weights(text: str) -> list[float]:

@@ -16,15 +16,13 @@ from rag_middle.cli.asking import (
     OTHER_NAMES,
     QUESTION,
     open_answerer,
-    show_answer,
+    show_facts,
     show_sources,
     stream_text,
 )
-from rag_middle.cli.console import USAGE_ERROR, DebugOption, print_text, reporting, tell
+from rag_middle.cli.console import USAGE_ERROR, flags_of, in_flags, print_text, tell
 from rag_middle.cli.endpoint import ENDPOINT
-from rag_middle.cli.flags import flags_of, in_flags
-from rag_middle.cli.method_options import parse_method_options
-from rag_middle.cli.options import LOADING, with_flags
+from rag_middle.cli.options import LOADING, command, parse_method_options
 from rag_middle.errors import RagMiddleError, RetrievalConfigError
 from rag_middle.registry import suggest
 
@@ -36,14 +34,12 @@ __all__ = ["Chat", "chat"]
 _PROMPT = "> "
 
 
-@with_flags(answering=ANSWERING, options=QUESTION, loading=LOADING, remote=ENDPOINT)
+@command(OTHER_NAMES, answering=ANSWERING, options=QUESTION, loading=LOADING, remote=ENDPOINT)
 def chat(
     answering: dict[str, Any],
     options: dict[str, Any],
     loading: dict[str, Any],
     remote: dict[str, Any],
-    *,
-    debug: DebugOption = False,
 ) -> None:
     """Answer questions from documents, one after another.
 
@@ -52,11 +48,9 @@ def chat(
     /quit ends. Ctrl-C cancels an answer. Questions may also come from a file or pipe, one per
     line; exit status 2 if one of them could not be answered.
     """
-    flags = flags_of(chat, **OTHER_NAMES)
-    with reporting(as_json=False, debug=debug, flags=flags):
-        answerer, _ = open_answerer(options, loading, quiet=False, remote=remote, **answering)
-        session = Chat(answerer, options, flags)
-        session.run(_typed() if sys.stdin.isatty() else _piped())
+    answerer, _ = open_answerer(options, loading, quiet=False, remote=remote, **answering)
+    session = Chat(answerer, options, flags_of(chat, **OTHER_NAMES))
+    session.run(_typed() if sys.stdin.isatty() else _piped())
     if session.failed and not sys.stdin.isatty():
         raise typer.Exit(USAGE_ERROR)
 
@@ -111,7 +105,7 @@ class Chat:
         with self._answerer.stream(question, method=self._method, **self._options) as pieces:
             self._last = stream_text(pieces)
         show_sources(self._last.cited)
-        show_answer(self._last)
+        show_facts(self._last.generation, retrieve=self._last.timings.retrieve)
 
     def _command(self, line: str) -> None:
         name, _, rest = line.partition(" ")

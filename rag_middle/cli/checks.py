@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rag_middle.errors import OutputWriteError, RagMiddleError
+from rag_middle.errors import EvaluationDataError, OutputWriteError, RagMiddleError
 from rag_middle.files import reason
 from rag_middle.wording import Argument
 
 __all__ = [
+    "check_data",
     "check_generation",
     "check_method",
     "check_output_folder",
@@ -48,6 +50,12 @@ def check_readable(path: Path, what: str, kind: str, error: type[RagMiddleError]
         raise error(
             f"The {what} {str(path)!r} cannot be read ({problem}). Pass the path of {kind}."
         )
+
+
+def check_data(asked: Mapping[str, Any]) -> None:
+    """Raise EvaluationDataError where the file of questions that is asked for is not there."""
+    if "data" in asked:
+        check_readable(asked["data"], "data file", "a file of JSON lines", EvaluationDataError)
 
 
 def check_method(method: str, method_options: dict[str, Any] | None = None) -> None:

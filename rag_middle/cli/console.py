@@ -10,14 +10,16 @@ import json
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
-from rag_middle.cli.flags import in_flags
 from rag_middle.errors import ContextOverflowError, MarkerError, RagMiddleError
+from rag_middle.wording import Argument, WordedException
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,6 +29,8 @@ __all__ = [
     "DebugOption",
     "JsonOption",
     "console",
+    "flags_of",
+    "in_flags",
     "print_json",
     "print_text",
     "printable",
@@ -82,9 +86,7 @@ def quiet_progress_bars() -> None:
 
 
 @contextmanager
-def reporting(
-    *, as_json: bool, debug: bool, flags: Mapping[str, str] | None = None
-) -> Iterator[None]:
+def reporting(*, as_json: bool, debug: bool, flags: Mapping[str, str]) -> Iterator[None]:
     """Turn this package's errors into a message and exit status 2, and warnings into messages.
 
     Other exceptions are mistakes of the program and keep their traceback.
@@ -95,16 +97,9 @@ def reporting(
         flags: the command's options by the names that messages give them (`flags_of`).
     """
 
-    def show_warning(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
+    def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
         """Stands in for ``warnings.showwarning``, which shows source code too."""
-        tell("Warning", "yellow", in_flags(message, flags or {}))
+        tell("Warning", "yellow", in_flags(message, flags))
 
     try:
         with warnings.catch_warnings():
@@ -113,7 +108,7 @@ def reporting(
     except RagMiddleError as error:
         if debug:
             raise
-        message = in_flags(error, flags or {})
+        message = in_flags(error, flags)
         if as_json:
             print_json({"error": _described(error, message)})
         else:
@@ -143,3 +138,44 @@ def _described(error: RagMiddleError, message: str) -> dict[str, Any]:
             "context_window": error.context_window,
         }
     return described
+
+
+def flags_of(command: Callable[..., Any], **others: str) -> dict[str, str]:
+    """The options of a command: names of its parameters, and flags.
+
+    Args:
+        command: its function.
+        others: what the library calls something, and the flag for it, where the names differ.
+    """
+    flags = {}
+    for name, hint in get_type_hints(command, include_extras=True).items():
+        for info in getattr(hint, "__metadata__", ()):
+            if isinstance(info, OptionInfo):
+                # In Annotated, typer keeps the first of the declarations as the default.
+                declared = [info.default, *(info.param_decls or ())]
+                spelt = [each.partition("/")[0] for each in declared if isinstance(each, str)]
+                flags[name] = max(spelt, key=len, default="--" + name.replace("_", "-"))
+    return {**flags, **others}
+
+
+def in_flags(message: Exception | str, flags: Mapping[str, str]) -> str:
+    """A message in which arguments have the names of options.
+
+    ``on_overflow='drop_documents'`` becomes ``--on-overflow drop_documents``, ``top_p must be`` the
+    same of ``--top-p``, and ``rebuild=True`` only ``--rebuild``. An argument that the command has
+    no flag for keeps its name.
+
+    Args:
+        message: an error or a warning; text is left as it is.
+        flags: names of parameters, and what they are here.
+    """
+    if not isinstance(message, WordedException):
+        return str(message)
+    return message.worded(partial(_flag, flags=flags))
+
+
+def _flag(argument: Argument, *, flags: Mapping[str, str]) -> str:
+    flag = flags.get(argument.name)
+    if flag is None:
+        return str(argument)
+    return f"{flag} {argument.value}" if argument.has_value and argument.value is not True else flag

@@ -12,25 +12,22 @@ import typer
 from rag_middle.cli.asking import RETRIEVAL_PANEL, EmbedderOption, ModelOption
 from rag_middle.cli.checks import check_method, check_output_folder
 from rag_middle.cli.console import (
-    DebugOption,
     JsonOption,
     console,
     print_json,
     print_text,
     printable,
     quiet_progress_bars,
-    reporting,
 )
-from rag_middle.cli.flags import flags_of
 from rag_middle.cli.measuring import command_line, progress_bar
-from rag_middle.cli.method_options import parse_method_options
 from rag_middle.cli.options import (
     LOADING,
     OUTPUT_PANEL,
     MethodOption,
     MethodOptionsOption,
+    command,
+    parse_method_options,
     placed,
-    with_flags,
 )
 from rag_middle.wording import shortened
 
@@ -44,7 +41,7 @@ __all__ = ["demo"]
 _ANSWER_WIDTH = 48  # characters of an answer in a table of the terminal
 
 
-@with_flags(loading=LOADING)
+@command({"documents": "--top-k"}, loading=LOADING)
 def demo(
     *,
     model: ModelOption = None,
@@ -68,7 +65,6 @@ def demo(
         OUTPUT_PANEL.option("--open", help="Show the page in a browser."),
     ] = False,
     as_json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Show what the position of a document does to answers, and what methods do about it.
 
@@ -77,54 +73,52 @@ def demo(
     the gold document: for the unmodified model, for the method, for pine and for what was fitted to
     the model, as lpes:reader was to the bundled reader, which needs no network and no GPU.
     """
-    flags = flags_of(demo, documents="--top-k")
-    with reporting(as_json=as_json, debug=debug, flags=flags):
-        options = parse_method_options(method_option or ())
-        # What can be refused is refused before minutes are spent.
-        check_output_folder(out)
-        check_method(method, options)
-        from rag_middle.demo import Demo, check_demo, findings, write_demonstration
-        from rag_middle.evaluation.plots import new_figure
+    options = parse_method_options(method_option or ())
+    # What can be refused is refused before minutes are spent.
+    check_output_folder(out)
+    check_method(method, options)
+    from rag_middle.demo import Demo, check_demo, findings, write_demonstration
+    from rag_middle.evaluation.plots import new_figure
 
-        check_demo(method, options, questions, top_k)
-        new_figure()  # without matplotlib there is no picture
-        quiet_progress_bars()
-        step = _Steps(hidden=as_json or sys.stderr.isatty())
-        step("indexing the pages, loading the model")
-        started = Demo(
-            model,
-            method=method,
-            method_options=options,
-            questions=questions,
-            documents=top_k,
-            on_index=None if as_json else _show_index,
-            embedder=embedder,
-            **placed(loading),
-        )
-        if not as_json:
-            _show_start(started)
-        step("answering a few questions, their pages in several orders")
-        examples = started.examples()
-        if not as_json:
-            for example in examples:
-                _show_example(example)
-        step("measuring by the position of the gold document")
-        with progress_bar("measuring", hidden=as_json) as progress:
-            results = started.measure(step.report if step.shown else progress)
-        step("writing the page and the picture")
-        demonstration = started.finished(examples, results)
-        files = write_demonstration(demonstration, out, command=command_line())
-        if as_json:
-            paths = {"html": str(files.html), "png": str(files.png), "json": str(files.json)}
-            data = {**demonstration.to_dict(), "findings": findings(demonstration), "files": paths}
-            print_json(data)
-        else:
-            _show_curves(demonstration.curves)
-            for text in findings(demonstration):
-                print_text(f"{text}\n")
-            print_text(f"\n{files.png}\n{files.html}\n")
-        if open_page:
-            webbrowser.open(files.html.resolve().as_uri())
+    check_demo(method, options, questions, top_k)
+    new_figure()  # without matplotlib there is no picture
+    quiet_progress_bars()
+    step = _Steps(hidden=as_json or sys.stderr.isatty())
+    step("indexing the pages, loading the model")
+    started = Demo(
+        model,
+        method=method,
+        method_options=options,
+        questions=questions,
+        documents=top_k,
+        on_index=None if as_json else _show_index,
+        embedder=embedder,
+        **placed(loading),
+    )
+    if not as_json:
+        _show_start(started)
+    step("answering a few questions, their pages in several orders")
+    examples = started.examples()
+    if not as_json:
+        for example in examples:
+            _show_example(example)
+    step("measuring by the position of the gold document")
+    with progress_bar("measuring", hidden=as_json) as progress:
+        results = started.measure(step.report if step.shown else progress)
+    step("writing the page and the picture")
+    demonstration = started.finished(examples, results)
+    files = write_demonstration(demonstration, out, command=command_line())
+    if as_json:
+        paths = {"html": str(files.html), "png": str(files.png), "json": str(files.json)}
+        data = {**demonstration.to_dict(), "findings": findings(demonstration), "files": paths}
+        print_json(data)
+    else:
+        _show_curves(demonstration.curves)
+        for text in findings(demonstration):
+            print_text(f"{text}\n")
+        print_text(f"\n{files.png}\n{files.html}\n")
+    if open_page:
+        webbrowser.open(files.html.resolve().as_uri())
 
 
 class _Steps:

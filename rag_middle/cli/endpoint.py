@@ -29,7 +29,6 @@ EndpointOption = Annotated[
         metavar="URL",
         help="Ask a model at this OpenAI-compatible address (vLLM, Ollama, hosted), such as "
         "http://localhost:8000/v1; --model is then its name there.",
-        show_default=False,
     ),
 ]
 ApiKeyEnvOption = Annotated[
@@ -38,7 +37,6 @@ ApiKeyEnvOption = Annotated[
         metavar="NAME",
         help="Environment variable with the key for it. Default: OPENAI_API_KEY, if it is set and "
         "the address is local or https; an empty name: no key.",
-        show_default=False,
     ),
 ]
 TimeoutOption = Annotated[

@@ -5,30 +5,24 @@ from __future__ import annotations
 import sys
 from typing import Annotated, Any
 
-from rag_middle.cli.answers import (
-    answer_all,
-    print_answers,
-    show_facts,
-    show_prompt,
-    stream_answer,
-)
-from rag_middle.cli.asking import ModelOption, tell_of_reader
+from rag_middle.cli.asking import ModelOption, show_facts, tell_of_reader
 from rag_middle.cli.checks import check_generation, check_method
-from rag_middle.cli.console import DebugOption, JsonOption, print_text, reporting
-from rag_middle.cli.flags import flags_of
+from rag_middle.cli.console import JsonOption, console, print_json, print_text
 from rag_middle.cli.measuring import load
-from rag_middle.cli.method_options import parse_method_options
 from rag_middle.cli.options import (
     LOADING,
     OUTPUT_PANEL,
     PROMPT_PANEL,
     MethodOption,
     MethodOptionsOption,
+    command,
     generation_flags,
+    parse_method_options,
     shape_of,
-    with_flags,
 )
 from rag_middle.cli.prompt_file import PromptFormat, read_prompt
+from rag_middle.cli.token_view import described_tokens
+from rag_middle.cli.token_view import show_tokens as show_prompt_tokens
 from rag_middle.errors import UnsupportedGenerationError
 
 __all__ = ["generate"]
@@ -36,7 +30,7 @@ __all__ = ["generate"]
 _MARKING = "Put documents between [[rm:doc]] and [[/rm:doc]], or write the prompt as JSON."
 
 
-@with_flags(options=generation_flags(), loading=LOADING)
+@command(options=generation_flags(), loading=LOADING)
 def generate(
     *,
     model: ModelOption = None,
@@ -66,7 +60,6 @@ def generate(
         OUTPUT_PANEL.option(
             "--stream/--no-stream",
             help="Write the text as it comes. Default: on a terminal.",
-            show_default=False,
         ),
     ] = None,
     show_tokens: Annotated[
@@ -77,43 +70,49 @@ def generate(
         ),
     ] = False,
     as_json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Answer prompts under a method.
 
     The text goes to standard output, everything else to standard error.
     """
-    with reporting(as_json=as_json, debug=debug, flags=flags_of(generate)):
-        beams = options["num_beams"]
-        _check_output(prompt, stream=bool(stream), as_json=as_json, beams=beams)
-        # What can be refused without the model is refused before it is loaded.
-        contexts = [read_prompt(source, prompt_format) for source in prompt]
-        method_options = parse_method_options(method_option or ())
-        check_method(method, method_options)
-        options["missing_documents_hint"] = _MARKING
-        check_generation(options)
-        loaded = load(model, method=method, method_options=method_options, **loading)
-        if model is None and not as_json:
-            tell_of_reader()
-        shown = contexts if show_tokens else []
-        tokens = [loaded.encode(context, **shape_of(options)) for context in shown]
-        if as_json:
-            answers = loaded.batch(contexts, **options)
-            print_answers(loaded, answers, tokens)
-            return
-        for each in tokens:
-            show_prompt(loaded, each)
-        if len(contexts) > 1:
-            answers = answer_all(loaded, prompt, contexts, options)
-        elif (sys.stdout.isatty() and beams == 1) if stream is None else stream:
-            answers = [stream_answer(loaded, contexts[0], options)]
-        else:
-            answers = [loaded.generate(contexts[0], **options)]
-            print_text(answers[0].text + "\n")
-        for answer in answers:
-            # Dropped documents and a drawn seed are said to logs and scripts too.
-            if sys.stderr.isatty() or answer.dropped_documents or answer.seed is not None:
-                show_facts(answer)
+    beams = options["num_beams"]
+    _check_output(prompt, stream=bool(stream), as_json=as_json, beams=beams)
+    # What can be refused without the model is refused before it is loaded.
+    contexts = [read_prompt(source, prompt_format) for source in prompt]
+    method_options = parse_method_options(method_option or ())
+    check_method(method, method_options)
+    options["missing_documents_hint"] = _MARKING
+    check_generation(options)
+    loaded = load(model, method=method, method_options=method_options, **loading)
+    if model is None and not as_json:
+        tell_of_reader()
+    shown = contexts if show_tokens else []
+    tokens = [loaded.encode(context, **shape_of(options)) for context in shown]
+    if as_json:
+        answers = [answer.to_dict() for answer in loaded.batch(contexts, **options)]
+        for answer, prompt_tokens in zip(answers, tokens, strict=False):  # none, or of every prompt
+            answer["tokens"] = described_tokens(loaded.tokenizer, prompt_tokens)
+        print_json(answers[0] if len(answers) == 1 else answers)
+        return
+    for prompt_tokens in tokens:
+        show_prompt_tokens(console(stderr=True), loaded.tokenizer, prompt_tokens)
+    if len(contexts) > 1:
+        generations = loaded.batch(contexts, **options)
+        for source, generation in zip(prompt, generations, strict=True):
+            print_text(f"==> {source} <==\n{generation.text}\n\n")
+    elif (sys.stdout.isatty() and beams == 1) if stream is None else stream:
+        with loaded.stream(contexts[0], **options) as pieces:
+            for piece in pieces:
+                print_text(piece)
+            print()
+            generations = [pieces.result]
+    else:
+        generations = [loaded.generate(contexts[0], **options)]
+        print_text(generations[0].text + "\n")
+    for generation in generations:
+        # Dropped documents and a drawn seed are said to logs and scripts too.
+        if sys.stderr.isatty() or generation.dropped_documents or generation.seed is not None:
+            show_facts(generation)
 
 
 def _check_output(sources: list[str], *, stream: bool, as_json: bool, beams: int) -> None:

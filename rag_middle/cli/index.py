@@ -12,18 +12,15 @@ import typer
 
 from rag_middle.cli.checks import check_output_folder
 from rag_middle.cli.console import (
-    DebugOption,
     JsonOption,
     console,
     print_json,
     printable,
     quiet_progress_bars,
-    reporting,
     tell,
 )
-from rag_middle.cli.flags import flags_of
 from rag_middle.cli.measuring import embedding_bar
-from rag_middle.cli.options import LOADING, placed, with_flags
+from rag_middle.cli.options import LOADING, command, placed
 from rag_middle.wording import counted
 
 if TYPE_CHECKING:
@@ -42,7 +39,7 @@ class IndexKind(StrEnum):
     ivf = "ivf"
 
 
-@with_flags(loading=[each for each in LOADING if each.name != "context_window"])
+@command({"folder": "--out"}, loading=[each for each in LOADING if each.name != "context_window"])
 def index(
     path: Annotated[
         Path, typer.Argument(help="File or folder: .txt .md .rst .jsonl .html .pdf .docx")
@@ -50,16 +47,13 @@ def index(
     *,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder for the index. Default: one in the user's cache.", show_default=False
-        ),
+        typer.Option(help="Folder for the index. Default: one in the user's cache."),
     ] = None,
     embedder: Annotated[
         str | None,
         typer.Option(
             help="Folder or hub name of a sentence-transformers model, which is fetched if it is "
             "not here. Default: all-MiniLM-L6-v2, without a network.",
-            show_default=False,
         ),
     ] = None,
     kind: Annotated[
@@ -71,7 +65,6 @@ def index(
             min=1,
             help="Tokens of the embedder per chunk. Default: 200, or three quarters of what it "
             "reads if that is less.",
-            show_default=False,
         ),
     ] = None,
     max_file_mib: Annotated[int, typer.Option(min=1, help="Larger files are skipped.")] = 32,
@@ -89,66 +82,63 @@ def index(
             help="Also have this model (a folder or hub name) read all documents, so that "
             "questions under parallel_context_windows, ape and cacheblend need not. Kept beside "
             "the index.",
-            show_default=False,
         ),
     ] = None,
     loading: dict[str, Any],
     as_json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Index documents, or bring their index up to date.
 
     Only documents that have changed are embedded again. What could not be read is reported on
     standard error.
     """
-    with reporting(as_json=as_json, debug=debug, flags=flags_of(index, folder="--out")):
-        from rag_middle.retrieval import check_exists
+    from rag_middle.retrieval import check_exists
 
-        check_exists(path)  # before numpy is loaded, and the embedder
-        from rag_middle.retrieval import (
-            DEFAULT_EMBEDDER,
-            build_index,
-            default_index_folder,
-            load,
-            unchanged_index,
-        )
+    check_exists(path)  # before numpy is loaded, and the embedder
+    from rag_middle.retrieval import (
+        DEFAULT_EMBEDDER,
+        build_index,
+        default_index_folder,
+        load,
+        unchanged_index,
+    )
 
-        if out is not None:
-            check_output_folder(out)
-        name = embedder or DEFAULT_EMBEDDER
-        folder = default_index_folder(path, embedder=name) if out is None else out
-        splitter = None if chunk_size is None else _splitter(len, chunk_size)
-        wanted: dict[str, Any] = {"kind": kind.value, "max_file_bytes": max_file_mib * 2**20}
-        built = None
-        if precompute is not None:
-            _check_model(precompute, loading)
-        elif not rebuild:
-            built = unchanged_index(path, folder, embedder=name, splitter=splitter, **wanted)
-        if built is None:
-            device = placed(loading).get("device")  # an embedder is not spread
-            try:
-                # What cannot be read is refused before the embedder is loaded.
-                loaded = load(path, max_file_bytes=wanted["max_file_bytes"])
-                with embedding_bar(hidden=as_json) as progress:
-                    model = _embedder(embedder, device, progress)
-                    if chunk_size is not None:
-                        splitter = _splitter(model.count_tokens, chunk_size)
-                    built = build_index(
-                        loaded, folder, embedder=model, splitter=splitter, rebuild=rebuild, **wanted
-                    )
-            except KeyboardInterrupt:
-                _tell_stopped(folder)
-                raise
-        read = None if precompute is None else _read_beforehand(built, folder, precompute, loading)
-        if as_json:
-            described = _described(built, folder)
-            print_json(described if read is None else {**described, "precomputed": read})
-            return
-        report_skipped(built.skipped)
-        print(summary(built))
-        if read is not None:
-            print(f"{read} documents and texts before them read")
-        print(folder)
+    if out is not None:
+        check_output_folder(out)
+    name = embedder or DEFAULT_EMBEDDER
+    folder = default_index_folder(path, embedder=name) if out is None else out
+    splitter = None if chunk_size is None else _splitter(len, chunk_size)
+    wanted: dict[str, Any] = {"kind": kind.value, "max_file_bytes": max_file_mib * 2**20}
+    built = None
+    if precompute is not None:
+        _check_model(precompute, loading)
+    elif not rebuild:
+        built = unchanged_index(path, folder, embedder=name, splitter=splitter, **wanted)
+    if built is None:
+        device = placed(loading).get("device")  # an embedder is not spread
+        try:
+            # What cannot be read is refused before the embedder is loaded.
+            loaded = load(path, max_file_bytes=wanted["max_file_bytes"])
+            with embedding_bar(hidden=as_json) as progress:
+                model = _embedder(embedder, device, progress)
+                if chunk_size is not None:
+                    splitter = _splitter(model.count_tokens, chunk_size)
+                built = build_index(
+                    loaded, folder, embedder=model, splitter=splitter, rebuild=rebuild, **wanted
+                )
+        except KeyboardInterrupt:
+            _tell_stopped(folder)
+            raise
+    read = None if precompute is None else _read_beforehand(built, folder, precompute, loading)
+    if as_json:
+        described = _described(built, folder)
+        print_json(described if read is None else {**described, "precomputed": read})
+        return
+    report_skipped(built.skipped)
+    print(summary(built))
+    if read is not None:
+        print(f"{read} documents and texts before them read")
+    print(folder)
 
 
 def _tell_stopped(folder: Path) -> None:

@@ -6,27 +6,25 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rag_middle.cli.console import console, tell
-from rag_middle.cli.options import MODEL_PANEL, Panel
+from rag_middle.cli.console import console, quiet_progress_bars, tell
+from rag_middle.cli.options import MODEL_PANEL, Panel, flag, placed
 
 if TYPE_CHECKING:
     from rag_middle.evaluation import Task
     from rag_middle.generation import RagMiddleModel
 
 __all__ = [
+    "ASKED",
     "CALIBRATION_FOLDER",
+    "DATA",
     "QUESTIONS_PANEL",
     "BatchSizeOption",
-    "DataOption",
-    "DistractorsOption",
-    "DocumentsOption",
     "ModelOption",
-    "TaskOption",
     "chosen_task",
     "command_line",
     "cpu_threads",
@@ -47,105 +45,147 @@ ModelOption = Annotated[
         "--model",
         "-m",
         help="Directory or hub name. Default: the bundled reader.",
-        show_default=False,
     ),
 ]
-DataOption = Annotated[
-    Path | None,
-    QUESTIONS_PANEL.option(
-        help="Questions with their gold documents, as JSON lines, or a published benchmark's file. "
-        "Default: questions about invented documents.",
-        show_default=False,
+DATA = (
+    flag(
+        "data",
+        Annotated[
+            Path | None,
+            QUESTIONS_PANEL.option(
+                help="Questions with their gold documents, as JSON lines, or a published "
+                "benchmark's file. Default: questions about invented documents."
+            ),
+        ],
     ),
-]
-TaskOption = Annotated[
-    str | None,
-    QUESTIONS_PANEL.option(
-        help="What the questions are. Default: what --data looks like.", show_default=False
+    flag(
+        "task",
+        Annotated[
+            str | None,
+            QUESTIONS_PANEL.option(help="What the questions are. Default: what --data looks like."),
+        ],
     ),
-]
-DocumentsOption = Annotated[
-    int | None,
-    QUESTIONS_PANEL.option(
-        min=2,
-        help="Documents in a prompt. Default: what the data or the task has; 20 for the "
-        "bundled reader.",
-        show_default=False,
+    flag(
+        "documents",
+        Annotated[
+            int | None,
+            QUESTIONS_PANEL.option(
+                min=2,
+                help="Documents in a prompt. Default: what the data or the task has; 20 for the "
+                "bundled reader.",
+            ),
+        ],
     ),
-]
-DistractorsOption = Annotated[
-    str | None,
-    QUESTIONS_PANEL.option(
-        help="What the other documents are: random or hard for --data (hard: those most like the "
-        "question); for invented documents random, same_relation, similar_names, near_duplicates "
-        "or contradicting. For both none_relevant: every question is asked without its gold "
-        "document too, and then the model must say that it does not know.",
-        show_default=False,
+)
+ASKED = (
+    *DATA,
+    flag(
+        "distractors",
+        Annotated[
+            str | None,
+            QUESTIONS_PANEL.option(
+                help="What the other documents are: random or hard for --data (hard: those most "
+                "like the question); for invented documents random, same_relation, similar_names, "
+                "near_duplicates or contradicting. For both none_relevant: every question is asked "
+                "without its gold document too, and then the model must say that it does not know."
+            ),
+        ],
     ),
-]
+    flag(
+        "hops",
+        Annotated[
+            int | None,
+            QUESTIONS_PANEL.option(
+                min=1,
+                help="Questions that need so many documents (2 or 3 invented ones; with --data, "
+                "those with so many gold documents), by their distance and order. For --task "
+                "key_value_chains: keys of the longest chain.",
+            ),
+        ],
+    ),
+    flag(
+        "phrases",
+        Annotated[
+            list[str] | None,
+            QUESTIONS_PANEL.option(
+                "--abstention",
+                metavar="TEXT",
+                help="Counts as saying that the model does not know, for --distractors "
+                "none_relevant; repeatable. Default: usual phrases.",
+            ),
+        ],
+    ),
+)
+"""Which questions are asked; arguments of `chosen_task`."""
 BatchSizeOption = Annotated[
     int,
-    MODEL_PANEL.option(min=1, help="Prompts per forward pass; at an endpoint requests at a time."),
+    MODEL_PANEL.option(
+        "--batch-size", min=1, help="Prompts per forward pass; at an endpoint requests at a time."
+    ),
 ]
 
 
 def load(name: str | None, **options: Any) -> RagMiddleModel:
-    """The model of that name, or the bundled reader; `options` as on the command line."""
-    from rag_middle.cli.answers import load_model
+    """The model of that directory or hub name, or the bundled reader, without progress bars.
 
-    if name is None:
-        from rag_middle.reader import reader_path
+    Args:
+        name: None for the bundled reader.
+        options: arguments of ``RagMiddleModel.from_pretrained``; device as on the command line.
 
-        name = str(reader_path())
-    return load_model(name, **options)
+    Raises:
+        RagMiddleError: it cannot be loaded, or cannot take the method.
+    """
+    from rag_middle.generation import RagMiddleModel
+    from rag_middle.generation.loading import loading_errors
+    from rag_middle.reader import reader_path
+
+    chosen = str(reader_path()) if name is None else name
+    quiet_progress_bars()
+    with loading_errors(chosen):
+        return RagMiddleModel.from_pretrained(chosen, **placed(options))
 
 
 def chosen_task(
-    name: str | None,
-    data: Path | None,
-    documents: int | None,
+    task: str | None = None,
+    data: Path | None = None,
+    documents: int | None = None,
     *,
     bundled: bool,
-    distractors: str | None = None,
-    hops: int | None = None,
-    phrases: Sequence[str] | None = None,
+    **options: Any,
 ) -> Task:
     """The task of that name or data; about invented documents where neither is given.
 
     Args:
-        name: of the task.
+        task: its name.
         data: a file of questions.
         documents: in a prompt.
         bundled: the bundled reader is asked.
-        distractors: what the other documents are.
-        hops: gold documents of a question, or keys of a chain.
-        phrases: that count as saying that the model does not know.
+        options: more options of tasks, as `ASKED` has them; of `distractors`, ``none_relevant``
+            stands for the task ``abstention``.
     """
     from rag_middle.evaluation.tasks import make_task, task_for_file
 
-    options: dict[str, Any] = {} if documents is None else {"documents": documents}
-    if distractors == _NONE_RELEVANT and name is None:
-        name, distractors = "abstention", None
-    if hops is not None:
-        options["hops"] = hops
-        name = name or (None if data else "multi_hop")
-    if phrases is not None:
-        options["phrases"] = tuple(phrases)
-        name = name or "abstention"
-    if distractors is not None:
-        options["distractors"] = distractors
+    if documents is not None:
+        options["documents"] = documents
+    if options.get("distractors") == _NONE_RELEVANT and task is None:
+        task = "abstention"
+        del options["distractors"]
+    if "hops" in options:
+        task = task or (None if data else "multi_hop")
+    if "phrases" in options:
+        task = task or "abstention"
     if data is not None:
-        if name is None:
+        if task is None:
             return task_for_file(data, **options)
-        return make_task(name, {"data": data, **options})
-    name = name or "invented_documents"
-    if name in ("key_value_retrieval", "key_value_chains") and documents is not None:
+        return make_task(task, {"data": data, **options})
+    task = task or "invented_documents"
+    if task in ("key_value_retrieval", "key_value_chains") and "documents" in options:
         options["keys"] = options.pop("documents")
-    if name == "invented_documents" and bundled:
+    if task == "invented_documents" and bundled:
         options["cited"] = True  # the bundled reader names the document before the answer
         # With fewer its accuracy is almost the same at every position: nothing to measure.
         options.setdefault("documents", _READER_DOCUMENTS)
-    return make_task(name, options)
+    return make_task(task, options)
 
 
 def tell_time(seconds: float, answers: int) -> None:

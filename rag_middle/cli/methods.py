@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting
-from rag_middle.cli.flags import flags_of
+from rag_middle.cli.console import JsonOption, console, print_json
+from rag_middle.cli.options import command
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,30 +22,29 @@ __all__ = ["methods"]
 _FACTS = {"cost": "cost", "requires": "requires", "can hurt when": "can_hurt_when"}
 
 
+@command()
 def methods(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="Show this method in full.", show_default=False),
+        typer.Argument(metavar="NAME", help="Show this method in full."),
     ] = None,
     as_json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """List the methods: idea, cost, what the model must have, when they can hurt.
 
     Methods that other installed packages bring are listed too.
     """
-    with reporting(as_json=as_json, debug=debug, flags=flags_of(methods)):
-        from rag_middle.methods import METHODS
+    from rag_middle.methods import METHODS
 
-        if name is not None:
-            kind = METHODS.get(name)
-            described = _described(name, kind)
-            if as_json:
-                print_json({**described, "description": inspect.getdoc(kind)})
-            else:
-                _show_one(described, inspect.getdoc(kind) or "")
-            return
-        every = [_described(each, kind) for each, kind in METHODS.items()]
+    if name is not None:
+        kind = METHODS.get(name)
+        described = _described(name, kind)
+        if as_json:
+            print_json({**described, "description": inspect.getdoc(kind)})
+        else:
+            _show_one(described, inspect.getdoc(kind) or "")
+        return
+    every = [_described(each, kind) for each, kind in METHODS.items()]
     if as_json:
         print_json(every)
     else:

@@ -1,19 +1,22 @@
 """Flags that several commands take, each described once.
 
-A command takes a group of flags as one dictionary (`with_flags`): what `GenerationOptions`
-declares (`generation_flags`), and how a model is loaded (`LOADING`).
+A command takes a group of flags as one dictionary (`command`): what `GenerationOptions` declares
+(`generation_flags`), and how a model is loaded (`LOADING`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, StrEnum
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any
 
 import typer
 
+from rag_middle.cli.console import DebugOption, flags_of, reporting
+from rag_middle.errors import MethodConfigError
 from rag_middle.options import KERNELS, OPTIONS, Declaration
+from rag_middle.plain_data import parse_json
 
 __all__ = [
     "GENERATION",
@@ -28,11 +31,12 @@ __all__ = [
     "MethodOptionsOption",
     "Panel",
     "choice_type",
+    "command",
     "flag",
     "generation_flags",
+    "parse_method_options",
     "placed",
     "shape_of",
-    "with_flags",
 ]
 
 
@@ -53,31 +57,39 @@ OUTPUT_PANEL = Panel("Output")
 Group = Sequence[Parameter]
 
 
-def with_flags(**groups: Group) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command groups of flags, each where a parameter of the group's name stands.
+def command(
+    names: Mapping[str, str] | None = None, /, **groups: Group
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a function: it reports errors, and takes groups of flags.
 
-    The command gets a group as one dictionary by parameter: what was given, and defaults other
-    than None. Choices are names there, and what can be repeated is a tuple.
+    Errors and warnings of the library are told as `reporting` tells them; ``--debug`` is added.
+    Each group of flags stands where a parameter of the group's name does, and comes as one
+    dictionary by parameter: what was given, and defaults other than None. Choices are names there,
+    and what can be repeated is a tuple.
 
     Args:
-        groups: flags by the name of the command's parameter.
+        names: what the library calls something, and the flag for it, where the names differ.
+        groups: flags by the name of the function's parameter.
     """
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
         flags: list[Parameter] = []
-        for parameter in signature(command, eval_str=True).parameters.values():
+        for parameter in signature(function, eval_str=True).parameters.values():
             own = parameter.replace(kind=Parameter.KEYWORD_ONLY)
             flags += groups.get(parameter.name, (own,))
+        flags.append(flag("debug", DebugOption, False))
 
         def run(**values: Any) -> None:
-            for name, group in groups.items():
-                chosen = {parameter.name: values.pop(parameter.name) for parameter in group}
-                values[name] = {
-                    name: _plain(value) for name, value in chosen.items() if value is not None
-                }
-            command(**values)
+            debug, as_json = values.pop("debug"), values.get("as_json", False)
+            with reporting(as_json=as_json, debug=debug, flags=flags_of(run, **(names or {}))):
+                for name, group in groups.items():
+                    chosen = {parameter.name: values.pop(parameter.name) for parameter in group}
+                    values[name] = {
+                        name: _plain(value) for name, value in chosen.items() if value is not None
+                    }
+                function(**values)
 
-        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        run.__name__, run.__doc__ = function.__name__, function.__doc__
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in flags}
         run.__signature__ = Signature(flags)  # type: ignore[attr-defined]
         return run
@@ -120,7 +132,6 @@ AskedMethodOption = Annotated[
     str | None,
     METHOD_PANEL.option(
         help=f"{_METHOD_HELP} Default: none; behind an HTTP address, what its server uses.",
-        show_default=False,
     ),
 ]
 MethodOption = Annotated[
@@ -134,7 +145,6 @@ MethodOptionsOption = Annotated[
         "-o",
         metavar="NAME=VALUE",
         help="An option of the method, the value in JSON; repeatable.",
-        show_default=False,
     ),
 ]
 ContextWindowOption = Annotated[
@@ -143,7 +153,6 @@ ContextWindowOption = Annotated[
         min=1,
         help="Tokens of prompt and answer together. Default: what the model's config says, RoPE "
         "scaling included.",
-        show_default=False,
     ),
 ]
 DtypeOption = Annotated[
@@ -154,7 +163,6 @@ DeviceOption = Annotated[
     str | None,
     MODEL_PANEL.option(
         help="cpu, cuda, cuda:1 ..., or auto to spread over what there is (needs accelerate).",
-        show_default=False,
     ),
 ]
 DeviceMapOption = Annotated[
@@ -162,7 +170,6 @@ DeviceMapOption = Annotated[
     MODEL_PANEL.option(
         help="How to spread the model, instead of --device: auto, balanced, sequential ... (needs "
         "accelerate).",
-        show_default=False,
     ),
 ]
 QuantizeOption = Annotated[
@@ -170,16 +177,15 @@ QuantizeOption = Annotated[
     MODEL_PANEL.option(
         "--quantize",
         help="Load the weights with fewer bits (needs bitsandbytes and a CUDA GPU).",
-        show_default=False,
     ),
 ]
 AttnImplementationOption = Annotated[
     str | None,
-    MODEL_PANEL.option(help="sdpa, eager, flash_attention_2 ...", show_default=False),
+    MODEL_PANEL.option(help="sdpa, eager, flash_attention_2 ..."),
 ]
 RevisionOption = Annotated[
     str | None,
-    MODEL_PANEL.option(help="Commit, tag or branch on the hub.", show_default=False),
+    MODEL_PANEL.option(help="Commit, tag or branch on the hub."),
 ]
 TrustRemoteCodeOption = Annotated[
     bool,
@@ -245,7 +251,6 @@ def _declared_flag(declaration: Declaration, default: Any, panel: Panel) -> Para
         min=option.above if option.minimum is None else option.minimum,
         max=option.maximum,
         help=f"{help_text} Repeatable." if repeatable else help_text,
-        show_default=default not in (None, ()),
     )
     return flag(name, Annotated[kind, described], None if repeatable else default)
 
@@ -267,3 +272,44 @@ LOADING: Group = (
 def shape_of(options: dict[str, Any]) -> dict[str, Any]:
     """Those of the options that say how text becomes tokens."""
     return {name: options[name] for name in ("template", "system") if name in options}
+
+
+def parse_method_options(
+    given: Iterable[str],
+    *,
+    flag: str = "--method-option",
+    example: str = "min_ratio=1.2 or layers=[10,11,12]",
+) -> dict[str, Any]:
+    """Values are JSON where they can be read as JSON, and strings otherwise.
+
+    Keys of objects that are whole numbers become such: layers are numbers.
+
+    Args:
+        given: entries.
+        flag: that they were given with, for messages.
+        example: of entries, for messages.
+
+    Raises:
+        MethodConfigError: an entry without ``=``, or a name given twice.
+    """
+    options: dict[str, Any] = {}
+    for entry in given:
+        name, separator, value = entry.partition("=")
+        name = name.strip().replace("-", "_")
+        if not separator or not name:
+            raise MethodConfigError(f"{flag} {entry!r}: write NAME=VALUE, e.g. {example}.")
+        if name in options:
+            raise MethodConfigError(f"{flag} {name} was given twice.")
+        options[name] = _value(value)
+    return options
+
+
+def _value(text: str) -> Any:
+    try:
+        return parse_json(text, object_pairs_hook=_numbered)
+    except ValueError:
+        return text
+
+
+def _numbered(pairs: list[tuple[str, Any]]) -> dict[Any, Any]:
+    return {int(key) if key.isdecimal() else key: value for key, value in pairs}

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting
-from rag_middle.cli.flags import flags_of
-from rag_middle.cli.options import METHOD_PANEL
+from rag_middle.cli.console import JsonOption, console, print_json
+from rag_middle.cli.options import METHOD_PANEL, command
 
 if TYPE_CHECKING:
     from rag_middle.costs.plan import CostPlan
@@ -26,6 +25,7 @@ class GpuName(StrEnum):
     h100 = "h100"
 
 
+@command()
 def plan(
     model: Annotated[
         str, typer.Option(help="Directory or hub name of a model; only its config is read.")
@@ -34,7 +34,6 @@ def plan(
         list[str] | None,
         METHOD_PANEL.option(
             help="Plan for this method; repeatable. Without it, for all that need no settings.",
-            show_default=False,
         ),
     ] = None,
     documents: Annotated[int, typer.Option(help="Documents in a prompt.", min=1)] = 20,
@@ -43,37 +42,34 @@ def plan(
         typer.Option(
             help="Length of the prompt; repeatable. Without it, 4096 and 8192, as far as the "
             "model's context window goes.",
-            show_default=False,
             min=100,
         ),
     ] = None,
     gpu: Annotated[GpuName, typer.Option(help="The GPU.")] = GpuName.rtx4090,
     revision: Annotated[str | None, typer.Option(help="Of the model on the hub.")] = None,
     as_json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Predict memory and time on a GPU from a model's config; no weights are read, nothing runs.
 
     Figures come from counted operations and the GPU's data sheet. They were not measured: expect
     ratios to be closer to the truth than times.
     """
-    with reporting(as_json=as_json, debug=debug, flags=flags_of(plan)):
-        from rag_middle.costs import plan as costs
-        from rag_middle.costs.gpus import GPUS
-        from rag_middle.generation.loading import load_config
-        from rag_middle.generation.model_files import check_config
-        from rag_middle.methods import resolve_method
+    from rag_middle.costs import plan as costs
+    from rag_middle.costs.gpus import GPUS
+    from rag_middle.generation.loading import load_config
+    from rag_middle.generation.model_files import check_config
+    from rag_middle.methods import resolve_method
 
-        chosen = [resolve_method(name) for name in method] if method else _without_settings()
-        config = load_config(model, revision=revision)
-        check_config(model, config)
-        planned = costs.plan_costs(
-            config,
-            chosen,
-            gpu=GPUS[gpu.value],
-            documents=documents,
-            tokens=tokens,
-        )
+    chosen = [resolve_method(name) for name in method] if method else _without_settings()
+    config = load_config(model, revision=revision)
+    check_config(model, config)
+    planned = costs.plan_costs(
+        config,
+        chosen,
+        gpu=GPUS[gpu.value],
+        documents=documents,
+        tokens=tokens,
+    )
     if as_json:
         print_json(costs.as_json(planned, model=model))
     else:

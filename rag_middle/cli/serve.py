@@ -18,19 +18,18 @@ import typer
 
 from rag_middle.cli.asking import ModelOption, tell_of_reader
 from rag_middle.cli.checks import check_method
-from rag_middle.cli.console import DebugOption, reporting, tell
-from rag_middle.cli.flags import flags_of
+from rag_middle.cli.console import tell
 from rag_middle.cli.measuring import load
-from rag_middle.cli.method_options import parse_method_options
 from rag_middle.cli.options import (
     LOADING,
     METHOD_PANEL,
     MethodOption,
     MethodOptionsOption,
     Panel,
+    command,
     flag,
     generation_flags,
-    with_flags,
+    parse_method_options,
 )
 from rag_middle.errors import MissingExtraError, ServerAddressError
 from rag_middle.markers import marker_key
@@ -84,7 +83,7 @@ _LIMITS = (
 )
 
 
-@with_flags(
+@command(
     options=generation_flags(("system", "on_overflow", *_DEFAULTS)),
     loading=LOADING,
     limits=_LIMITS,
@@ -100,7 +99,6 @@ def serve(
             metavar="METHOD",
             help="Another method that requests may name, or NAME=METHOD; repeatable. Requests that "
             "name none get --method.",
-            show_default=False,
         ),
     ] = None,
     options: dict[str, Any],
@@ -111,7 +109,6 @@ def serve(
         str | None,
         _SERVER_PANEL.option(
             help="What clients call the model. Default: its name, or that of its folder.",
-            show_default=False,
         ),
     ] = None,
     trust_markers: Annotated[
@@ -132,65 +129,63 @@ def serve(
             help="Seconds that running requests get after SIGTERM or Ctrl-C.", min=0
         ),
     ] = 30,
-    debug: DebugOption = False,
 ) -> None:
     """Answer over HTTP, as OpenAI's API does, under a method.
 
     Clients send the key that is in RAG_MIDDLE_API_KEY, where that is set. Text that they marked
     with the library counts as documents where RAG_MIDDLE_MARKER_KEY is the same as theirs.
     """
-    with reporting(as_json=False, debug=debug, flags=flags_of(serve)):
-        for module in ("fastapi", "prometheus_client", "uvicorn"):
-            if find_spec(module) is None:
-                raise MissingExtraError("serve", package=module.replace("_", "-"), extra="serve")
-        method_options = parse_method_options(method_option or ())
-        names = public_names([method, *(allow_method or ())])
-        default, *others = names.items()
-        check_method(default[1], method_options)
-        for _, other in others:
-            check_method(other)
-        defaults = GenerationOptions(**options)
-        api_key = api_key_of_environment()
-        marker_key()
-        _check_address(host, port)
-        import uvicorn
+    for module in ("fastapi", "prometheus_client", "uvicorn"):
+        if find_spec(module) is None:
+            raise MissingExtraError("serve", package=module.replace("_", "-"), extra="serve")
+    method_options = parse_method_options(method_option or ())
+    names = public_names([method, *(allow_method or ())])
+    default, *others = names.items()
+    check_method(default[1], method_options)
+    for _, other in others:
+        check_method(other)
+    defaults = GenerationOptions(**options)
+    api_key = api_key_of_environment()
+    marker_key()
+    _check_address(host, port)
+    import uvicorn
 
-        from rag_middle.serving import create_app, named_methods
-        from rag_middle.serving.batching import run_in_thread
-        from rag_middle.serving.connections import timed_protocol
+    from rag_middle.serving import create_app, named_methods
+    from rag_middle.serving.batching import run_in_thread
+    from rag_middle.serving.connections import timed_protocol
 
-        def prepare() -> FastAPI:
-            loaded = load(model, method=default[1], method_options=method_options, **loading)
-            if model is None:
-                tell_of_reader()
-            settings = ServerSettings(
-                model_name=served_model_name or public_model_name(model),
-                methods=named_methods(loaded, {**names, default[0]: loaded.method}),
-                defaults=defaults,
-                api_key=api_key,
-                trust_markers=trust_markers,
-                **limits,
-            )
-            _announce(settings, host)
-            return create_app(loaded, settings)
-
-        app = run_in_thread(prepare)
-        log = deepcopy(uvicorn.config.LOGGING_CONFIG)
-        log["handlers"]["access"]["stream"] = "ext://sys.stderr"
-        _run(
-            uvicorn.Config(
-                app,
-                host=host,
-                port=port,
-                http=timed_protocol(limits["client_timeout"]),
-                limit_concurrency=max_connections,
-                timeout_graceful_shutdown=shutdown_timeout + _GRACE_SECONDS,
-                server_header=False,
-                log_config=log,
-            ),
-            app.state.queue.cancel_all,
-            shutdown_timeout,
+    def prepare() -> FastAPI:
+        loaded = load(model, method=default[1], method_options=method_options, **loading)
+        if model is None:
+            tell_of_reader()
+        settings = ServerSettings(
+            model_name=served_model_name or public_model_name(model),
+            methods=named_methods(loaded, {**names, default[0]: loaded.method}),
+            defaults=defaults,
+            api_key=api_key,
+            trust_markers=trust_markers,
+            **limits,
         )
+        _announce(settings, host)
+        return create_app(loaded, settings)
+
+    app = run_in_thread(prepare)
+    log = deepcopy(uvicorn.config.LOGGING_CONFIG)
+    log["handlers"]["access"]["stream"] = "ext://sys.stderr"
+    _run(
+        uvicorn.Config(
+            app,
+            host=host,
+            port=port,
+            http=timed_protocol(limits["client_timeout"]),
+            limit_concurrency=max_connections,
+            timeout_graceful_shutdown=shutdown_timeout + _GRACE_SECONDS,
+            server_header=False,
+            log_config=log,
+        ),
+        app.state.queue.cancel_all,
+        shutdown_timeout,
+    )
 
 
 def _run(config: Config, cancel_all: Callable[[], None], patience: float) -> None:

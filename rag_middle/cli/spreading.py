@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from rag_middle.errors import MissingExtraError
 if TYPE_CHECKING:
     from rag_middle.workers import MakeWork, Workers
 
-__all__ = ["Backend", "check_backend", "start_workers"]
+__all__ = ["Backend", "check_backend", "devices_of", "start_workers"]
 
 
 class Backend(StrEnum):
@@ -22,22 +22,34 @@ class Backend(StrEnum):
     ray = "ray"
 
 
-def check_backend(backend: Backend) -> None:
+def check_backend(backend: str) -> None:
     """Refuse Ray where it is not installed, before anything is loaded.
 
     Raises:
         MissingExtraError: it is not.
     """
-    if backend is Backend.ray and find_spec("ray") is None:
+    if backend == Backend.ray and find_spec("ray") is None:
         raise MissingExtraError("--backend ray", package="ray", extra="ray")
 
 
+def devices_of(placement: Mapping[str, Any], count: int, backend: str) -> tuple[str, ...]:
+    """The devices of workers, by the arguments that their model is loaded with."""
+    from rag_middle.workers import worker_devices
+
+    return worker_devices(
+        count,
+        device=placement.get("device"),
+        device_map=placement.get("device_map"),
+        cluster=backend == Backend.ray,
+    )
+
+
 def start_workers(
-    make_work: MakeWork, *, backend: Backend, count: int, threads: int, devices: Sequence[str]
+    make_work: MakeWork, *, backend: str, count: int, threads: int, devices: Sequence[str]
 ) -> Workers[Any, Any]:
     """Workers of this machine, or of the Ray cluster."""
     from rag_middle.workers import Processes, RayWorkers
 
-    if backend is Backend.ray:
+    if backend == Backend.ray:
         return RayWorkers(make_work, count, threads, gpus_each=1 if devices else 0)
     return Processes(make_work, count, threads, devices)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rag_middle.cli.console import printable
@@ -66,15 +67,20 @@ def described_text(tokenizer: Tokenizer, prompt: TokenizedPrompt) -> dict[str, A
     }
 
 
-def show_text(out: Console, tokenizer: Tokenizer, prompt: TokenizedPrompt) -> None:
-    """Print the text as the model reads it; neighbouring documents differ in colour."""
+def show_text(out: Console, parts: Mapping[str, Any]) -> None:
+    """Print what `described_text` gives; neighbouring documents differ in colour.
+
+    Where only the ``text`` of the whole prompt is known, it is printed as it is.
+    """
     from rich.text import Text
 
-    text = described_text(tokenizer, prompt)
-    shown = Text(printable(text["prefix"]), _OUTSIDE_COLOUR)
-    for index, document in enumerate(text["documents"]):
+    if "text" in parts:
+        out.print(Text(printable(parts["text"])), soft_wrap=True)
+        return
+    shown = Text(printable(parts["prefix"]), _OUTSIDE_COLOUR)
+    for index, document in enumerate(parts["documents"]):
         shown.append(printable(document), _DOCUMENT_COLOURS[index % len(_DOCUMENT_COLOURS)])
-    out.print(shown.append(printable(text["suffix"]), _OUTSIDE_COLOUR), soft_wrap=True)
+    out.print(shown.append(printable(parts["suffix"]), _OUTSIDE_COLOUR), soft_wrap=True)
 
 
 def _text(tokenizer: Tokenizer, ids: tuple[int, ...]) -> str:

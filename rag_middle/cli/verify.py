@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rag_middle.cli.console import DebugOption, JsonOption, console, print_json, reporting
-from rag_middle.cli.flags import flags_of
+from rag_middle.cli.console import JsonOption, console, print_json
 from rag_middle.cli.measuring import progress_bar
+from rag_middle.cli.options import command
 
 if TYPE_CHECKING:
     from rag_middle.verify import VerificationReport
@@ -29,24 +29,23 @@ class AttnImplementation(StrEnum):
     eager = "eager"
 
 
+@command()
 def verify(
     directory: Annotated[
         Path | None,
         typer.Argument(
             metavar="DIR",
             help="Directory of golden cases. Without it, those shipped with the package.",
-            show_default=False,
         ),
     ] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(help="Run only this method's cases; repeatable.", show_default=False),
+        typer.Option(help="Run only this method's cases; repeatable."),
     ] = None,
     attn_implementation: Annotated[
         AttnImplementation, typer.Option(help="Attention of the models, where they have it.")
     ] = AttnImplementation.sdpa,
     as_json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Compare this installation with recorded outputs of the methods' authors.
 
@@ -54,17 +53,16 @@ def verify(
     Exit status 1 where a logit differs by more than 0.001, and where a case belongs to a method
     that does not exist here.
     """
-    with reporting(as_json=as_json, debug=debug, flags=flags_of(verify)):
-        _check_names(method or (), directory)
-        from rag_middle.verify import verify as run_cases
+    _check_names(method or (), directory)
+    from rag_middle.verify import verify as run_cases
 
-        with progress_bar("verifying", hidden=as_json) as progress:
-            report = run_cases(
-                directory,
-                method or None,
-                attn_implementation=attn_implementation.value,
-                progress=progress,
-            )
+    with progress_bar("verifying", hidden=as_json) as progress:
+        report = run_cases(
+            directory,
+            method or None,
+            attn_implementation=attn_implementation.value,
+            progress=progress,
+        )
     if as_json:
         print_json(report.to_dict())
     else:

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from rag_middle.cli.flags import flags_of, in_flags
+from rag_middle.cli.console import flags_of, in_flags
 from rag_middle.cli.generate import generate
 from rag_middle.cli.index import index
 from rag_middle.errors import MethodConfigError, PromptError, UnsupportedGenerationError

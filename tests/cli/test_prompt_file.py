@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rag_middle.cli.method_options import parse_method_options
+from rag_middle.cli.options import parse_method_options
 from rag_middle.cli.prompt_file import PromptFormat, read_prompt
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import MarkerError, MethodConfigError, PromptError
