@@ -15,12 +15,17 @@ The objective is any function of a method; the built-in one is the mean over `Ex
 from rag_middle.calibration.calibrate import Calibration, calibrate
 from rag_middle.calibration.cost import Estimate
 from rag_middle.calibration.drawing import draw_examples
-from rag_middle.calibration.entropy import EntropyObjective
 from rag_middle.calibration.evaluator import Candidate, Evaluator
 from rag_middle.calibration.examples import Example, ScoringScheme, digest
 from rag_middle.calibration.hidden_states import mean_hidden_states, random_texts
 from rag_middle.calibration.jobs import FromDisk, Job, Scoring, Team, score_group, scored
-from rag_middle.calibration.objective import Criterion, ExampleObjective, Objective, Outcome
+from rag_middle.calibration.objective import (
+    Criterion,
+    EntropyObjective,
+    ExampleObjective,
+    Objective,
+    Outcome,
+)
 from rag_middle.calibration.racing import Race
 from rag_middle.calibration.searches import (
     PRESETS,

@@ -10,12 +10,12 @@ from typing import Literal, NamedTuple
 from rag_middle.calibration.examples import Example, ScoringScheme
 from rag_middle.calibration.racing import UNSCORED, Race
 from rag_middle.errors import CalibrationConfigError
-from rag_middle.generation import RagMiddleModel, Score
+from rag_middle.generation import Prompt, RagMiddleModel, Score
 from rag_middle.methods import Method
 from rag_middle.plain_data import check_whole, is_finite_number
 from rag_middle.tokens import TemplateName
 
-__all__ = ["Criterion", "ExampleObjective", "Objective", "Outcome"]
+__all__ = ["Criterion", "EntropyObjective", "ExampleObjective", "Objective", "Outcome"]
 
 #: Any function of a method; a search maximises it.
 Objective = Callable[[Method], float]
@@ -106,15 +106,7 @@ class ExampleObjective:
         template: TemplateName = "auto",
     ) -> None:
         check_whole("max_batch_size", max_batch_size, least=1)
-        # Hundreds of candidates differ in numbers only: that the method reaches the model is
-        # checked once, for the winner.
-        self._model = RagMiddleModel(
-            model.model,
-            model.tokenizer,
-            context_window=model.context_window,
-            self_check=False,
-            kernels=model.kernels,
-        )
+        self._model = _without_self_check(model)
         self.examples = tuple(examples)
         self._weights = ScoringScheme.of(self.examples).weights
         self._prompts = [self._model.encode(e.prompt, template=template) for e in self.examples]
@@ -275,4 +267,57 @@ def _right(members: range, verdicts: Mapping[int, _Verdict]) -> str:
     """As in `Outcome.right`."""
     return "".join(
         str(int(verdicts[index].right)) if index in verdicts else UNSCORED for index in members
+    )
+
+
+class EntropyObjective:
+    """Minus the mean entropy, in nats, of the first answer token.
+
+    ZeroTuning (arXiv:2505.11739) has an unsupervised variant that minimises the entropy of what
+    the model gives out; over which tokens it is taken there has not been checked. A model can be
+    sure of a wrong answer: check the result on questions whose answers are known.
+
+    Args:
+        model: to run; its own method is not used.
+        prompts: without answers.
+        template: as in generation.
+
+    Raises:
+        CalibrationConfigError: there are no prompts.
+    """
+
+    def __init__(
+        self,
+        model: RagMiddleModel,
+        prompts: Sequence[Prompt],
+        *,
+        template: TemplateName = "auto",
+    ) -> None:
+        if not prompts:
+            raise CalibrationConfigError("An entropy needs prompts to take it of: give some.")
+        self._model = _without_self_check(model)
+        self._prompts = [self._model.encode(prompt, template=template) for prompt in prompts]
+
+    def __call__(self, method: Method) -> float:
+        """Higher is surer, at most 0."""
+        total = 0.0
+        for prompt in self._prompts:
+            logits = self._model.logits(prompt, method=method, on_missing_documents="ignore")
+            log_probabilities = logits.double().log_softmax(-1)
+            total += float((log_probabilities.exp() * log_probabilities).nansum())
+        return total / len(self._prompts)
+
+
+def _without_self_check(model: RagMiddleModel) -> RagMiddleModel:
+    """The model under no method.
+
+    Hundreds of candidates differ in numbers only: that the method reaches the model is checked
+    once, for the winner.
+    """
+    return RagMiddleModel(
+        model.model,
+        model.tokenizer,
+        context_window=model.context_window,
+        self_check=False,
+        kernels=model.kernels,
     )

@@ -45,7 +45,7 @@ from rag_middle.errors import ProfileFormatError
 from rag_middle.wording import counted
 
 if TYPE_CHECKING:
-    from rag_middle.evaluation import AnsweringWorkers
+    from rag_middle.evaluation import AnsweringWorkers, Diagnosis
     from rag_middle.profiles import Profile
 
 __all__ = ["diagnose"]
@@ -283,6 +283,7 @@ def diagnose(
         )
     items = task.items(measured["limit"], measured["seed"])  # refuses what there is too little of
     from rag_middle.evaluation import (
+        Factors,
         Measurement,
         check_measurement,
         factors_of,
@@ -350,19 +351,20 @@ def diagnose(
                 for name, reason in left_out.items():
                     tell("Left out", "yellow", f"{name}: {reason}")
             results = run(answering, task, names, measurement, **options)
+    result: Diagnosis | Factors
     if layout is None:
-        files, result = write_report(diagnosis, out, **shown), diagnosis.to_dict()
+        result, files = diagnosis, write_report(diagnosis, out, **shown)
     else:
-        files, factors = write_evaluation(results, out, **shown), factors_of(results)
+        factors = factors_of(results)
         assert factors is not None  # there is a layout
-        result = factors.to_dict()
+        result, files = factors, write_evaluation(results, out, **shown)
     if as_json:
-        print_json({**result, "report": str(files.html)})
+        print_json({**result.to_dict(), "report": str(files.html)})
         return
-    if layout is None:
-        show_diagnosis(console(), diagnosis)
+    if isinstance(result, Factors):
+        show_factors(console(), result)
     else:
-        show_factors(console(), factors)
+        show_diagnosis(console(), result)
     print(files.html)
 
 

@@ -8,10 +8,12 @@ from rag_middle.calibration.searches.areas import InitialTokenSearch
 from rag_middle.calibration.searches.base import Search, SearchInputs, SearchResult, layer_ranges
 from rag_middle.calibration.searches.channels import ChannelSearch
 from rag_middle.calibration.searches.genetic import LayerSearch
-from rag_middle.calibration.searches.groups import GroupSearch
-from rag_middle.calibration.searches.heads import HeadSearch
-from rag_middle.calibration.searches.ratios import RatioSearch
-from rag_middle.calibration.searches.retrieval_heads import RetrievalHeadSearch
+from rag_middle.calibration.searches.grids import (
+    GroupSearch,
+    HeadSearch,
+    RatioSearch,
+    RetrievalHeadSearch,
+)
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.registry import suggest
 

@@ -1,0 +1,304 @@
+"""Searches that try every combination of a few settings, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import ClassVar
+
+from rag_middle.attention import LayerTraits, model_traits
+from rag_middle.calibration.evaluator import Candidate
+from rag_middle.calibration.objective import Criterion
+from rag_middle.calibration.searches.base import (
+    Search,
+    SearchInputs,
+    SearchResult,
+    num_layers,
+    rank,
+    require_list,
+    require_numbers,
+    require_whole,
+)
+from rag_middle.errors import CalibrationConfigError
+from rag_middle.generation import RagMiddleModel
+from rag_middle.methods import DySCO, Method, MsPoE, SelfExtend, ZeroTuning
+from rag_middle.methods.dysco.detection import retrieval_heads
+
+__all__ = ["GroupSearch", "HeadSearch", "RatioSearch", "RetrievalHeadSearch"]
+
+#: Of DySCO's detection of heads: tokens of a random prompt at most, needles, and tokens of each.
+_PROMPT, _NEEDLES, _NEEDLE = 512, 8, 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatioSearch(Search):
+    """Ms-PoE: ratio ranges and first layers, under the paper's head rule and the authors' code's.
+
+    Attributes:
+        ranges: ``(min_ratio, max_ratio)`` that are tried.
+        first_layers: that are tried; those a model does not have are left out.
+        head_rules: ``"rank"``: the paper's text, ``"code"``: the authors' code.
+    """
+
+    method: ClassVar[str] = "ms_poe"
+    criterion: ClassVar[Criterion] = "log_likelihood"
+
+    ranges: tuple[tuple[float, float], ...] = (
+        (1.0, 1.2),
+        (1.0, 1.5),
+        (1.0, 1.8),
+        (1.0, 2.0),
+        (1.2, 1.5),
+        (1.2, 1.8),
+        (1.2, 2.2),
+        (1.5, 2.0),
+    )
+    first_layers: tuple[int, ...] = (0, 1, 2, 4, 8)
+    head_rules: tuple[str, ...] = ("rank", "code")
+
+    def __post_init__(self) -> None:
+        require_list(ranges=self.ranges, head_rules=self.head_rules)
+        require_numbers(first_layers=self.first_layers)
+        for index, ratios in enumerate(self.ranges):
+            require_numbers(**{f"ranges[{index}]": ratios})
+            if len(ratios) != 2:
+                raise CalibrationConfigError(
+                    f"ranges must hold pairs of smallest and largest ratio, got {list(ratios)}."
+                )
+        for (low, high), first in product(self.ranges, self.first_layers):
+            MsPoE(min_ratio=low, max_ratio=high, first_layer=first)  # refused now, not in an hour
+        for rule in self.head_rules:
+            if rule not in ("rank", "code"):
+                raise CalibrationConfigError(f"head_rules are 'rank' and 'code', got {rule!r}.")
+
+    def max_candidates(self, model: RagMiddleModel) -> int:
+        return len(self.ranges) * len(self._first_layers(model)) * len(self.head_rules)
+
+    def typical_candidates(self, model: RagMiddleModel) -> Sequence[Method]:
+        [(low, high), *_], first = self.ranges, min(self._first_layers(model))
+        return [MsPoE(min_ratio=low, max_ratio=high, first_layer=first)]
+
+    def run(self, inputs: SearchInputs) -> SearchResult:
+        candidates = [
+            Candidate(
+                f"{low:g}-{high:g} from layer {first}, {rule}",
+                MsPoE(
+                    min_ratio=low,
+                    max_ratio=high,
+                    first_layer=first,
+                    reference_code=rule == "code",
+                ),
+            )
+            for (low, high), first, rule in product(
+                self.ranges, self._first_layers(inputs.model), self.head_rules
+            )
+        ]
+        return SearchResult(ranked=rank(candidates, inputs.evaluator))
+
+    def _first_layers(self, model: RagMiddleModel) -> list[int]:
+        layers = [layer for layer in self.first_layers if layer < num_layers(model)]
+        if not layers:
+            raise CalibrationConfigError(
+                f"first_layers {list(self.first_layers)} are beyond the model's "
+                f"{num_layers(model)} layers."
+            )
+        return layers
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSearch(Search):
+    """Self-Extend: every group size under every window that it is not larger than.
+
+    Windows that no prompt is longer than are left out: they change nothing. The grid is ours.
+
+    Attributes:
+        groups: tokens that share a position, each 2 or more.
+        windows: in tokens.
+    """
+
+    method: ClassVar[str] = "self_extend"
+    criterion: ClassVar[Criterion] = "log_likelihood"
+
+    groups: tuple[int, ...] = (2, 4, 8)
+    windows: tuple[int, ...] = (128, 256, 512, 1024, 2048)
+
+    def __post_init__(self) -> None:
+        require_list(groups=self.groups, windows=self.windows)
+        for group in self.groups:
+            require_whole(2, groups=group)
+        for window in self.windows:
+            require_whole(1, windows=window)
+        if not self._pairs():
+            raise CalibrationConfigError("No group is as small as a window: nothing can be tried.")
+
+    def max_candidates(self, model: RagMiddleModel) -> int:
+        return len(self._pairs())
+
+    def typical_candidates(self, model: RagMiddleModel) -> Sequence[Method]:
+        group, window = min(self._pairs(), key=lambda pair: pair[1])
+        return [SelfExtend(group=group, window=window)]
+
+    def run(self, inputs: SearchInputs) -> SearchResult:
+        pairs, prompts = self._pairs(), [example.prompt for example in inputs.examples]
+        if prompts:
+            longest = max(inputs.model.count_tokens(prompt) for prompt in prompts)
+            pairs = [(group, window) for group, window in pairs if window < longest]
+            if not pairs:
+                raise CalibrationConfigError(
+                    f"The longest prompt has {longest} tokens, and Self-Extend does not change "
+                    f"prompts that fit in its window: windows are {list(self.windows)}. Give "
+                    "shorter windows or longer prompts."
+                )
+        candidates = [
+            Candidate(f"group {group}, window {window}", SelfExtend(group=group, window=window))
+            for group, window in pairs
+        ]
+        return SearchResult(ranked=rank(candidates, inputs.evaluator))
+
+    def _pairs(self) -> list[tuple[int, int]]:
+        return [pair for pair in product(self.groups, self.windows) if pair[0] <= pair[1]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadSearch(Search):
+    """ZeroTuning: every head is tried alone, then factors of the best heads, the worst, and all.
+
+    A head is changed in all layers at once, as in the authors' code. Those that do best with more
+    attention to the initial token are up-effective, those that do worst down-effective. How many
+    heads of either kind the paper takes has not been checked: several shares are tried.
+
+    Attributes:
+        trial: factor under which heads are told apart.
+        shares: shares of the heads that are taken from either end.
+        factors: of the heads taken.
+    """
+
+    method: ClassVar[str] = "zero_tuning"
+    criterion: ClassVar[Criterion] = "log_likelihood"
+
+    trial: float = 2.0
+    shares: tuple[float, ...] = (0.2, 0.4)
+    factors: tuple[float, ...] = (0.4, 0.6, 0.8, 1.25, 1.6, 2.5)
+
+    def __post_init__(self) -> None:
+        require_numbers(shares=self.shares, factors=self.factors)
+        for share in self.shares:
+            if not 0 < share < 1:
+                raise CalibrationConfigError(f"shares must lie between 0 and 1, got {share}.")
+        for factor in (self.trial, *self.factors):  # refused now, not after an hour
+            if ZeroTuning(factor=factor).is_neutral:
+                raise CalibrationConfigError("A factor of 1 changes nothing: leave it out.")
+
+    def max_candidates(self, model: RagMiddleModel) -> int:
+        return _num_heads(model) + (2 * len(self.shares) + 1) * len(self.factors)
+
+    def typical_candidates(self, model: RagMiddleModel) -> Sequence[Method]:
+        return [ZeroTuning(factor=self.trial)]
+
+    def run(self, inputs: SearchInputs) -> SearchResult:
+        alone = [
+            Candidate(f"head {head} x {self.trial:g}", ZeroTuning(factor=self.trial, heads=(head,)))
+            for head in range(_num_heads(inputs.model))
+        ]
+        tried = rank(alone, inputs.evaluator)
+        order = [alone.index(candidate) for candidate, _ in tried]  # the best first
+        groups: dict[tuple[int, ...] | None, str] = {None: "all heads"}
+        for share in self.shares:
+            count = max(1, round(share * len(order)))
+            groups[tuple(sorted(order[:count]))] = f"{count} up-effective"
+            groups[tuple(sorted(order[-count:]))] = f"{count} down-effective"
+        together = [
+            Candidate(f"{name} x {factor:g}", ZeroTuning(factor=factor, heads=heads))
+            for (heads, name), factor in product(groups.items(), self.factors)
+        ]
+        ranked = sorted(
+            [*rank(together, inputs.evaluator), *tried],
+            key=lambda pair: pair[1].score,
+            reverse=True,
+        )
+        scores = {candidate.key: outcome.score for candidate, outcome in tried}
+        return SearchResult(
+            ranked=ranked, details={"heads": [scores[candidate.key] for candidate in alone]}
+        )
+
+
+def _num_heads(model: RagMiddleModel) -> int:
+    """Query heads that every layer has."""
+    return min(layer.heads for layer in _attention_layers(model).values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrievalHeadSearch(Search):
+    """DySCO: numbers of the best retrieval heads, times strengths, times most tokens selected.
+
+    Heads are detected on random tokens (`retrieval_heads`). The grid is ours.
+
+    Attributes:
+        counts: of heads; where fewer are found, those.
+        strengths: that are tried.
+        top_ks: most tokens that are selected.
+    """
+
+    method: ClassVar[str] = "dysco"
+    #: Tokens attend otherwise one after the other, as they are generated.
+    criterion: ClassVar[Criterion] = "generated_answer"
+
+    counts: tuple[int, ...] = (4, 16)
+    strengths: tuple[float, ...] = (1.5, 2.0, 3.0)
+    top_ks: tuple[int, ...] = (64, 4096)
+
+    def __post_init__(self) -> None:
+        require_list(counts=self.counts, top_ks=self.top_ks)
+        require_numbers(strengths=self.strengths)
+        for name in ("counts", "top_ks"):
+            for value in getattr(self, name):
+                require_whole(1, **{name: value})
+        for strength in self.strengths:  # refused now, not after an hour
+            if DySCO(heads=((0, 0),), strength=strength).is_neutral:
+                raise CalibrationConfigError("A strength of 1 changes nothing: leave it out.")
+
+    def max_candidates(self, model: RagMiddleModel) -> int:
+        return len(self.counts) * len(self.strengths) * len(self.top_ks)
+
+    def typical_candidates(self, model: RagMiddleModel) -> Sequence[Method]:
+        # Every token passes all layers twice.
+        return [DySCO(heads=((max(_attention_layers(model)), 0),))]
+
+    def preparation_tokens(self, model: RagMiddleModel) -> int:
+        return _NEEDLES * (_NEEDLE - 1) * (_prompt_tokens(model) + _NEEDLE)
+
+    def run(self, inputs: SearchInputs) -> SearchResult:
+        heads = retrieval_heads(
+            inputs.model.model,
+            max(self.counts),
+            prompt_tokens=_prompt_tokens(inputs.model),
+            needle_tokens=_NEEDLE,
+            needles=_NEEDLES,
+            seed=inputs.seed,
+        )
+        counts = dict.fromkeys(min(count, len(heads)) for count in self.counts)
+        candidates = [
+            Candidate(
+                f"{count} heads, strength {strength:g}, {top_k} tokens",
+                DySCO(heads=heads[:count], strength=strength, top_k=top_k),
+            )
+            for count, strength, top_k in product(counts, self.strengths, self.top_ks)
+        ]
+        return SearchResult(
+            ranked=rank(candidates, inputs.evaluator),
+            details={"retrieval_heads": [list(head) for head in heads]},
+        )
+
+
+def _prompt_tokens(model: RagMiddleModel) -> int:
+    """Of a prompt that the needle's repetition fits behind."""
+    return min(_PROMPT, (model.context_window or _PROMPT + _NEEDLE) - _NEEDLE)
+
+
+def _attention_layers(model: RagMiddleModel) -> Mapping[int, LayerTraits]:
+    """The layers whose heads can be reached, by their 0-based index."""
+    layers = model_traits(model.model).layers
+    if not layers:
+        raise CalibrationConfigError("None of this model's layers has heads that can be reached.")
+    return layers
