@@ -72,7 +72,7 @@ if TYPE_CHECKING:
         make_task,
         task_for_file,
     )
-    from rag_middle.evaluation.tasks.json_lines import (
+    from rag_middle.evaluation.tasks.data_files import (
         as_answers,
         as_document,
         get_field,

@@ -26,7 +26,7 @@ from rag_middle.cli.prompt_file import read_prompt
 from rag_middle.errors import ProfileFormatError, RagMiddleError
 from rag_middle.evaluation import records
 from rag_middle.evaluation.tasks import task_for_file
-from rag_middle.evaluation.tasks.data_files import first_entry
+from rag_middle.evaluation.tasks.data_files import first_of, read_entries
 from rag_middle.plain_data import parse_json
 from rag_middle.retrieval import FaissIndex, Retriever, build_index
 from tests.attacks.damaging import damaged
@@ -66,7 +66,7 @@ for file in (
     *("ruler_qa.jsonl", "helmet_rag.jsonl", "helmet_json_kv.jsonl", "helmet_niah.jsonl"),
     *("longbench_v2.json", "mrcr_openai.jsonl", "nolima/needlesets/needle_set.json"),
 ):
-    QUESTIONS[Path(file).stem] = first_entry(PUBLISHED / file)[1]
+    QUESTIONS[Path(file).stem] = first_of(read_entries, PUBLISHED / file)[1]
 Use = Callable[[bytes], object]
 
 

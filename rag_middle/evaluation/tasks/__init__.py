@@ -6,8 +6,7 @@ from rag_middle.evaluation.tasks.abstention import Abstention
 from rag_middle.evaluation.tasks.base import Task
 from rag_middle.evaluation.tasks.helmet import Helmet
 from rag_middle.evaluation.tasks.invented_documents import InventedDocuments
-from rag_middle.evaluation.tasks.key_value import KeyValueRetrieval
-from rag_middle.evaluation.tasks.key_value_chains import KeyValueChains
+from rag_middle.evaluation.tasks.key_value import KeyValueChains, KeyValueRetrieval
 from rag_middle.evaluation.tasks.longbench_v2 import LongBenchV2
 from rag_middle.evaluation.tasks.mrcr import Mrcr
 from rag_middle.evaluation.tasks.multi_hop import MultiHop

@@ -15,13 +15,17 @@ from rag_middle.evaluation.conditions import (
     GOLD_ABSENT,
     Condition,
     Item,
-    arranged_documents,
     position,
     spread_positions,
 )
 from rag_middle.evaluation.layouts import Layout, LayoutRow
 from rag_middle.evaluation.metrics import ANSWER_METRICS
-from rag_middle.evaluation.tasks.base import Task, require_gold_documents, require_whole
+from rag_middle.evaluation.tasks.base import (
+    Task,
+    question_prompt,
+    require_gold_documents,
+    require_whole,
+)
 from rag_middle.evaluation.tasks.invented_documents import InventedDocuments
 from rag_middle.evaluation.tasks.registered import task_for_file
 
@@ -184,11 +188,7 @@ class Abstention(Task):
         return items[:limit]
 
     def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
-        return ContextPrompt(
-            self.instruction,
-            arranged_documents(item, condition),
-            f"Question: {item.question}\nAnswer:",
-        )
+        return question_prompt(self.instruction, item, condition)
 
     def scores(self, item: Item, condition: Condition, answer: str) -> dict[str, float]:
         abstained = abstains(answer, self.phrases)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,11 +18,19 @@ from rag_middle.evaluation.conditions import (
     GOLD_ONLY,
     Condition,
     Item,
+    arranged_documents,
 )
 from rag_middle.evaluation.layouts import Layout
 from rag_middle.evaluation.metrics import ANSWER_METRICS
 
-__all__ = ["Task", "require_gold_documents", "require_whole"]
+__all__ = [
+    "Task",
+    "drawn_items",
+    "question_prompt",
+    "require_gold_documents",
+    "require_one_of",
+    "require_whole",
+]
 
 #: Questions, positions, orders ...: more is a slip of the pen that would run for years.
 _MOST = 1_000_000
@@ -168,6 +178,47 @@ def require_whole(owner: str, least: int, *, most: int = _MOST, **values: object
             )
         if value > most:
             raise EvaluationConfigError(f"{owner}: {name} must be at most {most}, got {value!r}.")
+
+
+def require_one_of(owner: str, choices: Sequence[str], **values: object) -> None:
+    """Raise `EvaluationConfigError` unless all values are among the choices."""
+    for name, value in values.items():
+        if value not in choices:
+            raise EvaluationConfigError(
+                f"{owner}: {name} must be one of {', '.join(choices)}, got {value!r}."
+            )
+
+
+def drawn_items(
+    task: Task, limit: int | None, seed: int, draw: Callable[[int, random.Random], Item]
+) -> list[Item]:
+    """The first `limit` questions of a task that draws them.
+
+    Args:
+        task: whose they are.
+        limit: how many.
+        seed: of all draws.
+        draw: makes question number `index`, which does not depend on the others.
+
+    Raises:
+        EvaluationConfigError: all were asked for, and there is no end of them.
+    """
+    if limit is None:
+        raise EvaluationConfigError(
+            f"{task.name} draws questions without end: say how many (limit)."
+        )
+    return [draw(index, random.Random(f"{task.name} {seed} {index}")) for index in range(limit)]
+
+
+def question_prompt(
+    instruction: str, item: Item, condition: Condition, question: str | None = None
+) -> ContextPrompt:
+    """Instruction, documents and question, by default that of the item."""
+    return ContextPrompt(
+        instruction,
+        arranged_documents(item, condition),
+        f"Question: {question or item.question}\nAnswer:",
+    )
 
 
 def _digest(path: Path) -> dict[str, str]:

@@ -1,22 +1,38 @@
-"""Data files of every kind that questions are published in: their entries, one by one."""
+"""Data files of every kind that questions are published in: their entries and fields."""
 
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rag_middle.documents import Document
 from rag_middle.errors import EvaluationDataError, MissingExtraError
-from rag_middle.evaluation.tasks.json_lines import parsed_lines, read_text
 from rag_middle.plain_data import parse_json
+from rag_middle.registry import suggest
 
-__all__ = ["first_entry", "read_entries"]
+__all__ = [
+    "answers_of",
+    "as_answers",
+    "as_document",
+    "first_of",
+    "flagged",
+    "get_field",
+    "read_entries",
+    "read_lines",
+    "read_text",
+]
+
+#: The name of an entry for messages, and its fields.
+Entry = tuple[str, dict[str, Any]]
 
 
-def read_entries(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_entries(path: str | Path) -> Iterator[Entry]:
     """The entries of a data file, each with its name for messages ("data.json: entry 3").
 
     JSON lines and a JSON list, both plain or gzipped; ``.csv`` with a line of field names, all
@@ -36,23 +52,75 @@ def read_entries(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
     elif text.lstrip()[:1] == "[":
         yield from _listed(path, text)
     else:
-        yield from parsed_lines(path.name, text)
+        yield from _parsed_lines(path.name, text)
 
 
-def first_entry(path: str | Path) -> tuple[str, dict[str, Any]]:
-    """The first entry of a file, with its name for messages.
+def read_lines(path: str | Path) -> Iterator[Entry]:
+    """The objects of a JSON-lines file, each with its name for messages ("data.jsonl:3").
 
     Raises:
-        EvaluationDataError, MissingExtraError: as `read_entries`, or the file has no entries.
+        EvaluationDataError: no such file, no UTF-8, no JSON, or something else than objects.
     """
-    for entry in read_entries(path):
+    yield from _parsed_lines(Path(path).name, read_text(path))
+
+
+def read_text(path: str | Path) -> str:
+    """The text of a file, plain or gzipped.
+
+    Raises:
+        EvaluationDataError: no such file, or no UTF-8.
+    """
+    path = Path(path)
+    try:
+        raw = path.read_bytes()
+        return (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise EvaluationDataError(
+            f"The data file {str(path)!r} is not UTF-8 text ({error.reason} at byte "
+            f"{error.start}). Save it as UTF-8."
+        ) from error
+    except (OSError, ValueError, EOFError, zlib.error) as error:
+        raise EvaluationDataError(
+            f"The data file {str(path)!r} cannot be read ({error}). Pass the path of a file of "
+            "JSON lines, plain or gzipped."
+        ) from error
+
+
+def _parsed_lines(file: str, text: str) -> Iterator[Entry]:
+    """As `read_lines`, of the text of a file of that name."""
+    # Not splitlines(): JSON strings may hold other line separators than these.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        name = f"{file}:{number}"
+        try:
+            content = parse_json(line)
+        except ValueError as error:
+            raise EvaluationDataError(
+                f"{name} is not valid JSON: {error}. Write one JSON object per line."
+            ) from error
+        if not isinstance(content, dict):
+            raise EvaluationDataError(
+                f"{name} should be a JSON object, got {type(content).__name__}. Write one object "
+                "per line."
+            )
+        yield name, content
+
+
+def first_of(read: Callable[[str | Path], Iterator[Entry]], path: str | Path) -> Entry:
+    """The first entry of a file, as `read_lines` or `read_entries` gives it.
+
+    Raises:
+        EvaluationDataError: it has none; and what `read` raises.
+    """
+    for entry in read(path):
         return entry
     raise EvaluationDataError(
         f"The data file {str(path)!r} is empty. Write one JSON object per line."
     )
 
 
-def _listed(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _listed(path: Path, text: str) -> Iterator[Entry]:
     try:
         entries = parse_json(text)
     except ValueError as error:
@@ -67,7 +135,7 @@ def _listed(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"{path.name}: entry {number}", entry
 
 
-def _csv_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _csv_rows(path: Path, text: str) -> Iterator[Entry]:
     before = csv.field_size_limit(2**31 - 1)  # of the process; a field here is a whole context
     rows = csv.DictReader(io.StringIO(text), strict=True)
     number = 0
@@ -88,7 +156,7 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
         csv.field_size_limit(before)
 
 
-def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _parquet_rows(path: Path) -> Iterator[Entry]:
     try:
         import pyarrow
         from pyarrow import parquet
@@ -106,3 +174,77 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         raise EvaluationDataError(
             f"The data file {str(path)!r} cannot be read as Parquet ({reason})."
         ) from error
+
+
+def get_field(content: Mapping[str, Any], name: str, kind: type, line: str) -> Any:
+    """The field `name` of a line, which must be of type `kind`; `line` names it in messages.
+
+    Raises:
+        EvaluationDataError: it is missing, or something else.
+    """
+    if name not in content:
+        raise EvaluationDataError(
+            f"{line} has no field {name!r}.{suggest(name, content)} Fields: "
+            f"{', '.join(content) or 'none'}."
+        )
+    value = content[name]
+    if not isinstance(value, kind):
+        raise EvaluationDataError(
+            f"{line}: {name!r} should be a {kind.__name__}, got {type(value).__name__}."
+        )
+    return value
+
+
+def as_answers(value: Any, line: str) -> tuple[str, ...]:
+    """One answer or several.
+
+    Raises:
+        EvaluationDataError: none, or something else than texts.
+    """
+    answers = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not answers or not all(isinstance(answer, str) and answer.strip() for answer in answers):
+        raise EvaluationDataError(
+            f"{line}: the answers should be at least one text that is not empty, got {value!r}."
+        )
+    return answers
+
+
+def as_document(value: Any, line: str) -> Document:
+    """A text, or an object with ``text`` and perhaps ``title`` and ``id``.
+
+    Raises:
+        EvaluationDataError: something else.
+    """
+    if isinstance(value, str):
+        return Document(value)
+    if not isinstance(value, dict) or not isinstance(value.get("text"), str):
+        raise EvaluationDataError(
+            f"{line}: a document should be a text, or an object with 'text' and perhaps 'title' "
+            f"and 'id'; got {type(value).__name__}."
+        )
+    title, identifier = value.get("title"), value.get("id")
+    return Document(
+        value["text"],
+        title=None if title is None else str(title),
+        id=None if identifier is None else str(identifier),
+    )
+
+
+def answers_of(content: Mapping[str, Any], line: str) -> tuple[str, ...]:
+    """The field ``answers`` of a line, or ``answer``.
+
+    Raises:
+        EvaluationDataError: it has neither, or something else than texts.
+    """
+    if "answers" not in content and "answer" not in content:
+        get_field(content, "answers", list, line)  # raises, with the nearest name
+    return as_answers(content.get("answers", content.get("answer")), line)
+
+
+def flagged(values: object, flag: str) -> list[int]:
+    """0-based positions of the objects in a list whose field of that name is true."""
+    return [
+        index
+        for index, value in enumerate(values if isinstance(values, list) else [])
+        if isinstance(value, dict) and value.get(flag) is True
+    ]

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 from rag_middle.documents import Document
 from rag_middle.errors import EvaluationConfigError, EvaluationDataError
 from rag_middle.evaluation.conditions import Condition, Item
-from rag_middle.evaluation.tasks.json_lines import as_answers, as_document, get_field
+from rag_middle.evaluation.tasks.data_files import as_answers, as_document, flagged, get_field
 from rag_middle.evaluation.tasks.published import (
     PublishedTask,
     cut_passages,
@@ -161,12 +161,7 @@ def _retrieved(line: str, entry: dict[str, Any]) -> tuple[list[Document], int | 
     """The passages as HELMET shows them, and the position of the gold one."""
     contexts = get_field(entry, "ctxs", list, line)
     read = [as_document(context, f"{line}: 'ctxs'") for context in contexts]
-    # A dictionary each: as_document has refused everything else that has no flag.
-    having = [
-        index
-        for index, context in enumerate(contexts)
-        if isinstance(context, dict) and context.get("has_answer") is True
-    ]
+    having = flagged(contexts, "has_answer")
     named = [index for index, document in enumerate(read) if document.text == entry.get("gold_doc")]
     golds: Sequence[int] = named or having
     documents = [

@@ -7,9 +7,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rag_middle.documents import ContextPrompt, Document
-from rag_middle.errors import EvaluationConfigError
-from rag_middle.evaluation.conditions import Condition, Item, arranged_documents
-from rag_middle.evaluation.tasks.base import Task, require_whole
+from rag_middle.evaluation.conditions import Condition, Item
+from rag_middle.evaluation.tasks.base import (
+    Task,
+    drawn_items,
+    question_prompt,
+    require_one_of,
+    require_whole,
+)
 from rag_middle.reader.distractors import DISTRACTORS, Distractors, draw_documents
 from rag_middle.reader.names import SPLITS, Split
 
@@ -51,17 +56,10 @@ class InventedDocuments(Task):
     cited: bool = False
 
     def __post_init__(self) -> None:
-        require_whole("invented_documents", 2, documents=self.documents)
-        require_whole("invented_documents", 1, facts=self.facts)
-        if self.split not in SPLITS:
-            raise EvaluationConfigError(
-                f"invented_documents: split must be one of {', '.join(SPLITS)}, got {self.split!r}."
-            )
-        if self.distractors not in DISTRACTORS:
-            raise EvaluationConfigError(
-                f"invented_documents: distractors must be one of {', '.join(DISTRACTORS)}, got "
-                f"{self.distractors!r}."
-            )
+        require_whole(self.name, 2, documents=self.documents)
+        require_whole(self.name, 1, facts=self.facts)
+        require_one_of(self.name, SPLITS, split=self.split)
+        require_one_of(self.name, DISTRACTORS, distractors=self.distractors)
 
     @property
     def provenance(self) -> str:
@@ -73,14 +71,9 @@ class InventedDocuments(Task):
         return self.documents
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
-        if limit is None:
-            raise EvaluationConfigError(
-                "invented_documents has no end of questions: say how many (limit)."
-            )
-        return [self._item(index, seed) for index in range(limit)]
+        return drawn_items(self, limit, seed, self._item)
 
-    def _item(self, index: int, seed: int) -> Item:
-        rng = random.Random(f"{self.name} {seed} {index}")
+    def _item(self, index: int, rng: random.Random) -> Item:
         entries = draw_documents(
             rng, self.split, self.documents, self.distractors, facts=self.facts
         )
@@ -104,11 +97,7 @@ class InventedDocuments(Task):
         )
 
     def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
-        return ContextPrompt(
-            self.instruction,
-            arranged_documents(item, condition),
-            f"Question: {item.question}\nAnswer:",
-        )
+        return question_prompt(self.instruction, item, condition)
 
     def target(self, item: Item, condition: Condition) -> str:
         return str(item.details["cited_answer"]) if self.cited else item.answers[0]

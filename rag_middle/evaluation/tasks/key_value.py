@@ -1,4 +1,4 @@
-"""Key-value retrieval: copy the value of one key out of many."""
+"""Random keys and values: copy the value of one key, or follow a chain of them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ from typing import Any, ClassVar
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import EvaluationConfigError, EvaluationDataError
 from rag_middle.evaluation.conditions import Condition, Item, arranged_documents
-from rag_middle.evaluation.tasks.base import Task, require_whole
-from rag_middle.evaluation.tasks.json_lines import first_line, get_field, read_lines
+from rag_middle.evaluation.layouts import Layout, run_row
+from rag_middle.evaluation.tasks.base import Task, drawn_items, require_whole
+from rag_middle.evaluation.tasks.data_files import first_of, get_field, read_lines
+from rag_middle.wording import counted
 
-__all__ = ["KeyValueRetrieval"]
+__all__ = ["KeyValueChains", "KeyValueRetrieval"]
 
-_INSTRUCTION = (
-    "Extract the value corresponding to the specified key in the JSON object below.\n\n"
-    "JSON data:\n{"
+_COPY = "Extract the value corresponding to the specified key in the JSON object below."
+_FOLLOW = (
+    "In the JSON object below, a value may be the key of another pair. Start with the specified "
+    "key and follow the values until one is no key."
 )
+_MOST_CHARACTERS = 8  # of an identifier in a chain: the first group of a UUID
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +55,8 @@ class KeyValueRetrieval(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_whole("key_value_retrieval", 2, keys=self.keys)
-        require_whole("key_value_retrieval", 4, identifier_characters=self.identifier_characters)
+        require_whole(self.name, 2, keys=self.keys)
+        require_whole(self.name, 4, identifier_characters=self.identifier_characters)
         if self.identifier_characters > 36:
             raise EvaluationConfigError(
                 "key_value_retrieval: identifier_characters must be at most 36, a whole UUID; got "
@@ -66,7 +70,7 @@ class KeyValueRetrieval(Task):
                 "different ones. Make them longer, or ask for fewer."
             )
         if self.data is not None:
-            line, content = first_line(self.data)
+            line, content = first_of(read_lines, self.data)
             records = get_field(content, "ordered_kv_records", list, line)
             object.__setattr__(self, "keys", len(records))
 
@@ -88,15 +92,9 @@ class KeyValueRetrieval(Task):
         if self.data is not None:
             lines = list(read_lines(self.data))[:limit]
             return [self._parsed(index, *line) for index, line in enumerate(lines)]
-        if limit is None:
-            raise EvaluationConfigError(
-                "key_value_retrieval draws pairs without end: say how many questions (limit)."
-            )
-        return [self._drawn(index, seed) for index in range(limit)]
+        return drawn_items(self, limit, seed, self._drawn)
 
-    def _drawn(self, index: int, seed: int) -> Item:
-        rng = random.Random(f"{self.name} {seed} {index}")
-
+    def _drawn(self, index: int, rng: random.Random) -> Item:
         def identifier() -> str:
             text = str(uuid.UUID(int=rng.getrandbits(128), version=4))
             return text[: self.identifier_characters].rstrip("-")
@@ -122,16 +120,104 @@ class KeyValueRetrieval(Task):
         return _item(index, [(str(k), str(v)) for k, v in pairs], keys.index(key))
 
     def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
-        return ContextPrompt(
-            _INSTRUCTION,
-            arranged_documents(item, condition),
-            f'}}\n\nKey: "{item.question}"\nCorresponding value:',
-            separator=",\n ",
+        return _prompt(_COPY, item, condition, f'Key: "{item.question}"\nCorresponding value:')
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyValueChains(Task):
+    """Pairs of random identifiers, in chains; the value at the end of one is asked for.
+
+    The pairs of a chain stand next to each other, in order. The same prompts are asked for every
+    length: one of two steps starts at the last but one key of the longest chain. All other pairs
+    are chains of the same length, mixed, so that no pair gives away that it is asked for. Nothing
+    but the pairs can be known, and no data is needed. After key-value retrieval of the Lost in the
+    Middle benchmark (arXiv:2307.03172).
+
+    Attributes:
+        keys: pairs in a prompt.
+        hops: pairs of the longest chain; 1 is plain key-value retrieval.
+        identifier_characters: length of keys and values, at most 8.
+    """
+
+    name: ClassVar[str] = "key_value_chains"
+    version: ClassVar[int] = 1
+    title: ClassVar[str] = "Chains of keys and values"
+    metrics: ClassVar[tuple[str, ...]] = ("answer_stated",)
+    max_new_tokens: ClassVar[int] = 48
+
+    keys: int = 30
+    hops: int = 3
+    identifier_characters: int = 8
+
+    def __post_init__(self) -> None:
+        require_whole(self.name, 1, hops=self.hops)
+        require_whole(self.name, self.hops + 1, keys=self.keys)
+        require_whole(
+            self.name,
+            3,
+            most=_MOST_CHARACTERS,
+            identifier_characters=self.identifier_characters,
         )
+        if 4 * self.keys > 16**self.identifier_characters:
+            raise EvaluationConfigError(
+                f"{self.name}: there are too few identifiers of {self.identifier_characters} "
+                f"characters for keys={self.keys}. Make them longer, or ask for fewer."
+            )
+
+    @property
+    def provenance(self) -> str:
+        return "random pairs generated by rag-middle; after arXiv:2307.03172"
+
+    @property
+    def num_positions(self) -> int:
+        return 0
+
+    @property
+    def description(self) -> str:
+        return f"{self.title} ({self.provenance}), {self.keys} pairs, up to {self.hops} in a chain"
+
+    def layout(self, columns: int) -> Layout:
+        return Layout(
+            "Length of the chain",
+            f"Position of the first of {counted(self.hops, 'pair')}",
+            tuple(
+                run_row(counted(hops, "step"), self.keys, self.hops, columns, hops)
+                for hops in range(1, self.hops + 1)
+            ),
+        )
+
+    def items(self, limit: int | None, seed: int) -> list[Item]:
+        return drawn_items(self, limit, seed, self._item)
+
+    def _item(self, index: int, rng: random.Random) -> Item:
+        drawn: dict[str, None] = {}  # a set that keeps the order
+        chains = -(-self.keys // self.hops)
+        while len(drawn) < chains * (self.hops + 1):
+            drawn[str(uuid.UUID(int=rng.getrandbits(128)))[: self.identifier_characters]] = None
+        names = list(drawn)
+        pairs = [
+            _pair(names[at], names[at + 1])
+            for start in range(0, len(names), self.hops + 1)
+            for at in range(start, start + self.hops)
+        ]
+        golds, others = pairs[: self.hops], pairs[self.hops : self.keys]
+        rng.shuffle(others)
+        return Item(
+            id=f"{index}",
+            question=names[0],
+            answers=(names[self.hops],),
+            golds=tuple(golds),
+            others=tuple(others),
+            details={"keys": tuple(names[: self.hops])},
+        )
+
+    def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
+        key = item.details["keys"][-(condition.hops or self.hops)]
+        return _prompt(_FOLLOW, item, condition, f'Key: "{key}"\nValue that is no key:')
 
 
 def _item(index: int, pairs: list[tuple[str, str]], gold_position: int) -> Item:
-    documents = [Document(f'"{key}": "{value}"', id=key) for key, value in pairs]
+    documents = [_pair(key, value) for key, value in pairs]
     gold = documents.pop(gold_position)
     key, value = pairs[gold_position]
     return Item(
@@ -141,4 +227,18 @@ def _item(index: int, pairs: list[tuple[str, str]], gold_position: int) -> Item:
         gold=gold,
         others=tuple(documents),
         gold_position=gold_position,
+    )
+
+
+def _pair(key: str, value: str) -> Document:
+    return Document(f'"{key}": "{value}"', id=key)
+
+
+def _prompt(instruction: str, item: Item, condition: Condition, asked: str) -> ContextPrompt:
+    """A JSON object of the documents between an instruction and what is asked for."""
+    return ContextPrompt(
+        f"{instruction}\n\nJSON data:\n{{",
+        arranged_documents(item, condition),
+        f"}}\n\n{asked}",
+        separator=",\n ",
     )

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from rag_middle.documents import Document
 from rag_middle.errors import EvaluationDataError
 from rag_middle.evaluation.conditions import Condition, Item
-from rag_middle.evaluation.tasks.json_lines import get_field
+from rag_middle.evaluation.tasks.data_files import get_field
 from rag_middle.evaluation.tasks.published import PublishedTask, cut_passages, published_item
 
 __all__ = ["LongBenchV2"]

@@ -9,13 +9,20 @@ from typing import Any, ClassVar
 
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import EvaluationConfigError, EvaluationDataError
-from rag_middle.evaluation.conditions import Condition, Item, arranged_documents
+from rag_middle.evaluation.conditions import Condition, Item
 from rag_middle.evaluation.layouts import Layout, distance_row, gold_distances
-from rag_middle.evaluation.tasks.base import Task, require_whole
-from rag_middle.evaluation.tasks.json_lines import (
-    as_answers,
+from rag_middle.evaluation.tasks.base import (
+    Task,
+    drawn_items,
+    question_prompt,
+    require_one_of,
+    require_whole,
+)
+from rag_middle.evaluation.tasks.data_files import (
+    answers_of,
     as_document,
-    first_line,
+    first_of,
+    flagged,
     get_field,
     read_lines,
 )
@@ -67,10 +74,7 @@ class MultiHop(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.split not in SPLITS:
-            raise EvaluationConfigError(
-                f"multi_hop: split must be one of {', '.join(SPLITS)}, got {self.split!r}."
-            )
+        require_one_of(self.name, SPLITS, split=self.split)
         for name in ("hops", "documents"):
             if getattr(self, name) is not None:
                 require_whole(self.name, 2, **{name: getattr(self, name)})
@@ -82,7 +86,7 @@ class MultiHop(Task):
             )
         if self.data is not None:
             parsed = [(line, *_documents(line, content)) for line, content in read_lines(self.data)]
-            first_line(self.data)  # refuses a file without lines
+            first_of(read_lines, self.data)  # refuses a file without lines
             hops = self.hops or len(parsed[0][2])
             other = next((x for x in parsed if len(x[2]) != hops), None)
             if other and self.hops is None:
@@ -147,16 +151,11 @@ class MultiHop(Task):
     def items(self, limit: int | None, seed: int) -> list[Item]:
         if self.data is not None:
             return [self._parsed(*line) for line in self._lines()[:limit]]
-        if limit is None:
-            raise EvaluationConfigError(
-                "multi_hop draws questions without end: say how many (limit)."
-            )
-        return [self._drawn(index, seed) for index in range(limit)]
+        return drawn_items(self, limit, seed, self._drawn)
 
-    def _drawn(self, index: int, seed: int) -> Item:
+    def _drawn(self, index: int, rng: random.Random) -> Item:
         assert self.documents is not None
         assert self.hops is not None
-        rng = random.Random(f"{self.name} {seed} {index}")
         case = draw_chains(rng, self.split, self.documents, self.hops)
         golds, others = (
             tuple(Document(entry.text, id=f"{entry.title}: {entry.facts[0].attribute.key}")
@@ -195,7 +194,7 @@ class MultiHop(Task):
         return Item(
             id=f"{index}",
             question=str(get_field(content, "question", str, line)),
-            answers=as_answers(content.get("answers", content.get("answer")), line),
+            answers=answers_of(content, line),
             golds=tuple(documents[index] for index in golds),
             others=tuple(others[: self.documents - len(golds)]),
         )
@@ -205,22 +204,13 @@ class MultiHop(Task):
         if instruction is None:
             instruction = "" if self.data is None else "Answer the question from the documents.\n\n"
         question = item.details["last_question"] if condition.hops == 1 else item.question
-        return ContextPrompt(
-            instruction, arranged_documents(item, condition), f"Question: {question}\nAnswer:"
-        )
+        return question_prompt(instruction, item, condition, question)
 
 
 def _documents(line: str, content: dict[str, Any]) -> tuple[list[Document], list[int]]:
     """All documents of a line, and the 0-based positions of the gold ones along the chain."""
     values = get_field(content, "documents", list, line)
-    if "gold" in content:
-        golds = content["gold"]
-    else:
-        golds = [
-            index
-            for index, value in enumerate(values)
-            if isinstance(value, dict) and value.get("gold") is True
-        ]
+    golds = content["gold"] if "gold" in content else flagged(values, "gold")
     if (
         not isinstance(golds, list)
         or any(isinstance(x, bool) or not isinstance(x, int) for x in golds)

@@ -15,7 +15,7 @@ from rag_middle.documents import Document
 from rag_middle.errors import EvaluationConfigError, EvaluationDataError
 from rag_middle.evaluation.conditions import Item
 from rag_middle.evaluation.tasks.base import require_whole
-from rag_middle.evaluation.tasks.json_lines import as_answers, get_field, read_text
+from rag_middle.evaluation.tasks.data_files import as_answers, get_field, read_text
 from rag_middle.evaluation.tasks.published import PublishedTask, cut_passages, published_item
 
 __all__ = ["NoLiMa"]

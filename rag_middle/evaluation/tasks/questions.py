@@ -16,11 +16,12 @@ from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import EvaluationConfigError, EvaluationDataError
 from rag_middle.evaluation.conditions import Condition, Item, arranged_documents
 from rag_middle.evaluation.metrics import normalized
-from rag_middle.evaluation.tasks.base import Task, require_whole
-from rag_middle.evaluation.tasks.json_lines import (
-    as_answers,
+from rag_middle.evaluation.tasks.base import Task, require_one_of, require_whole
+from rag_middle.evaluation.tasks.data_files import (
+    answers_of,
     as_document,
-    first_line,
+    first_of,
+    flagged,
     get_field,
     read_lines,
 )
@@ -73,17 +74,13 @@ class OwnQuestions(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.distractors not in get_args(Distractors):
-            raise EvaluationConfigError(
-                f"{self.name}: distractors must be one of {', '.join(get_args(Distractors))}, got "
-                f"{self.distractors!r}."
-            )
+        require_one_of(self.name, get_args(Distractors), distractors=self.distractors)
         if self.asked.count("{question}") != 1:
             raise EvaluationConfigError(
                 f"{self.name}: asked must hold {{question}} once, got {self.asked!r}."
             )
         if self.documents is None:
-            documents, _ = self._documents(*first_line(self.data))
+            documents, _ = self._documents(*first_of(read_lines, self.data))
             count = len(documents) if len(documents) > 1 else 20
             object.__setattr__(self, "documents", count)
         require_whole(self.name, 2, documents=self.documents)
@@ -103,7 +100,7 @@ class OwnQuestions(Task):
 
     @property
     def description(self) -> str:
-        line, content = first_line(self.data)
+        line, content = first_of(read_lines, self.data)
         drawn = self.num_positions - len(self._documents(line, content)[0])
         source = "the other lines" if self.corpus is None else Path(self.corpus).name
         note = f" ({drawn} of them drawn from {source})" if drawn > 0 else ""
@@ -126,9 +123,7 @@ class OwnQuestions(Task):
             gold, others = documents[gold_position], list(documents)
             del others[gold_position]
             question = str(get_field(content, "question", str, line))
-            if "answers" not in content and "answer" not in content:
-                get_field(content, "answers", list, line)  # raises, with the nearest name
-            answers = as_answers(content.get("answers", content.get("answer")), line)
+            answers = answers_of(content, line)
             missing = self.num_positions - 1 - len(others)
             if missing > 0:
                 pool = pool or self._pool(lines)
@@ -232,7 +227,7 @@ class MultiDocumentQA(OwnQuestions):
 
     @property
     def provenance(self) -> str:
-        _, content = first_line(self.data)
+        _, content = first_of(read_lines, self.data)
         drawn = "" if "ctxs" in content else "; distractors are not the benchmark's"
         return (
             f"{Path(self.data).name}; prompt and score after nelson-liu/lost-in-the-middle (MIT)"
@@ -260,11 +255,7 @@ class MultiDocumentQA(OwnQuestions):
             documents, gold_position = super()._documents(line, content)
         else:
             contexts = get_field(content, "ctxs", list, line)
-            golds = [
-                index
-                for index, context in enumerate(contexts)
-                if isinstance(context, dict) and context.get("isgold") is True
-            ]
+            golds = flagged(contexts, "isgold")
             if len(golds) != 1:
                 raise EvaluationDataError(
                     f"{line}: one of 'ctxs' should have 'isgold': true, {len(golds)} have."

@@ -10,7 +10,7 @@ from typing import Any
 
 from rag_middle.errors import EvaluationConfigError, EvaluationDataError, RegistrationError
 from rag_middle.evaluation.tasks.base import Task
-from rag_middle.evaluation.tasks.data_files import first_entry
+from rag_middle.evaluation.tasks.data_files import first_of, flagged, read_entries
 from rag_middle.registry import Registry, suggest
 
 __all__ = ["TASKS", "make_task", "task_for_file"]
@@ -28,7 +28,7 @@ TASKS.register("abstention", f"{_HERE}.abstention:Abstention")
 TASKS.register("helmet", f"{_HERE}.helmet:Helmet")
 TASKS.register("invented_documents", f"{_HERE}.invented_documents:InventedDocuments")
 TASKS.register("key_value_retrieval", f"{_HERE}.key_value:KeyValueRetrieval")
-TASKS.register("key_value_chains", f"{_HERE}.key_value_chains:KeyValueChains")
+TASKS.register("key_value_chains", f"{_HERE}.key_value:KeyValueChains")
 TASKS.register("longbench_v2", f"{_HERE}.longbench_v2:LongBenchV2")
 TASKS.register("mrcr", f"{_HERE}.mrcr:Mrcr")
 TASKS.register("multi_document_qa", f"{_HERE}.questions:MultiDocumentQA")
@@ -119,7 +119,7 @@ def task_for_file(path: str | Path, **options: Any) -> Task:
         EvaluationDataError: the file cannot be read, or has none of the formats.
         EvaluationConfigError: options that this task does not have.
     """
-    line, first = first_entry(path)
+    line, first = first_of(read_entries, path)
     if _has_several_golds(first):
         return make_task("multi_hop", {"data": path, **options})
     if task_name := _format(first):
@@ -133,8 +133,5 @@ def task_for_file(path: str | Path, **options: Any) -> Task:
 
 def _has_several_golds(content: Mapping[str, Any]) -> bool:
     """Whether gold documents are listed, or flagged among the documents."""
-    documents = content.get("documents")
-    flagged = isinstance(documents, list) and any(
-        isinstance(document, dict) and document.get("gold") is True for document in documents
-    )
-    return isinstance(content.get("gold"), list) or ("gold" not in content and flagged)
+    several_flags = "gold" not in content and bool(flagged(content.get("documents"), "gold"))
+    return isinstance(content.get("gold"), list) or several_flags

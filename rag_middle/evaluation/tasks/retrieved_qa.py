@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from rag_middle.documents import ContextPrompt
-from rag_middle.errors import EvaluationConfigError
-from rag_middle.evaluation.conditions import CLOSED_BOOK, Condition, Item, arranged_documents
-from rag_middle.evaluation.tasks.base import Task, require_whole
-from rag_middle.evaluation.tasks.json_lines import as_answers, get_field, read_lines
+from rag_middle.evaluation.conditions import CLOSED_BOOK, Condition, Item
+from rag_middle.evaluation.tasks.base import Task, question_prompt, require_one_of, require_whole
+from rag_middle.evaluation.tasks.data_files import answers_of, get_field, read_lines
 
 __all__ = ["RetrievedQA"]
 
@@ -47,10 +46,7 @@ class RetrievedQA(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_whole(self.name, 1, documents=self.documents)
-        if self.best not in ("first", "last"):
-            raise EvaluationConfigError(
-                f"{self.name}: best must be 'first' or 'last', got {self.best!r}."
-            )
+        require_one_of(self.name, ("first", "last"), best=self.best)
 
     @property
     def provenance(self) -> str:
@@ -77,15 +73,11 @@ class RetrievedQA(Task):
                 Item(
                     id=f"{index}",
                     question=question,
-                    answers=as_answers(content.get("answers", content.get("answer")), line),
+                    answers=answers_of(content, line),
                     others=tuple(documents if self.best == "first" else reversed(documents)),
                 )
             )
         return items
 
     def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
-        return ContextPrompt(
-            self.instruction,
-            arranged_documents(item, condition),
-            f"Question: {item.question}\nAnswer:",
-        )
+        return question_prompt(self.instruction, item, condition)
