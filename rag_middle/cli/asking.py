@@ -14,9 +14,10 @@ from rag_middle.cli.index import report_skipped, summary
 from rag_middle.cli.measuring import embedding_bar
 from rag_middle.cli.options import (
     GENERATION,
+    METHOD_HELP,
+    METHOD_PANEL,
     MODEL_PANEL,
     PROMPT_PANEL,
-    AskedMethodOption,
     MethodOptionsOption,
     Panel,
     flag,
@@ -36,14 +37,8 @@ __all__ = [
     "ANSWERING",
     "OTHER_NAMES",
     "QUESTION",
-    "DocsOption",
     "EmbedderOption",
-    "IndexOption",
-    "MaxFileMibOption",
     "ModelOption",
-    "PromptTemplateOption",
-    "RebuildOption",
-    "TopKOption",
     "open_answerer",
     "show_facts",
     "show_sources",
@@ -56,47 +51,11 @@ _READS = "which works only on the demo corpus"
 OTHER_NAMES = {"folder": "--index"}
 """What the library calls otherwise."""
 
-DocsOption = Annotated[
-    Path | None,
-    RETRIEVAL_PANEL.option(
-        "--docs",
-        "-d",
-        metavar="PATH",
-        help="File or folder: .txt .md .rst .jsonl .html .pdf .docx. It is indexed once; later "
-        "only what has changed.",
-    ),
-]
-IndexOption = Annotated[
-    Path | None,
-    RETRIEVAL_PANEL.option(
-        "--index",
-        metavar="FOLDER",
-        help="Where the index is kept. Default: in the user's cache. Without --docs, an index that "
-        "is used as it is.",
-    ),
-]
-TopKOption = Annotated[
-    int,
-    RETRIEVAL_PANEL.option(min=1, help="Documents of a prompt; fewer where there are fewer."),
-]
 EmbedderOption = Annotated[
     str | None,
     RETRIEVAL_PANEL.option(
         help="Folder or hub name of a sentence-transformers model, which is fetched if it is not "
         "here. Default: all-MiniLM-L6-v2, without a network.",
-    ),
-]
-RebuildOption = Annotated[
-    bool,
-    RETRIEVAL_PANEL.option(
-        "--rebuild", help="Replace the saved index, also if it is damaged or of another embedder."
-    ),
-]
-MaxFileMibOption = Annotated[
-    int | None,
-    RETRIEVAL_PANEL.option(
-        min=1,
-        help="Larger files are skipped. Default: as in the saved index, else 32.",
     ),
 ]
 ModelOption = Annotated[
@@ -107,27 +66,53 @@ ModelOption = Annotated[
         help=f"Directory or hub name. Default: the bundled reader, {_READS}.",
     ),
 ]
-PromptTemplateOption = Annotated[
-    Path | None,
-    PROMPT_PANEL.option(
-        "--prompt-template",
+
+ANSWERING = (
+    RETRIEVAL_PANEL.flag(
+        "docs",
+        Path | None,
+        names=("--docs", "-d"),
+        metavar="PATH",
+        help="File or folder: .txt .md .rst .jsonl .html .pdf .docx. It is indexed once; later "
+        "only what has changed.",
+    ),
+    RETRIEVAL_PANEL.flag(
+        "index",
+        Path | None,
+        metavar="FOLDER",
+        help="Where the index is kept. Default: in the user's cache. Without --docs, an index that "
+        "is used as it is.",
+    ),
+    RETRIEVAL_PANEL.flag(
+        "top_k", int, 10, min=1, help="Documents of a prompt; fewer where there are fewer."
+    ),
+    flag("embedder", EmbedderOption),
+    RETRIEVAL_PANEL.flag(
+        "rebuild",
+        bool,
+        False,
+        help="Replace the saved index, also if it is damaged or of another embedder.",
+    ),
+    RETRIEVAL_PANEL.flag(
+        "max_file_mib",
+        int | None,
+        min=1,
+        help="Larger files are skipped. Default: as in the saved index, else 32.",
+    ),
+    flag("model", ModelOption),
+    METHOD_PANEL.flag(
+        "method",
+        str | None,
+        help=f"{METHOD_HELP} Default: none; behind an HTTP address, what its server uses.",
+    ),
+    flag("method_option", MethodOptionsOption),
+    PROMPT_PANEL.flag(
+        "prompt_template",
+        Path | None,
         metavar="FILE",
         help="JSON with prefix, document, separator and suffix. Default: the model's own, else one "
         "for models that follow instructions.",
     ),
-]
-
-ANSWERING = (
-    flag("docs", DocsOption),
-    flag("index", IndexOption),
-    flag("top_k", TopKOption, 10),
-    flag("embedder", EmbedderOption),
-    flag("rebuild", RebuildOption, False),
-    flag("max_file_mib", MaxFileMibOption),
-    flag("model", ModelOption),
-    flag("method", AskedMethodOption),
-    flag("method_option", MethodOptionsOption),
-    flag("prompt_template", PromptTemplateOption),
 )
 """What documents, model and method answer; arguments of `open_answerer`."""
 QUESTION = generation_flags(

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "USAGE_ERROR",
-    "DebugOption",
     "JsonOption",
     "console",
     "flags_of",
@@ -47,7 +46,6 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u2
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Write one JSON document to standard output.")
 ]
-DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
 
 
 def console(*, stderr: bool = False) -> Console:

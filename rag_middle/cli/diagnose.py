@@ -60,140 +60,91 @@ def _several_or_none(orders: int) -> int:
 _SCORE_BY = choice_type("ScoreBy", ("generation", "likelihood"))
 
 _MEASUREMENT = (
-    flag(
-        "limit",
-        Annotated[int, QUESTIONS_PANEL.option(min=1, help="Maximum number of questions.")],
-        100,
-    ),
-    flag(
+    QUESTIONS_PANEL.flag("limit", int, 100, min=1, help="Maximum number of questions."),
+    QUESTIONS_PANEL.flag(
         "positions",
-        Annotated[
-            int,
-            QUESTIONS_PANEL.option(
-                min=2,
-                help="Positions of the gold document, or distances between several, spread evenly.",
-            ),
-        ],
+        int,
         5,
+        min=2,
+        help="Positions of the gold document, or distances between several, spread evenly.",
     ),
-    flag(
+    QUESTIONS_PANEL.flag(
         "grid",
-        Annotated[
-            str | None,
-            QUESTIONS_PANEL.option(
-                metavar="N,N",
-                help="Measure with fewer documents too: 5,10,20. The rest of the report is about "
-                "the largest number, which stands in place of --documents.",
-            ),
-        ],
+        str | None,
+        metavar="N,N",
+        help="Measure with fewer documents too: 5,10,20. The rest of the report is about "
+        "the largest number, which stands in place of --documents.",
     ),
-    flag(
+    QUESTIONS_PANEL.flag(
         "orders",
-        Annotated[
-            int,
-            QUESTIONS_PANEL.option(
-                min=0,
-                callback=_several_or_none,
-                help="Shuffled orders, for the rate at which answers flip; 0: none.",
-            ),
-        ],
+        int,
         3,
+        min=0,
+        callback=_several_or_none,
+        help="Shuffled orders, for the rate at which answers flip; 0: none.",
     ),
-    flag(
+    QUESTIONS_PANEL.flag(
         "changes",
-        Annotated[
-            list[str] | None,
-            QUESTIONS_PANEL.option(
-                "--change",
-                metavar="NAME,NAME",
-                help="Controls of the unmodified model at the same positions: repeated (all "
-                "documents twice), filler (the other documents' words shuffled), question_first "
-                "(the question before the documents too), long_gold (the gold document followed "
-                "by the shuffled words of three others).",
-            ),
-        ],
+        list[str] | None,
+        names=("--change",),
+        metavar="NAME,NAME",
+        help="Controls of the unmodified model at the same positions: repeated (all "
+        "documents twice), filler (the other documents' words shuffled), question_first "
+        "(the question before the documents too), long_gold (the gold document followed "
+        "by the shuffled words of three others).",
     ),
-    flag(
+    QUESTIONS_PANEL.flag(
         "stop_early",
-        Annotated[
-            bool,
-            QUESTIONS_PANEL.option(
-                "--stop-early",
-                help="Look at the answers from time to time, and ask no more questions once those "
-                "left could hardly change what is recommended.",
-            ),
-        ],
+        bool,
         False,
+        help="Look at the answers from time to time, and ask no more questions once those "
+        "left could hardly change what is recommended.",
     ),
-    flag(
+    QUESTIONS_PANEL.flag(
         "scoring",
-        Annotated[
-            _SCORE_BY,
-            QUESTIONS_PANEL.option(
-                "--score-by",
-                help="Compare generated answers, or measure the log-likelihood of the right one, "
-                "which is cheaper.",
-            ),
-        ],
+        _SCORE_BY,
         _SCORE_BY("generation"),
+        names=("--score-by",),
+        help="Compare generated answers, or measure the log-likelihood of the right one, "
+        "which is cheaper.",
     ),
-    flag(
+    QUESTIONS_PANEL.flag(
         "metric",
-        Annotated[
-            str | None,
-            QUESTIONS_PANEL.option(
-                help="Which score decides. Default: the task's first; greedy_match for likelihood."
-            ),
-        ],
+        str | None,
+        help="Which score decides. Default: the task's first; greedy_match for likelihood.",
     ),
-    flag("seed", Annotated[int, QUESTIONS_PANEL.option(min=0, help="Random seed.")], 0),
+    QUESTIONS_PANEL.flag("seed", int, 0, min=0, help="Random seed."),
     *generation_flags(["template"]),
-    flag(
+    QUESTIONS_PANEL.flag(
         "max_new_tokens",
-        Annotated[
-            int | None,
-            QUESTIONS_PANEL.option(
-                min=1, help="Maximum new tokens of an answer. Default: the task's."
-            ),
-        ],
+        int | None,
+        min=1,
+        help="Maximum new tokens of an answer. Default: the task's.",
     ),
     flag("max_batch_size", BatchSizeOption, 8),
 )
 """Fields of `Measurement`, and two more: `grid` as it is written, and `stop_early`."""
 
 _RUNNING = (
-    flag(
+    MODEL_PANEL.flag(
         "threads",
-        Annotated[
-            int | None,
-            MODEL_PANEL.option(
-                min=1,
-                help="CPU threads, of all workers together. Default: OMP_NUM_THREADS, or as many "
-                "as there are processors that are not busy.",
-            ),
-        ],
+        int | None,
+        min=1,
+        help="CPU threads, of all workers together. Default: OMP_NUM_THREADS, or as many "
+        "as there are processors that are not busy.",
     ),
-    flag(
+    MODEL_PANEL.flag(
         "workers",
-        Annotated[
-            int,
-            MODEL_PANEL.option(
-                min=1,
-                help="Processes that answer, each with the model, and on GPUs each with a GPU of "
-                "its own.",
-            ),
-        ],
+        int,
         1,
+        min=1,
+        help="Processes that answer, each with the model, and on GPUs each with a GPU of its own.",
     ),
-    flag(
+    MODEL_PANEL.flag(
         "backend",
-        Annotated[
-            Backend,
-            MODEL_PANEL.option(
-                help="Where several workers run; ray needs `pip install 'rag-middle[ray]'`."
-            ),
-        ],
+        Backend,
         Backend.processes,
+        help="Where several workers run; ray needs `pip install 'rag-middle[ray]'`.",
     ),
 )
 

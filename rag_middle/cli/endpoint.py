@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from rag_middle.cli.console import tell
-from rag_middle.cli.options import LOADING, Panel, choice_type, flag
+from rag_middle.cli.options import LOADING, Panel, choice_type
 from rag_middle.errors import EndpointConfigError
 from rag_middle.options import ENDPOINT_SECONDS, SendDocuments
 from rag_middle.reader import READER_ID, READER_NAME, is_reader
@@ -23,45 +23,34 @@ __all__ = ["ENDPOINT", "is_served_reader", "open_endpoint", "tell_work"]
 ENDPOINT_PANEL = Panel("Model behind an HTTP address")
 
 
-EndpointOption = Annotated[
-    str | None,
-    ENDPOINT_PANEL.option(
+_SEND_DOCUMENTS = choice_type("SendDocuments", get_args(SendDocuments))
+
+ENDPOINT = (
+    ENDPOINT_PANEL.flag(
+        "endpoint",
+        str | None,
         metavar="URL",
         help="Ask a model at this OpenAI-compatible address (vLLM, Ollama, hosted), such as "
         "http://localhost:8000/v1; --model is then its name there.",
     ),
-]
-ApiKeyEnvOption = Annotated[
-    str | None,
-    ENDPOINT_PANEL.option(
+    ENDPOINT_PANEL.flag(
+        "api_key_env",
+        str | None,
         metavar="NAME",
         help="Environment variable with the key for it. Default: OPENAI_API_KEY, if it is set and "
         "the address is local or https; an empty name: no key.",
     ),
-]
-TimeoutOption = Annotated[
-    float,
-    ENDPOINT_PANEL.option(min=0.001, help="Seconds that a request may take."),
-]
-
-_SEND_DOCUMENTS = choice_type("SendDocuments", get_args(SendDocuments))
-
-ENDPOINT = (
-    flag("endpoint", EndpointOption),
-    flag("api_key_env", ApiKeyEnvOption),
-    flag(
+    ENDPOINT_PANEL.flag(
         "send_documents",
-        Annotated[
-            _SEND_DOCUMENTS,
-            ENDPOINT_PANEL.option(
-                help="How documents travel. text: within the message; for rag-middle serve also "
-                "marked (the same with markers) and field (beside the messages), and the server "
-                "applies methods. auto: field there, text elsewhere."
-            ),
-        ],
+        _SEND_DOCUMENTS,
         _SEND_DOCUMENTS("auto"),
+        help="How documents travel. text: within the message; for rag-middle serve also "
+        "marked (the same with markers) and field (beside the messages), and the server "
+        "applies methods. auto: field there, text elsewhere.",
     ),
-    flag("timeout", TimeoutOption, ENDPOINT_SECONDS),
+    ENDPOINT_PANEL.flag(
+        "timeout", float, ENDPOINT_SECONDS, min=0.001, help="Seconds that a request may take."
+    ),
 )
 """Where a model is that is not loaded here; arguments of `EndpointModel`."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rag_middle.cli.console import console, quiet_progress_bars, tell
-from rag_middle.cli.options import MODEL_PANEL, Panel, flag, placed
+from rag_middle.cli.options import MODEL_PANEL, Panel, placed
 
 if TYPE_CHECKING:
     from rag_middle.evaluation import Task
@@ -48,72 +48,48 @@ ModelOption = Annotated[
     ),
 ]
 DATA = (
-    flag(
+    QUESTIONS_PANEL.flag(
         "data",
-        Annotated[
-            Path | None,
-            QUESTIONS_PANEL.option(
-                help="Questions with their gold documents, as JSON lines, or a published "
-                "benchmark's file. Default: questions about invented documents."
-            ),
-        ],
+        Path | None,
+        help="Questions with their gold documents, as JSON lines, or a published "
+        "benchmark's file. Default: questions about invented documents.",
     ),
-    flag(
-        "task",
-        Annotated[
-            str | None,
-            QUESTIONS_PANEL.option(help="What the questions are. Default: what --data looks like."),
-        ],
+    QUESTIONS_PANEL.flag(
+        "task", str | None, help="What the questions are. Default: what --data looks like."
     ),
-    flag(
+    QUESTIONS_PANEL.flag(
         "documents",
-        Annotated[
-            int | None,
-            QUESTIONS_PANEL.option(
-                min=2,
-                help="Documents in a prompt. Default: what the data or the task has; 20 for the "
-                "bundled reader.",
-            ),
-        ],
+        int | None,
+        min=2,
+        help="Documents in a prompt. Default: what the data or the task has; 20 for the "
+        "bundled reader.",
     ),
 )
 ASKED = (
     *DATA,
-    flag(
+    QUESTIONS_PANEL.flag(
         "distractors",
-        Annotated[
-            str | None,
-            QUESTIONS_PANEL.option(
-                help="What the other documents are: random or hard for --data (hard: those most "
-                "like the question); for invented documents random, same_relation, similar_names, "
-                "near_duplicates or contradicting. For both none_relevant: every question is asked "
-                "without its gold document too, and then the model must say that it does not know."
-            ),
-        ],
+        str | None,
+        help="What the other documents are: random or hard for --data (hard: those most "
+        "like the question); for invented documents random, same_relation, similar_names, "
+        "near_duplicates or contradicting. For both none_relevant: every question is asked "
+        "without its gold document too, and then the model must say that it does not know.",
     ),
-    flag(
+    QUESTIONS_PANEL.flag(
         "hops",
-        Annotated[
-            int | None,
-            QUESTIONS_PANEL.option(
-                min=1,
-                help="Questions that need so many documents (2 or 3 invented ones; with --data, "
-                "those with so many gold documents), by their distance and order. For --task "
-                "key_value_chains: keys of the longest chain.",
-            ),
-        ],
+        int | None,
+        min=1,
+        help="Questions that need so many documents (2 or 3 invented ones; with --data, "
+        "those with so many gold documents), by their distance and order. For --task "
+        "key_value_chains: keys of the longest chain.",
     ),
-    flag(
+    QUESTIONS_PANEL.flag(
         "phrases",
-        Annotated[
-            list[str] | None,
-            QUESTIONS_PANEL.option(
-                "--abstention",
-                metavar="TEXT",
-                help="Counts as saying that the model does not know, for --distractors "
-                "none_relevant; repeatable. Default: usual phrases.",
-            ),
-        ],
+        list[str] | None,
+        names=("--abstention",),
+        metavar="TEXT",
+        help="Counts as saying that the model does not know, for --distractors "
+        "none_relevant; repeatable. Default: usual phrases.",
     ),
 )
 """Which questions are asked; arguments of `chosen_task`."""

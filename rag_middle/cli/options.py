@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rag_middle.cli.console import DebugOption, flags_of, reporting
+from rag_middle.cli.console import flags_of, reporting
 from rag_middle.errors import MethodConfigError
 from rag_middle.options import KERNELS, OPTIONS, Declaration
 from rag_middle.plain_data import parse_json
@@ -21,12 +21,12 @@ from rag_middle.plain_data import parse_json
 __all__ = [
     "GENERATION",
     "LOADING",
+    "METHOD_HELP",
     "METHOD_PANEL",
     "MODEL_PANEL",
     "OUTPUT_PANEL",
     "PROMPT_PANEL",
     "TEXT_PANEL",
-    "AskedMethodOption",
     "MethodOption",
     "MethodOptionsOption",
     "Panel",
@@ -46,6 +46,29 @@ class Panel(str):
     def option(self, *names: str, **settings: Any) -> Any:
         """As `typer.Option`, under this title."""
         return typer.Option(*names, rich_help_panel=self, **settings)
+
+    def flag(
+        self,
+        name: str,
+        kind: Any,
+        default: Any = None,
+        *,
+        names: Sequence[str] = (),
+        **settings: Any,
+    ) -> Parameter:
+        """A flag of a group, under this title.
+
+        Args:
+            name: of the parameter.
+            kind: type of its values.
+            default: None for none.
+            names: of the flag, such as ``--model`` and ``-m``; by default the parameter's. One
+                that is on or off has no ``--no-`` then.
+            settings: of `typer.Option`.
+        """
+        if kind is bool and not names:
+            names = (f"--{name.replace('_', '-')}",)
+        return flag(name, Annotated[kind, self.option(*names, **settings)], default)
 
 
 MODEL_PANEL = Panel("Model")
@@ -77,7 +100,7 @@ def command(
         for parameter in signature(function, eval_str=True).parameters.values():
             own = parameter.replace(kind=Parameter.KEYWORD_ONLY)
             flags += groups.get(parameter.name, (own,))
-        flags.append(flag("debug", DebugOption, False))
+        flags.append(_DEBUG)
 
         def run(**values: Any) -> None:
             debug, as_json = values.pop("debug"), values.get("as_json", False)
@@ -102,6 +125,11 @@ def flag(name: str, annotation: Any, default: Any = None) -> Parameter:
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
+_DEBUG = flag(
+    "debug", Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")], False
+)
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
@@ -124,19 +152,13 @@ class Bits(StrEnum):
     eight = "8bit"
 
 
-_METHOD_HELP = (
+METHOD_HELP = (
     "A name (see rag-middle methods), NAME:PRESET, profile:PATH (see rag-middle calibrate), or "
     "several joined by +."
 )
-AskedMethodOption = Annotated[
-    str | None,
-    METHOD_PANEL.option(
-        help=f"{_METHOD_HELP} Default: none; behind an HTTP address, what its server uses.",
-    ),
-]
 MethodOption = Annotated[
     str,
-    METHOD_PANEL.option(help=_METHOD_HELP),
+    METHOD_PANEL.option(help=METHOD_HELP),
 ]
 MethodOptionsOption = Annotated[
     list[str] | None,
@@ -145,52 +167,6 @@ MethodOptionsOption = Annotated[
         "-o",
         metavar="NAME=VALUE",
         help="An option of the method, the value in JSON; repeatable.",
-    ),
-]
-ContextWindowOption = Annotated[
-    int | None,
-    MODEL_PANEL.option(
-        min=1,
-        help="Tokens of prompt and answer together. Default: what the model's config says, RoPE "
-        "scaling included.",
-    ),
-]
-DtypeOption = Annotated[
-    Dtype,
-    MODEL_PANEL.option(help="Number format. auto: as stored."),
-]
-DeviceOption = Annotated[
-    str | None,
-    MODEL_PANEL.option(
-        help="cpu, cuda, cuda:1 ..., or auto to spread over what there is (needs accelerate).",
-    ),
-]
-DeviceMapOption = Annotated[
-    str | None,
-    MODEL_PANEL.option(
-        help="How to spread the model, instead of --device: auto, balanced, sequential ... (needs "
-        "accelerate).",
-    ),
-]
-QuantizeOption = Annotated[
-    Bits | None,
-    MODEL_PANEL.option(
-        "--quantize",
-        help="Load the weights with fewer bits (needs bitsandbytes and a CUDA GPU).",
-    ),
-]
-AttnImplementationOption = Annotated[
-    str | None,
-    MODEL_PANEL.option(help="sdpa, eager, flash_attention_2 ..."),
-]
-RevisionOption = Annotated[
-    str | None,
-    MODEL_PANEL.option(help="Commit, tag or branch on the hub."),
-]
-TrustRemoteCodeOption = Annotated[
-    bool,
-    MODEL_PANEL.option(
-        "--trust-remote-code", help="Run code that comes with the model. Read it first."
     ),
 ]
 
@@ -256,15 +232,37 @@ def _declared_flag(declaration: Declaration, default: Any, panel: Panel) -> Para
 
 
 LOADING: Group = (
-    flag("context_window", ContextWindowOption),
-    flag("dtype", DtypeOption, Dtype.auto),
-    flag("device", DeviceOption),
-    flag("device_map", DeviceMapOption),
-    flag("quantization_config", QuantizeOption),
-    flag("attn_implementation", AttnImplementationOption),
+    MODEL_PANEL.flag(
+        "context_window",
+        int | None,
+        min=1,
+        help="Tokens of prompt and answer together. Default: what the model's config says, RoPE "
+        "scaling included.",
+    ),
+    MODEL_PANEL.flag("dtype", Dtype, Dtype.auto, help="Number format. auto: as stored."),
+    MODEL_PANEL.flag(
+        "device",
+        str | None,
+        help="cpu, cuda, cuda:1 ..., or auto to spread over what there is (needs accelerate).",
+    ),
+    MODEL_PANEL.flag(
+        "device_map",
+        str | None,
+        help="How to spread the model, instead of --device: auto, balanced, sequential ... (needs "
+        "accelerate).",
+    ),
+    MODEL_PANEL.flag(
+        "quantization_config",
+        Bits | None,
+        names=("--quantize",),
+        help="Load the weights with fewer bits (needs bitsandbytes and a CUDA GPU).",
+    ),
+    MODEL_PANEL.flag("attn_implementation", str | None, help="sdpa, eager, flash_attention_2 ..."),
     _declared_flag(KERNELS, KERNELS.default, MODEL_PANEL),
-    flag("revision", RevisionOption),
-    flag("trust_remote_code", TrustRemoteCodeOption, False),
+    MODEL_PANEL.flag("revision", str | None, help="Commit, tag or branch on the hub."),
+    MODEL_PANEL.flag(
+        "trust_remote_code", bool, False, help="Run code that comes with the model. Read it first."
+    ),
 )
 """How a model is loaded."""
 

@@ -27,7 +27,6 @@ from rag_middle.cli.options import (
     MethodOptionsOption,
     Panel,
     command,
-    flag,
     generation_flags,
     parse_method_options,
 )
@@ -59,9 +58,7 @@ _DEFAULTS = (
 
 def _limit(name: str, help_text: str, **more: Any) -> Parameter:
     default = next(field.default for field in fields(ServerSettings) if field.name == name)
-    return flag(
-        name, Annotated[type(default), _LIMITS_PANEL.option(help=help_text, **more)], default
-    )
+    return _LIMITS_PANEL.flag(name, type(default), default, help=help_text, **more)
 
 
 _LIMITS = (
