@@ -7,7 +7,7 @@ go, `next_steps` what to do now, and `notes` what else is to be known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -26,7 +26,7 @@ from rag_middle.evaluation.statistics import (
     Estimate,
     comparison_confidence,
 )
-from rag_middle.wording import counted, percent, shortened
+from rag_middle.wording import counted, listed, percent, shortened
 
 __all__ = [
     "MIN_QUESTIONS",
@@ -146,10 +146,9 @@ def answer(
         positions: 0-based.
         metric: of the scores.
     """
-    if recommendation.reason == "too_few_questions":
-        return Answer(label="unknown", text=f"Not known: {recommendation.text}")
-    if recommendation.reason == "cannot_answer":
-        return Answer(label="unknown", text=f"Not known: {_lower(recommendation.text)}")
+    if recommendation.reason in ("too_few_questions", "cannot_answer"):
+        text = recommendation.text
+        return Answer(label="unknown", text=f"Not known: {text[:1].lower()}{text[1:]}")
     if shape.name == "flat":
         text = "No: no two positions of the gold document differ significantly."
         return Answer(label="no", text=text)
@@ -189,10 +188,6 @@ def comparisons(methods: int, confidence: float = CONFIDENCE) -> str:
 def _exactly(confidence: float) -> str:
     """95 %, 99.67 %."""
     return percent(confidence, 0 if round(100 * confidence, 2) % 1 == 0 else 2)
-
-
-def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:]
 
 
 # -- which method --------------------------------------------------------------------------------
@@ -364,7 +359,7 @@ def order_advice(curve: Array, positions: Sequence[int], gap: Estimate, metric: 
     high = [int(index) for index in by_score if high_positions(curve)[index]]
     best, low = high[0], int(np.argmin(curve))
     named = sorted(positions[index] for index in high[:_MANY_POSITIONS])
-    place = f"position {named[0]}" if len(named) == 1 else f"positions {_joined(named)}"
+    place = f"position {named[0]}" if len(named) == 1 else f"positions {listed(named)}"
     value = metric.shown(curve[best])
     if len(named) > 1:
         value = f"up to {value}" if metric.share else f"best: {value}"
@@ -372,96 +367,6 @@ def order_advice(curve: Array, positions: Sequence[int], gap: Estimate, metric: 
         f"Put the most relevant documents at {place} ({value}), and none of them at position "
         f"{positions[low]} ({metric.shown(curve[low])}): it costs nothing."
     )
-
-
-def _joined(numbers: Sequence[int]) -> str:
-    *first, last = map(str, numbers)
-    return f"{', '.join(first)} and {last}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Situation:
-    """What a rule for a next step may look at."""
-
-    recommendation: Recommendation
-    advice: str
-    attempts: Attempts
-
-
-def _more_questions(at: _Situation) -> str:
-    if at.attempts.all_asked:
-        return "Add questions to the data: all of them were asked."
-    return "Run again with a larger --limit."
-
-
-def _look_at_answers(at: _Situation) -> str:
-    text = "Look at a few answers in records.jsonl: does the prompt suit the model? Try --template"
-    if at.attempts.scoring == "likelihood" or not at.attempts.weights:
-        return f"{text}."
-    return f"{text}, or --score-by likelihood, which shows differences in wrong answers too."
-
-
-def _try_fitted(at: _Situation) -> str:
-    if not at.attempts.fitted:
-        return ""
-    return (
-        f"Parameters of {', '.join(at.attempts.fitted)} are calibrated for this model already; try "
-        f"them: `--methods {','.join(at.attempts.fitted.values())}`."
-    )
-
-
-def _calibrate(at: _Situation) -> str:
-    level = at.recommendation.reason == "helps" and not at.advice  # nothing left to gain
-    if level or not at.attempts.calibratable:
-        return ""
-    first, *others = at.attempts.calibratable
-    alternatives = f" (or {', '.join(others)})" if others else ""
-    return (
-        f"Calibrated parameters may do better. `rag-middle calibrate --method {first}`"
-        f"{alternatives} with the same --model and --data searches for them and checks them on "
-        "held-out questions; then run this again with "
-        f"`--methods profile:rag-middle-calibration/{first}.json`."
-    )
-
-
-def _load_it(at: _Situation) -> str:
-    if at.attempts.weights:
-        return ""
-    if at.recommendation.reason == "helps":
-        label = at.recommendation.label
-        return (
-            f"Have it used where requests name no method: `rag-middle serve --method {label}`, or "
-            "in the client where it only arranges documents."
-        )
-    return (
-        "Most methods change what happens inside the model. Where its weights can be had, find the "
-        "one that helps with `rag-middle diagnose --model` and without `--endpoint`; then serve it "
-        "(`rag-middle serve`, or vLLM with rag-middle-vllm) and measure that with `--endpoint`."
-    )
-
-
-_GAP: tuple[Reason, ...] = ("nothing_tried", "no_help", "helps")
-#: For which reasons a step is considered, and what it says; nothing where it does not apply.
-_STEPS: tuple[tuple[tuple[Reason, ...], Callable[[_Situation], str]], ...] = (
-    (("too_few_questions",), _more_questions),
-    (("cannot_answer",), _look_at_answers),
-    (
-        ("no_gap",),
-        lambda at: "Use the model as it is. Measure again when model, prompt or data change.",
-    ),
-    (
-        ("helps",),
-        lambda at: f"Check {at.recommendation.label} on held-out questions before relying on it.",
-    ),
-    (_GAP, lambda at: at.advice),
-    (
-        ("nothing_tried",),
-        lambda at: "Name methods to try with --methods." if at.attempts.weights else "",
-    ),
-    (_GAP, _load_it),
-    (_GAP, _try_fitted),
-    (_GAP, _calibrate),
-)
 
 
 def next_steps(recommendation: Recommendation, advice: str, attempts: Attempts) -> tuple[str, ...]:
@@ -472,9 +377,51 @@ def next_steps(recommendation: Recommendation, advice: str, attempts: Attempts) 
         advice: of `order_advice`, for the method that is recommended.
         attempts: what was tried, and is not advised again.
     """
-    situation = _Situation(recommendation=recommendation, advice=advice, attempts=attempts)
-    said = (say(situation) for reasons, say in _STEPS if recommendation.reason in reasons)
-    return tuple(step for step in said if step)
+    label, reason = recommendation.label, recommendation.reason
+    if reason == "too_few_questions":
+        if attempts.all_asked:
+            return ("Add questions to the data: all of them were asked.",)
+        return ("Run again with a larger --limit.",)
+    if reason == "cannot_answer":
+        scored = attempts.scoring == "likelihood" or not attempts.weights
+        end = ", or --score-by likelihood, which shows differences in wrong answers too."
+        return (
+            "Look at a few answers in records.jsonl: does the prompt suit the model? Try --template"
+            f"{'.' if scored else end}",
+        )
+    if reason == "no_gap":
+        return ("Use the model as it is. Measure again when model, prompt or data change.",)
+    steps = [advice]
+    if reason == "helps":
+        steps.insert(0, f"Check {label} on held-out questions before relying on it.")
+    if reason == "nothing_tried" and attempts.weights:
+        steps.append("Name methods to try with --methods.")
+    if not attempts.weights:
+        steps.append(
+            f"Have it used where requests name no method: `rag-middle serve --method {label}`, or "
+            "in the client where it only arranges documents."
+            if reason == "helps"
+            else "Most methods change what happens inside the model. Where its weights can be had, "
+            "find the one that helps with `rag-middle diagnose --model` and without `--endpoint`; "
+            "then serve it (`rag-middle serve`, or vLLM with rag-middle-vllm) and measure that "
+            "with `--endpoint`."
+        )
+    if attempts.fitted:
+        steps.append(
+            f"Parameters of {', '.join(attempts.fitted)} are calibrated for this model already; "
+            f"try them: `--methods {','.join(attempts.fitted.values())}`."
+        )
+    # Where a method helps and positions no longer differ, there is nothing left to gain.
+    if attempts.calibratable and (reason != "helps" or advice):
+        first, *others = attempts.calibratable
+        alternatives = f" (or {', '.join(others)})" if others else ""
+        steps.append(
+            f"Calibrated parameters may do better. `rag-middle calibrate --method {first}`"
+            f"{alternatives} with the same --model and --data searches for them and checks them on "
+            "held-out questions; then run this again with "
+            f"`--methods profile:rag-middle-calibration/{first}.json`."
+        )
+    return tuple(filter(None, steps))
 
 
 def note_on_gold(items: Sequence[Item]) -> str | None:

@@ -48,7 +48,7 @@ from rag_middle.evaluation.trials import (
     run,
 )
 from rag_middle.evaluation.wrong_answers import AskedQuestion, wrong_answers
-from rag_middle.generation import RagMiddleModel, TextGenerator, model_facts
+from rag_middle.generation import MethodLike, RagMiddleModel, TextGenerator, model_facts
 from rag_middle.methods import (
     LPES,
     SIW,
@@ -243,9 +243,7 @@ def diagnose(
         notes=(
             *filter(None, [note_on_gold(task.items(measurement.limit, measurement.seed))]),
             *notes(summary, shape, curves),
-            *_votes(results, here),
-            *_stopped(results, measurement),
-            *_contradicted(task),
+            *_run_notes(task, results, measurement, here),
         ),
         next_steps=next_steps(
             recommendation,
@@ -301,36 +299,30 @@ def _attempts(
     )
 
 
-def _contradicted(task: Task) -> tuple[str, ...]:
-    """What a wrong answer may mean where another document states another value."""
-    if getattr(task, "distractors", None) != "contradicting":
-        return ()
-    return (
-        "Another document states another value of what is asked for, and counts as wrong: a wrong "
-        "answer may have been read there. Differences say which document a model believes.",
-    )
-
-
-def _stopped(results: Results, measurement: Measurement) -> tuple[str, ...]:
-    """That fewer questions were asked than the measurement allows, because they decided."""
-    asked, limit = len(results.items), measurement.limit
-    if limit is None or results.measurement.limit == limit:
-        return ()
-    return (
-        f"Stopped after {asked} of at most {limit} questions: those left could hardly change what "
-        "is recommended. Values at positions are rougher than with all of them.",
-    )
-
-
-def _votes(results: Results, model: RagMiddleModel | None) -> tuple[str, ...]:
-    """That methods vote on answers where the model gives nothing else (`model` is None)."""
+def _run_notes(
+    task: Task, results: Results, measurement: Measurement, model: RagMiddleModel | None
+) -> tuple[str, ...]:
+    """How the run was made, where that bears on its figures; `model` is None as in `_attempts`."""
+    texts = []
     voting = [labelled.label for labelled in results.methods if labelled.method.votes]
-    if model is not None or not voting:
-        return ()
-    return (
-        f"Under {', '.join(voting)} whole answers were voted on, one per order: a model behind an "
-        "HTTP address gives no probabilities of tokens to combine.",
-    )
+    if model is None and voting:
+        texts.append(
+            f"Under {', '.join(voting)} whole answers were voted on, one per order: a model behind "
+            "an HTTP address gives no probabilities of tokens to combine."
+        )
+    if measurement.limit not in (None, results.measurement.limit):
+        texts.append(
+            f"Stopped after {len(results.items)} of at most {measurement.limit} questions: those "
+            "left could hardly change what is recommended. Values at positions are rougher than "
+            "with all of them."
+        )
+    if getattr(task, "distractors", None) == "contradicting":
+        texts.append(
+            "Another document states another value of what is asked for, and counts as wrong: a "
+            "wrong answer may have been read there. Differences say which document a model "
+            "believes."
+        )
+    return tuple(texts)
 
 
 # -- which methods to try -------------------------------------------------------------------------
@@ -350,10 +342,17 @@ def default_methods(model: TextGenerator) -> tuple[list[str], dict[str, str]]:
 
 def methods_to_try(model: RagMiddleModel) -> tuple[list[str], dict[str, str]]:
     """Methods without calibration that this model can take, and why it cannot take the others."""
+    return _able(model, {name: name for name in UNCALIBRATED})
+
+
+def _able(
+    model: RagMiddleModel, methods: Mapping[str, MethodLike]
+) -> tuple[list[str], dict[str, str]]:
+    """Names of the methods that the model can take, and of the others with the reason."""
     able, left_out = [], {}
-    for name in UNCALIBRATED:
+    for name, method in methods.items():
         try:
-            check_takes(model, name)
+            check_takes(model, method)
         except (UnsupportedArchitectureError, MethodConfigError) as error:
             left_out[name] = str(error)
         else:
@@ -393,12 +392,5 @@ def worth_calibrating(model: RagMiddleModel, tried: Collection[str] = ()) -> tup
         model: that they would be fitted to.
         tried: names of methods to leave out: they are fitted to it already, or did not help.
     """
-    able = []
-    for name, method in CALIBRATED.items():
-        try:
-            check_takes(model, method)
-        except (UnsupportedArchitectureError, MethodConfigError):
-            continue
-        if name not in tried:
-            able.append(name)
-    return tuple(able)
+    able, _ = _able(model, CALIBRATED)
+    return tuple(name for name in able if name not in tried)
