@@ -152,44 +152,29 @@ def line_chart(
             # Beside each other: methods may have the same scores, and none must hide another.
             x = at + (index - (len(lines) - 1) / 2) * step
             rows.append({"method": label, "position": at, "x": x, **_values(estimate, share)})
-    axis = {
-        "field": "x",
-        "type": "quantitative",
-        "title": "Position of the gold document",
-        "axis": {"values": list(positions), "grid": False, "format": "d"},
-        "scale": {"nice": False, "padding": 16},
-    }
-    tooltip = [
-        {"field": "method", "title": "method"},
-        {"field": "position", "title": "position"},
-        {"field": "shown", "title": unit},
-    ]
+    axis = _number(
+        "x",
+        title="Position of the gold document",
+        axis={"values": list(positions), "grid": False, "format": "d"},
+        scale={"nice": False, "padding": 16},
+    )
+    tooltip = _tooltip(method="method", position="position", shown=unit)
     spec = {
         "height": 300,
         "data": {"values": rows},
         "encoding": {"x": axis, "color": _colours(list(lines)), "opacity": _PICKED},
         "layer": [
-            {
-                "mark": {"type": "rule", "strokeWidth": 1.2},
-                "encoding": {"y": _vertical(share, unit), "y2": {"field": "high"}},
-            },
+            _intervals(share, unit),
             {
                 "params": [_PICK],
                 "mark": {"type": "line", "strokeWidth": 2},
-                "encoding": {"y": {"field": "value", "type": "quantitative"}},
+                "encoding": {"y": _number("value")},
             },
-            {
-                "mark": {"type": "point", "filled": True, "size": 70},
-                "encoding": {
-                    "y": {"field": "value", "type": "quantitative"},
-                    "shape": {"field": "method", "sort": list(lines), "legend": None},
-                    "tooltip": tooltip,
-                },
-            },
+            _points(70, list(lines), tooltip),
             {  # a larger target for pointers and fingers
                 "mark": {"type": "point", "filled": True, "size": 500, "opacity": 0},
                 "encoding": {
-                    "y": {"field": "value", "type": "quantitative"},
+                    "y": _number("value"),
                     "opacity": {"value": 0},
                     "tooltip": tooltip,
                 },
@@ -222,7 +207,6 @@ def heat_map_charts(maps: HeatMaps) -> list[Chart]:
         ]
         white = {"test": f"datum.value > {dark}", "value": "white"}
         axis = {
-            "type": "quantitative",
             "title": maps.column_title,
             "scale": {"domain": [0, 1], "nice": False},
             "axis": {"labels": False, "ticks": False, "grid": False},
@@ -238,31 +222,24 @@ def heat_map_charts(maps: HeatMaps) -> list[Chart]:
                     "sort": [fill(row.name, _ROW_NAME_WIDTH) for row in maps.rows],
                     "axis": {"labelExpr": "split(datum.label, '\\n')"},
                 },
-                "tooltip": [
-                    {"field": "row", "title": maps.row_title},
-                    {"field": "column", "title": maps.column_title},
-                    {"field": "shown", "title": unit},
-                ],
+                "tooltip": _tooltip(row=maps.row_title, column=maps.column_title, shown=unit),
             },
             "layer": [
                 {
                     "mark": "rect",
                     "encoding": {
-                        "x": {"field": "left", **axis},
+                        "x": _number("left", **axis),
                         "x2": {"field": "right"},
-                        "color": {
-                            "field": "value",
-                            "type": "quantitative",
-                            "scale": {"scheme": "blues", "domain": [low, high]},
-                            "legend": None,
-                        },
+                        "color": _number(
+                            "value", scale={"scheme": "blues", "domain": [low, high]}, legend=None
+                        ),
                     },
                 },
                 *(
                     {
                         "mark": {"type": "text", "fontSize": size, "dy": dy},
                         "encoding": {
-                            "x": {"field": "middle", **axis},
+                            "x": _number("middle", **axis),
                             "text": {"field": field},
                             "color": {"condition": white, "value": "black"},
                         },
@@ -288,11 +265,7 @@ def gap_chart(curves: PositionCurves) -> Chart:
         for curve in curves.curves
     ]
     unit = "points" if share else curves.metric.unit
-    x = {
-        "type": "quantitative",
-        "title": f"Best position minus worst, {unit}",
-        "axis": {"tickCount": 6},
-    }
+    x = {"title": f"Best position minus worst, {unit}", "axis": {"tickCount": 6}}
     y = {
         "field": "method",
         "type": "nominal",
@@ -300,7 +273,7 @@ def gap_chart(curves: PositionCurves) -> Chart:
         "title": None,
         "axis": {"labelLimit": 150},
     }
-    tooltip = [{"field": "method", "title": "method"}, {"field": "shown", "title": "gap"}]
+    tooltip = _tooltip(method="method", shown="gap")
     spec = {
         "height": 30 * len(rows),
         "data": {"values": rows},
@@ -309,7 +282,7 @@ def gap_chart(curves: PositionCurves) -> Chart:
             {
                 "mark": {"type": "bar", "height": 16, "opacity": 0.5},
                 "encoding": {
-                    "x": {"field": "value", **x},
+                    "x": _number("value", **x),
                     "color": {**_colours(labels), "legend": None},
                     "tooltip": tooltip,
                 },
@@ -317,7 +290,7 @@ def gap_chart(curves: PositionCurves) -> Chart:
             {
                 "mark": {"type": "rule", "strokeWidth": 1.5, "color": _INK},
                 "encoding": {
-                    "x": {"field": "low", **x},
+                    "x": _number("low", **x),
                     "x2": {"field": "high"},
                     "tooltip": tooltip,
                 },
@@ -343,35 +316,20 @@ def cost_chart(curves: PositionCurves, answer_time_ratios: Mapping[str, float]) 
         if curve.label in answer_time_ratios
     ]
     labels = [row["method"] for row in rows]
-    x = {
-        "field": "time",
-        "type": "quantitative",
-        "title": "Time of an answer (unmodified model: 1)",
-        "axis": {"tickCount": 6},
-        "scale": {"zero": False, "padding": 24},
-    }
+    x = _number(
+        "time",
+        title="Time of an answer (unmodified model: 1)",
+        axis={"tickCount": 6},
+        scale={"zero": False, "padding": 24},
+    )
+    tooltip = _tooltip(method="method", took="time of an answer", shown="worst position")
     spec = {
         "height": 280,
         "data": {"values": rows},
         "encoding": {"x": x, "color": _colours(labels), "opacity": _PICKED},
         "layer": [
-            {
-                "mark": {"type": "rule", "strokeWidth": 1.2},
-                "encoding": {"y": _vertical(share, "Worst position"), "y2": {"field": "high"}},
-            },
-            {
-                "params": [_PICK],
-                "mark": {"type": "point", "filled": True, "size": 110},
-                "encoding": {
-                    "y": {"field": "value", "type": "quantitative"},
-                    "shape": {"field": "method", "sort": labels, "legend": None},
-                    "tooltip": [
-                        {"field": "method", "title": "method"},
-                        {"field": "took", "title": "time of an answer"},
-                        {"field": "shown", "title": "worst position"},
-                    ],
-                },
-            },
+            _intervals(share, "Worst position"),
+            {"params": [_PICK], **_points(110, labels, tooltip)},
         ],
     }
     return Chart("Score at the worst position, and time of an answer", _complete(spec))
@@ -396,22 +354,21 @@ def scatter_chart(
         line: field of the line.
         tooltip: fields to show under the pointer.
     """
-    horizontal = {"field": x, "type": "quantitative", "title": x}
-    vertical = {"type": "quantitative", "title": y, "scale": {"zero": False}}
+    vertical = {"title": y, "scale": {"zero": False}}
     spec = {
         "height": 240,
         "data": {"values": list(rows)},
-        "encoding": {"x": horizontal},
+        "encoding": {"x": _number(x, title=x)},
         "layer": [
             {
                 "mark": {"type": "line", "interpolate": "step-after", "color": COLOURS[1]},
-                "encoding": {"y": {"field": line, **vertical}},
+                "encoding": {"y": _number(line, **vertical)},
             },
             {
                 "mark": {"type": "point", "filled": True, "size": 35, "color": COLOURS[2]},
                 "encoding": {
-                    "y": {"field": y, **vertical},
-                    "tooltip": [{"field": name, "title": name} for name in tooltip],
+                    "y": _number(y, **vertical),
+                    "tooltip": _tooltip(**{name: name for name in tooltip}),
                 },
             },
         ],
@@ -455,12 +412,35 @@ def _value(label: str) -> str:
     return printable(label) + " "
 
 
-def _vertical(share: bool, unit: str) -> dict[str, Any]:
+def _number(field: str, **more: Any) -> dict[str, Any]:
+    """An encoding of numbers."""
+    return {"field": field, "type": "quantitative", **more}
+
+
+def _tooltip(**titles: str) -> list[dict[str, str]]:
+    return [{"field": field, "title": title} for field, title in titles.items()]
+
+
+def _intervals(share: bool, unit: str) -> dict[str, Any]:
+    """A layer of vertical lines from ``low`` to ``high``, and what is measured at the axis."""
+    y = _number(
+        "low",
+        title=f"{unit}, %" if share else unit,
+        scale={"domain": [0, 100]} if share else {"zero": False},
+    )
+    mark = {"type": "rule", "strokeWidth": 1.2}
+    return {"mark": mark, "encoding": {"y": y, "y2": {"field": "high"}}}
+
+
+def _points(size: int, labels: Sequence[str], tooltip: Sequence[Any]) -> dict[str, Any]:
+    """A layer of points, of another shape for each method."""
     return {
-        "field": "low",
-        "type": "quantitative",
-        "title": f"{unit}, %" if share else unit,
-        "scale": {"domain": [0, 100]} if share else {"zero": False},
+        "mark": {"type": "point", "filled": True, "size": size},
+        "encoding": {
+            "y": _number("value"),
+            "shape": {"field": "method", "sort": labels, "legend": None},
+            "tooltip": tooltip,
+        },
     }
 
 
