@@ -31,7 +31,6 @@ def open_tokenizer(model: str | Path, loading: dict[str, Any]) -> PreTrainedToke
     """The tokenizer of a model.
 
     Args:
-        model: a directory, or a name on the hub.
         loading: arguments of ``RagMiddleModel.from_pretrained``.
 
     Raises:
@@ -65,7 +64,6 @@ def open_index(
         path: documents, or the folder of a saved index.
         embedder: an embedder, or the name of one.
         folder: where the index is kept; by default in the user's cache.
-        rebuild: replace a saved index.
         device: of an embedder that is named.
         on_index: called with the result, where documents were indexed.
         progress: of an embedder that is named.

@@ -27,7 +27,6 @@ def existing_states(
 
     Args:
         documents: that were indexed, or the folder of the saved index.
-        index: as it was opened.
         index_folder: of the index, if not in the user's cache.
     """
     if is_index_folder(Path(documents)):
@@ -45,8 +44,6 @@ def precompute(
 
     Args:
         index: its chunks are the documents.
-        model: with a cache.
-        template: of the prompts that will be sent.
         at_once: documents per forward pass.
 
     Returns:

@@ -76,12 +76,7 @@ def estimate_cost(
     """What a search on examples will cost.
 
     Args:
-        model: to fit.
-        search: what is tried.
-        examples: of the search.
-        criterion: what candidates are compared by.
         pace: of one process; None where part of the search was done before.
-        held_out: number of held-out prompts.
         workers: that share the candidates; texts are read by this process alone.
         chat: the model answers as a chat.
     """
@@ -130,14 +125,8 @@ def measure_pace(
     fraction of the time.
 
     Args:
-        model: to fit.
-        search: what is tried.
-        examples: of the search.
-        criterion: what candidates are compared by.
         held_out_criterion: of the check on held-out questions, if it is another one.
         workers: that share the candidates, so that fewer of them share a prefill.
-        max_batch_size: prompts per forward pass.
-        template: as in generation.
     """
     batch = examples[:max_batch_size]
     objective = ExampleObjective(

@@ -68,7 +68,6 @@ def open_journal(path: Path | None, identity: Mapping[str, Any]) -> Iterator[Jou
     """The journal in a file, which is created if it does not exist; in memory without a file.
 
     Args:
-        path: of the file.
         identity: of the search, JSON-ready; must equal that in an existing file.
 
     Raises:

@@ -33,10 +33,7 @@ def write_calibration(
     """Write the page of a calibration.
 
     Args:
-        profile: the result.
         wrong: `Calibration.wrong`.
-        path: of the HTML file.
-        command: that repeats the calibration, shown on the page.
 
     Returns:
         The path.

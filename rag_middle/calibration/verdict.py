@@ -120,11 +120,8 @@ def make_profile(
 
     Args:
         identity: of the search, as in its journal.
-        facts: of the model.
         before: of the unmodified model, on the prompts of the search.
-        result: of the search.
         check: of the winner on held-out examples; None where there are none.
-        trace: every candidate with its score.
     """
     note = check.verdict if check else "Not checked on held-out prompts: nothing is recommended."
     if not result.ranked:

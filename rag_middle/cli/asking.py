@@ -225,7 +225,6 @@ def show_facts(answer: Generation, *, retrieve: float | None = None) -> None:
     """One line about an answer, on standard error.
 
     Args:
-        answer: what it is about.
         retrieve: seconds spent on finding its documents, if they were searched for.
     """
     from rich.text import Text

@@ -59,7 +59,6 @@ class Chat:
     """Questions and commands, answered one by one.
 
     Args:
-        answerer: what answers.
         options: of ``Answerer.stream``.
         flags: as for `in_flags`.
 

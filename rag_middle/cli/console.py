@@ -90,8 +90,6 @@ def reporting(*, as_json: bool, debug: bool, flags: Mapping[str, str]) -> Iterat
     Other exceptions are mistakes of the program and keep their traceback.
 
     Args:
-        as_json: write the error as JSON.
-        debug: let errors through.
         flags: the command's options by the names that messages give them (`flags_of`).
     """
 
@@ -142,7 +140,6 @@ def flags_of(command: Callable[..., Any], **others: str) -> dict[str, str]:
     """The options of a command: names of its parameters, and flags.
 
     Args:
-        command: its function.
         others: what the library calls something, and the flag for it, where the names differ.
     """
     flags = {}

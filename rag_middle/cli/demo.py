@@ -122,11 +122,7 @@ def demo(
 
 
 class _Steps:
-    """A line on standard error for each step, where no terminal shows bars.
-
-    Args:
-        hidden: write nothing.
-    """
+    """A line on standard error for each step, where no terminal shows bars."""
 
     _ALL = 4
 

@@ -64,7 +64,6 @@ def open_endpoint(
 
     Args:
         options: values of `ENDPOINT`.
-        model: its name there.
         loading: values of `LOADING`, none of which means anything there.
         more: arguments of `EndpointModel`.
 

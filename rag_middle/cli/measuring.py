@@ -132,9 +132,6 @@ def chosen_task(
     """The task of that name or data; about invented documents where neither is given.
 
     Args:
-        task: its name.
-        data: a file of questions.
-        documents: in a prompt.
         bundled: the bundled reader is asked.
         options: more options of tasks, as `ASKED` has them; of `distractors`, ``none_relevant``
             stands for the task ``abstention``.

@@ -59,7 +59,6 @@ class Panel(str):
         """A flag of a group, under this title.
 
         Args:
-            name: of the parameter.
             kind: type of its values.
             default: None for none.
             names: of the flag, such as ``--model`` and ``-m``; by default the parameter's. One
@@ -283,7 +282,6 @@ def parse_method_options(
     Keys of objects that are whole numbers become such: layers are numbers.
 
     Args:
-        given: entries.
         flag: that they were given with, for messages.
         example: of entries, for messages.
 

@@ -63,9 +63,6 @@ class MethodWork:
 def without_numbers(config: PretrainedConfig) -> PreTrainedModel:
     """A model on the ``meta`` device, in bfloat16, whose attention layers are known.
 
-    Args:
-        config: of a causal language model.
-
     Raises:
         UnsupportedArchitectureError: no decoder with attention, or one whose layers cannot be told
             from a narrow model.
@@ -101,7 +98,6 @@ def count_method(model: PreTrainedModel, method: Method, prompt: TokenizedPrompt
 
     Args:
         model: from `without_numbers`.
-        method: as it would run.
         prompt: of which only the layout matters.
     """
     runner = Passes(model_traits(model), prompt)

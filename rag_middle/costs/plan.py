@@ -87,7 +87,6 @@ def plan_costs(
     """Predict memory and time of methods on a GPU. Nothing is loaded and nothing measured.
 
     Args:
-        config: of a causal language model.
         methods: to compare with the unmodified model.
         gpu: from `rag_middle.costs.gpus`.
         documents: in each prompt, equally long.

@@ -83,10 +83,7 @@ def answered_examples(
     """Ask each question under each method with its documents in each of `ORDERS`.
 
     Args:
-        model: that answers.
         items: the questions, their documents as retrieved.
-        methods: what to answer under.
-        template: how prompts are written.
         options: of ``RagMiddleModel.batch``.
     """
     orders = [_orders(item) for item in items]

@@ -31,12 +31,6 @@ def retrieved_questions(
     about positions; it is left out. Other pages that state the same value by chance are replaced
     by the next best ones: the value shows which page was read.
 
-    Args:
-        index: of the pages.
-        questions: in the order in which they are taken.
-        documents: of a prompt.
-        count: most questions to take.
-
     Returns:
         Questions that can be asked, and those that were left out because retrieval does not find
         their page.

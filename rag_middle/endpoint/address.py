@@ -116,7 +116,6 @@ def api_key(variable: str | None, address: Address) -> str | None:
     Args:
         variable: that holds the key. None for `KEY_VARIABLE` if it is set, unless the key would
             leave this machine unencrypted; ``""`` for no key.
-        address: that it goes to.
 
     Raises:
         EndpointConfigError: the variable is not set, or what it holds cannot be a key. The
@@ -156,7 +155,6 @@ def without_key(content: Any, key: str | None, *, quoted: bool = False) -> Any:
 
     Args:
         content: a text, or plain data with texts in it.
-        key: to look for.
         quoted: also strike out short keys, which may be words.
     """
     if key is None or (len(key) < _SHORTEST_SECRET and not quoted):

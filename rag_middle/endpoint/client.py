@@ -58,7 +58,6 @@ class Client:
     No redirect is followed, so the key reaches no other server. On this machine no proxy is used.
 
     Args:
-        address: of the interface.
         key: sent as a bearer token; None for none.
         timeout: seconds that an attempt may take, from sending to the last byte.
         retries: attempts after the first, where a failure may pass.
@@ -103,8 +102,6 @@ class Client:
         """The server's reply, as plain data.
 
         Args:
-            path: behind the address.
-            body: JSON-ready.
             stopped: when set, no further attempt is made.
 
         Raises:

@@ -20,11 +20,7 @@ _NEWER_LIMIT = "max_completion_tokens"  # of OpenAI's newer models, which refuse
 
 
 class Server:
-    """Asks one server, from any number of threads.
-
-    Args:
-        client: connected to it.
-    """
+    """Asks one server, from any number of threads."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -89,10 +89,7 @@ def request_body(
 
     Args:
         prompt: documents in the order in which the model shall read them.
-        options: of generation.
-        model: as the server calls it.
         documents: how they travel; not ``"auto"``.
-        seed: of sampling.
         method: that the server shall apply; None says nothing about it.
         extra: more fields; they replace those made here, and None leaves one out.
     """
@@ -199,11 +196,7 @@ def read_reply(reply: Mapping[str, Any], url: str) -> Reply:
 
 
 class StreamedText:
-    """An answer that comes in pieces.
-
-    Args:
-        url: of the server, for messages.
-    """
+    """An answer that comes in pieces."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -255,10 +248,6 @@ def check_served(
     """Refuse an answer to documents that the server has not read as its method needs them.
 
     Args:
-        reply: to check.
-        documents: that were sent.
-        url: of the server.
-        sent: how they travelled.
         method: that was asked for; None for whatever the server uses.
 
     Raises:

@@ -73,7 +73,6 @@ def replies(
         model: asked, where there are no workers.
         batch: as large as one likes.
         size: prompts that a worker takes at a time.
-        workers: that are asked.
     """
     if workers is None:
         if batch.targets is None:

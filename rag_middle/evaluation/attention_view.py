@@ -114,7 +114,6 @@ def document_attention(
         model: its own method is not used.
         prompts: with documents, the same number in each.
         method: that the model runs under; the unmodified model by default.
-        template: as in generation.
 
     Raises:
         EvaluationConfigError: a prompt has no documents, or another number of them than the first;

@@ -139,11 +139,9 @@ def line_chart(
     """Lines over positions.
 
     Args:
-        title: above it.
         lines: estimates at the positions, by label.
         positions: 0-based.
         share: values are shown in per cent.
-        unit: what is measured.
     """
     step = _OFFSET * (positions[-1] - positions[0])
     rows = []
@@ -347,8 +345,6 @@ def scatter_chart(
     """Points, and a line through another field of the same rows.
 
     Args:
-        title: above it.
-        rows: objects with plain values.
         x: field of the horizontal axis, and its title.
         y: field of the points, and the title of the vertical axis.
         line: field of the line.

@@ -141,10 +141,8 @@ def answer(
 
     Args:
         recommendation: says whether the questions can tell.
-        shape: of the curve.
         curve: mean scores of the unmodified model, `[positions]`.
         positions: 0-based.
-        metric: of the scores.
     """
     if recommendation.reason in ("too_few_questions", "cannot_answer"):
         text = recommendation.text
@@ -346,8 +344,6 @@ def order_advice(curve: Array, positions: Sequence[int], gap: Estimate, metric: 
         curve: mean scores `[positions]` of the method in use: advice for one method is none for
             another.
         positions: 0-based.
-        gap: of that curve.
-        metric: of the scores.
 
     Returns:
         A sentence; empty where no two positions of the curve differ significantly, as under an
@@ -373,7 +369,6 @@ def next_steps(recommendation: Recommendation, advice: str, attempts: Attempts) 
     """What to do now, in sentences.
 
     Args:
-        recommendation: of the diagnosis.
         advice: of `order_advice`, for the method that is recommended.
         attempts: what was tried, and is not advised again.
     """

@@ -389,7 +389,6 @@ def worth_calibrating(model: RagMiddleModel, tried: Collection[str] = ()) -> tup
     """Methods with a search that this model can take.
 
     Args:
-        model: that they would be fitted to.
         tried: names of methods to leave out: they are fitted to it already, or did not help.
     """
     able, _ = _able(model, CALIBRATED)

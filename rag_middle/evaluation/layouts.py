@@ -55,7 +55,6 @@ def gold_distances(documents: int, golds: int, count: int) -> tuple[int, ...]:
     """`count` distances between neighbouring gold documents, from 1 to the most there is room for.
 
     Args:
-        documents: in a prompt.
         golds: how many of them are gold, at least two.
         count: how many distances, at least two; fewer where there are not so many.
 
@@ -84,8 +83,6 @@ def distance_row(
     how far apart they are, and at the largest distance that the outer ones stand at the ends.
 
     Args:
-        name: of the row.
-        documents: in a prompt.
         distances: between neighbours.
         order: the step of the chain at each of the gold positions, first to last.
         hops: as in `chain`.
@@ -107,8 +104,6 @@ def run_row(name: str, documents: int, golds: int, count: int, hops: int) -> Lay
     """Gold documents next to each other, at `count` positions spread evenly.
 
     Args:
-        name: of the row.
-        documents: in a prompt.
         golds: how many of them are gold.
         count: how many positions of the first of them.
         hops: how many of the last steps are asked for.

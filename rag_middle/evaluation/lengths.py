@@ -43,9 +43,6 @@ def check_lengths(
     """Refuse prompts that do not fit, all at once.
 
     Args:
-        model: that will read them.
-        prompts: of the run.
-        template: as in generation.
         parameter: that says how many documents a prompt has; None where fewer are not shorter.
 
     Raises:
@@ -91,10 +88,7 @@ def cut_middle(
     the last half stay. Documents stay documents, those within the cut are left out.
 
     Args:
-        model: counts the tokens.
-        prompt: of any length.
         most_tokens: that the prompt may have, template included.
-        template: as in generation.
 
     Raises:
         EvaluationConfigError: the tokenizer does not say where its tokens lie in the text.

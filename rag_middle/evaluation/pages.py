@@ -29,9 +29,7 @@ def render(
 
     Args:
         template: its file name, in ``templates`` of the package.
-        package: that has the template.
         charts: shown one after the other where the template says so.
-        context: of the template.
 
     Raises:
         MissingExtraError: there are charts, and vl-convert is not installed.

@@ -49,7 +49,6 @@ def new_figure(panels: int = 1, height: float = HEIGHT) -> tuple[Figure, list[An
     """A figure with axes below each other, without pyplot and its global state.
 
     Args:
-        panels: how many axes.
         height: of each, in inches.
 
     Raises:
@@ -100,8 +99,6 @@ def draw_curves(
     """Lines with intervals, the grid and the axis of positions.
 
     Args:
-        axes: to draw into.
-        curves: a line each.
         offset: between two methods at one position: they may have the same scores, and none must
             hide another.
         labels: of the lines; by default the methods'.
@@ -237,7 +234,6 @@ def plot_overview(curves: PositionCurves, answer_time_ratios: Mapping[str, float
     """All three charts below each other.
 
     Args:
-        curves: of the methods.
         answer_time_ratios: as for `plot_cost`; empty leaves that chart out.
 
     Raises:
@@ -255,8 +251,6 @@ def draw_legend(axes: Any, columns: int, *last: Any) -> None:
     """A legend below the chart, where no curve can be.
 
     Args:
-        axes: of the chart.
-        columns: at most so many.
         last: lines to name after the others.
     """
     handles, labels = axes.get_legend_handles_labels()

@@ -185,8 +185,6 @@ def evaluation_page(
     """The page of a run, like that of a diagnosis without conclusions.
 
     Args:
-        results: of a run, or of a part of its questions.
-        command: that repeats the run.
         questions: of the run, where it is still going on.
         refresh: seconds after which a browser loads the page again; None for never.
 

@@ -69,13 +69,7 @@ class PositionCurve:
 
 
 def curve_of(label: str, bootstrap: Bootstrap, confidence: float = CONFIDENCE) -> PositionCurve:
-    """The curve of a method from its scores, a column per position.
-
-    Args:
-        label: of the method.
-        bootstrap: of the scores.
-        confidence: of the gap.
-    """
+    """The curve of a method from its scores, a column per position."""
     return PositionCurve(
         label=label,
         estimates=bootstrap.estimates(),

@@ -209,8 +209,6 @@ def consistency(
 
     Args:
         answers: by question, one per order, comparable.
-        resamples: for the intervals.
-        seed: of the resamples.
 
     Raises:
         EvaluationConfigError: fewer than two orders.
@@ -242,9 +240,7 @@ def wilson(right: int, asked: int, confidence: float = CONFIDENCE) -> Estimate:
     Unlike a bootstrap interval it has a width where all or none of the answers are right.
 
     Args:
-        right: number of correct answers.
         asked: number of questions, at least one.
-        confidence: of the interval.
     """
     share = right / asked
     z = NormalDist().inv_cdf((1 + confidence) / 2)

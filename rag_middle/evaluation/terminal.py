@@ -137,7 +137,6 @@ def character_plot(curves: PositionCurves, labels: Sequence[str]) -> str:
     """Curves drawn with ASCII characters, positions from left to right.
 
     Args:
-        curves: of a run.
         labels: the methods to draw; where marks meet, the plot shows ``*``.
     """
     marks = dict(zip(labels, _MARKS, strict=False))

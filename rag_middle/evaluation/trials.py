@@ -248,7 +248,6 @@ def local(model: TextGenerator, what: str) -> RagMiddleModel:
     """The model, where its weights are here.
 
     Args:
-        model: any.
         what: begins the message: what comes from weights only.
 
     Raises:

@@ -49,8 +49,6 @@ def draw_chains(rng: random.Random, split: Split, documents: int, hops: int) -> 
     """Draw chains of the same relations; the first one is asked about.
 
     Args:
-        rng: source of every choice.
-        split: whose names to use.
         documents: in a prompt, the gold ones included.
         hops: how many of them are needed: 2 or 3.
 

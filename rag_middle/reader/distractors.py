@@ -27,10 +27,7 @@ def draw_documents(
     """The gold document, then the others.
 
     Args:
-        rng: source of every choice.
-        split: whose names to use.
         count: how many documents, the gold one included.
-        distractors: what the others are.
         facts: that a document states; the first one shared with the gold document's is asked for.
 
     Raises:

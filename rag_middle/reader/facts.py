@@ -71,9 +71,6 @@ def draw_entries(
     """Draw documents with different titles.
 
     Args:
-        rng: source of every choice.
-        split: whose names to use.
-        count: how many documents.
         facts_each: how many facts a document may state; one of these is drawn for each.
         same_attribute: let all documents be of one kind and state one attribute in common, so that
             only the name tells which of them answers a question.
@@ -118,10 +115,6 @@ def draw_title(
     """A name for a thing of `kind` that ends in another word than those `taken`.
 
     Args:
-        rng: source of every choice.
-        split: whose names to use.
-        kind: of the thing.
-        taken: names of a prompt so far.
         related_names: how often it takes the first word of one of them.
 
     Raises:

@@ -236,8 +236,6 @@ def load_changed(
     """Read documents that `build_index` will have to read, before the embedder is loaded.
 
     Args:
-        documents: file or folder.
-        folder: where their index may be.
         max_file_bytes: by default as in that index.
 
     Returns:

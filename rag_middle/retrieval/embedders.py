@@ -184,7 +184,6 @@ class _PackagedModel:
     That library imports scikit-learn and a trainer, which takes longer than a question does.
 
     Args:
-        folder: of the package.
         device: None for the first GPU, else the CPU.
     """
 

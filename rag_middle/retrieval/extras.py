@@ -13,11 +13,6 @@ __all__ = ["require"]
 def require(module: str, *, package: str, what: str) -> Any:
     """The module, untyped: it may not be installed where types are checked.
 
-    Args:
-        module: name to import.
-        package: name to install.
-        what: what needs it, for the message.
-
     Raises:
         MissingExtraError: it is not installed.
     """

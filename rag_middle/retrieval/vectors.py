@@ -56,7 +56,6 @@ class VectorStore:
     """The vectors of an index.
 
     Args:
-        dimension: length of a vector.
         kind: ``"auto"`` is flat up to :data:`FLAT_LIMIT` vectors, ``"ivf"`` beyond.
         index: a faiss index that :attr:`index` of another store returned.
     """

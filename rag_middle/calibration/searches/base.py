@@ -148,8 +148,6 @@ def rank(
     """All candidates, scored, the best first; among equals, the one that was asked for first.
 
     Args:
-        candidates: of the search.
-        evaluator: scores them.
         group_size: see `Evaluator.outcomes`.
     """
     outcomes = evaluator.outcomes(candidates, group_size=group_size)

@@ -195,9 +195,7 @@ def drawn_items(
     """The first `limit` questions of a task that draws them.
 
     Args:
-        task: whose they are.
         limit: how many.
-        seed: of all draws.
         draw: makes question number `index`, which does not depend on the others.
 
     Raises:

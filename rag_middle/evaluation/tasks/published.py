@@ -220,8 +220,6 @@ def cut_passages(text: str, count: int, line: str) -> tuple[list[str], str]:
 
     Args:
         text: without spaces at its ends.
-        count: of passages.
-        line: names the entry in messages.
 
     Raises:
         EvaluationDataError: the text has fewer words.

@@ -308,7 +308,6 @@ class _Pool:
         An answer counts as held where it stands in title or text, all normalised as for scoring.
 
         Args:
-            count: how many.
             question: that hard ones should be like.
             answers: that none may hold.
             present: documents that are there already.
