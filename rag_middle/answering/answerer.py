@@ -8,8 +8,7 @@ from time import perf_counter
 from typing import Any, Unpack
 
 from rag_middle.answering.opening import open_index, open_tokenizer
-from rag_middle.answering.options import check_top_k, with_defaults
-from rag_middle.answering.request import AnswerRequest
+from rag_middle.answering.request import AnswerRequest, check_top_k, with_defaults
 from rag_middle.answering.results import Answer, AnswerStream
 from rag_middle.answering.states import existing_states
 from rag_middle.answering.template import DEFAULT_TEMPLATE, PromptTemplate

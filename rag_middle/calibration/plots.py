@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from rag_middle.errors import CalibrationConfigError, MissingExtraError
+from rag_middle.errors import CalibrationConfigError
+from rag_middle.extras import require
 from rag_middle.files import expanded, write_files
 
 if TYPE_CHECKING:
@@ -38,18 +39,16 @@ def plot_channels(
         CalibrationConfigError: no channels.
         OutputWriteError: `path` cannot be written.
     """
-    try:
-        from matplotlib import colormaps
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("A chart", package="matplotlib", extra="eval") from error
+    library = require("matplotlib", package="matplotlib", what="A chart", extra="eval")
+    from matplotlib.figure import Figure
+
     if not channels:
         raise CalibrationConfigError("No channel was found, so there is nothing to draw.")
     drawn = channels[:_MOST]
     rows = ceil(len(drawn) / _COLUMNS)
     figure = Figure(figsize=(9, 2.6 * rows), layout="constrained")
     axes = figure.subplots(rows, min(_COLUMNS, len(drawn)), squeeze=False).flatten()
-    colour = colormaps["viridis"]
+    colour = library.colormaps["viridis"]
     deepest = max(1, hidden.shape[0] - 1)
     for axis, channel in zip(axes, drawn, strict=False):
         for layer in channel["layers"]:

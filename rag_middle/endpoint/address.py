@@ -17,12 +17,18 @@ from rag_middle.errors import EndpointConfigError
 from rag_middle.plain_data import map_strings
 from rag_middle.wording import Argument
 
-__all__ = ["KEY_VARIABLE", "Address", "api_key", "is_local", "without_key"]
+__all__ = ["CHECK_ADDRESS", "KEY_VARIABLE", "Address", "api_key", "is_local", "without_key"]
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _EXAMPLE = Argument("endpoint", "http://localhost:8000/v1")
+#: Ends a message about a server whose replies are of no use.
+CHECK_ADDRESS = (
+    "Is ",
+    Argument("endpoint"),
+    " the address of an OpenAI-compatible server, with its path (/v1)?",
+)
 #: Shorter keys are words ("EMPTY", "ollama"), which answers may hold.
 _SHORTEST_SECRET = 12  # characters
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import httpx
 
 import rag_middle
-from rag_middle.endpoint.address import Address, without_key
+from rag_middle.endpoint.address import CHECK_ADDRESS, Address, without_key
 from rag_middle.errors import (
     EndpointConfigError,
     EndpointError,
@@ -212,9 +212,8 @@ class Client:
             ) from None
         except httpx.HTTPError as error:
             raise EndpointReplyError(
-                f"The reply of {url} cannot be read ({self._reason(error)}). Is ",
-                Argument("endpoint"),
-                " the address of an OpenAI-compatible server?",
+                f"The reply of {url} cannot be read ({self._reason(error)}). ",
+                *CHECK_ADDRESS,
             ) from None
 
     def _late(self) -> EndpointUnreachableError:
@@ -268,10 +267,9 @@ class Client:
             size += len(chunk)
             if size > _MOST_BYTES:
                 raise EndpointReplyError(
-                    f"{self.address.url} sent more than {_MOST_BYTES // 2**20} MiB for one answer. "
-                    "Is ",
-                    Argument("endpoint"),
-                    " the address of an OpenAI-compatible server?",
+                    f"{self.address.url} sent more than {_MOST_BYTES // 2**20} MiB for one "
+                    "answer. ",
+                    *CHECK_ADDRESS,
                 )
             if monotonic() > until:  # a reply that trickles in
                 raise _Passing(self._late())
@@ -283,15 +281,13 @@ class Client:
         except (ValueError, RecursionError) as error:
             raise EndpointReplyError(
                 f"{self.address.url} sent something else than JSON ({error}): "
-                f"{self._quoted(content)}. Is ",
-                Argument("endpoint"),
-                " the address of an OpenAI-compatible server, with its path (/v1)?",
+                f"{self._quoted(content)}. ",
+                *CHECK_ADDRESS,
             ) from None
         if not isinstance(parsed, dict):
             raise EndpointReplyError(
-                f"{self.address.url} sent no JSON object: {self._quoted(content)}. Is ",
-                Argument("endpoint"),
-                " the address of an OpenAI-compatible server, with its path (/v1)?",
+                f"{self.address.url} sent no JSON object: {self._quoted(content)}. ",
+                *CHECK_ADDRESS,
             )
         return parsed
 

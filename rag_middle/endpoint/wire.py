@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rag_middle.documents import ContextPrompt
+from rag_middle.endpoint.address import CHECK_ADDRESS
 from rag_middle.errors import (
     EndpointConfigError,
     EndpointReplyError,
@@ -164,10 +165,8 @@ def read_reply(reply: Mapping[str, Any], url: str) -> Reply:
     choice = _choice(reply)
     if choice is None:
         raise EndpointReplyError(
-            f"{url} sent a reply without an answer (its fields: {shortened(repr(list(reply)))}). "
-            "Is ",
-            Argument("endpoint"),
-            " the address of an OpenAI-compatible server?",
+            f"{url} sent a reply without an answer (its fields: {shortened(repr(list(reply)))}). ",
+            *CHECK_ADDRESS,
         )
     message = choice.get("message", choice)
     message = message if isinstance(message, Mapping) else {}

@@ -14,11 +14,12 @@ from functools import cache
 from textwrap import fill
 from typing import Any
 
-from rag_middle.errors import EvaluationConfigError, MissingExtraError
+from rag_middle.errors import EvaluationConfigError
 from rag_middle.evaluation.grid import HeatMaps
 from rag_middle.evaluation.plots import COLOURS, printable
 from rag_middle.evaluation.results import PositionCurves
 from rag_middle.evaluation.statistics import Estimate
+from rag_middle.extras import require
 
 __all__ = [
     "Chart",
@@ -108,13 +109,7 @@ def require_library() -> Any:
     Raises:
         MissingExtraError: it is not installed.
     """
-    try:
-        import vl_convert
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            "The HTML report", package="vl-convert-python", extra="eval"
-        ) from error
-    return vl_convert
+    return require("vl_convert", package="vl-convert-python", what="The HTML report", extra="eval")
 
 
 def position_chart(curves: PositionCurves) -> Chart:

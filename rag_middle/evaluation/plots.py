@@ -9,11 +9,11 @@ from math import ceil
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from rag_middle.errors import MissingExtraError
 from rag_middle.evaluation.factors import Factors
 from rag_middle.evaluation.grid import Grid
 from rag_middle.evaluation.results import PositionCurves
 from rag_middle.evaluation.statistics import Estimate
+from rag_middle.extras import require
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,11 +54,8 @@ def new_figure(panels: int = 1, height: float = HEIGHT) -> tuple[Figure, list[An
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("The chart", package="matplotlib", extra="eval") from error
-    figure = Figure(figsize=(WIDTH, height * panels), layout="constrained")
+    library = require("matplotlib.figure", package="matplotlib", what="The chart", extra="eval")
+    figure: Figure = library.Figure(figsize=(WIDTH, height * panels), layout="constrained")
     panel_axes = list(figure.subplots(panels, 1, squeeze=False)[:, 0])
     for axes in panel_axes:
         axes.spines[["top", "right"]].set_visible(False)

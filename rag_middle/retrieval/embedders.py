@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rag_middle.errors import EmbedderError, RetrievalConfigError
+from rag_middle.extras import require
 from rag_middle.plain_data import is_panic, whole_characters
-from rag_middle.retrieval.extras import require
 from rag_middle.wording import Argument
 
 __all__ = ["DEFAULT_EMBEDDER", "Embedder", "SentenceTransformerEmbedder", "TruncatedTextWarning"]

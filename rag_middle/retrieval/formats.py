@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from zipfile import ZipFile
 
 from rag_middle.errors import DocumentLoadError
+from rag_middle.extras import require
 from rag_middle.plain_data import parse_json
-from rag_middle.retrieval.extras import require
 from rag_middle.retrieval.html import html_text
 from rag_middle.retrieval.records import Record, Skipped
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rag_middle.errors import RetrievalConfigError
-from rag_middle.retrieval.extras import require
+from rag_middle.extras import require
 from rag_middle.retrieval.records import Chunk, Record, content_id
 from rag_middle.wording import Argument
 

@@ -21,6 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from rag_middle.errors import (
     IndexFormatError,
     IndexLockedError,
@@ -29,7 +31,6 @@ from rag_middle.errors import (
 )
 from rag_middle.files import check_lock_file, reason
 from rag_middle.plain_data import parse_json
-from rag_middle.retrieval.extras import require
 from rag_middle.retrieval.manifest import MANIFEST, REBUILD, Manifest
 from rag_middle.retrieval.vectors import faiss, is_store
 from rag_middle.wording import Argument
@@ -71,16 +72,15 @@ def locked(folder: Path) -> Iterator[None]:
         IndexLockedError: another writer is at work.
         IndexWriteError: the folder cannot be made or written, or holds something else.
     """
-    library = require("filelock", package="filelock", what="Saving an index")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _refuse_other_files(folder)
         check_lock_file(folder / _LOCK)
-        lock = library.FileLock(folder.resolve() / _LOCK, timeout=0, is_singleton=True)
+        lock = FileLock(folder.resolve() / _LOCK, timeout=0, is_singleton=True)
         lock.acquire()
     except IndexWriteError:
         raise
-    except library.Timeout as error:
+    except Timeout as error:
         raise IndexLockedError(
             f"Another process is writing the index {str(folder)!r}. Wait until it is done, or "
             "choose another ",

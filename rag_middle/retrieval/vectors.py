@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rag_middle.errors import RetrievalConfigError
-from rag_middle.retrieval.extras import require
+from rag_middle.extras import require
 from rag_middle.wording import Argument
 
 __all__ = ["FLAT_LIMIT", "Kind", "VectorStore", "check_kind", "faiss", "is_store"]

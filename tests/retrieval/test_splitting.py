@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_middle.errors import MissingExtraError, RetrievalConfigError
+from rag_middle.extras import require
 from rag_middle.retrieval import Record, Splitter
-from rag_middle.retrieval.extras import require
 
 pytest.importorskip("langchain_text_splitters")
 

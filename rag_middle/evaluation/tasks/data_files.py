@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rag_middle.documents import Document
-from rag_middle.errors import EvaluationDataError, MissingExtraError
+from rag_middle.errors import EvaluationDataError
+from rag_middle.extras import require
 from rag_middle.plain_data import parse_json
 from rag_middle.registry import suggest
 
@@ -157,11 +158,11 @@ def _csv_rows(path: Path, text: str) -> Iterator[Entry]:
 
 
 def _parquet_rows(path: Path) -> Iterator[Entry]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("Reading Parquet files", package="pyarrow", extra="eval") from error
+    parquet = require(
+        "pyarrow.parquet", package="pyarrow", what="Reading Parquet files", extra="eval"
+    )
+    from pyarrow import ArrowException
+
     try:
         with parquet.ParquetFile(path) as file:
             number = 0
@@ -169,7 +170,7 @@ def _parquet_rows(path: Path) -> Iterator[Entry]:
                 for row in batch.to_pylist():
                     number += 1
                     yield f"{path.name}: row {number}", row
-    except (OSError, pyarrow.ArrowException) as error:
+    except (OSError, ArrowException) as error:
         reason = json.dumps(str(error).partition("\n")[0])
         raise EvaluationDataError(
             f"The data file {str(path)!r} cannot be read as Parquet ({reason})."
