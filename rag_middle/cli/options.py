@@ -135,22 +135,6 @@ def _plain(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-class Dtype(StrEnum):
-    """Number format of the weights; auto: as they are stored."""
-
-    auto = "auto"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
-    float32 = "float32"
-
-
-class Bits(StrEnum):
-    """Bits of a quantised weight."""
-
-    four = "4bit"
-    eight = "8bit"
-
-
 METHOD_HELP = (
     "A name (see rag-middle methods), NAME:PRESET, profile:PATH (see rag-middle calibrate), or "
     "several joined by +."
@@ -230,6 +214,9 @@ def _declared_flag(declaration: Declaration, default: Any, panel: Panel) -> Para
     return flag(name, Annotated[kind, described], None if repeatable else default)
 
 
+_DTYPE = choice_type("Dtype", ("auto", "bfloat16", "float16", "float32"))
+_BITS = choice_type("Bits", ("4bit", "8bit"))
+
 LOADING: Group = (
     MODEL_PANEL.flag(
         "context_window",
@@ -238,7 +225,7 @@ LOADING: Group = (
         help="Tokens of prompt and answer together. Default: what the model's config says, RoPE "
         "scaling included.",
     ),
-    MODEL_PANEL.flag("dtype", Dtype, Dtype.auto, help="Number format. auto: as stored."),
+    MODEL_PANEL.flag("dtype", _DTYPE, _DTYPE.auto, help="Number format. auto: as stored."),
     MODEL_PANEL.flag(
         "device",
         str | None,
@@ -252,7 +239,7 @@ LOADING: Group = (
     ),
     MODEL_PANEL.flag(
         "quantization_config",
-        Bits | None,
+        _BITS | None,
         names=("--quantize",),
         help="Load the weights with fewer bits (needs bitsandbytes and a CUDA GPU).",
     ),

@@ -53,31 +53,24 @@ if TYPE_CHECKING:
     from rag_middle.evaluation.results import PositionCurve, PositionCurves, Results, Summary
     from rag_middle.evaluation.shapes import Shape, shape_of
     from rag_middle.evaluation.statistics import Bootstrap, Consistency, Estimate
-    from rag_middle.evaluation.tasks import (
-        TASKS,
-        Abstention,
-        Helmet,
-        InventedDocuments,
-        KeyValueChains,
-        KeyValueRetrieval,
-        LongBenchV2,
-        Mrcr,
-        MultiDocumentQA,
-        MultiHop,
-        NoLiMa,
-        OwnQuestions,
-        RetrievedQA,
-        Ruler,
-        Task,
-        make_task,
-        task_for_file,
-    )
+    from rag_middle.evaluation.tasks import TASKS, Task, make_task, task_for_file
+    from rag_middle.evaluation.tasks.abstention import Abstention
     from rag_middle.evaluation.tasks.data_files import (
         as_answers,
         as_document,
         get_field,
         read_lines,
     )
+    from rag_middle.evaluation.tasks.helmet import Helmet
+    from rag_middle.evaluation.tasks.invented_documents import InventedDocuments
+    from rag_middle.evaluation.tasks.key_value import KeyValueChains, KeyValueRetrieval
+    from rag_middle.evaluation.tasks.longbench_v2 import LongBenchV2
+    from rag_middle.evaluation.tasks.mrcr import Mrcr
+    from rag_middle.evaluation.tasks.multi_hop import MultiHop
+    from rag_middle.evaluation.tasks.nolima import NoLiMa
+    from rag_middle.evaluation.tasks.questions import MultiDocumentQA, OwnQuestions
+    from rag_middle.evaluation.tasks.retrieved_qa import RetrievedQA
+    from rag_middle.evaluation.tasks.ruler import Ruler
     from rag_middle.evaluation.trials import ProgressCallback, check_measurement, run
 
 __all__ = [

@@ -21,8 +21,7 @@ from rag_middle.calibration import (
 )
 from rag_middle.documents import ContextPrompt
 from rag_middle.errors import CalibrationConfigError
-from rag_middle.evaluation import InventedDocuments
-from rag_middle.evaluation.tasks import MultiDocumentQA
+from rag_middle.evaluation import InventedDocuments, MultiDocumentQA
 
 
 def example(question: str = "q", **fields: Any) -> Example:

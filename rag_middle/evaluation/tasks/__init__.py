@@ -1,37 +1,135 @@
-"""The tasks by name; what a task is: `rag_middle.evaluation.tasks.base.Task`."""
+"""Tasks by name, and by what a data file looks like; what a task is: `Task`."""
 
 from __future__ import annotations
 
-from rag_middle.evaluation.tasks.abstention import Abstention
-from rag_middle.evaluation.tasks.base import Task
-from rag_middle.evaluation.tasks.helmet import Helmet
-from rag_middle.evaluation.tasks.invented_documents import InventedDocuments
-from rag_middle.evaluation.tasks.key_value import KeyValueChains, KeyValueRetrieval
-from rag_middle.evaluation.tasks.longbench_v2 import LongBenchV2
-from rag_middle.evaluation.tasks.mrcr import Mrcr
-from rag_middle.evaluation.tasks.multi_hop import MultiHop
-from rag_middle.evaluation.tasks.nolima import NoLiMa
-from rag_middle.evaluation.tasks.questions import MultiDocumentQA, OwnQuestions
-from rag_middle.evaluation.tasks.registered import TASKS, make_task, task_for_file
-from rag_middle.evaluation.tasks.retrieved_qa import RetrievedQA
-from rag_middle.evaluation.tasks.ruler import Ruler
+import os
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
 
-__all__ = [
-    "TASKS",
-    "Abstention",
-    "Helmet",
-    "InventedDocuments",
-    "KeyValueChains",
-    "KeyValueRetrieval",
-    "LongBenchV2",
-    "Mrcr",
-    "MultiDocumentQA",
-    "MultiHop",
-    "NoLiMa",
-    "OwnQuestions",
-    "RetrievedQA",
-    "Ruler",
-    "Task",
-    "make_task",
-    "task_for_file",
-]
+from rag_middle.errors import EvaluationConfigError, EvaluationDataError, RegistrationError
+from rag_middle.evaluation.tasks.base import Task
+from rag_middle.evaluation.tasks.data_files import first_of, flagged, read_entries
+from rag_middle.registry import Registry, suggest
+
+__all__ = ["TASKS", "Task", "make_task", "task_for_file"]
+
+
+def _check(target: object) -> None:
+    if not (isinstance(target, type) and issubclass(target, Task)):
+        raise RegistrationError(f"{target!r} is not a subclass of rag_middle.evaluation.Task.")
+
+
+TASKS: Registry[type[Task]] = Registry("task", entry_point_group="rag_middle.tasks", check=_check)
+TASKS.register("abstention", f"{__name__}.abstention:Abstention")
+TASKS.register("helmet", f"{__name__}.helmet:Helmet")
+TASKS.register("invented_documents", f"{__name__}.invented_documents:InventedDocuments")
+TASKS.register("key_value_retrieval", f"{__name__}.key_value:KeyValueRetrieval")
+TASKS.register("key_value_chains", f"{__name__}.key_value:KeyValueChains")
+TASKS.register("longbench_v2", f"{__name__}.longbench_v2:LongBenchV2")
+TASKS.register("mrcr", f"{__name__}.mrcr:Mrcr")
+TASKS.register("multi_document_qa", f"{__name__}.questions:MultiDocumentQA")
+TASKS.register("multi_hop", f"{__name__}.multi_hop:MultiHop")
+TASKS.register("nolima", f"{__name__}.nolima:NoLiMa")
+TASKS.register("own_questions", f"{__name__}.questions:OwnQuestions")
+TASKS.register("retrieved_qa", f"{__name__}.retrieved_qa:RetrievedQA")
+TASKS.register("ruler", f"{__name__}.ruler:Ruler")
+
+_REQUIRED = {
+    "data": "the path of a file of JSON lines",
+    "index": "the folder that `rag-middle index` wrote",
+}
+
+#: Fields that tell a format, all of them needed, the most telling first. Only the benchmarks' files
+#: have ``ctxs``: questions with a title and a text are anybody's, and get no instruction of one.
+_FORMATS = (
+    (("ordered_kv_records",), "key_value_retrieval"),
+    (("choice_A", "choice_D", "context"), "longbench_v2"),
+    (("prompt", "random_string_to_prepend"), "mrcr"),
+    (("queries", "answer"), "mrcr"),
+    (("needle", "questions", "tests"), "nolima"),
+    (("num_kvs", "context"), "helmet"),
+    (("type_needle_v", "context"), "helmet"),
+    (("input", "outputs"), "ruler"),
+    (("ctxs",), "multi_document_qa"),
+    (("gold",), "own_questions"),
+    (("text",), "own_questions"),
+)
+
+
+def _format(entry: Mapping[str, Any]) -> str | None:
+    """The task that an entry of a data file is for."""
+    contexts = entry.get("ctxs")
+    passages = [c for c in contexts if isinstance(c, dict)] if isinstance(contexts, list) else []
+    names_of_passages = {name for passage in passages for name in passage}
+    # Lost in the Middle's passages have "isgold", HELMET's one of the others.
+    helmets = names_of_passages & {"has_answer", "label"} or "gold_doc" in entry
+    if passages and helmets and "isgold" not in names_of_passages:
+        return "helmet"
+    for names, task in _FORMATS:
+        if all(name in entry for name in names):
+            return task
+    return None
+
+
+def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
+    """A task from its name and parameters.
+
+    Raises:
+        UnknownNameError: no such task, with the nearest name.
+        EvaluationConfigError: parameters that it does not have, lacks or refuses.
+        EvaluationDataError: a file that is not there or cannot be read.
+    """
+    kind = TASKS.get(name)
+    values = dict(options or {})
+    names = [field.name for field in fields(kind)]
+    for option in values:
+        if option not in names:
+            raise EvaluationConfigError(
+                f"Task {name} has no option {option!r}.{suggest(option, names)} Options: "
+                f"{', '.join(names) or 'none'}."
+            )
+    for field in fields(kind):
+        if field.default is MISSING and values.get(field.name) is None:
+            meaning = _REQUIRED.get(field.name, "it has no default")
+            raise EvaluationConfigError(f"Task {name} needs {field.name!r}: {meaning}.")
+    task = kind(**values)
+    for option in names:
+        path = getattr(task, option)
+        # Before a model is loaded, and not only when the questions are read.
+        if isinstance(path, Path) and not os.path.exists(path):
+            raise EvaluationDataError(
+                f"Task {name}: there is no {str(path)!r} ({option}). Pass the path of a file or "
+                "folder that exists."
+            )
+    return task
+
+
+def task_for_file(path: str | Path, **options: Any) -> Task:
+    """The task that a data file is for, by the fields of its first line.
+
+    Args:
+        path: in any of the formats of the tasks: JSON lines, a JSON list, CSV or Parquet.
+        options: of the task, such as ``documents``; those it does not have are refused.
+
+    Raises:
+        EvaluationDataError: the file cannot be read, or has none of the formats.
+        EvaluationConfigError: options that this task does not have.
+    """
+    line, first = first_of(read_entries, path)
+    if _has_several_golds(first):
+        return make_task("multi_hop", {"data": path, **options})
+    if task_name := _format(first):
+        return make_task(task_name, {"data": path, **options})
+    raise EvaluationDataError(
+        f"{line} has none of the known formats. For questions of your own, write lines "
+        'such as {"question": "...", "answers": ["..."], "gold": "...", "distractors": ["..."]}; '
+        f"fields found: {', '.join(first) or 'none'}."
+    )
+
+
+def _has_several_golds(content: Mapping[str, Any]) -> bool:
+    """Whether gold documents are listed, or flagged among the documents."""
+    several_flags = "gold" not in content and bool(flagged(content.get("documents"), "gold"))
+    return isinstance(content.get("gold"), list) or several_flags

@@ -20,6 +20,7 @@ from rag_middle.evaluation.conditions import (
 )
 from rag_middle.evaluation.layouts import Layout, LayoutRow
 from rag_middle.evaluation.metrics import ANSWER_METRICS
+from rag_middle.evaluation.tasks import task_for_file
 from rag_middle.evaluation.tasks.base import (
     Task,
     question_prompt,
@@ -27,7 +28,6 @@ from rag_middle.evaluation.tasks.base import (
     require_whole,
 )
 from rag_middle.evaluation.tasks.invented_documents import InventedDocuments
-from rag_middle.evaluation.tasks.registered import task_for_file
 
 __all__ = ["PHRASES", "Abstention", "abstains"]
 
