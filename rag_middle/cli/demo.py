@@ -19,6 +19,7 @@ from rag_middle.cli.console import (
     printable,
     quiet_progress_bars,
 )
+from rag_middle.cli.index import summary
 from rag_middle.cli.measuring import command_line, progress_bar
 from rag_middle.cli.options import (
     LOADING,
@@ -34,7 +35,6 @@ from rag_middle.wording import shortened
 if TYPE_CHECKING:
     from rag_middle.demo import Demo, Example
     from rag_middle.evaluation import PositionCurves
-    from rag_middle.retrieval import Built
 
 __all__ = ["demo"]
 
@@ -91,7 +91,7 @@ def demo(
         method_options=options,
         questions=questions,
         documents=top_k,
-        on_index=None if as_json else _show_index,
+        on_index=None if as_json else lambda built: print_text(f"Index: {summary(built)}.\n"),
         embedder=embedder,
         **placed(loading),
     )
@@ -147,12 +147,6 @@ class _Steps:
             print(line, file=sys.stderr, flush=True)
 
 
-def _show_index(built: Built) -> None:
-    from rag_middle.cli.index import summary
-
-    print_text(f"Index: {summary(built)}.\n")
-
-
 def _show_start(started: Demo) -> None:
     from rag_middle.demo.wording import in_print
     from rag_middle.reader import READER_NAME, TRAINED_DOCUMENTS
@@ -187,7 +181,7 @@ def _show_example(example: Example) -> None:
         verdict = "right" if first.right else "wrong"
         table.add_row(
             Text(in_print(label)),
-            Text(_in_one_line(first.text)),
+            Text(shortened(" ".join(printable(first.text).split()), _ANSWER_WIDTH)),
             Text(verdict, "green" if first.right else "red"),
             Text(
                 f"{example.different_answers(label)} different of {len(replies)}, "
@@ -195,10 +189,6 @@ def _show_example(example: Example) -> None:
             ),
         )
     console().print(table)
-
-
-def _in_one_line(text: str) -> str:
-    return shortened(" ".join(printable(text).split()), _ANSWER_WIDTH)
 
 
 def _show_curves(curves: PositionCurves) -> None:

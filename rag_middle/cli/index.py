@@ -24,7 +24,7 @@ from rag_middle.cli.options import LOADING, command, placed
 from rag_middle.wording import counted
 
 if TYPE_CHECKING:
-    from rag_middle.retrieval import Built, SentenceTransformerEmbedder, Skipped, Splitter
+    from rag_middle.retrieval import Built, Skipped, Splitter
 
 __all__ = ["index", "report_skipped", "summary"]
 
@@ -97,6 +97,7 @@ def index(
     check_exists(path)  # before numpy is loaded, and the embedder
     from rag_middle.retrieval import (
         DEFAULT_EMBEDDER,
+        SentenceTransformerEmbedder,
         build_index,
         default_index_folder,
         load,
@@ -120,7 +121,8 @@ def index(
             # What cannot be read is refused before the embedder is loaded.
             loaded = load(path, max_file_bytes=wanted["max_file_bytes"])
             with embedding_bar(hidden=as_json) as progress:
-                model = _embedder(embedder, device, progress)
+                quiet_progress_bars()
+                model = SentenceTransformerEmbedder(embedder, device=device, progress=progress)
                 if chunk_size is not None:
                     splitter = _splitter(model.count_tokens, chunk_size)
                 built = build_index(
@@ -174,15 +176,6 @@ def _check_model(name: str, loading: dict[str, Any]) -> None:
             trust_remote_code=loading["trust_remote_code"],
             options={},
         )
-
-
-def _embedder(
-    name: str | None, device: str | None, progress: Callable[[int, int], None]
-) -> SentenceTransformerEmbedder:
-    from rag_middle.retrieval import SentenceTransformerEmbedder
-
-    quiet_progress_bars()
-    return SentenceTransformerEmbedder(name, device=device, progress=progress)
 
 
 def _splitter(length: Callable[[str], int], chunk_size: int) -> Splitter:

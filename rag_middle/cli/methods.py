@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, asdict, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -55,35 +55,24 @@ def _described(name: str, kind: type[Method]) -> dict[str, Any]:
     from rag_middle.methods import preset
     from rag_middle.profiles import shipped_profiles
 
-    info, name_here = kind.info, kind.name
-    presets = shipped_profiles(name_here)
     return {
         "name": name,
-        "title": info.title,
-        "paper": info.paper,
-        "idea": info.idea,
-        "cost": info.cost,
-        "requires": info.requires,
-        "can_hurt_when": info.can_hurt_when,
+        **asdict(kind.info),
         "options": [
             {
                 "name": each.name,
-                "type": _type(each),
+                "type": each.type if isinstance(each.type, str) else str(each.type),
                 "required": "example" in each.metadata,
                 "default": _default(each),
             }
             for each in fields(kind)  # type: ignore[arg-type]
         ],
-        "presets": {each: _settings(preset(name_here, each)) for each in presets},
+        "presets": {
+            preset_name: {field.name: getattr(made, field.name) for field in fields(made)}  # type: ignore[arg-type]
+            for preset_name in shipped_profiles(kind.name)
+            for made in [preset(kind.name, preset_name)]
+        },
     }
-
-
-def _settings(method: Method) -> dict[str, Any]:
-    return {each.name: getattr(method, each.name) for each in fields(method)}  # type: ignore[arg-type]
-
-
-def _type(field: Field[Any]) -> str:
-    return field.type if isinstance(field.type, str) else str(field.type)
 
 
 def _default(field: Field[Any]) -> Any:

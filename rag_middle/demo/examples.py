@@ -9,7 +9,6 @@ from typing import Any
 
 from rag_middle.answering import PromptTemplate
 from rag_middle.answering.results import cites
-from rag_middle.documents import Document
 from rag_middle.evaluation import Item, LabelledMethod
 from rag_middle.evaluation.metrics import answer_stated
 from rag_middle.generation import RagMiddleModel
@@ -86,7 +85,11 @@ def answered_examples(
         items: the questions, their documents as retrieved.
         options: of ``RagMiddleModel.batch``.
     """
-    orders = [_orders(item) for item in items]
+    orders = []
+    for item in items:
+        ranked, rng = list(item.documents), random.Random(item.id)
+        shuffled = (rng.sample(ranked, len(ranked)) for _ in ORDERS[2:])
+        orders.append([ranked, ranked[::-1], *shuffled])
     prompts = [
         template.prompt(item.question, documents)
         for item, item_orders in zip(items, orders, strict=True)
@@ -117,9 +120,3 @@ def answered_examples(
         for item, item_orders, item_replies in zip(items, orders, replies, strict=True)
         if item.gold is not None
     )
-
-
-def _orders(item: Item) -> list[list[Document]]:
-    ranked = list(item.documents)
-    rng = random.Random(item.id)
-    return [ranked, ranked[::-1], *(rng.sample(ranked, len(ranked)) for _ in ORDERS[2:])]

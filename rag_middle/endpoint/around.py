@@ -96,7 +96,8 @@ def arrangements(prompt: ContextPrompt, method: Method) -> tuple[tuple[int, ...]
     """
     tokens = stand_in(prompt)
     ordered = arranged(tokens, method, Weights(method))
-    return tuple(_order(branch) for branch in branched(ordered, method, Weights(method)))
+    branches = branched(ordered, method, Weights(method))
+    return tuple(tuple(ids[0] for ids in branch.documents_ids) for branch in branches)
 
 
 def stand_in(prompt: ContextPrompt) -> TokenizedPrompt:
@@ -111,7 +112,3 @@ def stand_in(prompt: ContextPrompt) -> TokenizedPrompt:
         document_ids=[document.id for document in prompt.documents],
         scores=prompt.scores,
     )
-
-
-def _order(branch: TokenizedPrompt) -> tuple[int, ...]:
-    return tuple(ids[0] for ids in branch.documents_ids)

@@ -11,7 +11,7 @@ from rag_middle.evaluation.grid import Grid
 from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.evaluation.results import PositionCurves
 from rag_middle.evaluation.shapes import SHAPES
-from rag_middle.evaluation.statistics import CONFIDENCE, Consistency
+from rag_middle.evaluation.statistics import CONFIDENCE
 from rag_middle.wording import percent
 
 if TYPE_CHECKING:
@@ -43,12 +43,13 @@ def show_diagnosis(out: Console, diagnosis: Diagnosis) -> None:
     for heading in (*positions, "mean", f"gap [{level}]", "flips", "time"):
         table.add_column(heading, justify="right", no_wrap=True)
     for method in diagnosis.summary.methods:
-        curve, ratio = curves[method.label], diagnosis.answer_time_ratios.get(method.label)
+        curve, flips = curves[method.label], method.consistency
+        ratio = diagnosis.answer_time_ratios.get(method.label)
         table.add_row(
             Text(method.label, "bold" if method.label == chosen else ""),
             *(f"{scale * x.value:.{digits}f}" for x in (*curve.estimates, method.mean)),
             curve.gap.text(share=share),
-            _flips(method.consistency),
+            "–" if flips is None else percent(flips.flip_rate.value),
             "–" if ratio is None else f"×{ratio:.2f}",
         )
     out.print(table)
@@ -127,10 +128,6 @@ def show_factors(out: Console, factors: Factors) -> None:
     )
     for sentence in factors.sentences:
         out.print(Text(sentence), soft_wrap=True)
-
-
-def _flips(consistency: Consistency | None) -> str:
-    return "–" if consistency is None else percent(consistency.flip_rate.value)
 
 
 def character_plot(curves: PositionCurves, labels: Sequence[str]) -> str:

@@ -108,7 +108,8 @@ class _Reader:
             if opened.group(1):
                 self._end(name)
             elif name and text.endswith("/>", 0, end):
-                self._empty(name)
+                if _BLOCK.fullmatch(name):  # <br/>; <svg/> opens nothing
+                    self.pieces.append("\n")
             elif name:
                 self._begin(name)
                 if name in _RAW and (stop := _RAW[name].search(text, end)):
@@ -132,10 +133,6 @@ class _Reader:
             if tag == "h1":
                 self._headings += 1
                 self._in_heading = self._headings == 1
-
-    def _empty(self, tag: str) -> None:
-        if _BLOCK.fullmatch(tag):  # <br/>; <svg/> opens nothing
-            self.pieces.append("\n")
 
     def _end(self, tag: str) -> None:
         if tag in self._hidden:

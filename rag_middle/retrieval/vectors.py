@@ -80,7 +80,8 @@ class VectorStore:
             return
         index = self.index
         total = len(self) + len(keys)
-        if self._wants_groups(total) and not self._has_enough_groups(total):
+        wants_groups = self.kind == "ivf" or (self.kind == "auto" and total > FLAT_LIMIT)
+        if wants_groups and not (self.grouped and int(self.index.nlist) * 2 >= _lists(total)):
             # Built aside and then put in place: an interrupted build changes nothing.
             old_keys = self.keys()
             old_vectors = self._vectors(old_keys)
@@ -111,12 +112,6 @@ class VectorStore:
             for row in zip(keys, scores, strict=True)
         )
         return [sorted(row, key=lambda hit: (-hit[1], hit[0])) for row in hits]
-
-    def _wants_groups(self, total: int) -> bool:
-        return self.kind == "ivf" or (self.kind == "auto" and total > FLAT_LIMIT)
-
-    def _has_enough_groups(self, total: int) -> bool:
-        return self.grouped and int(self.index.nlist) * 2 >= _lists(total)
 
     def _flat(self) -> Any:
         return faiss().IndexIDMap2(faiss().IndexFlatIP(self.dimension))

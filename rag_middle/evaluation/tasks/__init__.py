@@ -118,7 +118,9 @@ def task_for_file(path: str | Path, **options: Any) -> Task:
         EvaluationConfigError: options that this task does not have.
     """
     line, first = first_of(read_entries, path)
-    if _has_several_golds(first):
+    # Several gold documents are listed, or flagged among the documents.
+    flags = "gold" not in first and flagged(first.get("documents"), "gold")
+    if flags or isinstance(first.get("gold"), list):
         return make_task("multi_hop", {"data": path, **options})
     if task_name := _format(first):
         return make_task(task_name, {"data": path, **options})
@@ -127,9 +129,3 @@ def task_for_file(path: str | Path, **options: Any) -> Task:
         'such as {"question": "...", "answers": ["..."], "gold": "...", "distractors": ["..."]}; '
         f"fields found: {', '.join(first) or 'none'}."
     )
-
-
-def _has_several_golds(content: Mapping[str, Any]) -> bool:
-    """Whether gold documents are listed, or flagged among the documents."""
-    several_flags = "gold" not in content and bool(flagged(content.get("documents"), "gold"))
-    return isinstance(content.get("gold"), list) or several_flags
