@@ -19,7 +19,12 @@ from rag_middle.evaluation.layouts import LayoutRow
 from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.evaluation.metrics import METRICS, Metric
 from rag_middle.evaluation.results import PositionCurve, Results, curve_of
-from rag_middle.evaluation.statistics import Bootstrap, Estimate, comparison_confidence
+from rag_middle.evaluation.statistics import (
+    Bootstrap,
+    Estimate,
+    comparison_confidence,
+    paired_difference,
+)
 from rag_middle.wording import listed
 
 __all__ = ["AbstentionShares", "FactorRow", "Factors", "factors_of"]
@@ -180,14 +185,14 @@ def factors_of(results: Results, *, runs: int = 1, seed: int = 0) -> Factors | N
     compared = (len(labels) - 1) * len(rows) + len(labels) * (len(rows) - 1)
     confidence = comparison_confidence(runs * compared, results.confidence)
 
-    def bootstrap(scores: NDArray[np.float64]) -> Bootstrap:
-        return Bootstrap(scores, seed=seed)
-
     def difference(own: tuple[str, LayoutRow], other: tuple[str, LayoutRow]) -> Estimate:
-        means = [results.scores(label, row.conditions).mean(axis=1) for label, row in (own, other)]
-        return bootstrap((means[0] - means[1])[:, None]).estimate(
-            lambda columns: columns[..., 0], confidence, exact=np.array_equal(*means)
+        first, second = (
+            results.scores(label, row.conditions).mean(axis=1) for label, row in (own, other)
         )
+        return paired_difference(first, second, confidence, seed=seed)
+
+    def curve(label: str, row: LayoutRow) -> PositionCurve:
+        return curve_of(label, Bootstrap(results.scores(label, row.conditions), seed=seed))
 
     return Factors(
         metric=results.metric,
@@ -198,10 +203,7 @@ def factors_of(results: Results, *, runs: int = 1, seed: int = 0) -> Factors | N
             FactorRow(
                 name=row.name,
                 columns=row.columns,
-                curves={
-                    label: curve_of(label, bootstrap(results.scores(label, row.conditions)))
-                    for label in labels
-                },
+                curves={label: curve(label, row) for label in labels},
                 differences={
                     label: difference((label, row), (BASELINE, row))
                     for label in labels

@@ -17,7 +17,7 @@ from rag_middle.evaluation.conditions import position
 from rag_middle.evaluation.measurement import BASELINE
 from rag_middle.evaluation.metrics import Metric
 from rag_middle.evaluation.results import PositionCurves, Results
-from rag_middle.evaluation.statistics import Bootstrap, Estimate, comparison_confidence
+from rag_middle.evaluation.statistics import Estimate, comparison_confidence, paired_difference
 from rag_middle.wording import listed
 
 __all__ = ["Grid", "GridRow", "HeatMapRow", "HeatMaps", "grid_of"]
@@ -196,21 +196,19 @@ def grid_of(results: Results, *, runs: int = 1, seed: int = 0) -> Grid | None:
         scores: Scores = results.scores(label, conditions).mean(axis=1)
         return scores
 
-    def difference(own: Scores, other: Scores, confidence: float) -> Estimate:
-        return Bootstrap((own - other)[:, None], seed=seed).estimate(
-            lambda columns: columns[..., 0], confidence, exact=np.array_equal(own, other)
-        )
-
     rows = tuple(
         GridRow(
             curves=results.curves(documents=documents, seed=seed),
             differences={
-                label: difference(means(label, documents), means(BASELINE, documents), confidence)
+                label: paired_difference(
+                    means(label, documents), means(BASELINE, documents), confidence, seed=seed
+                )
                 for label in (method.label for method in results.methods)
                 if label != BASELINE
             },
         )
         for documents in (*sizes, None)
     )
-    length = difference(means(BASELINE, None), means(BASELINE, sizes[0]), results.confidence)
+    most, fewest = means(BASELINE, None), means(BASELINE, sizes[0])
+    length = paired_difference(most, fewest, results.confidence, seed=seed)
     return Grid(rows=rows, length_effect=length, confidence=confidence)

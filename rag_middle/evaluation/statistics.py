@@ -28,6 +28,7 @@ __all__ = [
     "Estimate",
     "comparison_confidence",
     "consistency",
+    "paired_difference",
     "wilson",
 ]
 
@@ -154,6 +155,15 @@ class Bootstrap:
         half = float(np.quantile(np.ptp(deviations, axis=1), confidence))
         value = float(np.ptp(self.means))
         return Estimate(value, value - half, value + half)
+
+
+def paired_difference(
+    own: Array, other: Array, confidence: float = CONFIDENCE, *, seed: int = 0
+) -> Estimate:
+    """Mean of `own` minus that of `other`, both `[questions]`, the same ones; exact where equal."""
+    return Bootstrap((own - other)[:, None], seed=seed).estimate(
+        lambda means: means[..., 0], confidence, exact=np.array_equal(own, other)
+    )
 
 
 def comparison_confidence(methods: int, together: float = CONFIDENCE) -> float:

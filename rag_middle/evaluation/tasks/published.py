@@ -182,21 +182,13 @@ def published_item(
         gold: position of the gold document, 0-based; None unless there is exactly one.
         details: ``prefix``, ``suffix`` and ``separator`` of the prompt, and what scores need.
     """
-    if gold is None:
-        return Item(
-            id=f"{number}",
-            question=question,
-            answers=tuple(answers),
-            others=tuple(documents),
-            details=details,
-        )
     return Item(
         id=f"{number}",
         question=question,
         answers=tuple(answers),
-        gold=documents[gold],
-        others=(*documents[:gold], *documents[gold + 1 :]),
-        gold_position=gold,
+        gold=None if gold is None else documents[gold],
+        others=tuple(document for at, document in enumerate(documents) if at != gold),
+        gold_position=gold or 0,
         details=details,
     )
 
