@@ -28,7 +28,9 @@ from rag_middle.cli.options import (
     METHOD_PANEL,
     OUTPUT_PANEL,
     Panel,
+    choice_type,
     command,
+    flag,
     generation_flags,
     parse_method_options,
     placed,
@@ -60,19 +62,82 @@ class Fitted(StrEnum):
     dysco = "dysco"
 
 
-class CompareBy(StrEnum):
-    """generated_answer: share of generated answers that hold a right one; exact_match: share of
-    answers written word for word, read without decoding; log_likelihood: nats per answer."""
+_DRAWN = (
+    QUESTIONS_PANEL.flag(
+        "questions",
+        int | None,
+        min=1,
+        help="Questions of the search, each asked with its document at several positions (see "
+        "--weights). Default: 40; 30 for lpes, 200 for lpes:paper.",
+    ),
+    QUESTIONS_PANEL.flag(
+        "held_out",
+        int | None,
+        min=1,
+        help="Questions to check the result on, each at five positions; the search never sees "
+        "them. Default: 100; 500 for lpes:paper.",
+    ),
+    QUESTIONS_PANEL.flag(
+        "weights",
+        str | None,
+        metavar="FIRST,...,LAST",
+        help="How much positions of the gold document count in the search; they are spread "
+        "evenly, as many as there are weights. Default: 0.2,0.3,0.5 (begin, middle, end) for "
+        "lpes, else 1,1,1,1,1.",
+    ),
+)
+"""Arguments of `draw_examples`, the weights as text."""
 
-    generated_answer = "generated_answer"
-    exact_match = "exact_match"
-    log_likelihood = "log_likelihood"
+_SEARCHED = (
+    SEARCH_PANEL.flag(
+        "criterion",
+        choice_type("CompareBy", ("generated_answer", "exact_match", "log_likelihood")) | None,
+        names=("--compare-by",),
+        help="What candidates are compared by. exact_match is read without decoding, and right "
+        "only for a model that answers with nothing but the value. Default: log_likelihood; for "
+        "lpes generated_answer where the model has a chat template, else exact_match.",
+    ),
+    SEARCH_PANEL.flag(
+        "search_option",
+        list[str] | None,
+        names=("--search-option", "-s"),
+        metavar="NAME=VALUE",
+        help="A setting of the search (see docs/calibration.md), the value in JSON; repeatable. "
+        "For lpes: curve=linear, control_points=3, generations=10 ...",
+    ),
+    SEARCH_PANEL.flag("seed", int, 0, min=0, help="Random seed."),
+    SEARCH_PANEL.flag(
+        "workers",
+        int | None,
+        min=1,
+        help="Processes that score candidates, each with the model, and on GPUs each with a GPU of "
+        "its own. Default: one per CPU core for a model on the CPU that fits several times, else "
+        "one.",
+    ),
+    SEARCH_PANEL.flag(
+        "threads_each",
+        int,
+        1,
+        names=("--threads",),
+        min=1,
+        help="CPU threads of each worker. Another number may change last digits.",
+    ),
+    SEARCH_PANEL.flag(
+        "backend",
+        Backend,
+        Backend.processes,
+        help="Where workers run; ray needs `pip install 'rag-middle[ray]'`.",
+    ),
+)
+_BATCHES = (flag("max_batch_size", BatchSizeOption, 8), *generation_flags(["template"]))
 
 
 @command(
-    {"criterion": "--compare-by", "folder": "--out", "keys": "--documents"},
+    {"folder": "--out", "keys": "--documents"},
     asked=DATA,
-    shape=generation_flags(["template"]),
+    drawn=_DRAWN,
+    searched=_SEARCHED,
+    batches=_BATCHES,
     loading=LOADING,
 )
 def calibrate(
@@ -85,72 +150,9 @@ def calibrate(
     ],
     model: ModelOption = None,
     asked: dict[str, Any],
-    questions: Annotated[
-        int | None,
-        QUESTIONS_PANEL.option(
-            min=1,
-            help="Questions of the search, each asked with its document at several positions (see "
-            "--weights). Default: 40; 30 for lpes, 200 for lpes:paper.",
-        ),
-    ] = None,
-    held_out: Annotated[
-        int | None,
-        QUESTIONS_PANEL.option(
-            min=1,
-            help="Questions to check the result on, each at five positions; the search never sees "
-            "them. Default: 100; 500 for lpes:paper.",
-        ),
-    ] = None,
-    weights: Annotated[
-        str | None,
-        QUESTIONS_PANEL.option(
-            metavar="FIRST,...,LAST",
-            help="How much positions of the gold document count in the search; they are spread "
-            "evenly, as many as there are weights. Default: 0.2,0.3,0.5 (begin, middle, end) for "
-            "lpes, else 1,1,1,1,1.",
-        ),
-    ] = None,
-    compare_by: Annotated[
-        CompareBy | None,
-        SEARCH_PANEL.option(
-            help="What candidates are compared by. exact_match is read without decoding, and "
-            "right only for a model that answers with nothing but the value. Default: "
-            "log_likelihood; for lpes generated_answer where the model has a chat template, else "
-            "exact_match.",
-        ),
-    ] = None,
-    search_option: Annotated[
-        list[str] | None,
-        SEARCH_PANEL.option(
-            "--search-option",
-            "-s",
-            metavar="NAME=VALUE",
-            help="A setting of the search (see docs/calibration.md), the value in JSON; "
-            "repeatable. For lpes: curve=linear, control_points=3, generations=10 ...",
-        ),
-    ] = None,
-    seed: Annotated[int, SEARCH_PANEL.option(min=0, help="Random seed.")] = 0,
-    workers: Annotated[
-        int | None,
-        SEARCH_PANEL.option(
-            min=1,
-            help="Processes that score candidates, each with the model, and on GPUs each with a "
-            "GPU of its own. Default: one per CPU core for a model on the CPU that fits several "
-            "times, else one.",
-        ),
-    ] = None,
-    threads: Annotated[
-        int,
-        SEARCH_PANEL.option(
-            min=1, help="CPU threads of each worker. Another number may change last digits."
-        ),
-    ] = 1,
-    backend: Annotated[
-        Backend,
-        SEARCH_PANEL.option(help="Where workers run; ray needs `pip install 'rag-middle[ray]'`."),
-    ] = Backend.processes,
-    max_batch_size: BatchSizeOption = 8,
-    shape: dict[str, Any],
+    drawn: dict[str, Any],
+    searched: dict[str, Any],
+    batches: dict[str, Any],
     loading: dict[str, Any],
     out: Annotated[
         Path,
@@ -170,10 +172,14 @@ def calibrate(
     started = perf_counter()
     check_output_folder(out)
     check_data(asked)
-    given_weights = None if weights is None else _weights(weights)
+    if "weights" in drawn:
+        drawn["weights"] = _weights(drawn["weights"])
+    backend, workers = searched.pop("backend"), searched.pop("workers", None)
     check_backend(backend)
     from rag_middle.calibration import (
+        FromDisk,
         LayerSearch,
+        Scoring,
         draw_examples,
         make_search,
     )
@@ -183,42 +189,43 @@ def calibrate(
     from rag_middle.tokens import uses_chat_template
 
     settings = parse_method_options(
-        search_option or (), flag="--search-option", example="generations=10"
+        searched.pop("search_option", ()), flag="--search-option", example="generations=10"
     )
     search = make_search(method.value, as_option(settings))
-    shares = given_weights or list(search.weights)
+    weights = drawn.setdefault("weights", list(search.weights))
     task = chosen_task(**asked, bundled=model is None)
-    drawn = partial(
-        draw_examples,
-        task,
-        search,
-        questions=questions,
-        held_out=held_out,
-        weights=shares,
-        seed=seed,
-    )
-    drawn()  # refuses what there is too little of before the model is loaded
+    draw = partial(draw_examples, task, search, **drawn, seed=searched["seed"])
+    draw()  # refuses what there is too little of before the model is loaded
     placement = placed(loading)
     with loading_errors(model or "the bundled reader"):
         check_loading(**placement)
     devices = devices_of(placement, workers or 1, backend)
     tell("Data", "dim", f"{task.description}.")
     loaded = load(model, **loading)
-    searched, held = drawn(chat=uses_chat_template(loaded.tokenizer, shape["template"]))
+    examples, held_out = draw(chat=uses_chat_template(loaded.tokenizer, batches["template"]))
     count = workers or len(devices) or _fitting_workers(loaded.model)
-    start, team = 0.0, None
-    if count > 1 or backend is Backend.ray:
+    start = 0.0
+    team: MakeTeam | None = None
+    if count > 1 or backend == Backend.ray:
         start = perf_counter() - started  # a worker imports and loads what this process has
-        team = _team(
-            str(loaded.model.config._name_or_path),
-            placement,
-            devices=devices,
-            backend=backend,
-            count=count,
-            threads=threads,
-            max_batch_size=max_batch_size,
-            **shape,
-        )
+
+        def make_team(examples: Sequence[Example], criterion: Criterion) -> Team:
+            opening = FromDisk(
+                model=str(loaded.model.config._name_or_path),
+                examples=tuple(examples),
+                criterion=criterion,
+                options=placement,
+                **batches,
+            )
+            return start_workers(
+                Scoring(opening),
+                backend=backend,
+                count=count,
+                threads=searched["threads_each"],
+                devices=devices,
+            )
+
+        team = make_team
     races = isinstance(search, LayerSearch) and search.racing and not search.as_in_paper
     profile = out / f"{search.method}.json"
     state = out / f"{search.method}.state"
@@ -227,17 +234,14 @@ def calibrate(
             found = run_calibration(
                 loaded,
                 search,
-                searched,
-                held,
-                criterion=compare_by.value if compare_by else None,
+                examples,
+                held_out,
                 workers=team,
-                seed=seed,
-                threads_each=threads,
-                max_batch_size=max_batch_size,
-                **shape,
+                **searched,
+                **batches,
                 state=state,
                 out=profile,
-                data={"task": task.to_dict(), "weights": shares},
+                data={"task": task.to_dict(), "weights": weights},
                 progress=progress,
                 estimated=lambda cost: _tell_cost(cost, count, start=start, races=races),
             )
@@ -286,35 +290,6 @@ def _fitting_workers(model: Any) -> int:
         return 1
     overhead = 500_000_000  # bytes that Python and PyTorch take in each process
     return max(1, min(os.cpu_count() or 1, int(free / 2 // (size + overhead))))
-
-
-def _team(
-    name: str,
-    options: dict[str, Any],
-    *,
-    devices: Sequence[str],
-    backend: Backend,
-    count: int,
-    threads: int,
-    max_batch_size: int,
-    template: Any,
-) -> MakeTeam:
-    from rag_middle.calibration import FromDisk, Scoring
-
-    def make(examples: Sequence[Example], criterion: Criterion) -> Team:
-        opening = FromDisk(
-            model=name,
-            examples=tuple(examples),
-            criterion=criterion,
-            options=options,
-            max_batch_size=max_batch_size,
-            template=template,
-        )
-        return start_workers(
-            Scoring(opening), backend=backend, count=count, threads=threads, devices=devices
-        )
-
-    return make
 
 
 def _tell_cost(cost: Estimate, workers: int, *, start: float, races: bool) -> None:
