@@ -7,7 +7,7 @@ made from the two tables.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -161,6 +161,7 @@ EXAMPLES: dict[str, Example] = {
                 dense_areas={0: (True, False), 1: (False,), 2: (False, True, True)},
                 layers=(0, 1, 2),
             ),
+            "siw_renormalised": replace(_SIW, ablation="renormalised"),
         },
     ),
     "zero_tuning": Example(

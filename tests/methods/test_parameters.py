@@ -88,6 +88,7 @@ WRONG: tuple[tuple[Callable[..., Method], dict[str, Any], str], ...] = (
     (SIW, {"alpha_per_document": 0.5}, "alpha_per_document must be several factors, got 0.5"),
     (SIW, {"top_share": 0}, "top_share must lie between 0 and 1, got 0"),
     (SIW, {"top_share": 1}, "top_share must lie between 0 and 1, got 1"),
+    (SIW, {"ablation": "reversed"}, "ablation must be 'renormalised' or None, got 'reversed'"),
     (SIW, {"dense_areas": {0: ()}}, "must hold at least one flag"),
     (SelfExtend, {"group": 0}, "group must be a whole number >= 1, got 0"),
     (SelfExtend, {"window": 2.5}, "window must be a whole number >= 1, got 2.5"),

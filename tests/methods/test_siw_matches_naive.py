@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from rag_middle.attention import applied, weights
+from rag_middle.layout import PromptLayout
 from rag_middle.methods import SIW, Compose, PositionalHiddenStates
 from rag_middle.methods.siw import attention as siw_attention
 from rag_middle.methods.siw.areas import document_density
 from tests.conftest import FamilyModel
-from tests.contract.cases import LONG
+from tests.contract.cases import LONG, Prompt
 from tests.contract.running import prompt_logits
 from tests.families import FAMILIES
 from tests.methods.against_naive import WAYS, assert_equal_to_naive
@@ -56,6 +57,35 @@ def test_another_token_than_the_first(
         alphas=dict.fromkeys((0, 2), alphas),
         token=token,
     )
+
+
+@pytest.mark.parametrize("token", [0, 6])
+@pytest.mark.parametrize(("name", "implementation"), WAYS)
+def test_renormalised_rows(
+    name: str, implementation: str, token: int, family_model: FamilyModel
+) -> None:
+    alphas = (0.0, 3.0, 0.4)
+    assert_equal_to_naive(
+        family_model(name, implementation),
+        SIW(alpha_per_document=alphas, layers=(0, 2), token=token, ablation="renormalised"),
+        NaiveSIW,
+        documents=_documents,
+        alphas=dict.fromkeys((0, 2), alphas),
+        token=token,
+        renormalise=True,
+    )
+
+
+def test_a_row_that_attends_to_one_token_only_stays_when_renormalised(
+    family_model: FamilyModel,
+) -> None:
+    """A document that starts the prompt: all weight of its first row is on the initial token."""
+    model = family_model("llama")
+    prompt = Prompt(LONG.ids, PromptLayout(24, ((0, 1), (1, 24))))
+    method = SIW(alpha_per_document=(0.0, 1.0), layers=(0, 1, 2), ablation="renormalised")
+    with applied(model, method, [prompt.tokens]):
+        logits = prompt_logits(model, prompt)
+    torch.testing.assert_close(logits, prompt_logits(model, prompt), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(("name", "implementation"), WAYS)

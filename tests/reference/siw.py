@@ -22,6 +22,7 @@ class NaiveSIW(NaiveLlama):
         alpha_dense, alpha_sparse: the factors where they are found.
         top_share: of the prompt's tokens that count as attended to.
         token: whose weight changes.
+        renormalise: divide the changed rows by their sum.
     """
 
     documents: Sequence[tuple[int, int]] = ()
@@ -30,6 +31,7 @@ class NaiveSIW(NaiveLlama):
     alpha_sparse: float = 1.0
     top_share: float = 0.3
     token: int = 0
+    renormalise: bool = False
 
     def attention(self, layer: int, hidden: Tensor) -> Tensor:
         q, k, v = self.project(layer, hidden)
@@ -38,7 +40,9 @@ class NaiveSIW(NaiveLlama):
             alphas = self.alphas[layer] or self.found(weights)
             for (start, end), alpha in zip(self.documents, alphas, strict=True):
                 for token in range(start, end):
-                    weights[:, token, self.token] *= alpha  # not renormalised
+                    weights[:, token, self.token] *= alpha
+                    if self.renormalise:
+                        weights[:, token] /= weights[:, token].sum(-1, keepdim=True)
         return torch.stack([weights[h] @ v[self.group(h)] for h in range(self.heads)])
 
     def weights_of_heads(self, q: Tensor, k: Tensor) -> Tensor:

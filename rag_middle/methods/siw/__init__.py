@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from rag_middle.attention import AttentionPlan, ModelTraits
 from rag_middle.errors import MethodConfigError
@@ -50,6 +50,8 @@ class SIW(Method):
             attended to (0.3 in the paper).
         token: 0-based token of the prompt whose weight is scaled; others than the first are the
             paper's ablation (tables 3 and 4). Rows before it do not see it.
+        ablation: ``None``, or that of the paper's appendix B: ``"renormalised"`` divides a
+            document's rows by their sum after the scaling.
 
     References:
         SIW, arXiv:2512.13109. No public code. The text at hand leaves open when a document is
@@ -60,7 +62,8 @@ class SIW(Method):
         ours and not fitted to any model.
 
     Raises:
-        MethodConfigError: factors that are negative or not finite; areas that are empty.
+        MethodConfigError: factors that are negative or not finite; areas that are empty; another
+            ablation.
     """
 
     name: ClassVar[str] = "siw"
@@ -81,6 +84,7 @@ class SIW(Method):
     dense_areas: Mapping[int, tuple[bool, ...]] | None = None
     top_share: float = 0.3
     token: int = 0
+    ablation: Literal["renormalised"] | None = None
 
     def __post_init__(self) -> None:
         if self.layers is not None:
@@ -100,6 +104,10 @@ class SIW(Method):
                 f"SIW: top_share must lie between 0 and 1, got {self.top_share}."
             )
         require_count("SIW", 0, token=self.token)
+        if self.ablation not in (None, "renormalised"):
+            raise MethodConfigError(
+                f"SIW: ablation must be 'renormalised' or None, got {self.ablation!r}."
+            )
         if self.dense_areas is not None:
             object.__setattr__(self, "dense_areas", _flags_by_layer(self.dense_areas))
 
@@ -133,7 +141,9 @@ class SIW(Method):
 
         if self.alpha_per_document is not None:
             return InitialTokenScaling(
-                factors=(self.alpha_per_document,) * len(prompts), token=self.token
+                factors=(self.alpha_per_document,) * len(prompts),
+                token=self.token,
+                renormalise=self.ablation == "renormalised",
             )
         if self.dense_areas is None:
             return OnlineAreas(
@@ -141,6 +151,7 @@ class SIW(Method):
                 alpha_sparse=self.alpha_sparse,
                 top_share=self.top_share,
                 token=self.token,
+                renormalise=self.ablation == "renormalised",
             )
         flags = self.dense_areas[layer]
         return InitialTokenScaling(
@@ -155,6 +166,7 @@ class SIW(Method):
                 for layout in (prompt.layout for prompt in prompts)
             ),
             token=self.token,
+            renormalise=self.ablation == "renormalised",
         )
 
     def for_self_check(self) -> Method:

@@ -1,7 +1,7 @@
 """Attention whose weight on the initial token is rescaled per document.
 
 ``out_i += (alpha_i - 1) a_i0 v_0`` with ``a_i0 = exp(s_i0 - lse_i)``: one score and the log-sum-exp
-per row, never the matrix of weights.
+per row, never the matrix of weights. Renormalised, that is divided by ``1 + (alpha_i - 1) a_i0``.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from rag_middle.methods.siw.areas import DocumentTokens, document_density
 
 __all__ = ["InitialTokenScaling", "OnlineAreas"]
 
+_ALONE = 1e-6  # of a row's weights, left beside the initial token's: float32 rounding
+
 
 class _Scaling(LayerChange):
     claims = frozenset({"weights"})
 
     token: int
+    renormalise: bool
 
     def start(self, layer: Layer) -> LayerHandler:
         return _Handler(self)
@@ -41,10 +44,12 @@ class InitialTokenScaling(_Scaling):
     Attributes:
         factors: per example, one factor for each document's tokens; other tokens keep theirs.
         token: 0-based token of the prompt whose weights are multiplied.
+        renormalise: divide a row's weights by their sum afterwards.
     """
 
     factors: tuple[tuple[float, ...], ...]
     token: int = 0
+    renormalise: bool = False
 
     def check(self, layouts: Sequence[PromptLayout]) -> None:
         """Raise `MethodConfigError` unless there is one factor for each document."""
@@ -80,12 +85,14 @@ class OnlineAreas(_Scaling):
         alpha_sparse: factor for the others.
         top_share: share of the prompt's tokens that count as attended to.
         token: 0-based token of the prompt whose weights are multiplied.
+        renormalise: divide a row's weights by their sum afterwards.
     """
 
     alpha_dense: float
     alpha_sparse: float
     top_share: float
     token: int = 0
+    renormalise: bool = False
 
     def token_factors(self, context: AttentionContext) -> Tensor:
         attention = context.attention.last_token_weights(context.call)
@@ -116,26 +123,30 @@ class _Handler(LayerHandler):
         if self._scaling.token:
             rows = torch.arange(weight.shape[2], device=weight.device)
             weight = weight.masked_fill((rows < first[:, None])[:, None], 0)
-        return _reweighted(output, weight, call.value, factors, first), None
+        step = ((factors - 1)[:, None] * weight).transpose(1, 2)[..., None]  # [b, n, h, 1]
+        if self._scaling.renormalise:
+            total = 1 + step
+            # A row that attends to nothing else keeps its weight there, for a factor of 0 too.
+            alone = total < _ALONE
+            total = total.masked_fill(alone, 1)
+            step = step.masked_fill(alone, 0) / total
+            output = output / total.to(output.dtype)
+        return _moved(output, step, call.value, first), None
 
 
-def _reweighted(
-    output: Tensor, weight: Tensor, values: Tensor, factors: Tensor, first: Tensor
-) -> Tensor:
-    """``out_i + (alpha_i - 1) a_i0 v_0``.
+def _moved(output: Tensor, step: Tensor, values: Tensor, first: Tensor) -> Tensor:
+    """``out_i + step_i v_0``.
 
     Args:
         output: of the attention, `[b, n, h, dv]`.
-        weight: of the initial token, `[b, h, n]`.
+        step: change of the initial token's weight in float32, `[b, n, h, 1]`.
         values: `[b, g, N, dv]`.
-        factors: ``alpha`` of every token, `[b, n]`.
         first: column of each row's initial token, `[b]`.
     """
     rows = torch.arange(first.shape[0], device=first.device)
     value = values[rows, :, first]  # [b, g, dv]
     value = value.repeat_interleave(output.shape[2] // value.shape[1], dim=1)
-    step = ((factors - 1)[:, :, None] * weight.transpose(1, 2)).to(output.dtype)  # [b, n, h]
-    return output + step[..., None] * value[:, None]
+    return output + step.to(output.dtype) * value[:, None]
 
 
 def _of_tokens(of_rows: list[Tensor], request: Request, n: int, device: torch.device) -> Tensor:
