@@ -112,10 +112,15 @@ class ChannelSearch(Search):
 
     def channels(self, hidden: Tensor) -> tuple[PositionalChannel, ...]:
         """The candidates among the channels of mean hidden states `[layers, n, hidden]`."""
+        return self.ranked(hidden)[: self.top]
+
+    def ranked(self, hidden: Tensor, *, monotone: bool = True) -> tuple[PositionalChannel, ...]:
+        """All channels that drift one way, the smoothest first; `monotone` as `rank_channels`."""
         skip = min(100, hidden.shape[1] // 10)
         layers = range(hidden.shape[0]) if hidden.shape[0] < _SHALLOW else None
-        ranked = rank_channels(hidden, skip_trend=skip, skip_smoothness=skip, layers=layers)
-        return ranked[: self.top]
+        return rank_channels(
+            hidden, skip_trend=skip, skip_smoothness=skip, layers=layers, monotone=monotone
+        )
 
     def _text_length(self, model: RagMiddleModel) -> int:
         return min(self.tokens, model.context_window or self.tokens)

@@ -141,6 +141,7 @@ def rank_channels(
     skip_smoothness: int = 100,
     pooled: Literal["sum", "min"] = "sum",
     layers: range | None = None,
+    monotone: bool = True,
 ) -> tuple[PositionalChannel, ...]:
     """Candidates for positional channels, the smoothest first.
 
@@ -156,6 +157,7 @@ def rank_channels(
             code takes the smallest.
         layers: 0-based layers that are looked at; by default all but the first two and the last,
             as in the authors' code.
+        monotone: False for the paper's ablation: layers count in which a channel changes at all.
 
     Raises:
         ValueError: too few positions remain.
@@ -164,13 +166,15 @@ def rank_channels(
     used = range(_FIRST_LAYER, num_layers - 1) if layers is None else layers
     trends = channel_trends(hidden, skip=skip_trend)[used.start : used.stop].cpu()
     smoothness = channel_smoothness(hidden, skip=skip_smoothness).cpu()
+    low, high = hidden[:, skip_trend:].cpu().aminmax(dim=1)
+    changes = low < high  # [L, hidden]
     channels = []
     for channel in range(hidden.shape[2]):
         direction = 1 if (trends[:, channel] == 1).sum() > (trends[:, channel] == -1).sum() else -1
         trending = tuple(
             layer
             for layer, trend in zip(used, trends[:, channel].tolist(), strict=True)
-            if trend == direction
+            if (trend == direction if monotone else changes[layer, channel])
         )
         if len(trending) <= num_layers // 4:
             continue
