@@ -16,7 +16,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,7 +46,7 @@ from rag_middle_reproduce.samples import trial_note, write_samples
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Picture", "main", "pictures"]
+__all__ = ["Picture", "indices", "main", "pictures", "write_pictures"]
 
 #: Where no file says what to look at.
 _DEFAULT = EvaluationConfig(
@@ -166,6 +166,19 @@ def pictures(
                 )
 
 
+def write_pictures(made: Iterable[Picture], out: Path, note: dict[str, str]) -> None:
+    """A PNG for each picture, and the masses of all, with `note`, as ``attention.json``."""
+    out.mkdir(parents=True, exist_ok=True)
+    drawn = []
+    for picture in made:
+        names = (picture.model, picture.task, picture.method)
+        name = "--".join(re.sub(r"[^\w.-]+", "-", part) for part in names)
+        (out / f"{name}.png").write_bytes(image(picture.draw(), "png"))
+        drawn.append({**note, **picture.to_dict()})
+        (out / "attention.json").write_text(json.dumps(drawn), encoding="utf-8")
+        print(out / f"{name}.png")
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Draw what the last prompt token gives to each document, by layer, head or gold position."""
     parser = argparse.ArgumentParser(
@@ -176,8 +189,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--model", action="append", help="instead of CONFIG's; repeatable")
     parser.add_argument("--method", action="append", help="instead of CONFIG's; repeatable")
     parser.add_argument("--show", choices=("layers", "heads", "gold"), help="what the rows are")
-    parser.add_argument("--layers", type=_indices, help="0-based: 10-25 or 3,9; default: all")
-    parser.add_argument("--heads", type=_indices, help="0-based, likewise")
+    parser.add_argument("--layers", type=indices, help="0-based: 10-25 or 3,9; default: all")
+    parser.add_argument("--heads", type=indices, help="0-based, likewise")
     parser.add_argument("--limit", type=int, help="most questions of each task")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 ...")
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder of the pictures")
@@ -194,15 +207,8 @@ def main(arguments: list[str] | None = None) -> None:
             config = config.tried_out()
             data = options.data or write_samples(options.out / "samples")
             note = {"note": trial_note(invented=options.data is None)}
-        options.out.mkdir(parents=True, exist_ok=True)
-        drawn = []
-        for picture in pictures(config, lambda entry: load_model(entry, options.device), data):
-            names = (picture.model, picture.task, picture.method)
-            name = "--".join(re.sub(r"[^\w.-]+", "-", part) for part in names)
-            (options.out / f"{name}.png").write_bytes(image(picture.draw(), "png"))
-            drawn.append({**note, **picture.to_dict()})
-            (options.out / "attention.json").write_text(json.dumps(drawn), encoding="utf-8")
-            print(options.out / f"{name}.png")
+        made = pictures(config, lambda entry: load_model(entry, options.device), data)
+        write_pictures(made, options.out, note)
     except (RagMiddleError, OSError) as error:
         sys.exit(f"Error: {error}")
 
@@ -225,13 +231,13 @@ def _changed(config: EvaluationConfig, options: argparse.Namespace) -> Evaluatio
     return config
 
 
-def _indices(text: str) -> tuple[int, ...]:
+def indices(text: str) -> tuple[int, ...]:
     """``3,10-12`` as numbers."""
-    indices: list[int] = []
+    numbers: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
-        indices.extend(range(int(first), int(last or first) + 1))
-    return tuple(indices)
+        numbers.extend(range(int(first), int(last or first) + 1))
+    return tuple(numbers)
 
 
 if __name__ == "__main__":

@@ -5,27 +5,75 @@
     python -m rag_middle_reproduce.hidden_states --model mistralai/Mistral-7B-Instruct-v0.2
 
 draws the mean value of each channel that the paper's search finds along texts of random strings, a
-line for each layer in which it drifts, the smoothest channels first. No answer is asked for.
+line for each layer in which it drifts, the smoothest channels first. No answer is asked for. With
+``--crop 500-599`` it draws them once more with the mask of these tokens cropped (figure 11 of
+version 3): from the first layers on they see themselves and the first token only, and where the
+mask makes the drift, their values become those of the beginning. Values as numbers are in
+``channels.json``.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from rag_middle import RagMiddleError
+from torch import Tensor
+
+from rag_middle import EvaluationConfigError, RagMiddleError, RagMiddleModel
+from rag_middle.attention import applied
 from rag_middle.calibration import ChannelSearch, mean_hidden_states, random_texts
 from rag_middle.calibration.plots import plot_channels
 from rag_middle.evaluation import KeyValueRetrieval
+from rag_middle.layout import PromptLayout
+from rag_middle.tokens import TokenizedPrompt
+from rag_middle_reproduce.attention import indices
 from rag_middle_reproduce.channels import examples_of
 from rag_middle_reproduce.models import add_model_options, load_by_name
+from rag_middle_reproduce.perturbations import CroppedMask
 
-__all__ = ["main"]
+__all__ = ["cropped_hidden_states", "main"]
 
 _MOST = 6  # that a picture shows
 _PROMPTS = 20  # of 50 pairs: 1,000 random strings that texts are put together from
+
+
+def cropped_hidden_states(
+    model: RagMiddleModel, texts: Tensor, tokens: range, *, max_batch_size: int = 8
+) -> Tensor:
+    """As `mean_hidden_states`, `[layers, n, hidden]`, with the mask of some tokens cropped.
+
+    Args:
+        model: left as it is found.
+        texts: ids `[texts, n]`.
+        tokens: 0-based positions that see themselves and the first token only, in the layers of
+            `CroppedMask`.
+        max_batch_size: texts per forward pass.
+
+    Raises:
+        EvaluationConfigError: tokens that the texts have not.
+        UnsupportedArchitectureError: as `CroppedMask`.
+    """
+    length = texts.shape[1]
+    if not 0 <= tokens.start < tokens.stop <= length:
+        raise EvaluationConfigError(
+            f"Tokens {tokens.start} to {tokens.stop - 1} are not within texts of {length} tokens: "
+            "crop others."
+        )
+    layout = PromptLayout(length, ((tokens.start, tokens.stop),))
+    sums: list[Tensor] = []
+    for batch in texts.split(max_batch_size):
+        prompts = [
+            TokenizedPrompt(input_ids=tuple(ids), layout=layout, document_ids=(None,))
+            for ids in batch.tolist()
+        ]
+        with applied(model.model, CroppedMask(document=0), prompts):
+            means = mean_hidden_states(model, batch, max_batch_size=len(batch))
+        sums.append(means.double() * len(batch))
+    total: Tensor = sum(sums) / len(texts)  # type: ignore[assignment]
+    return total.float()
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -37,25 +85,40 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--device", help="cpu, cuda, cuda:1 ...")
     parser.add_argument("--texts", type=int, default=250, help="that are averaged")
     parser.add_argument("--tokens", type=int, default=1000, help="of each text")
+    parser.add_argument(
+        "--crop", type=indices, help="0-based tokens whose mask is cropped: 500-599"
+    )
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder of the picture")
     options = parser.parse_args(arguments)
     if options.try_out:
         options.model, options.texts, options.tokens = "reader", 4, 200
+        options.crop = options.crop and tuple(range(100, 120))
     examples = examples_of(KeyValueRetrieval(keys=50), _PROMPTS)
     try:
         model = load_by_name(options.model, dtype=options.dtype, device=options.device)
         texts = random_texts(model, examples, count=options.texts, tokens=options.tokens, seed=0)
         hidden = mean_hidden_states(model, texts)
         channels = ChannelSearch(top=_MOST).channels(hidden)
+        drawn = {"channels": hidden}
+        if options.crop:
+            crop = range(options.crop[0], options.crop[-1] + 1)
+            drawn["channels_cropped"] = cropped_hidden_states(model, texts, crop)
         options.out.mkdir(parents=True, exist_ok=True)
-        picture = options.out / "channels.png"
-        plot_channels(hidden, [asdict(channel) for channel in channels], picture)
+        numbers = {"model": options.model, "texts": options.texts, "crop": options.crop}
+        for name, states in drawn.items():
+            plot_channels(states, [asdict(c) for c in channels], options.out / f"{name}.png")
+            numbers[name] = {
+                c.channel: {layer: states[layer, :, c.channel].tolist() for layer in c.layers}
+                for c in channels
+            }
+        (options.out / "channels.json").write_text(json.dumps(numbers), encoding="utf-8")
     except (RagMiddleError, OSError) as error:
         sys.exit(f"Error: {error}")
     for channel in channels:
         layers = ", ".join(map(str, channel.layers))
         print(f"channel {channel.channel}: smoothness {channel.smoothness:.3g}, layers {layers}")
-    print(picture)
+    for name in drawn:
+        print(options.out / f"{name}.png")
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from rag_middle_reproduce.perturbations import (
     DoubledAttention,
     MovedPositions,
     ShiftedChannel,
+    perturbations,
 )
 from rag_middle_reproduce.perturbations.__main__ import accuracies, main
 
@@ -133,7 +134,7 @@ def test_what_cannot_be_perturbed_is_refused(family_model: Callable[..., Any]) -
 def test_curves_by_position(model: RagMiddleModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KeyValueRetrieval, "max_new_tokens", 2)
     task = KeyValueRetrieval(keys=3, identifier_characters=6)
-    curves = accuracies(model, task, limit=2, positions=(0, 2))
+    curves = accuracies(model, task, limit=2, positions=(0, 2), changes=perturbations())
     names = ["as it is", "PE to beginning", "PE to end", "crop mask", "doubled attention"]
     assert list(curves) == names
     assert all(len(values) == 2 for values in curves.values())

@@ -9,17 +9,18 @@ channel that carries position may be moved in its hidden states::
         --channel 213
 
 prints the accuracy of key-value retrieval for every position of the gold pair, as it is and under
-each perturbation.
+each perturbation; `rag_middle_reproduce.perturbed_attention` draws the attention.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from rag_middle import MethodConfigError
 from rag_middle.attention import AttentionPlan, ModelTraits
+from rag_middle.methods import NoMethod
 from rag_middle.methods.base import (
     Method,
     MethodInfo,
@@ -32,7 +33,7 @@ from rag_middle.methods.requirements import require_interface, require_rope, uns
 from rag_middle.tokens import TokenizedPrompt
 from rag_middle_reproduce.perturbations.attention import Crop, Move, Multiply, Shift
 
-__all__ = ["CroppedMask", "DoubledAttention", "MovedPositions", "ShiftedChannel"]
+__all__ = ["CroppedMask", "DoubledAttention", "MovedPositions", "ShiftedChannel", "perturbations"]
 
 _GOLD = "needs the 0-based position of the document to perturb: pass document."
 
@@ -256,3 +257,26 @@ class ShiftedChannel(_Perturbation):
             )
         change = Shift(document=self.document, channel=self.channel, offset=self.offset)
         return AttentionPlan.uniform(chosen_layers(self.layers, traits), change)
+
+
+def perturbations(
+    channel: int | None = None, offset: float = -0.3
+) -> dict[str, Callable[[int], Method]]:
+    """What makes the perturbation of a document, by the paper's name; first the model as it is.
+
+    Args:
+        channel: that is moved in the last one; None to leave that one out.
+        offset: by which it is moved.
+    """
+    methods: dict[str, Callable[[int], Method]] = {
+        "as it is": lambda document: NoMethod(),
+        "PE to beginning": lambda document: MovedPositions(document=document),
+        "PE to end": lambda document: MovedPositions(document=document, to="end"),
+        "crop mask": lambda document: CroppedMask(document=document),
+        "doubled attention": lambda document: DoubledAttention(document=document),
+    }
+    if channel is not None:
+        methods[f"channel {channel} {offset:+g}"] = lambda document: ShiftedChannel(
+            document=document, channel=channel, offset=offset
+        )
+    return methods

@@ -8,26 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rag_middle import RagMiddleError, RagMiddleModel
 from rag_middle.evaluation import KeyValueRetrieval, position, spread_positions
-from rag_middle.methods import Method, NoMethod
+from rag_middle.methods import Method
 from rag_middle_reproduce.matrix import markdown_table
 from rag_middle_reproduce.models import add_model_options, load_by_name
-from rag_middle_reproduce.perturbations import (
-    CroppedMask,
-    DoubledAttention,
-    MovedPositions,
-    ShiftedChannel,
-)
+from rag_middle_reproduce.perturbations import perturbations
 
 __all__ = ["accuracies", "main"]
-
-#: By the paper's names.
-PERTURBATIONS: dict[str, Callable[[int], Method]] = {
-    "as it is": lambda document: NoMethod(),
-    "PE to beginning": lambda document: MovedPositions(document=document),
-    "PE to end": lambda document: MovedPositions(document=document, to="end"),
-    "crop mask": lambda document: CroppedMask(document=document),
-    "doubled attention": lambda document: DoubledAttention(document=document),
-}
 
 
 def accuracies(
@@ -36,18 +22,18 @@ def accuracies(
     *,
     limit: int,
     positions: Sequence[int],
-    perturbations: Mapping[str, Callable[[int], Method]] = PERTURBATIONS,
+    changes: Mapping[str, Callable[[int], Method]],
     max_batch_size: int = 8,
 ) -> dict[str, list[float]]:
-    """Accuracy at every position of the gold document, by perturbation of that document."""
+    """Accuracy at every position of the gold document, by change of that document."""
     items = task.items(limit, 0)
     curves: dict[str, list[float]] = {}
-    for name, perturbation in perturbations.items():
+    for name, change in changes.items():
         curves[name] = []
         for index in positions:
             answers = model.batch(
                 [task.prompt(item, position(index)) for item in items],
-                method=perturbation(index),
+                method=change(index),
                 max_new_tokens=task.max_new_tokens,
                 max_batch_size=max_batch_size,
             )
@@ -74,11 +60,6 @@ def main(arguments: list[str] | None = None) -> None:
     if options.try_out:
         vars(options).update(model="reader", pairs=3, positions=2, limit=1)
         options.channel = None if options.channel is None else 3
-    perturbations = dict(PERTURBATIONS)
-    if options.channel is not None:
-        perturbations[f"channel {options.channel} {options.offset:+g}"] = lambda document: (
-            ShiftedChannel(document=document, channel=options.channel, offset=options.offset)
-        )
     positions = spread_positions(options.pairs, options.positions)
     try:
         curves = accuracies(
@@ -86,7 +67,7 @@ def main(arguments: list[str] | None = None) -> None:
             KeyValueRetrieval(keys=options.pairs),
             limit=options.limit,
             positions=positions,
-            perturbations=perturbations,
+            changes=perturbations(options.channel, options.offset),
         )
     except RagMiddleError as error:
         sys.exit(f"Error: {error}")
