@@ -366,7 +366,8 @@ def _with_profile(spec: Any, data: Path, model: ModelConfig) -> Any:
         raise EvaluationConfigError(
             f"There is no profile {str(path)!r}: its parameters are fitted to {model.name}, and "
             "not published with the paper. Fit them with `rag-middle calibrate --method lpes:paper "
-            f"--model {model.name}`, and copy the profile that it writes there."
+            f"--model {model.name}`, with the -s options that the configuration names for it if "
+            "any, and copy the profile that it writes there."
         )
     return LabelledMethod(spec, method_from_file(path))
 

@@ -31,7 +31,7 @@ COMMANDS = re.findall(r"`python -m (rag_middle_reproduce[\w.]*) ([^`]+)`", READM
 #: The rows that take least time.
 QUICK = (
     *("ms_poe/table_1", "ms_poe/figure_4", "positional_hidden_states/table_4"),
-    *("lpes/multi_document_qa", "siw/table_1", "hidden_states --model mistralai/Mistral-7B-Instruct-v0.2 --crop"),
+    *("lpes/multi_document_qa", "siw/table_1", "--crop"),
 )
 #: Tables and figures of the papers, by folder and its name in the README's table.
 NUMBERS: dict[tuple[str, str], dict[str, Iterable[int]]] = {
@@ -51,8 +51,10 @@ TASK = {"task": "invented_documents", "label": "three", "options": {"documents":
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A few records of every dataset, and the profiles that a search would have left."""
     folder = write_samples(tmp_path_factory.mktemp("data"))
-    for name in ("vicuna-7b-v1.5", "qwen2.5-7b-instruct"):
-        write_profile(measured_profiles("lpes")["reader"], folder / f"lpes-{name}.json")
+    for path in (*CONFIGS, *BASES):
+        text = (FOLDER / path).read_text(encoding="utf-8")
+        for name in re.findall(r"\bprofile:([^\"]+)", text):
+            write_profile(measured_profiles("lpes")["reader"], folder / name)
     return folder
 
 
