@@ -36,7 +36,7 @@ from rag_middle.evaluation import (
 from rag_middle.methods import PositionalHiddenStates, resolve_method
 from rag_middle.methods.positional_hidden_states.channels import PositionalChannel
 from rag_middle_reproduce.channels import markdown
-from rag_middle_reproduce.models import add_model_options, load_by_name
+from rag_middle_reproduce.models import add_model_options, load_chosen
 
 __all__ = ["PartialChannelSearch", "main", "searched_methods"]
 
@@ -128,7 +128,7 @@ def main(arguments: list[str] | None = None) -> None:
         sizes = {"texts": 4, "tokens": 200, "top": 1, "factors": (0.0,)}
     pairs = KeyValueRetrieval(keys=options.pairs)
     try:
-        model = load_by_name(options.model, dtype=options.dtype)
+        model = load_chosen(options)
         task: Task = pairs
         if options.data is not None:
             task = MultiDocumentQA(data=options.data, ranks=True)

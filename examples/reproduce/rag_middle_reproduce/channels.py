@@ -42,7 +42,7 @@ from rag_middle.evaluation import (
 )
 from rag_middle.methods import PositionalHiddenStates
 from rag_middle_reproduce.matrix import markdown_table
-from rag_middle_reproduce.models import add_model_options, load_by_name
+from rag_middle_reproduce.models import add_model_options, load_chosen
 
 __all__ = [
     "channels_by_statistics",
@@ -192,7 +192,7 @@ def main(arguments: list[str] | None = None) -> None:
         vars(options).update(small, texts=4, tokens=200, data=None)
         options.channel = [3, 5][: len(options.channel)]
     try:
-        model = load_by_name(options.model, dtype=options.dtype)
+        model = load_chosen(options)
         task: Task = KeyValueRetrieval(keys=options.pairs)
         if options.data is not None:
             task = MultiDocumentQA(data=options.data, ranks=True)

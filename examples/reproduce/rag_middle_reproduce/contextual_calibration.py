@@ -36,7 +36,7 @@ from rag_middle import ContextPrompt, EvaluationConfigError, RagMiddleError, Rag
 from rag_middle.evaluation import LabelledMethod, labelled_methods
 from rag_middle.methods import Method
 from rag_middle_reproduce.matrix import markdown_table
-from rag_middle_reproduce.models import add_model_options, load_by_name
+from rag_middle_reproduce.models import add_model_options, load_chosen
 from rag_middle_reproduce.samples import write_samples
 from rag_middle_reproduce.tasks.multiple_choice import ChoiceQuestion, MultipleChoice
 
@@ -176,15 +176,15 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error("--data FILE is needed: the questions, such as mmlu-test.jsonl of prepare.py")
     try:
         with tempfile.TemporaryDirectory() as folder:
-            name, limit, data, shots = options.model, options.limit, options.data, options.shots
+            data, shots = options.data, options.shots
             if options.try_out:
                 samples = write_samples(Path(folder))
-                name, limit = "reader", 2
+                vars(options).update(model="reader", limit=2)
                 data, shots = samples / "mmlu-test.jsonl", samples / "mmlu-dev.jsonl"
             task = MultipleChoice(data=data, shots=shots, wording=options.wording)
-            questions = task.questions(limit)
+            questions = task.questions(options.limit)
         methods = labelled_methods(options.method)
-        model = load_by_name(name, dtype=options.dtype)
+        model = load_chosen(options)
         rows = choice_accuracies(model, questions, methods)
     except (RagMiddleError, OSError) as error:
         sys.exit(f"Error: {error}")

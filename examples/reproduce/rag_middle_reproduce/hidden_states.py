@@ -31,7 +31,7 @@ from rag_middle.layout import PromptLayout
 from rag_middle.tokens import TokenizedPrompt
 from rag_middle_reproduce.attention import indices
 from rag_middle_reproduce.channels import examples_of
-from rag_middle_reproduce.models import add_model_options, load_by_name
+from rag_middle_reproduce.models import add_model_options, load_chosen
 from rag_middle_reproduce.perturbations import CroppedMask
 
 __all__ = ["cropped_hidden_states", "main"]
@@ -82,7 +82,6 @@ def main(arguments: list[str] | None = None) -> None:
         prog="python -m rag_middle_reproduce.hidden_states", description=main.__doc__
     )
     add_model_options(parser, try_out="a few short texts")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 ...")
     parser.add_argument("--texts", type=int, default=250, help="that are averaged")
     parser.add_argument("--tokens", type=int, default=1000, help="of each text")
     parser.add_argument(
@@ -95,7 +94,7 @@ def main(arguments: list[str] | None = None) -> None:
         options.crop = options.crop and tuple(range(100, 120))
     examples = examples_of(KeyValueRetrieval(keys=50), _PROMPTS)
     try:
-        model = load_by_name(options.model, dtype=options.dtype, device=options.device)
+        model = load_chosen(options)
         texts = random_texts(model, examples, count=options.texts, tokens=options.tokens, seed=0)
         hidden = mean_hidden_states(model, texts)
         channels = ChannelSearch(top=_MOST).channels(hidden)

@@ -34,7 +34,7 @@ from rag_middle.attention import in_eval_mode
 from rag_middle.evaluation import KeyValueRetrieval, position, spread_positions
 from rag_middle.layout import PromptLayout
 from rag_middle_reproduce.matrix import markdown_table
-from rag_middle_reproduce.models import add_model_options, load_by_name
+from rag_middle_reproduce.models import add_model_options, load_chosen
 
 __all__ = ["flow_by_layer", "main", "saliency"]
 
@@ -137,7 +137,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.try_out:
         vars(options).update(model="reader", pairs=3, positions=2, limit=1)
     try:
-        model = load_by_name(options.model, dtype=options.dtype, attn_implementation="eager")
+        model = load_chosen(options, attn_implementation="eager")
         task = KeyValueRetrieval(keys=options.pairs)
         conditions = [position(at) for at in spread_positions(options.pairs, options.positions)]
         flows: dict[str, list[Tensor]] = {}

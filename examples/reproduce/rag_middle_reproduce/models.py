@@ -9,7 +9,7 @@ from rag_middle import RagMiddleModel
 from rag_middle.reader import reader_path
 from rag_middle_reproduce.config import ModelConfig
 
-__all__ = ["add_model_options", "load_by_name", "load_model"]
+__all__ = ["add_model_options", "load_by_name", "load_chosen", "load_model"]
 
 
 def load_by_name(name: str, **options: Any) -> RagMiddleModel:
@@ -41,11 +41,26 @@ def load_model(entry: ModelConfig, device: str | None) -> RagMiddleModel:
 
 
 def add_model_options(parser: argparse.ArgumentParser, *, try_out: str) -> None:
-    """``--model``, ``--dtype``, and ``--try-out``, which does what `try_out` says."""
+    """Which model, where and in which format, and ``--try-out``, which does what `try_out` says."""
     parser.add_argument("--model", default="reader", help="folder, hub name, or reader")
     parser.add_argument("--dtype", default="auto", help="of the weights")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1 ...")
+    parser.add_argument("--device-map", help="auto spreads the model over all devices")
+    parser.add_argument("--quantize", choices=("8bit", "4bit"), help="fewer bits for the weights")
     parser.add_argument(
         "--try-out",
         action="store_true",
         help=f"{try_out} on the bundled reader: numbers mean nothing",
+    )
+
+
+def load_chosen(options: argparse.Namespace, **more: Any) -> RagMiddleModel:
+    """The model of `add_model_options`; `more` as `load_by_name`."""
+    return load_by_name(
+        options.model,
+        dtype=options.dtype,
+        device=options.device,
+        device_map=options.device_map,
+        quantization_config=options.quantize,
+        **more,
     )

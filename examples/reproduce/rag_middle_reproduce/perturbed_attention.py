@@ -23,7 +23,7 @@ from rag_middle.evaluation import KeyValueRetrieval, Task, position, spread_posi
 from rag_middle.evaluation.attention_view import document_attention
 from rag_middle.methods import Method
 from rag_middle_reproduce.attention import Picture, indices, write_pictures
-from rag_middle_reproduce.models import add_model_options, load_by_name
+from rag_middle_reproduce.models import add_model_options, load_chosen
 from rag_middle_reproduce.perturbations import perturbations
 from rag_middle_reproduce.samples import trial_note
 
@@ -81,7 +81,6 @@ def main(arguments: list[str] | None = None) -> None:
         prog="python -m rag_middle_reproduce.perturbed_attention", description=main.__doc__
     )
     add_model_options(parser, try_out="one short prompt")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 ...")
     parser.add_argument("--pairs", type=int, default=50, help="pairs in a prompt")
     parser.add_argument("--positions", type=int, default=11, help="positions of the gold pair")
     parser.add_argument("--limit", type=int, default=100, help="questions")
@@ -97,7 +96,7 @@ def main(arguments: list[str] | None = None) -> None:
         note = {"note": trial_note(invented=True)}
     try:
         made = perturbed_pictures(
-            load_by_name(options.model, dtype=options.dtype, device=options.device),
+            load_chosen(options),
             KeyValueRetrieval(keys=options.pairs),
             name=options.model,
             limit=options.limit,

@@ -236,9 +236,21 @@ def test_an_answer_keeps_its_letter_in_both_orders(tmp_path: Path) -> None:
         assert (
             f"[The Start of Assistant {item.answers[0][2]}'s Answer]\nIt is 4.\n" in item.gold.text
         )
-    text = task.prompt(items[0], position(0)).text
-    assert (
-        '"[[B]]" if assistant B is better.\n\n[User Question]\nWhat is 2 + 2?\n\n[The Sta' in text
+
+
+def test_the_prompt_of_the_judge_is_that_of_pines_code(data: Path) -> None:
+    """Instruction: allenai/reward-bench, 0362d99; form: eval/rewardbench_sxs.py, 1c1755d."""
+    task = make_task("pairwise_judge", {"data": data / "rewardbench.jsonl"})
+    item = next(item for item in task.items(None, 0) if item.answers == ("[[B]]",))
+    line = SAMPLES["rewardbench.jsonl"][int(item.id)]
+    instruction, rest = task.prompt(item, position(1)).text.split("\n\n", 1)
+    assert hashlib.sha256(instruction.encode()).hexdigest()[:12] == "c3fbb6111953"
+    assert rest == (
+        f"[User Question]\n {line['prompt']} \n"
+        f"\n[The Start of Assistant A's Answer]\n{line['rejected']}\n"
+        "[The End of Assistant A's Answer]\n"
+        f"\n[The Start of Assistant B's Answer]\n{line['chosen']}\n"
+        "[The End of Assistant B's Answer]\n"
     )
 
 
@@ -301,6 +313,33 @@ def test_answers_that_are_kept_back_are_said_to_be(tmp_path: Path) -> None:
     path = written(tmp_path / "test.jsonl", line)
     with pytest.raises(EvaluationDataError, match="take the split 'validation'"):
         make_task("zeroscrolls", {"data": path, "dataset": "quality"}).items(None, 0)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "digest"),
+    [
+        ("coursera", "4201769f9f5e"),
+        ("quality", "c69304dd4e3b"),
+        ("tpo", "c69304dd4e3b"),
+        ("gsm100", "676ea94667c6"),
+        ("topic_retrieval_longchat", "bd666e7f7b48"),
+        ("sci_fi", "b72b3bc8f17e"),
+    ],
+)
+def test_l_eval_prompts_are_the_benchmarks(data: Path, dataset: str, digest: str) -> None:
+    """Instructions of LEval_config.py, forms of llama2-chat-test.py; LEval, commit cd34b05."""
+    task = make_task("l_eval", {"data": data / f"l_eval/{dataset}.jsonl", "dataset": dataset})
+    instruction, rest = task.prompt(task.items(1, 0)[0], AS_GIVEN).text.split("\n\n", 1)
+    assert hashlib.sha256(instruction.encode()).hexdigest()[:12] == digest
+    line = SAMPLES[f"l_eval/{dataset}.jsonl"][0]
+    document, question = line["input"], line["instructions"][0]
+    form = f"{document}\n\n{question}"
+    if dataset not in ("gsm100", "topic_retrieval_longchat"):
+        form = (
+            f"Document is as follows. {document} \nQuestion: {question}.  Please directly give the "
+            "answer without any additional output or explanation \nAnswer:"
+        )
+    assert rest == form
 
 
 @pytest.mark.parametrize(

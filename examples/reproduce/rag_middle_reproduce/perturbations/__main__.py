@@ -10,7 +10,7 @@ from rag_middle import RagMiddleError, RagMiddleModel
 from rag_middle.evaluation import KeyValueRetrieval, position, spread_positions
 from rag_middle.methods import Method
 from rag_middle_reproduce.matrix import markdown_table
-from rag_middle_reproduce.models import add_model_options, load_by_name
+from rag_middle_reproduce.models import add_model_options, load_chosen
 from rag_middle_reproduce.perturbations import perturbations
 
 __all__ = ["accuracies", "main"]
@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
     positions = spread_positions(options.pairs, options.positions)
     try:
         curves = accuracies(
-            load_by_name(options.model, dtype=options.dtype),
+            load_chosen(options),
             KeyValueRetrieval(keys=options.pairs),
             limit=options.limit,
             positions=positions,

@@ -12,7 +12,7 @@ from rag_middle_reproduce.tasks.file_task import FileTask, choose
 
 __all__ = ["PairwiseJudge"]
 
-#: RewardBench's prompt for generative judges, which PINE's code uses.
+#: RewardBench's instruction for generative judges (`prompt_v2`), which PINE's code takes.
 _INSTRUCTION = (
     "Please act as an impartial judge and evaluate the quality of the responses provided by two AI "
     "assistants to the user question displayed below. You should choose the assistant that follows "
@@ -56,7 +56,8 @@ class PairwiseJudge(FileTask):
     inconsistent judgements.
 
     Scored as RewardBench does: 1 where the verdict in brackets names the better answer, 0.5 where
-    there is none. The instruction stands before the question in the same message; RewardBench has
+    there is none. The prompt is that of PINE's code, spaces around the question included, which
+    RewardBench has not. The instruction stands before the question in the same message; both have
     it in a system message.
 
     Attributes:
@@ -121,7 +122,7 @@ class PairwiseJudge(FileTask):
 
     def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
         return ContextPrompt(
-            f"{_INSTRUCTION}\n\n[User Question]\n{item.question}\n",
+            f"{_INSTRUCTION}\n\n[User Question]\n {item.question} \n",
             arranged_documents(item, condition),
             separator="",
         )
