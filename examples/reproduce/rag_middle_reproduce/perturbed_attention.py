@@ -8,7 +8,8 @@
 draws what the last token gives to every pair of key-value retrieval, a row for each position of the
 gold pair, as the model is and under each perturbation of the gold pair: its positions moved, its
 mask cropped, the attention to it doubled, and with ``--channel`` one channel of its hidden states
-lowered by 0.3. Masses as numbers are in ``attention.json``.
+lowered by 0.3. With ``--document 25`` that pair is perturbed, whichever is the gold one, as in
+figure 10. Masses as numbers are in ``attention.json``.
 """
 
 from __future__ import annotations
@@ -87,13 +88,21 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--layers", type=indices, help="0-based: 15-20 or 3,9; default: all")
     parser.add_argument("--channel", type=int, help="also move this channel of hidden states")
     parser.add_argument("--offset", type=float, default=-0.3, help="by how much")
+    parser.add_argument("--document", type=int, help="0-based pair to perturb; default: gold pair")
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder of the pictures")
     options = parser.parse_args(arguments)
     note: dict[str, str] = {}
     if options.try_out:
         vars(options).update(model="reader", pairs=3, positions=2, limit=1, layers=None)
+        options.document = None if options.document is None else 1
         options.channel = None if options.channel is None else 3
         note = {"note": trial_note(invented=True)}
+    changes = perturbations(options.channel, options.offset)
+    if options.document is not None:
+        changes = {
+            name: lambda _gold, change=change: change(options.document)  # type: ignore[misc]
+            for name, change in changes.items()
+        }
     try:
         made = perturbed_pictures(
             load_chosen(options),
@@ -101,7 +110,7 @@ def main(arguments: list[str] | None = None) -> None:
             name=options.model,
             limit=options.limit,
             positions=spread_positions(options.pairs, options.positions),
-            changes=perturbations(options.channel, options.offset),
+            changes=changes,
             layers=options.layers,
         )
         write_pictures(made, options.out, note)

@@ -18,7 +18,7 @@ from tests.tiny_models import build, tiny
 
 pytest.importorskip("yaml", reason="needs pyyaml (extra eval)")
 pytest.importorskip("matplotlib")
-from rag_middle_reproduce import hidden_states, perturbed_attention
+from rag_middle_reproduce import attention, hidden_states, perturbed_attention
 from rag_middle_reproduce.hidden_states import cropped_hidden_states
 from rag_middle_reproduce.perturbations import perturbations
 from rag_middle_reproduce.perturbed_attention import perturbed_pictures
@@ -91,8 +91,9 @@ def test_cropped_tokens_have_the_states_of_a_text_of_their_own(model: RagMiddleM
 
 
 def test_commands_draw_and_write_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Drawing takes seconds, and is the same as that of any channels.
+    # Drawing takes seconds; the commands of the README's table are run with it.
     monkeypatch.setattr(hidden_states, "plot_channels", lambda _, __, path: path.touch())
+    monkeypatch.setattr(attention, "image", lambda figure, kind: kind.encode())
     trial = ["--model", "mistralai/Mistral-7B-Instruct-v0.2", "--try-out", "--out", str(tmp_path)]
     perturbed_attention.main([*trial, "--channel", "213", "--layers", "15-20"])
     drawn = json.loads((tmp_path / "attention.json").read_text(encoding="utf-8"))
@@ -101,6 +102,11 @@ def test_commands_draw_and_write_numbers(tmp_path: Path, monkeypatch: pytest.Mon
     assert methods[-1] == "channel 3 -0.3"
     assert "numbers mean nothing" in drawn[0]["note"]
     assert np.shape(drawn[0]["documents"]["2"])[-1] == 3
+    perturbed_attention.main([*trial, "--channel", "213", "--document", "25"])
+    again = json.loads((tmp_path / "attention.json").read_text(encoding="utf-8"))
+    for picture, other in zip(drawn, again, strict=True):
+        # Pair 1 is perturbed now, the gold one is 0 or 2.
+        assert (picture == other) == (picture["method"] == "as it is")
     hidden_states.main([*trial, "--crop", "500-599"])
     numbers = json.loads((tmp_path / "channels.json").read_text(encoding="utf-8"))
     assert numbers["crop"] == [*range(100, 120)]
