@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rag_middle import EvaluationConfigError, RagMiddleModel
+from rag_middle.calibration import calibrate
 from rag_middle.calibration.searches import channels as searching
 from rag_middle.evaluation import KeyValueRetrieval
 
@@ -56,7 +57,6 @@ def test_each_search_is_validated_and_the_last_takes_the_smoothest(
     monkeypatch.setattr(searching, "mean_hidden_states", lambda *_, **__: made_up())
     monkeypatch.setattr(searching, "layer_ranges", lambda _: [(1, 2)])
     asked: list[Any] = []
-    calibrate = channel_search.calibrate
 
     def prefers_the_second(model: Any, search: Any, examples: Any, **_: Any) -> Any:
         """Of the candidates; and the factor of 0.5."""
