@@ -72,6 +72,46 @@ class ModelAttention:
             visible = visible & (seen if seen.dtype == torch.bool else seen == 0)
         return output, share * visible[:, None].float()
 
+    def attend_biased(self, call: AttentionCall, bias: Tensor | None, stop: int) -> Tensor:
+        """Output `[b, m, h, dv]` of the last tokens, with a bias on their scores: one fused call.
+
+        A single token needs no mask of its own: what it does not see is left out with the keys.
+
+        Args:
+            call: of the last `m` tokens, few of them, with all keys and values; its mask is not
+                read.
+            bias: on all columns so far, or more of them, `[b or 1, h or 1, m or 1, columns]` in the
+                query's format, `-inf` on padding; ``None`` for no bias where no row is padded.
+            stop: columns up to the tokens and with them.
+        """
+        traits, m = self._traits, call.query.shape[2]
+        stored = min(stop, call.key.shape[2])  # a static cache is longer than its content
+        window = traits.sliding_window
+        seen = stored if window is None else min(stored, window + m - 1)
+        mask = None if bias is None else bias[..., stop - seen : stop]
+        if m > 1 or traits.attention_chunk is not None:
+            hidden = self._hidden_from_last(call.query, seen, stop)
+            mask = call.query.new_zeros(1, 1, 1, 1) if mask is None else mask
+            mask = mask.masked_fill(hidden, -torch.inf)
+        key, value = (x[:, :, stored - seen : stored] for x in (call.key, call.value))
+        seen_call = AttentionCall(call.module, call.query, key, value, mask, call.options)
+        fused = traits.softcap is None and not traits.sinks
+        # Backends of other names take no bias.
+        return base_attention(seen_call, backend="sdpa" if fused else "eager")[0]
+
+    def _hidden_from_last(self, query: Tensor, seen: int, stop: int) -> Tensor:
+        """Which of the last `seen` columns the last tokens do not see, `[b or 1, 1, m, seen]`."""
+        traits, device = self._traits, query.device
+        rows = torch.arange(stop - query.shape[2], stop, device=device)
+        distance = rows[:, None] - torch.arange(stop - seen, stop, device=device)
+        hidden = (distance < 0)[None]
+        if traits.sliding_window is not None:
+            hidden = hidden | (distance >= traits.sliding_window)
+        if traits.attention_chunk is not None:
+            positions = (rows - self._request.paddings(device)[:, None]).clamp(min=0)
+            hidden = hidden | (distance > (positions % traits.attention_chunk)[..., None])
+        return hidden[:, None]
+
     def _with_lse(self, call: AttentionCall) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Output, then weights `[b, h, n, n]` where they come for nothing, or the log-sum-exp."""
         traits, n = self._traits, call.query.shape[2]

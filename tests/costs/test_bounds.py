@@ -30,6 +30,7 @@ from rag_middle.methods import (
     LPES,
     PINE,
     SIW,
+    DySCO,
     Method,
     MoICE,
     MsPoE,
@@ -68,8 +69,10 @@ METHODS: dict[str, tuple[Method, int, int]] = {
     ),
     "moice": (MoICE(routers="uniform", base_factors=(1, 2, 3, 4, 5, 6, 7)), 104, 13),
     "siw": (SIW(layers=EVERY), 42, 0),
-    "zero_tuning": (ZeroTuning(factor=0.5), 20, 27),
-    "dsas": (DSAS(layers=EVERY), 355, 0),  # 18 for each of 20 documents
+    "zero_tuning": (ZeroTuning(factor=0.5), 20, 0),
+    "dsas": (DSAS(layers=EVERY), 176, 0),  # 8 for each of 20 documents
+    # A pass to look and one to answer; of a prompt, three tokens more, which 44 are needed for each.
+    "dysco": (DySCO(heads=((LAYERS - 1, 0),)), 229, 48),
     "self_extend": (SelfExtend(group=2, window=1024), 21, 19),
     "no_inter_document_attention": (NoInterDocumentAttention(), 18, 0),
     "parallel_context_windows": (ParallelContextWindows(), 22, 3),

@@ -3,18 +3,21 @@
 A generated token begins with a pass that stops behind the last retrieval head and leaves the cache
 alone. Then the model's own pass runs, with scaled attention. A prompt is read as ever, which shows
 the retrieval heads of its last tokens; then those that are to attend otherwise are read again, one
-after the other, and their keys and values replace the first ones.
+after the other, and their keys and values replace the first ones. Each comes with the token behind
+it, whose retrieval heads are asked in the same pass.
 
-All attention of single tokens is computed here: one row of weights per head.
+Scaled attention is the model's with a bias of ``log strength`` on the selected tokens. Weights are
+computed of retrieval heads alone.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from math import log
 from typing import Any, Literal
 
 import torch
@@ -30,7 +33,7 @@ from rag_middle.attention import (
 )
 from rag_middle.attention.seam import keyword_arguments
 from rag_middle.errors import UnsupportedGenerationError
-from rag_middle.methods.dysco.kernels import scaled_weights, selected_tokens, updated_relevance
+from rag_middle.methods.dysco.kernels import selected_tokens, updated_relevance
 
 __all__ = ["RelevanceScaling"]
 
@@ -65,15 +68,22 @@ class _SeenEnough(Exception):  # noqa: N818 - ends a pass, and is no error
     """All retrieval heads have attended."""
 
 
+class _FilledCache(DynamicCache):
+    """An empty cache that does not look like the beginning of a prompt."""
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return 1
+
+
 class _Passes:
     """What the layers of a request share: which pass runs, and what retrieval heads have shown.
 
     Attributes:
-        now: the pass. The model reads several tokens as ever, or generated ones with scaled
-            attention; a nested pass looks at a token first, or reads one again that is stored.
-        looking: whether retrieval heads are asked and attention is not scaled, in a nested pass.
+        now: the pass. The model reads several tokens as ever, or a generated one with scaled
+            attention; a nested pass looks at a token first, with attention as ever, or reads one
+            again that is stored, and looks at the token behind it.
         column: of the token that is read again.
-        factors: of the weights on every column, `[b, columns]`; ``None`` to attend as ever.
+        selected: columns of higher scores, `[b, columns]`.
         relevance: of every column, `[b, columns]`; ``None`` before the prompt has been read.
         attention: of retrieval heads, a sum over them, by column of the query: `[b, columns]`.
         observed: columns whose retrieval heads are asked while several tokens are read.
@@ -83,13 +93,14 @@ class _Passes:
         self.change = change
         self.request = layer.request
         self.now: Literal["outside", "several", "one", "before", "again"] = "outside"
-        self.looking = False
         self.column = 0
-        self.factors: Tensor | None = None
+        self.selected: Tensor | None = None
         self.relevance: Tensor | None = None
         self.attention: dict[int, Tensor] = {}
         self.observed = range(0)
         self.handlers: list[_Handler] = []
+        #: `bias`, by what else decides it.
+        self._biases: dict[Hashable, Tensor | None] = {}
         #: Layers that the nested pass under way has reached.
         self.reached: list[Layer] = []
         before = partial(layer.model.register_forward_pre_hook, with_kwargs=True)
@@ -103,12 +114,12 @@ class _Passes:
         arguments = keyword_arguments(model, args, kwargs)
         cache = arguments.get("past_key_values")
         # Also after a pass that was interrupted.
-        self.factors, self.observed, self.now = None, range(0), "several"
+        self.observed, self.now = range(0), "several"
         self.attention.clear()
         one = _input_of(arguments)[1].shape[1] == 1 and self.relevance is not None
         # Asking a static cache how long it is waits for the device: only where it must be asked.
         if one and cache is not None and (self.request.width > 1 or cache.get_seq_length()):
-            with self._nested("before", looking=True):
+            with self._nested("before"):
                 model(**arguments)
             self.advance(max(self.attention))
             self.now = "one"
@@ -122,7 +133,7 @@ class _Passes:
             arguments = keyword_arguments(model, args, kwargs)
             with torch.no_grad():
                 self._read_again(model, arguments, output)
-        self.now, self.factors, self.observed = "outside", None, range(0)
+        self.now, self.observed = "outside", range(0)
 
     def _read_again(self, model: nn.Module, arguments: dict[str, Any], output: Any) -> None:
         """Read the last tokens of a pass again, one after the other, with scaled attention."""
@@ -134,35 +145,37 @@ class _Passes:
         positions = arguments.get("position_ids")
         for column in range(first, stop):
             back = column - stop  # from the end: negative
-            place = slice(back, back + 1 or None)
+            columns = range(column, min(column + 2, stop))
+            place = slice(back, back + len(columns) or None)
             at = (
-                torch.full((1, 1), column, device=inputs.device)
+                torch.arange(columns.start, columns.stop, device=inputs.device)[None]
                 if positions is None
                 else positions[..., place]
             )
             self.column = column
-            single = {name: inputs[:, place], "position_ids": at, "use_cache": True}
-            if column > first:
-                with self._nested("again", looking=True):
-                    # The cache stays empty: layers have the keys and values they need.
-                    model(**single, past_key_values=DynamicCache())
             self.advance(column)
-            with self._nested("again", looking=False):
-                again = model(**single, past_key_values=DynamicCache())
+            with self._nested("again"):
+                # The cache stays empty: layers have the keys and values they need.
+                again = model(
+                    **{name: inputs[:, place], "position_ids": at},
+                    use_cache=True,
+                    past_key_values=_FilledCache(),
+                )
             if -back <= logits.shape[1]:
-                logits[:, back] = again.logits[:, -1].to(logits)
+                logits[:, back] = again.logits[:, 0].to(logits)
         for handler in self.handlers:
             handler.end_reading(first, keep=arguments.get("use_cache") is not False)
 
     @contextmanager
-    def _nested(self, now: Literal["before", "again"], *, looking: bool) -> Iterator[None]:
-        outer, self.now, self.looking = self.now, now, looking
+    def _nested(self, now: Literal["before", "again"]) -> Iterator[None]:
+        outer, self.now = self.now, now
+        self._biases.clear()
         try:
             yield
         except _SeenEnough:
             pass
         finally:
-            self.now, self.looking = outer, False
+            self.now = outer
             for layer in self.reached:
                 layer.end_call(0)  # nothing was added to the cache
             self.reached.clear()
@@ -172,8 +185,38 @@ class _Passes:
         so_far = self.attention.get(column)
         self.attention[column] = weights if so_far is None else so_far + weights.to(so_far.device)
 
+    def bias(self, query: Tensor, stop: int) -> Tensor | None:
+        """What is added to scores in the pass under way, made once for all layers.
+
+        Args:
+            query: `[b, h, m, d]`, of one token, or of the one that is read again and the next.
+            stop: columns up to the tokens and with them.
+
+        Returns:
+            `[b, 1, m, stop]`, `-inf` on padding; ``None`` for nothing.
+        """
+        key = (query.device, query.dtype)
+        if key not in self._biases:
+            self._biases[key] = self._new_bias(query, stop)
+        return self._biases[key]
+
+    def _new_bias(self, query: Tensor, stop: int) -> Tensor | None:
+        padded = any(group.padding for group in self.request.groups)
+        if self.now == "before" and not padded:
+            return None
+        bias = query.new_zeros(query.shape[0], query.shape[2], stop)
+        if self.now != "before":
+            assert self.selected is not None
+            selected = self.selected.to(query.device)
+            bias[:, 0, : selected.shape[1]] = selected * log(self.change.strength)
+        if padded:
+            columns = torch.arange(stop, device=query.device)
+            padding = columns < self.request.paddings(query.device)[:, None]
+            bias = bias.masked_fill(padding[:, None], -torch.inf)
+        return bias[:, None]
+
     def advance(self, column: int) -> None:
-        """From retrieval heads' attention at a column to the factors under which it attends."""
+        """From retrieval heads' attention at a column to the columns that it selects."""
         change = self.change
         attention = self.attention.pop(column) / len(change.heads)
         self.relevance = updated_relevance(attention, self.relevance, change.decay)
@@ -186,7 +229,8 @@ class _Passes:
                 columns = torch.tensor(never, device=selected.device) + padding
                 selected[row, columns[columns <= column]] = False
         selected[:, -1] = True
-        self.factors = torch.where(selected, change.strength, 1.0).to(attention)
+        self.selected = selected
+        self._biases.clear()
 
 
 class _Handler(LayerHandler):
@@ -202,7 +246,9 @@ class _Handler(LayerHandler):
         self.stop = 0
         self._stored: tuple[Tensor, Tensor] | None = None
         self._dropped = 0
-        #: Column, keys and values of what was read again.
+        #: Whether those tensors are the cache's own: what is written to them stays.
+        self._is_cache = False
+        #: Column, keys and values of what was read again, where it does not.
         self._again: list[tuple[int, Tensor, Tensor]] = []
         #: The first column of generated tokens, and keys from there on, before beams move.
         self._newest_keys: tuple[int, Tensor] | None = None
@@ -226,7 +272,7 @@ class _Handler(LayerHandler):
         self._dropped = max(0, context.stop - call.key.shape[2])
         if not context.start:
             self._again.clear()
-        for first, key, value in self._again:
+        for first, key, value in self._again:  # in layers that copy what they are given
             _write(call.key, key, first - self._dropped)
             _write(call.value, value, first - self._dropped)
         if passes.now == "several":
@@ -249,6 +295,10 @@ class _Handler(LayerHandler):
                 passes.relevance = None
         self.stop = context.stop
         self._stored = call.key, call.value
+        cache = context.cache.cache
+        layers = [] if cache is None else cache.layers
+        index = context.layer.traits.layer
+        self._is_cache = index < len(layers) and layers[index].keys is call.key
         if self._heads:
             for column in passes.observed:
                 row = call.query[:, :, column - context.start, None]
@@ -259,35 +309,31 @@ class _Handler(LayerHandler):
         assert self._stored is not None
         key, value = self._stored
         column = self._passes.column
-        key[:, :, column - self._dropped] = context.call.key[:, :, 0]
-        value[:, :, column - self._dropped] = context.call.value[:, :, 0]
+        _write(key, context.call.key, column - self._dropped)
+        _write(value, context.call.value, column - self._dropped)
         return self._attend_to(context, key, value, column)
 
     def _attend_to(
         self, context: AttentionContext, key: Tensor, value: Tensor, column: int
     ) -> tuple[Tensor, Tensor | None]:
-        """Output of a single token at this column."""
-        passes = self._passes
-        end = column + 1 - self._dropped
-        if passes.looking:
-            if self._heads:
-                self._ask(context, context.call.query, key, column)
-            if self._is_last:
-                raise _SeenEnough
-        else:
+        """Output of a token at this column, and of the next one where there are two."""
+        passes, call = self._passes, context.call
+        stop = column + call.query.shape[2]
+        looks = passes.now == "before"
+        if self._heads and (looks or call.query.shape[2] > 1):
+            self._ask(context, call.query[:, :, -1:], key, stop - 1)
+        if looks and self._is_last:
+            raise _SeenEnough
+        if not looks:
             first = max(self._dropped, context.layer.request.width)
             if self._is_last and column >= first:
-                self._newest_keys = first, key[:, :, first - self._dropped : end].clone()
+                newest = slice(first - self._dropped, column + 1 - self._dropped)
+                self._newest_keys = first, key[:, :, newest].clone()
             else:  # of a prompt: its rows are alike, wherever they stand
                 self._newest_keys = None
-        weights = self._weights(context, context.call.query, key[:, :, :end], column)
-        if passes.factors is not None and not passes.looking:
-            factors = passes.factors[:, self._dropped :].to(weights.device)
-            weights = scaled_weights(weights, factors)
-        groups = value.shape[1]
-        grouped = weights.to(value.dtype).unflatten(1, (groups, -1))[..., 0, :]  # [b, g, h/g, n]
-        output = grouped @ value[:, :, :end]
-        return output.flatten(1, 2)[:, None], None
+        end = stop - self._dropped
+        call.key, call.value = key[:, :, :end], value[:, :, :end]
+        return context.attention.attend_biased(call, passes.bias(call.query, stop), stop), None
 
     def _ask(self, context: AttentionContext, query: Tensor, key: Tensor, column: int) -> None:
         """Note what this layer's retrieval heads attend to from `query` `[b, h, 1, d]`."""
@@ -353,7 +399,7 @@ class _Handler(LayerHandler):
     def end_reading(self, first: int, *, keep: bool) -> None:
         """Remember what was read again from column `first` on; let go of everything else."""
         assert self._stored is not None
-        if keep:
+        if keep and not self._is_cache:
             span = slice(first - self._dropped, self.stop - self._dropped)
             key, value = (stored[:, :, span].clone() for stored in self._stored)
             self._again.append((first, key, value))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["scaled_weights", "selected_tokens", "updated_relevance"]
+__all__ = ["selected_tokens", "updated_relevance"]
 
 
 def updated_relevance(attention: Tensor, earlier: Tensor | None, decay: float) -> Tensor:
@@ -40,14 +40,3 @@ def selected_tokens(relevance: Tensor, top_p: float, top_k: int) -> Tensor:
     kept = values.cumsum(-1) <= top_p
     kept[:, 0] = True
     return torch.zeros_like(relevance, dtype=torch.bool).scatter(-1, order, kept)
-
-
-def scaled_weights(weights: Tensor, factors: Tensor) -> Tensor:
-    """Attention weights after scores got ``log factors`` added, sinks' share taken into account.
-
-    Args:
-        weights: `[b, h, m, n]` after the softmax; with sinks, of a sum below one.
-        factors: `[b, n]`.
-    """
-    scaled = weights * factors[:, None, None]
-    return scaled / (1 + (scaled - weights).sum(-1, keepdim=True))

@@ -16,7 +16,6 @@ from rag_middle.attention import (
     Layer,
     LayerChange,
     LayerHandler,
-    last_rows_attention,
 )
 
 __all__ = ["InitialTokenBias"]
@@ -43,39 +42,36 @@ class _Handler(LayerHandler):
         self._factors = factors
 
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
+        context.store()
         call, request = context.call, context.layer.request
         device = call.query.device
         first = request.paddings(device)  # [b], column of each row's initial token
-        if context.in_prompt:
-            context.store()
-            output, weight = context.attention.attend_and_weigh(call, first)  # [b, h, n]
-        else:
-            output, _ = context.proceed()
-            # A sliding layer's cache drops the oldest columns, the initial token among them.
-            first = first - max(0, context.stop - call.key.shape[2])
-            weight = _later_weight(context, first)
-        step = request.shared(
+        factors = request.shared(
             ("zero tuning factors", self._factors, device),
-            lambda: torch.tensor(self._factors, dtype=torch.float32).to(device) - 1,
+            lambda: torch.tensor(self._factors, dtype=torch.float32).to(device),
         )
-        step = (step[:, None] * weight).transpose(1, 2)[..., None]  # [b, n, h, 1]
+        if not context.in_prompt:
+            bias = self._bias(context, first, factors)
+            return context.attention.attend_biased(call, bias, context.stop), None
+        output, weight = context.attention.attend_and_weigh(call, first)  # [b, h, n]
+        step = ((factors - 1)[:, None] * weight).transpose(1, 2)[..., None]  # [b, n, h, 1]
         rows = torch.arange(first.shape[0], device=device)
-        value = call.value[rows, :, first.clamp(min=0)]  # [b, g, dv]
+        value = call.value[rows, :, first]  # [b, g, dv]
         value = value.repeat_interleave(output.shape[2] // value.shape[1], dim=1)[:, None]
         # Shares are float32, what they multiply keeps its format: a copy would be as long as it.
         kept = 1 / (1 + step)
         added = (step * kept).to(output.dtype)
         return torch.addcmul(output * kept.to(output.dtype), added, value), None
 
+    def _bias(self, context: AttentionContext, first: Tensor, factors: Tensor) -> Tensor:
+        """``log(gamma_h)`` on every row's initial token, `[b, h, 1, columns]`."""
+        query, reach = context.call.query, context.layer.table_reach(context.stop)
 
-def _later_weight(context: AttentionContext, first: Tensor) -> Tensor:
-    """What tokens after the prompt give to stored column `first`, `[b, h, m]` in float32."""
-    call, traits = context.call, context.layer.traits
-    # A static cache is longer than its content.
-    end = min(context.stop, call.key.shape[2])
-    weights = last_rows_attention(
-        call.query, call.key[:, :, :end], traits, padding=first, sinks=call.options.get("s_aux")
-    )
-    index = first.clamp(min=0)[:, None, None, None].expand(*weights.shape[:3], 1)
-    weight = weights.gather(-1, index)[..., 0]
-    return weight.masked_fill((first < 0)[:, None, None], 0)
+        def make() -> Tensor:
+            distance = torch.arange(reach, device=query.device) - first[:, None]  # [b, columns]
+            bias = factors.log()[:, None] * (distance == 0)[:, None]
+            return bias.masked_fill((distance < 0)[:, None], -torch.inf)[:, :, None].to(query)
+
+        # With room for generated tokens: few of them make it anew.
+        key = ("zero tuning bias", self._factors, query.device, query.dtype, reach)
+        return context.layer.request.shared(key, make)
