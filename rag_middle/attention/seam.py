@@ -83,6 +83,14 @@ class AttentionCall:
         self.mask = mask
         self.options = options
 
+    def first_tokens(self, count: int) -> AttentionCall:
+        """The call of a prompt, as if it ended behind its first `count` columns."""
+        query, key, value = (x[:, :, :count] for x in (self.query, self.key, self.value))
+        mask = self.mask
+        if mask is not None:
+            mask = mask[:, :, :count, :count] if mask.ndim == 4 else mask[:, :count]
+        return AttentionCall(self.module, query, key, value, mask, self.options)
+
 
 class MethodHook:
     """A hook by which a method acts on a module: it stays with the module and out of its copies.

@@ -110,6 +110,8 @@ def flash_last(query: Tensor, key: Tensor, value: Tensor, *, scale: float) -> At
     m, n = query.shape[2], key.shape[2]
     if m == 1 or m == n:
         return flash(query, key, value, scale=scale, causal=m > 1)
+    if has_flash(query, value):
+        return _flash_rows(query, key, value, scale=scale, window=n)
     before, own = slice(0, n - m), slice(n - m, n)
     return merged(
         flash(query, key[:, :, before], value[:, :, before], scale=scale),
@@ -127,12 +129,7 @@ def flash_window(
     if m == 1:
         return flash(query, key[:, :, n - window :], value[:, :, n - window :], scale=scale)
     if has_flash(query, value):
-        q, k, v = (x.transpose(1, 2) for x in (query, key, value))
-        out, lse, *_ = torch.ops.aten._flash_attention_forward(
-            q, k, v, None, None, m, n, 0.0, True, False,
-            scale=scale, window_size_left=window - 1, window_size_right=0,
-        )  # fmt: skip
-        return Attended(out.transpose(1, 2), lse[:, :, :m])
+        return _flash_rows(query, key, value, scale=scale, window=window)
     first, parts = n - m, []
     if first < window:  # these rows see all before them
         q, k, v = query[:, :, : window - first], key[:, :, :window], value[:, :, :window]
@@ -142,6 +139,19 @@ def flash_window(
         rows = query[:, :, start - first : end - first]
         parts.append(_window_block(rows, key[:, :, :end], value[:, :, :end], window, scale))
     return joined(parts)
+
+
+def _flash_rows(
+    query: Tensor, key: Tensor, value: Tensor, *, scale: float, window: int
+) -> Attended:
+    """`flash_window` in one call of FlashAttention, which takes queries for the last tokens."""
+    m, n = query.shape[2], key.shape[2]
+    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    out, lse, *_ = torch.ops.aten._flash_attention_forward(
+        q, k, v, None, None, m, n, 0.0, True, False,
+        scale=scale, window_size_left=window - 1, window_size_right=0,
+    )  # fmt: skip
+    return Attended(out.transpose(1, 2), lse[:, :, :m])
 
 
 def _window_block(query: Tensor, key: Tensor, value: Tensor, window: int, scale: float) -> Attended:

@@ -115,13 +115,17 @@ def test_half_precision_stays(dtype: torch.dtype) -> None:
     torch.testing.assert_close(lse, expected.lse, atol=2e-2, rtol=0)
 
 
-def test_a_gpu_takes_one_call_for_a_window_and_for_texts() -> None:
+def test_a_gpu_takes_one_call_for_last_tokens_for_a_window_and_for_texts() -> None:
     q, k = (torch.empty(1, heads, 64, D, dtype=torch.bfloat16, device="meta") for heads in (4, 2))
     bounds = torch.empty(5, dtype=torch.int32, device="meta")
     with counted() as work:
+        last = flash_last(q[:, :, -5:], k, k, scale=SCALE)
         windowed = flash_window(q, k, k, 8, scale=SCALE)
         texts = flash_each(q, k, k, (16, 16, 20, 12), scale=SCALE, bounds=bounds)
-    assert work.launches == 2
+    assert work.launches == 3
+    assert (last.out.shape, last.lse.shape) == ((1, 4, 5, D), (1, 4, 5))
+    pairs = sum(range(60, 65))  # each sees all before it
+    assert max(op.flops for op in work.operations) >= 4 * 4 * D * pairs
     for out, lse in (windowed, texts):
         assert (out.shape, lse.shape) == (q.shape, q.shape[:3])
         assert (out.dtype, lse.dtype) == (torch.bfloat16, torch.float32)

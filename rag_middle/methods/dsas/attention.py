@@ -7,6 +7,7 @@ alike attend to a scaled copy of the keys, in one call without a matrix of facto
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -26,6 +27,9 @@ from rag_middle.methods.dsas.kernels import (
     suffix_factors,
 )
 from rag_middle.methods.parallel_context.kernels import attend_later
+
+if TYPE_CHECKING:
+    from rag_middle.layout import PromptLayout
 
 __all__ = ["DocumentGates"]
 
@@ -52,29 +56,49 @@ class _Handler(LayerHandler):
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         if not context.in_prompt:
             return context.proceed()
-        output, _ = context.proceed()  # of rows that stay as they are
-        changed = output.clone()
-        for group in context.layer.request.groups:
-            layout = group.layout
-            lengths = [length for length in layout.document_lengths if length]
-            if len(lengths) < 2 or layout.suffix_start == layout.length:
-                continue
-            rows = self._changed_rows(context, group)  # [r, h, m, dv], up to the prompt's end
-            end = group.padding + layout.length
-            changed[group.index, end - rows.shape[2] : end] = rows.transpose(1, 2)
-        return changed, None
+        context.store()
+        call, groups = context.call, context.layer.request.groups
+        spans = [self._changed_spans(group.layout) for group in groups]
+        columns, width = call.query.shape[2], context.layer.request.width
+        # Rows that stay as they are: before those that change, and behind the prompt.
+        kept = max(
+            group.padding + of_group[0][0] if of_group and columns == width else columns
+            for group, of_group in zip(groups, spans, strict=True)
+        )
+        output, _ = context.attention.attend(call.first_tokens(kept))
+        whole = output.new_empty(output.shape[0], columns, *output.shape[2:])
+        whole[:, :kept] = output
+        for group, of_group in zip(groups, spans, strict=True):
+            if of_group:
+                self._put_changed_rows(whole, context, group, of_group)
+        return whole, None
 
-    def _changed_rows(self, context: AttentionContext, group: RowGroup) -> Tensor:
+    def _changed_spans(self, layout: PromptLayout) -> list[tuple[int, int]]:
+        """Tokens whose scores change: of documents behind the first one, and of the suffix."""
+        later = [span for span in layout.documents if span[1] > span[0]][1:]
+        if not later or layout.suffix_start == layout.length:
+            return []
+        if self._gates.reference_code:
+            return [(layout.length - 1, layout.length)]
+        return [*later, (layout.suffix_start, layout.length)]
+
+    def _put_changed_rows(
+        self,
+        whole: Tensor,
+        context: AttentionContext,
+        group: RowGroup,
+        spans: list[tuple[int, int]],
+    ) -> None:
+        """Write the output of a group's rows at `spans` into `whole`, `[b, n, h, dv]`."""
         call, traits, layout = context.call, context.layer.traits, group.layout
         end = group.padding + layout.length
         query, key, value = (
             group.take(x)[:, :, group.padding : end] for x in (call.query, call.key, call.value)
         )
-        device = query.device
+        device, settings = query.device, self._gates
         gamma, document_of = context.layer.request.shared(
             ("dsas documents", layout, device), lambda: _documents(group, device)
         )
-        settings = self._gates
         gates = document_gates(
             document_relevance(query, key, layout, traits.score_scale, settings.top_tokens),
             gamma,
@@ -82,34 +106,27 @@ class _Handler(LayerHandler):
             settings.beta,
             reference_code=settings.reference_code,
         )
+        rows = torch.cat(
+            (pair_factors(gates), suffix_factors(gates, settings.beta)[:, None]), dim=1
+        )
+        factors = rows[:, -len(spans) :, document_of]  # [r, spans, T]
+        around = (layout.prefix_tokens, layout.length - layout.suffix_start)
+        factors = torch.nn.functional.pad(factors, around, value=1.0).to(key.dtype)
         rule = context.layer.score_rule(layout.length)
         positions = torch.arange(layout.length)
-        first = layout.prefix_tokens
-        # Nothing is before the first document that has a gate.
-        _, *later = [span for span in layout.documents if span[1] > span[0]]
-        later.append((layout.suffix_start, layout.length))
-        factors = [*pair_factors(gates).unbind(1)[1:], suffix_factors(gates, settings.beta)]
-        if settings.reference_code:
-            later, factors = [(layout.length - 1, layout.length)], factors[-1:]
-        parts = []
-        for (start, stop), factor in zip(later, factors, strict=True):
-            scaled = key[:, :, :stop].clone()
-            read = min(start, layout.suffix_start)
-            earlier = factor[:, document_of[: read - first]]  # [r, read - P]
-            scaled[:, :, first:read] *= earlier[:, None, :, None].to(key.dtype)
-            parts.append(
-                attend_later(
-                    query[:, :, start:stop],
-                    scaled,
-                    value[:, :, :stop],
-                    layout,
-                    rule,
-                    positions[start:stop],
-                    positions[:stop],
-                    sinks=call.options.get("s_aux"),
-                )
+        for index, (start, stop) in enumerate(spans):
+            read = attend_later(
+                query[:, :, start:stop],
+                key[:, :, :stop] * factors[:, index, None, :stop, None],
+                value[:, :, :stop],
+                layout,
+                rule,
+                positions[start:stop],
+                positions[:stop],
+                sinks=call.options.get("s_aux"),
             )
-        return torch.cat(parts, dim=2)
+            columns = slice(group.padding + start, group.padding + stop)
+            whole[group.index, columns] = read.transpose(1, 2)
 
 
 def _documents(group: RowGroup, device: torch.device) -> tuple[Tensor, Tensor]:
