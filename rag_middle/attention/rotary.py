@@ -329,8 +329,20 @@ class RotaryCall:
         cos, sin = tables
         key = (id(cos), table_format, style)
         if key not in self._converted:  # which keeps the table alive, and with it its id
-            self._converted[key] = (cos, wide_tables(*pair_tables(cos, sin, table_format), style))
+            self._converted[key] = (cos, self._widened(cos, sin, table_format, style))
         return self._converted[key][1]
+
+    def _widened(
+        self, cos: Tensor, sin: Tensor, table_format: TableFormat, style: RotaryStyle
+    ) -> WideTables:
+        if table_format != ("halves" if style.pairing == "half" else "repeated"):
+            return wide_tables(*pair_tables(cos, sin, table_format), style)
+        # As wide as they have to be: one operation in place of three, for each generated token.
+        key = ("signs", style, sin.dtype, sin.device)
+        if key not in self.lasting:
+            ones = sin.new_ones(style.pairs)
+            self.lasting[key] = wide_tables(ones, ones, style).sin
+        return WideTables(cos, sin * self.lasting[key])
 
     def wide_at(
         self,
@@ -354,8 +366,7 @@ class RotaryCall:
         """
         key = (name, table_format, style)
         if key not in self._wide:
-            cos, sin = self.at(positions())
-            tables = wide_tables(*pair_tables(cos, sin, table_format), style)
+            tables = self._widened(*self.at(positions()), table_format, style)
             shape = (several, -1)
             self._wide[key] = WideTables(*(table.unflatten(0, shape) for table in tables))
         return self._wide[key]

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["RotaryStyle", "WideTables", "partners", "rotate", "rotate_wide", "wide_tables"]
+__all__ = ["RotaryStyle", "WideTables", "rotate", "rotate_wide", "wide_tables"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, style: RotaryStyle) -> Tensor:
 class WideTables(NamedTuple):
     """Tables as wide as the rotated part of a head: a rotation in three operations.
 
-    ``R x = x * cos + partners(x) * sin``, the signs of the rotation being part of `sin`.
+    ``R x = x * cos + partner(x) * sin``, with the other dimension of every pair, and the signs of
+    the rotation part of `sin`.
 
     Attributes:
         cos: `[..., n, 2r]`.
@@ -80,19 +81,23 @@ def wide_tables(cos: Tensor, sin: Tensor, style: RotaryStyle) -> WideTables:
     )
 
 
-def partners(x: Tensor, style: RotaryStyle) -> Tensor:
-    """Each dimension's partner in its pair, `[..., 2r]` of `[..., d]`."""
-    rotated = x[..., : 2 * style.pairs]
-    if style.pairing == "half":
-        return rotated.roll(style.pairs, dims=-1)
-    neighbours: Tensor = rotated.unflatten(-1, (style.pairs, 2))
-    return neighbours.flip(-1).flatten(-2)
-
-
 def rotate_wide(x: Tensor, tables: WideTables, style: RotaryStyle) -> Tensor:
     """Like `rotate`, from tables that broadcast against `x` `[..., n, d]`."""
-    width = 2 * style.pairs
-    turned = torch.addcmul(x[..., :width] * tables.cos, partners(x, style), tables.sin).to(x.dtype)
+    r, width = style.pairs, 2 * style.pairs
+    rotated = x[..., :width]
+    turned = rotated * tables.cos
+    if style.pairing == "half":
+        first, second = rotated.chunk(2, dim=-1)
+        parts = turned[..., :r], turned[..., r:]
+        sines = tables.sin.chunk(2, dim=-1)
+    else:
+        first, second = rotated[..., 0::2], rotated[..., 1::2]
+        parts = turned[..., 0::2], turned[..., 1::2]
+        sines = tables.sin[..., 0::2], tables.sin[..., 1::2]
+    # In place: partners next to each other in a tensor of their own would be one pass more.
+    parts[0].addcmul_(second, sines[0])
+    parts[1].addcmul_(first, sines[1])
+    turned = turned.to(x.dtype)
     if width == x.shape[-1]:
         return turned
     return torch.cat((turned, x[..., width:].expand(*turned.shape[:-1], -1)), dim=-1)

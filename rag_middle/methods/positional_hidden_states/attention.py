@@ -110,7 +110,8 @@ class _ScaledRows(LayerHandler):
         call.key = _in_place_of(call.key, stored_key)
         call.value = _in_place_of(call.value, stored_value)
         output, _ = context.proceed()
-        return torch.cat((output[:, : columns - rows], tail_output), dim=1), None
+        output[:, columns - rows :] = tail_output
+        return output, None
 
     def _placed(self, context: AttentionContext) -> Sequence[Placed] | None:
         """Each channel's columns at the position of a single token, made for all layers at once."""
