@@ -70,13 +70,13 @@ METHODS: dict[str, tuple[Method, int, int]] = {
     "moice": (MoICE(routers="uniform", base_factors=(1, 2, 3, 4, 5, 6, 7)), 104, 13),
     "siw": (SIW(layers=EVERY), 42, 0),
     "zero_tuning": (ZeroTuning(factor=0.5), 20, 0),
-    "dsas": (DSAS(layers=EVERY), 176, 0),  # 8 for each of 20 documents
+    "dsas": (DSAS(layers=EVERY), 177, 0),  # 8 for each of 20 documents
     # A pass to look and one to answer; of a prompt, three tokens more, which 44 are needed for each.
     "dysco": (DySCO(heads=((LAYERS - 1, 0),)), 229, 48),
     "self_extend": (SelfExtend(group=2, window=1024), 21, 19),
     "no_inter_document_attention": (NoInterDocumentAttention(), 18, 0),
     "parallel_context_windows": (ParallelContextWindows(), 22, 3),
-    "structured_prompting": (StructuredPrompting(), 45, 14),
+    "structured_prompting": (StructuredPrompting(), 41, 3),
     "ape": (APE(), 29, 13),
     "rotor": (RoToR(), 5, 0),
     "pine": (PINE(), 8, 4),

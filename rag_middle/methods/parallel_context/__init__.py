@@ -221,7 +221,7 @@ class StructuredPrompting(_DocumentsApart):
         title="Structured prompting",
         paper="arXiv:2212.06713",
         idea="Documents are encoded in parallel; together they get the attention weight of one.",
-        cost="less than the unmodified prefill; a second attention call in decode",
+        cost="less than the unmodified prefill, the same decode",
         requires="documents marked in the prompt; rotary positions and softmax attention in "
         "every layer, or BLOOM",
         can_hurt_when="one document of many holds the answer, or order carries meaning",

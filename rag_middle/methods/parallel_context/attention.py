@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from math import log
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ from rag_middle.methods.parallel_context.kernels import (
     document_shifts,
     token_positions,
 )
-from rag_middle.ops.rope import rotate
+from rag_middle.ops.rope import WideTables, rotate_wide, wide_tables
 
 __all__ = ["DocumentBlocks", "moved_keys"]
 
@@ -127,6 +128,10 @@ class _BlockAttention(LayerHandler):
         if plain and not windowed:
             context.store()
             return base_attention(context.call)
+        if self._plan.temperature == self._plan.scale == 1 and not windowed:
+            context.store()
+            bias = self._bias(context.call.query, context.stop)
+            return context.attention.attend_biased(context.call, bias, context.stop), None
         return self._decode(context).transpose(1, 2), None
 
     def _prefill(self, context: AttentionContext) -> Tensor:
@@ -176,6 +181,24 @@ class _BlockAttention(LayerHandler):
             keys = join_rows(request.groups, moved_keys)
         context.store_prompt(keys)
         return join_rows(request.groups, outputs)
+
+    def _bias(self, query: Tensor, stop: int) -> Tensor:
+        """Logarithms of the weights of documents on their columns, `[b, 1, 1, columns]`."""
+        request, reach = self._layer.request, self._layer.table_reach(stop)
+
+        def of_prompt() -> Tensor:
+            bias = torch.zeros(query.shape[0], 1, 1, request.width)
+            for row, (padding, layout) in enumerate(request.row_layouts()):
+                documents = slice(padding + layout.prefix_tokens, padding + layout.suffix_start)
+                bias[row, ..., :padding] = -torch.inf
+                bias[row, ..., documents] = log(self._sharpening(layout).weight)
+            return bias.to(query)
+
+        key = ("document weights", self._plan, query.device, query.dtype)
+        prompt = request.shared(key, of_prompt)
+        # With room for generated tokens: few of them make it anew.
+        room = (0, reach - request.width)
+        return request.shared((*key, reach), lambda: torch.nn.functional.pad(prompt, room))
 
     def _decode(self, context: AttentionContext) -> Tensor:
         request, call, stop = self._layer.request, context.call, context.stop
@@ -253,18 +276,18 @@ def moved_keys(layer: Layer, key: Tensor, layout: PromptLayout, placement: Place
     if rotary is None or style is None:
         return key
 
-    def make() -> tuple[Tensor, Tensor]:
+    def make() -> WideTables:
         shifts = document_shifts(layout, placement)[None]
         cos, sin = rotary.at(shifts.to(rotary.x.device))
         still, _ = rotary.at(torch.zeros_like(shifts[:, :1]).to(rotary.x.device))
         pairs = pair_tables(cos.float(), sin.float(), layer.traits.table_format)
         # Yarn-like variants multiply a factor into the table: keys have it already.
         factor, _ = pair_tables(still.float(), still.float(), layer.traits.table_format)
-        return pairs[0][0] / factor[0], pairs[1][0] / factor[0]
+        return wide_tables(pairs[0][0] / factor[0], pairs[1][0] / factor[0], style)
 
     name: Hashable = (placement, layout, id(rotary.module), rotary.extra, key.device, style)
-    cos, sin = layer.request.shared(name, make)
+    tables = WideTables(*(x.to(key.device) for x in layer.request.shared(name, make)))
     span = slice(layout.prefix_tokens, layout.suffix_start)
     moved = key.clone()
-    moved[:, :, span] = rotate(key[:, :, span], cos.to(key.device), sin.to(key.device), style)
+    moved[:, :, span] = rotate_wide(key[:, :, span], tables, style)
     return moved

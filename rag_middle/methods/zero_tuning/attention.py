@@ -1,7 +1,8 @@
 """Attention with a bias on the score of the initial token, head by head.
 
-``out'_i = (out_i + (gamma_h - 1) a_i0 v_0) / (1 + (gamma_h - 1) a_i0)``: it takes the initial
-token's weight in each row, never the matrix of weights.
+Of a prompt, ``out'_i = (out_i + (gamma_h - 1) a_i0 v_0) / (1 + (gamma_h - 1) a_i0)``: it takes the
+initial token's weight in each row, never the matrix of weights. Generated tokens attend with a mask
+that holds the bias: their rows are short, and launches are what they cost.
 """
 
 from __future__ import annotations
