@@ -340,8 +340,9 @@ class RotaryCall:
         # As wide as they have to be: one operation in place of three, for each generated token.
         key = ("signs", style, sin.dtype, sin.device)
         if key not in self.lasting:
-            ones = sin.new_ones(style.pairs)
-            self.lasting[key] = wide_tables(ones, ones, style).sin
+            signs = sin.new_ones(2 * style.pairs)
+            signs[slice(style.pairs) if style.pairing == "half" else slice(0, None, 2)].neg_()
+            self.lasting[key] = signs
         return WideTables(cos, sin * self.lasting[key])
 
     def wide_at(
@@ -366,7 +367,8 @@ class RotaryCall:
         """
         key = (name, table_format, style)
         if key not in self._wide:
-            tables = self._widened(*self.at(positions()), table_format, style)
+            cos, sin = self.at(positions())
+            tables = self._widened(cos, sin, table_format, style)
             shape = (several, -1)
             self._wide[key] = WideTables(*(table.unflatten(0, shape) for table in tables))
         return self._wide[key]

@@ -71,7 +71,7 @@ METHODS: dict[str, tuple[Method, int, int]] = {
     "siw": (SIW(layers=EVERY), 42, 0),
     "zero_tuning": (ZeroTuning(factor=0.5), 20, 0),
     "dsas": (DSAS(layers=EVERY), 177, 0),  # 8 for each of 20 documents
-    # A pass to look and one to answer; of a prompt, three tokens more, which 44 are needed for each.
+    # A pass to look and one to answer; three tokens of a prompt again, 44 launches each.
     "dysco": (DySCO(heads=((LAYERS - 1, 0),)), 229, 48),
     "self_extend": (SelfExtend(group=2, window=1024), 21, 19),
     "no_inter_document_attention": (NoInterDocumentAttention(), 18, 0),
