@@ -101,15 +101,13 @@ class ModelAttention:
 
     def _hidden_from_last(self, query: Tensor, seen: int, stop: int) -> Tensor:
         """Which of the last `seen` columns the last tokens do not see, `[b or 1, 1, m, seen]`."""
-        traits, device = self._traits, query.device
-        rows = torch.arange(stop - query.shape[2], stop, device=device)
-        distance = rows[:, None] - torch.arange(stop - seen, stop, device=device)
-        hidden = (distance < 0)[None]
-        if traits.sliding_window is not None:
-            hidden = hidden | (distance >= traits.sliding_window)
-        if traits.attention_chunk is not None:
+        m, device, chunk = query.shape[2], query.device, self._traits.attention_chunk
+        distance = _distances(m, seen, device)
+        hidden = _too_far(distance, self._traits)[None]
+        if chunk is not None:
+            rows = torch.arange(stop - m, stop, device=device)
             positions = (rows - self._request.paddings(device)[:, None]).clamp(min=0)
-            hidden = hidden | (distance > (positions % traits.attention_chunk)[..., None])
+            hidden = hidden | (distance > (positions % chunk)[..., None])
         return hidden[:, None]
 
     def _with_lse(self, call: AttentionCall) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -180,19 +178,29 @@ def last_rows_attention(
     m, n = query.shape[2], key.shape[2]
     scores = attention_scores(query, key, traits)
     if m > 1 or traits.sliding_window is not None or padding is not None:
-        columns = torch.arange(n, device=key.device)
-        distance = columns[n - m :, None] - columns[None, :]
-        hidden = distance < 0
-        if traits.sliding_window is not None:
-            hidden = hidden | (distance >= traits.sliding_window)
-        hidden = hidden[None, None]
+        hidden = _too_far(_distances(m, n, key.device), traits)[None, None]
         if padding is not None:
+            columns = torch.arange(n, device=key.device)
             hidden = hidden | (columns[None, :] < padding[:, None])[:, None, None]
         scores = scores.masked_fill(hidden, -torch.inf)
     if sinks is not None:
         extra = sinks.float()[None, :, None, None].expand(*scores.shape[:3], 1)
         scores = torch.cat((scores, extra), dim=-1)
     return scores.softmax(-1)[..., :n]
+
+
+def _distances(rows: int, columns: int, device: torch.device) -> Tensor:
+    """How far the last `rows` tokens are behind each of `columns`, `[rows, columns]`."""
+    at = torch.arange(columns, device=device)
+    return at[columns - rows :, None] - at
+
+
+def _too_far(distance: Tensor, traits: LayerTraits) -> Tensor:
+    """Which keys a query at these distances does not see: later ones, those before its window."""
+    hidden = distance < 0
+    if traits.sliding_window is not None:
+        hidden = hidden | (distance >= traits.sliding_window)
+    return hidden
 
 
 def attention_scores(query: Tensor, key: Tensor, traits: LayerTraits) -> Tensor:
