@@ -102,7 +102,8 @@ class ModelAttention:
     def _hidden_from_last(self, query: Tensor, seen: int, stop: int) -> Tensor:
         """Which of the last `seen` columns the last tokens do not see, `[b or 1, 1, m, seen]`."""
         m, device, chunk = query.shape[2], query.device, self._traits.attention_chunk
-        distance = _distances(m, seen, device)
+        columns = torch.arange(seen, device=device)
+        distance = columns[seen - m :, None] - columns
         hidden = _too_far(distance, self._traits)[None]
         if chunk is not None:
             rows = torch.arange(stop - m, stop, device=device)
@@ -178,21 +179,15 @@ def last_rows_attention(
     m, n = query.shape[2], key.shape[2]
     scores = attention_scores(query, key, traits)
     if m > 1 or traits.sliding_window is not None or padding is not None:
-        hidden = _too_far(_distances(m, n, key.device), traits)[None, None]
+        columns = torch.arange(n, device=key.device)
+        hidden = _too_far(columns[n - m :, None] - columns, traits)[None, None]
         if padding is not None:
-            columns = torch.arange(n, device=key.device)
             hidden = hidden | (columns[None, :] < padding[:, None])[:, None, None]
         scores = scores.masked_fill(hidden, -torch.inf)
     if sinks is not None:
         extra = sinks.float()[None, :, None, None].expand(*scores.shape[:3], 1)
         scores = torch.cat((scores, extra), dim=-1)
     return scores.softmax(-1)[..., :n]
-
-
-def _distances(rows: int, columns: int, device: torch.device) -> Tensor:
-    """How far the last `rows` tokens are behind each of `columns`, `[rows, columns]`."""
-    at = torch.arange(columns, device=device)
-    return at[columns - rows :, None] - at
 
 
 def _too_far(distance: Tensor, traits: LayerTraits) -> Tensor:
