@@ -1,4 +1,4 @@
-"""How many questions `diagnose --stop-early` asks, and how often it is wrong, on simulated curves.
+"""How many prompts `diagnose --stop-early` asks, and how often it is wrong, on simulated curves.
 
 Each simulated question has a difficulty of its own, shared by all positions and methods
 (correlation 0.5 of the normal scores), as real ones have; the same answers are judged once in full
@@ -21,7 +21,7 @@ from reporting import Facts, facts, report
 
 from rag_middle.evaluation.conclusions import Recommendation, recommend
 from rag_middle.evaluation.metrics import metric
-from rag_middle.evaluation.stopping import is_decided, looks
+from rag_middle.evaluation.stopping import ask_until_decided
 
 FLAT = [0.7] * 5
 U = [0.9, 0.55, 0.5, 0.55, 0.85]
@@ -67,14 +67,28 @@ def drawn(
 def stopped(
     scores: Mapping[str, np.ndarray], questions: int, resamples: int
 ) -> tuple[int, Recommendation]:
-    """After how many questions it stops, and what is recommended then."""
-    for count, confidence in looks(questions):
-        so_far = {label: own[:count] for label, own in scores.items()}
-        if count == questions or is_decided(
-            so_far, _METRIC, questions, confidence, resamples=resamples
-        ):
-            break
-    return count, recommend(so_far, _METRIC, confidence=confidence, resamples=resamples)
+    """How many prompts it asks, and what is recommended then."""
+    state: dict[str, Any] = {}
+
+    def ask(
+        count: int, labels: Sequence[str], confidence: float, left_out: Mapping[str, int]
+    ) -> Mapping[str, np.ndarray]:
+        state.update(confidence=confidence)
+        state["scores"] = {label: scores[label][:count] for label in ("none", *labels)}
+        return state["scores"]
+
+    methods = [label for label in scores if label != "none"]
+    left_out = ask_until_decided(ask, methods, questions, _METRIC, resamples=resamples)
+    so_far = state["scores"]
+    positions = scores["none"].shape[1]
+    prompts = positions * (sum(map(len, so_far.values())) + sum(left_out.values()))
+    return prompts, recommend(
+        so_far,
+        _METRIC,
+        confidence=state["confidence"],
+        compared=len(methods),
+        resamples=resamples,
+    )
 
 
 def errors(
@@ -92,15 +106,15 @@ def errors(
 
 
 def rows_of(runs: int, questions: int, resamples: int) -> list[dict[str, Any]]:
-    """A row per curve: share of the questions asked, and errors of both ways."""
+    """A row per curve: share of the prompts asked, and errors of both ways."""
     rows = []
     for number, (name, chances) in enumerate(CURVES.items()):
         shares, in_full, with_stops = [], [], []
         for run in range(runs):
             scores = drawn(np.random.default_rng([number, run]), chances, questions)
             full = recommend(scores, _METRIC, resamples=resamples)
-            count, early = stopped(scores, questions, resamples)
-            shares.append(count / questions)
+            prompts, early = stopped(scores, questions, resamples)
+            shares.append(prompts / sum(own.size for own in scores.values()))
             in_full.append(errors(full, chances))
             with_stops.append(errors(early, chances))
         false, missed = np.mean(in_full, axis=0).tolist()
@@ -123,7 +137,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     names = ("share", "false", "false_early", "missed", "missed_early")
     mean = {"curve": "**mean**"} | {name: np.mean([row[name] for row in rows]) for name in names}
     lines = [
-        "| true curve | questions asked | false claims, in full | stopped | missed, in full "
+        "| true curve | prompts asked | false claims, in full | stopped | missed, in full "
         "| stopped |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]

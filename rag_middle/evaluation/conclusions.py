@@ -196,7 +196,13 @@ def recommend_from(
 ) -> Recommendation:
     """`recommend` for the methods of a run."""
     scores = {method.label: results.scores(method.label) for method in results.methods}
-    return recommend(scores, results.metric, answer_time_ratios, confidence=results.confidence)
+    return recommend(
+        scores,
+        results.metric,
+        answer_time_ratios,
+        confidence=results.confidence,
+        compared=results.compared,
+    )
 
 
 def recommend(
@@ -205,6 +211,7 @@ def recommend(
     answer_time_ratios: Mapping[str, float] | None = None,
     *,
     confidence: float = CONFIDENCE,
+    compared: int | None = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Recommendation:
@@ -225,6 +232,7 @@ def recommend(
         metric: of the scores.
         answer_time_ratios: to ``none``, by label, where it was measured.
         confidence: of the gap, and of all differences together.
+        compared: methods that the correction is for; by default those in `scores`.
         resamples: for the intervals.
         seed: of the resamples.
     """
@@ -237,7 +245,7 @@ def recommend(
             f"{MIN_QUESTIONS}, better a hundred or more.",
         )
     tried = [label for label in scores if label != BASELINE]
-    of_each = comparison_confidence(len(tried), confidence)
+    of_each = comparison_confidence(compared or len(tried), confidence)
     verdicts = []
     for label in tried:
         own = np.asarray(scores[label])

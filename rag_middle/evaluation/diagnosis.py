@@ -60,6 +60,7 @@ from rag_middle.methods import (
     ZeroTuning,
 )
 from rag_middle.profiles import Profile, measured_profiles
+from rag_middle.wording import counted
 
 __all__ = [
     "UNCALIBRATED",
@@ -113,7 +114,8 @@ class Diagnosis:
         comparisons: how intervals of differences are corrected, in a sentence.
         notes: what the controls say, and other things to know.
         next_steps: what to do now.
-        left_out: methods that the model cannot take, with the reason.
+        left_out: methods that the model cannot take, or that were not asked to the end, with the
+            reason.
         wrong: questions with the most wrong answers, with their documents.
         grid: the same with fewer documents, where the measurement has a grid.
     """
@@ -239,7 +241,7 @@ def diagnose(
         shape=shape,
         answer=answer(recommendation, shape, bootstrap.means, curves.positions, curves.metric),
         recommendation=recommendation,
-        comparisons=comparisons(len(results.methods) - 1, results.confidence),
+        comparisons=comparisons(results.compared, results.confidence),
         notes=(
             *filter(None, [note_on_gold(task.items(measurement.limit, measurement.seed))]),
             *notes(summary, shape, curves),
@@ -250,7 +252,7 @@ def diagnose(
             advice,
             _attempts(here, task, results, recommendation, calibrated or {}),
         ),
-        left_out=left_out,
+        left_out=left_out | _not_asked_on(results),
         wrong=wrong_answers(results),
         grid=grid_of(results),
     )
@@ -289,6 +291,7 @@ def _attempts(
         method: name for method, name in {**presets, **profiles}.items() if method not in tried
     }
     failed = {verdict.label for verdict in recommendation.verdicts if not verdict.helps}
+    failed |= {label for label, asked in results.left_out.items() if asked}
     done = {*tried, *failed, *fitted, *(profile.method for profile in own.values())}
     return Attempts(
         all_asked=all_asked,
@@ -323,6 +326,16 @@ def _run_notes(
             "believes."
         )
     return tuple(texts)
+
+
+def _not_asked_on(results: Results) -> dict[str, str]:
+    """Why methods were not asked to the end, by label."""
+    return {
+        label: f"not asked beyond {counted(asked, 'question')}, after which it was unlikely to help"
+        if asked
+        else "not asked, since the positions of the unmodified model were not found to differ"
+        for label, asked in results.left_out.items()
+    }
 
 
 # -- which methods to try -------------------------------------------------------------------------

@@ -186,7 +186,7 @@ def grid_of(results: Results, *, runs: int = 1, seed: int = 0) -> Grid | None:
     sizes = results.measurement.grid
     if not sizes:
         return None
-    compared = runs * (len(results.methods) - 1) * (len(sizes) + 1)
+    compared = runs * results.compared * (len(sizes) + 1)
     confidence = comparison_confidence(compared, results.confidence)
 
     def means(label: str, documents: int | None) -> Scores:

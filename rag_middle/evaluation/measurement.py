@@ -243,6 +243,10 @@ class Measurement:
             for index in self.gold_positions(task)
         )
 
+    def control_conditions(self, task: Task) -> tuple[Condition, ...]:
+        """What `controls` and `changes` ask the unmodified model besides."""
+        return (*(task.controls if self.controls else ()), *self.changed_conditions(task))
+
     def metric_names(self, task: Task) -> tuple[str, ...]:
         """The scores of a record; the first is the main one.
 

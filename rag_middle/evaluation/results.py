@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -197,6 +197,8 @@ class Results:
         model: what tells the model from others.
         software: versions and device.
         confidence: of gaps, and of all differences together.
+        left_out: methods that were not asked to the end (`run_until_decided`), by label, with the
+            number of questions that they were asked.
     """
 
     task: Task
@@ -207,6 +209,12 @@ class Results:
     model: Mapping[str, Any]
     software: Mapping[str, str]
     confidence: float = CONFIDENCE
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def compared(self) -> int:
+        """Methods that were compared with the unmodified model, those left out among them."""
+        return len(self.methods) - 1 + len(self.left_out)
 
     @cached_property
     def positions(self) -> tuple[int, ...]:
@@ -299,7 +307,7 @@ class Results:
         # Shuffled orders count only where nothing else was run.
         columns = [c for c in conditions if c.kind != "order"] or list(conditions)
         base = self.scores(BASELINE, columns)
-        confidence = comparison_confidence(len(self.methods) - 1, self.confidence)
+        confidence = comparison_confidence(self.compared, self.confidence)
 
         def compared(label: str, columns: Sequence[Condition]) -> tuple[Estimate, Estimate]:
             own = self.scores(label, columns)

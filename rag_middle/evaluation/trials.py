@@ -115,10 +115,7 @@ def run(
     items = task.items(measurement.limit, measurement.seed)
     if not items:
         raise EvaluationDataError(f"{task.name} has no questions. Check its data and limit.")
-    controls = (
-        *(task.controls if measurement.controls else ()),
-        *measurement.changed_conditions(task),
-    )
+    controls = measurement.control_conditions(task)
     trials = [
         _Trial(item, condition, entry, _prompt(model, task, measurement, item, condition))
         for entry in labelled
