@@ -305,4 +305,4 @@ def test_stopping_early_is_simulated(
     runpy.run_path(str(FOLDER / "sequential_stopping.py"), run_name="__main__")
     assert "| **mean** |" in capsys.readouterr().out
     for row in json.loads((tmp_path / "out.json").read_text("utf-8"))["rows"]:
-        assert 20 / 60 <= row["share"] <= 1
+        assert 20 / 60 / 3 <= row["share"] <= 1  # of one method of three, at the first look
