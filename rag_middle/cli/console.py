@@ -49,11 +49,25 @@ JsonOption = Annotated[
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A rich console on standard output or standard error."""
-    from rich.console import Console
+    """A rich console on standard output or standard error, which shows no control characters.
+
+    Names of models, files and labels come from elsewhere too.
+    """
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+
+    class PrintableConsole(Console):
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterator[Segment]:
+            for segment in super().render(renderable, options):
+                text = segment.text if segment.control else printable(segment.text)
+                yield Segment(text, segment.style, segment.control)
 
     stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, highlight=False, width=None if stream.isatty() else _PLAIN_WIDTH)
+    return PrintableConsole(
+        stderr=stderr, highlight=False, width=None if stream.isatty() else _PLAIN_WIDTH
+    )
 
 
 def print_json(value: Any) -> None:

@@ -17,7 +17,15 @@ from rag_middle.errors import EndpointConfigError
 from rag_middle.plain_data import map_strings
 from rag_middle.wording import Argument
 
-__all__ = ["CHECK_ADDRESS", "KEY_VARIABLE", "Address", "api_key", "is_local", "without_key"]
+__all__ = [
+    "CHECK_ADDRESS",
+    "KEY_VARIABLE",
+    "Address",
+    "KeyStrikeout",
+    "api_key",
+    "is_local",
+    "without_key",
+]
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 
@@ -166,3 +174,30 @@ def without_key(content: Any, key: str | None, *, quoted: bool = False) -> Any:
     if key is None or (len(key) < _SHORTEST_SECRET and not quoted):
         return content
     return map_strings(content, lambda text: text.replace(key, "***"))
+
+
+class KeyStrikeout:
+    """Strikes a key out of a text that comes in pieces, over which it may be spread.
+
+    Args:
+        key: as in `without_key`.
+    """
+
+    def __init__(self, key: str | None) -> None:
+        self._key = key
+        self._held = ""
+
+    def take(self, piece: str) -> str:
+        """What can be handed on: all but an end that may begin the key."""
+        text: str = without_key(self._held + piece, self._key)
+        end = len(text)
+        if self._key is not None and len(self._key) >= _SHORTEST_SECRET:
+            begun = range(max(0, end - len(self._key) + 1), end)
+            end = next((at for at in begun if self._key.startswith(text[at:])), end)
+        self._held = text[end:]
+        return text[:end]
+
+    def rest(self) -> str:
+        """What was held back, once no more comes."""
+        held, self._held = self._held, ""
+        return held

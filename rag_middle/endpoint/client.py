@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import httpx
 
 import rag_middle
-from rag_middle.endpoint.address import CHECK_ADDRESS, Address, without_key
+from rag_middle.endpoint.address import CHECK_ADDRESS, Address, KeyStrikeout, without_key
 from rag_middle.errors import (
     EndpointConfigError,
     EndpointError,
@@ -37,6 +37,7 @@ _MOST_BYTES = 32 * 2**20  # of a reply, which holds the text of one answer
 _CONNECT_SECONDS = 10.0
 _GRACE_SECONDS = 1.0  # beyond the timeout: httpx's own, of one read, says more
 _FIRST_PAUSE = 0.5  # seconds; doubled from attempt to attempt
+_FOREVER = 1e9  # seconds
 _LONGEST_PAUSE = 60.0  # seconds; whoever asks for a longer one has run out of quota
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
 _TOO_LONG = re.compile(r"context.?(length|window)|too (long|many tokens)|max_model_len", re.I)
@@ -126,7 +127,7 @@ class Client:
             response = self._send("POST", path, body, until)
             try:
                 self._check_status(response, until)
-                return response, self._bounded(response.iter_bytes(), until)
+                return response, self._bounded(response, until)
             except BaseException:
                 response.close()
                 raise
@@ -159,6 +160,10 @@ class Client:
             ) from None
         finally:
             response.close()
+
+    def strikeout(self) -> KeyStrikeout:
+        """Strikes the key out of one text that comes in pieces."""
+        return KeyStrikeout(self._key)
 
     # -- one attempt after the other --------------------------------------------------------------
 
@@ -257,13 +262,21 @@ class Client:
         response = self._send(method, path, body, until)
         try:
             self._check_status(response, until)
-            return self._parsed(b"".join(self._bounded(response.iter_bytes(), until)))
+            return self._parsed(b"".join(self._bounded(response, until)))
         finally:
             response.close()
 
-    def _bounded(self, chunks: Iterator[bytes], until: float) -> Iterator[bytes]:
+    def _bounded(self, response: httpx.Response, until: float) -> Iterator[bytes]:
+        """What the server sends, as it sends it: httpx would unpack any amount at once."""
+        encoding = response.headers.get("content-encoding", "identity").strip().lower()
+        if encoding not in ("", "identity"):
+            raise EndpointReplyError(
+                f"{self.address.url} sends answers packed ({shortened(encoding)!r}), which it was "
+                "asked not to do. Turn compression off in front of that server. ",
+                *CHECK_ADDRESS,
+            )
         size = 0
-        for chunk in chunks:
+        for chunk in response.iter_raw():
             size += len(chunk)
             if size > _MOST_BYTES:
                 raise EndpointReplyError(
@@ -339,7 +352,7 @@ class Client:
     def _complaint(self, response: httpx.Response, until: float) -> tuple[str, str]:
         """What an error reply says, as it goes into a message; and its code, if it has one."""
         content = b""
-        for chunk in self._bounded(response.iter_bytes(), until):
+        for chunk in self._bounded(response, until):
             content += chunk
             if len(content) > 2**16:
                 break
@@ -407,7 +420,7 @@ def _pause_asked_for(headers: httpx.Headers) -> float | None:
             return None
         at = at if at.tzinfo else at.replace(tzinfo=UTC)
         seconds = (at - datetime.now(UTC)).total_seconds()
-    return max(0.0, seconds) if seconds == seconds else None  # NaN is no pause
+    return min(max(0.0, seconds), _FOREVER) if seconds == seconds else None  # NaN is no pause
 
 
 def _after(error: EndpointError, attempts: int, pause: float | None = None) -> EndpointError:

@@ -95,10 +95,12 @@ class Server:
     ) -> Reply:
         if emit is None:
             return read_reply(self._client.post(path, body, stopped), self.url)
-        text = StreamedText(self.url)
+        text = StreamedText(self.url, self._client.strikeout())
         for event in self._client.events(path, body, stopped):
             if piece := text.take(event):
                 emit(piece)
+        if piece := text.rest():
+            emit(piece)
         return text.reply(cancelled=stopped.is_set())
 
     def _with_limit(self, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rag_middle.documents import ContextPrompt
-from rag_middle.endpoint.address import CHECK_ADDRESS
+from rag_middle.endpoint.address import CHECK_ADDRESS, KeyStrikeout
 from rag_middle.errors import (
     EndpointConfigError,
     EndpointReplyError,
@@ -195,27 +195,38 @@ def read_reply(reply: Mapping[str, Any], url: str) -> Reply:
 
 
 class StreamedText:
-    """An answer that comes in pieces."""
+    """An answer that comes in pieces.
 
-    def __init__(self, url: str) -> None:
+    Args:
+        url: of the server.
+        strikeout: of its key.
+    """
+
+    def __init__(self, url: str, strikeout: KeyStrikeout) -> None:
         self._url = url
+        self._strikeout = strikeout
         self._pieces: list[str] = []
         self._finish: str | None = None
         self._usage = Usage(prompt_tokens=0, completion_tokens=0)
         self._served: Mapping[str, Any] | None = None
 
     def take(self, event: Mapping[str, Any]) -> str:
-        """The text that an event adds."""
+        """The text that can be handed on with an event."""
         choice = _choice(event) or {}
         delta = choice.get("delta", choice)
         piece = delta.get("content", delta.get("text")) if isinstance(delta, Mapping) else None
-        piece = piece if isinstance(piece, str) else ""
+        piece = self._strikeout.take(piece if isinstance(piece, str) else "")
         self._pieces.append(piece)
         self._finish = choice.get("finish_reason") or self._finish
         if event.get("usage"):
             self._usage = _usage(event)
         self._served = _served(event) or self._served
         return piece
+
+    def rest(self) -> str:
+        """The text that was held back, once no event comes any more."""
+        self._pieces.append(self._strikeout.rest())
+        return self._pieces[-1]
 
     def reply(self, *, cancelled: bool) -> Reply:
         """The whole answer.

@@ -17,8 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import torch
-
 from rag_middle.errors import RagMiddleError
 from rag_middle.generation import (
     Follower,
@@ -266,15 +264,13 @@ class BatchQueue:
                 seed=[job.seed for job in jobs],
                 **jobs[0].options,
             )
-        except (RagMiddleError, torch.OutOfMemoryError) as error:
+        except Exception as error:
             # One prompt that is refused, or takes the memory, must not take the others with it.
             if len(jobs) > 1 and not any(job.has_text or job.has_ended for job in jobs):
                 half = len(jobs) // 2
                 self._run(jobs[:half])
                 self._run(jobs[half:])
                 return
-            self._fail(jobs, error)
-        except Exception as error:
             self._fail(jobs, error)
         seconds = time.monotonic() - started
         self._batch_seconds += 0.2 * (seconds - self._batch_seconds)

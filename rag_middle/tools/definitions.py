@@ -96,9 +96,15 @@ def check_tools(tools: Any) -> None:
                 f": {name!r} is no name that can be read in a call. Leave out "
                 f"{' '.join(sorted(_MARKER_CHARACTERS))}, line ends, and spaces around it.",
             )
-        if not isinstance(function.get("parameters") or {}, Mapping):
+        parameters = function.get("parameters") or {}
+        if not (
+            isinstance(parameters, Mapping)
+            and isinstance(parameters.get("properties", {}), Mapping)
+        ):
             raise UnsupportedGenerationError(
-                Argument("tools"), f": the parameters of {name!r} must be a JSON schema."
+                Argument("tools"),
+                f": the parameters of {name!r} must be a JSON schema, "
+                "whose properties are an object.",
             )
         names.append(name)
     if len({*names}) < len(names):

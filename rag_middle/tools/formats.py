@@ -10,13 +10,24 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
+from rag_middle.plain_data import parse_json
 from rag_middle.tools.definitions import InvalidToolCall, ToolCall, parameters_of
 
 __all__ = ["FORMATS", "THINKING", "AnswerText", "ToolFormat", "ToolMessage", "format_of"]
 
-_DECODER = json.JSONDecoder()
+
+def _finite(text: str) -> float:
+    if isfinite(number := float(text)):
+        return number
+    raise ValueError(f"{text} is no number of JSON")
+
+
+#: Of JSON as it is defined: without NaN and infinities, which nobody can send on.
+_STRICT: dict[str, Any] = {"parse_constant": _finite, "parse_float": _finite}
+_DECODER = json.JSONDecoder(**_STRICT)
 
 #: Of arguments: far more than tools have, and few enough for whoever copies or prints them.
 _MAX_DEPTH = 64
@@ -217,7 +228,7 @@ def _call(value: Any, text: str) -> ToolCall | InvalidToolCall:
 def _named(name: str, arguments: Any, text: str) -> ToolCall | InvalidToolCall:
     if isinstance(arguments, str):  # some models write JSON into a string
         try:
-            arguments = json.loads(arguments) if arguments.strip() else {}
+            arguments = parse_json(arguments, **_STRICT) if arguments.strip() else {}
         except ValueError as error:
             return InvalidToolCall(
                 text=text, error=f"The arguments are no JSON: {error}", name=name
@@ -353,19 +364,36 @@ def _read_xml(answer: AnswerText, start: int, tools: Tools) -> Iterator[Piece]:
         else:
             properties = schemas.get(name, {}).get("properties", {})
             arguments = {key: _typed(value, properties.get(key, {})) for key, value in parameters}
-            yield ToolCall(name=name, arguments=arguments)
+            yield _named(name, arguments, inner)
     yield text[at:]
 
 
 def _typed(value: str, schema: Any) -> Any:
-    """A value written as plain text: a string where the schema says so, else JSON if it is some."""
-    kinds = schema.get("type", ()) if isinstance(schema, Mapping) else ()
-    if kinds == "string":
+    """A value written as plain text: a string where the schema takes one, else JSON if it is some.
+
+    Of a string that may be left out, ``null`` means that it is.
+    """
+    if _takes(schema, "string") and not (value == "null" and _takes(schema, "null")):
         return value
     try:
-        return json.loads(value)
+        return parse_json(value, **_STRICT)
     except ValueError:
         return value
+
+
+def _takes(schema: Any, kind: str) -> bool:
+    """Whether a JSON schema names a type, by itself or as one of several."""
+    if not isinstance(schema, Mapping):
+        return False
+    kinds, choices = schema.get("type"), [*_list(schema, "anyOf"), *_list(schema, "oneOf")]
+    return kind in (kinds if isinstance(kinds, list) else [kinds]) or any(
+        isinstance(choice, Mapping) and kind == choice.get("type") for choice in choices
+    )
+
+
+def _list(schema: Mapping[str, Any], name: str) -> list[Any]:
+    value = schema.get(name)
+    return value if isinstance(value, list) else []
 
 
 _PYTHON_TAG = "<|python_tag|>"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from multiprocessing import resource_tracker
 from threading import Thread
+from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -173,7 +175,18 @@ def _start_worker(make_work: MakeWork, threads_each: int, devices: SimpleQueue[s
 def _do_in_worker(task: Any) -> Any:
     if _worker is None:
         raise RuntimeError("_start_worker was not called in this process")
-    return _worker.do(task)
+    try:
+        return _worker.do(task)
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))  # our own, in the process that made it
+        except Exception:
+            # It would reach the parent as the end of this process, or as another error.
+            raise WorkerError(
+                f"A worker failed with {type(error).__name__}: {error}\n"
+                f"{''.join(format_exception(error)).rstrip()}"
+            ) from None
+        raise
 
 
 def _end_with_parent() -> None:

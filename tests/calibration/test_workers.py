@@ -179,6 +179,19 @@ def test_workers_that_die_again_and_again_are_given_up(tmp_path: Path) -> None:
         list(scored(workers, [Job(key="a", method=LPES(factors=1.1))]))
 
 
+class UnreadableError(Exception):
+    """Cannot be read back from a pickle."""
+
+    def __init__(self, *, status: int) -> None:
+        super().__init__(f"status {status}")
+
+
+@dataclass(frozen=True)
+class FailingUnreadably:
+    def __call__(self) -> Objective:
+        raise UnreadableError(status=503)
+
+
 @dataclass(frozen=True)
 class Failing:
     """Cannot be opened, or opens and cannot score."""
@@ -194,9 +207,10 @@ class Failing:
         raise MissingExtraError("This model", package="some_package", extra="some")
 
 
-FAILING = [
+FAILING: list[tuple[Any, type[Exception], str]] = [
     (Failing(opens=True), ContextOverflowError, "90"),
     (Failing(opens=False), MissingExtraError, "some_package"),
+    (FailingUnreadably(), WorkerError, r"(?s)UnreadableError: status 503.*Traceback"),
 ]
 
 

@@ -6,8 +6,10 @@ import subprocess
 import sys
 
 import pytest
+from rich.text import Text
 
 import rag_middle
+from rag_middle.cli.console import console
 from tests.cli.conftest import Run
 
 COMMANDS = ("ask", "chat", "generate", "index", "methods", "plan", "serve", "verify")
@@ -92,3 +94,15 @@ def test_errors_show_a_traceback_only_with_debug(run: Run) -> None:
     assert "Traceback" not in shown.err
     with pytest.raises(rag_middle.UnknownNameError):
         run("methods", "nonsense", "--debug")
+
+
+@pytest.mark.parametrize("shown", ["name\x1b]0;owned\x07", "a\x1b[2Jb", "\u202etxt"])
+def test_the_console_shows_no_control_characters(
+    shown: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    console().print(Text(f"Does {shown} answer?", "bold"))
+    written = capsys.readouterr().out
+    assert "\ufffd" in written
+    assert "\x1b[1m" in written  # our own
+    assert not [part for part in ("\x07", "\x1b]", "\x1b[2J", "\u202e") if part in written]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import socket
 import threading
 import time
+from collections.abc import Callable
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
@@ -519,3 +521,38 @@ def test_proxies_are_not_used_on_this_machine(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("no_proxy", raising=False)
     with serving(saying("yes")) as server:
         assert EndpointModel(server.url).generate(PROMPT).text == "yes"
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "gzip, gzip", "deflate", "br"])
+def test_packed_replies_are_refused_before_they_are_unpacked(encoding: str) -> None:
+    packed = gzip.compress(gzip.compress(b" " * 2**24))
+    said = Said(packed, headers={"Content-Encoding": encoding})
+    with serving(_scripted(said)) as server:
+        for generate in (EndpointModel(server.url).generate, _streamed(server.url)):
+            with pytest.raises(EndpointReplyError, match="packed"):
+                generate(PROMPT)
+
+
+def _streamed(url: str) -> Callable[[ContextPrompt], str]:
+    return lambda prompt: "".join(EndpointModel(url).stream(prompt))
+
+
+@pytest.mark.parametrize("at", [0, 1, 8, len(KEY) - 1])
+def test_a_key_that_is_spread_over_events_is_struck_out(
+    at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    pieces = ["It is ", KEY[:at], KEY[at:], ", sk-s", "o sk-"]
+    with serving(_scripted(events(*filter(None, pieces)))) as server:
+        stream = EndpointModel(server.url).stream(PROMPT)
+        assert "".join(stream) == "It is ***, sk-so sk-"
+        assert stream.result.text == "It is ***, sk-so sk-"
+
+
+def test_a_pause_without_end_is_said_in_a_number() -> None:
+    busy = Said({"error": {"message": "busy"}}, 429, {"Retry-After": "inf"})
+    with (
+        serving(_scripted(busy)) as server,
+        pytest.raises(EndpointRefusedError, match="1,000,000,000 seconds"),
+    ):
+        EndpointModel(server.url).generate(PROMPT)

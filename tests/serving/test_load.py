@@ -267,6 +267,30 @@ def test_a_mistake_in_the_model_is_an_error_and_not_the_end(
     assert server.chat("Which river?", max_tokens=1).choices
 
 
+def test_a_mistake_with_one_prompt_leaves_the_others_their_answers(
+    serve: Serve, tiny_model: RagMiddleModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(tiny_model, batch_wait=0.3)
+    whole, sizes = tiny_model.batch, []
+
+    def batch(prompts: Any, *arguments: Any, **options: Any) -> Any:
+        sizes.append(len(prompts))
+        if any("Rhône" in tiny_model.tokenizer.decode(prompt.input_ids) for prompt in prompts):
+            raise RecursionError
+        return whole(prompts, *arguments, **options)
+
+    monkeypatch.setattr(tiny_model, "batch", batch)
+    asked = ["Rhône?", "Loire?", "Seine?", "Oder?"]
+    answers = at_once(4, lambda index: server.chat(asked[index], max_tokens=2))
+    assert max(sizes) > 1
+    assert [isinstance(answer, openai.InternalServerError) for answer in answers] == [
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
 def test_a_mistake_in_the_middle_of_a_stream_is_told(
     serve: Serve, tiny_model: RagMiddleModel
 ) -> None:

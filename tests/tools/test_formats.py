@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -96,8 +97,10 @@ QUOTED = "".join(
 )
 
 
-def read(form: ToolFormat, text: str, **known: Any) -> ToolMessage:
-    return form.message(AnswerText(text, **known), [SEARCH])
+def read(
+    form: ToolFormat, text: str, *, tools: Sequence[Any] = (SEARCH,), **known: Any
+) -> ToolMessage:
+    return form.message(AnswerText(text, **known), tools)
 
 
 def places_of(form: ToolFormat, text: str) -> dict[int, str]:
@@ -274,3 +277,75 @@ def test_names_that_could_not_be_read_back_are_refused(name: str) -> None:
     with pytest.raises(UnsupportedGenerationError, match="no name that can be read"):
         check_tools([{"type": "function", "function": {"name": name}}])
     check_tools([{"type": "function", "function": {"name": "Größe v1.2/find-all"}}])
+
+
+def xml_call(value: str) -> str:
+    return (
+        "<tool_call>\n<function=search>\n<parameter=query>\n"
+        f"{value}\n</parameter>\n</function>\n</tool_call>"
+    )
+
+
+@pytest.mark.parametrize("schema", [{}, {"type": "array"}])
+@pytest.mark.parametrize("depth", [70, 1000, 5000])
+def test_plain_values_nested_deeply_are_no_call(schema: Any, depth: int) -> None:
+    form = format_of(FAMILIES["qwen3-coder"][1])
+    assert form is not None
+    tool = _tool({"query": schema})
+    message = read(form, xml_call("[" * depth + "]" * depth), tools=[tool])
+    if message.calls:  # too deep for JSON: the text as it stands
+        assert message.calls[0].arguments == {"query": "[" * depth + "]" * depth}
+    else:
+        assert "deep" in message.invalid[0].error
+
+
+@pytest.mark.parametrize("depth", [70, 1000, 5000])
+def test_arguments_in_a_string_nested_deeply_are_no_call(depth: int) -> None:
+    form = format_of("<tool_call>")
+    assert form is not None
+    deep = '{"query": ' + "[" * depth + "]" * depth + "}"
+    text = json.dumps({"name": "search", "arguments": deep})
+    message = read(form, f"<tool_call>{text}</tool_call>")
+    assert message.calls == ()
+    assert "deep" in message.invalid[0].error
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "expected"),
+    [
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "12345", "12345"),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "null", None),
+        ({"type": ["string", "null"]}, "true", "true"),
+        ({"type": "string"}, "null", "null"),
+        ({"type": "integer"}, "12345", 12345),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "7", 7),
+        ({}, "NaN", "NaN"),
+        ({"type": "number"}, "1e999", "1e999"),
+    ],
+)
+def test_plain_values_are_read_by_their_schema(schema: Any, value: str, expected: Any) -> None:
+    form = format_of(FAMILIES["qwen3-coder"][1])
+    assert form is not None
+    (call,) = read(form, xml_call(value), tools=[_tool({"query": schema})]).calls
+    assert call.arguments == {"query": expected}
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_numbers_that_json_does_not_have_are_no_arguments(number: str) -> None:
+    form = format_of("<tool_call>")
+    assert form is not None
+    written = f'<tool_call>{{"name": "search", "arguments": {{"k": {number}}}}}</tool_call>'
+    message = read(form, written)
+    assert message.calls == ()
+    assert len(message.invalid) == 1
+
+
+@pytest.mark.parametrize("properties", [[1], "x", None, 5])
+def test_properties_that_are_no_object_are_refused(properties: Any) -> None:
+    with pytest.raises(UnsupportedGenerationError, match="properties"):
+        check_tools([_tool(properties)])
+
+
+def _tool(properties: Any) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties}
+    return {"type": "function", "function": {"name": "search", "parameters": parameters}}
