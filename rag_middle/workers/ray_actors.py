@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from time import sleep
 from typing import Any
 
 from rag_middle.errors import MissingExtraError, RagMiddleError, WorkerConfigError, WorkerError
@@ -13,11 +14,15 @@ from rag_middle.workers.processes import Worker
 
 __all__ = ["RayWorkers"]
 
+_MAX_DEATHS = 3  # of each worker, in a row, without a result
+_LONGEST_PAUSE = 10  # seconds
+
 
 class RayWorkers(Workers[Task, Result]):
     """Actors of a Ray cluster, or of this machine where no cluster is joined.
 
-    Ray restarts an actor that dies, and its task.
+    Ray restarts an actor that dies, on another node where its own has left; its task is done by
+    whichever is there first.
 
     Args:
         make_work: called in each actor.
@@ -60,9 +65,7 @@ class RayWorkers(Workers[Task, Result]):
                 f" take {counted(gpus_each, 'GPU')} each, and the Ray cluster has {gpus}: ask for "
                 f"at most {max(1, gpus // gpus_each)}.",
             )
-        remote = ray.remote(
-            num_cpus=threads_each, num_gpus=gpus_each, max_restarts=-1, max_task_retries=3
-        )(Worker)
+        remote = ray.remote(num_cpus=threads_each, num_gpus=gpus_each, max_restarts=-1)(Worker)
         device = "cuda" if gpus_each else None
         self._actors = [remote.remote(make_work, threads_each, device) for _ in range(count)]
 
@@ -70,6 +73,7 @@ class RayWorkers(Workers[Task, Result]):
         waiting = list(enumerate(tasks))[::-1]
         idle = list(self._actors)
         running: dict[Any, tuple[Any, int]] = {}
+        deaths = 0  # in a row, without a result
         while waiting or running:
             while waiting and idle:
                 actor, (index, task) = idle.pop(), waiting.pop()
@@ -83,11 +87,18 @@ class RayWorkers(Workers[Task, Result]):
                     raise error.cause from None  # without Ray's account of where it happened
                 raise
             except self._ray.exceptions.RayActorError as error:
-                raise WorkerError(
-                    f"A Ray worker ended again and again ({type(error).__name__}). Memory is the "
-                    "usual reason: use fewer workers. What was done is kept: the same command "
-                    "continues from there."
-                ) from error
+                deaths += 1
+                if deaths >= _MAX_DEATHS * self.count:
+                    raise WorkerError(
+                        f"Ray workers ended again and again ({type(error).__name__}). Memory is "
+                        "the usual reason: use fewer workers. What was done is kept: the same "
+                        "command continues from there."
+                    ) from error
+                sleep(min(2**deaths, _LONGEST_PAUSE))  # while Ray finds out that a node has left
+                waiting.append((index, tasks[index]))
+                idle.insert(0, actor)  # others first
+                continue
+            deaths = 0
             idle.append(actor)
             yield index, result
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rag_middle.errors import WorkerError
+from rag_middle.errors import RagMiddleError, WorkerError
 from rag_middle.evaluation import Answering, InventedDocuments, Measurement, run
 from rag_middle.evaluation.asking import Batch, Reply, answered
 from rag_middle.evaluation.stopping import run_until_decided
@@ -125,3 +125,56 @@ def test_processes_answer_even_where_one_of_them_dies(
         key: record.answer for key, record in alone.records.items()
     }
     assert dying.spared.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_node_of_a_ray_cluster_leaves_and_another_joins(
+    model: RagMiddleModel, tmp_path: Path
+) -> None:
+    """Nodes are processes of this machine here, each with a scheduler and an object store."""
+    ray = pytest.importorskip("ray", reason="needs Ray (extra ray)")
+    from ray.cluster_utils import Cluster
+
+    model.model.save_pretrained(tmp_path / "model")
+    model.tokenizer.save_pretrained(tmp_path / "model")
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    leaving = cluster.add_node(num_cpus=1)
+    counts: list[int] = []
+
+    def progress(done: int, total: int) -> None:
+        counts.append(done)
+        if len(counts) == 2:  # the first answers
+            cluster.remove_node(leaving, allow_graceful=False)
+            cluster.add_node(num_cpus=1)
+
+    try:
+        answering = Answering(str(tmp_path / "model"), {"device": "cpu"})
+        with (
+            closing(RayWorkers(answering, 2, 1, address=cluster.address)) as workers,
+            torch_threads(1),
+        ):
+            assert len(ray.nodes()) == 2
+            results = run(model, TASK, METHODS, measurement(), workers=workers, progress=progress)
+            assert sum(node["Alive"] for node in ray.nodes()) == 2
+            assert len(ray.nodes()) == 3
+            alone = run(model, TASK, METHODS, measurement())
+    finally:
+        cluster.shutdown()
+    assert {key: record.answer for key, record in results.records.items()} == {
+        key: record.answer for key, record in alone.records.items()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_node_without_the_model_ends_the_run_with_the_reason(
+    model: RagMiddleModel, tmp_path: Path
+) -> None:
+    pytest.importorskip("ray", reason="needs Ray (extra ray)")
+    answering = Answering(str(tmp_path / "only_elsewhere"), {"device": "cpu"})
+    with (
+        closing(RayWorkers(answering, 1, 1)) as workers,
+        pytest.raises(RagMiddleError, match="only_elsewhere"),
+    ):
+        run(model, TASK, METHODS, measurement(), workers=workers)
