@@ -27,14 +27,14 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """``@pytest.mark.one_in(n)``: all but every n-th case of a test are slow."""
+    """``@pytest.mark.one_in(n)``: of a test's cases or a class's tests, every n-th is not slow."""
     cases = Counter[str]()
     for item in items:
-        if marker := item.get_closest_marker("one_in"):
-            test = item.nodeid.partition("[")[0]
-            if cases[test] % marker.args[0]:
+        for node, marker in item.iter_markers_with_node("one_in"):
+            marked = node.nodeid.partition("[")[0]
+            if cases[marked] % marker.args[0]:
                 item.add_marker(pytest.mark.slow)
-            cases[test] += 1
+            cases[marked] += 1
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -35,6 +35,7 @@ def test_every_method_has_a_row_in_the_table_of_costs(overhead: dict[str, Any]) 
     assert set(overhead["TARGETS"]) <= set(rows)
 
 
+@pytest.mark.slow
 def test_every_row_can_be_measured(overhead: dict[str, Any]) -> None:
     config = LlamaConfig(  # as many layers as there, and enough channels, but small
         hidden_size=128, intermediate_size=64, num_hidden_layers=8, num_attention_heads=4,
@@ -140,6 +141,7 @@ def test_the_operator_of_pine_is_measured(
     assert (shown["provenance"]["clock"], shown["provenance"]["threads"]) == ("wall", 1)
 
 
+@pytest.mark.slow
 def test_a_roofline_is_labelled_as_predicted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -219,6 +221,7 @@ def test_every_deliberate_fault_changes_one_place_that_exists() -> None:
         assert all((root / path).exists() for path in fault.tests)
 
 
+@pytest.mark.slow
 def test_the_gpu_benchmark_runs_and_predicts_beside_what_it_measures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.filterwarnings("ignore:The function `load` is in beta")  # of LangChain
 @pytest.mark.parametrize("page", pages("python"))
+@pytest.mark.one_in(3)
 def test_python_blocks_run(
     page: Path, desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,6 +117,7 @@ def test_python_blocks_run(
 
 
 @pytest.mark.parametrize("page", pages("console"))
+@pytest.mark.one_in(3)
 def test_commands_exist_with_their_options(page: Path, desk: Path) -> None:
     commands = get_command(app).commands  # type: ignore[attr-defined]
     for block in blocks(page, "console"):

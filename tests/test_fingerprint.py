@@ -167,6 +167,7 @@ def test_whatever_decides_the_next_pass_changes_it(change: str, model: PreTraine
 
 @pytest.mark.parametrize("content", HELD)
 @pytest.mark.parametrize("place", ["attribute", "hook", "forward"])
+@pytest.mark.one_in(3)
 def test_whatever_a_module_holds_is_looked_into(
     content: str, place: str, model: PreTrainedModel
 ) -> None:

@@ -97,6 +97,7 @@ def control_ids(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.one_in(3)
 def test_text_writes_no_control_token_on_any_path(kind: str) -> None:
     prompts = 0
     templates = {path: [CHATML] for path in PATHS} | {"chat": list(TEMPLATES.values())}
@@ -316,6 +317,7 @@ INTEGRATIONS: dict[str, Callable[[RagMiddleModel, Texts], Iterator[tuple[int, ..
 
 @pytest.mark.parametrize("kind", ["byte-level", "metaspace, legacy", "unigram, NFKC, strip"])
 @pytest.mark.parametrize("integration", INTEGRATIONS)
+@pytest.mark.one_in(5)
 def test_text_writes_no_control_token_through_integrations(
     network: PreTrainedModel, kind: str, integration: str
 ) -> None:

@@ -78,7 +78,7 @@ def plan(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["llama", "falcon", "gptj", "gemma2", "mixtral", "bloom"])
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 def test_configs(name: str, tmp_path: Path) -> None:
     path = saved(name, tmp_path) / "config.json"
     config = json.loads(path.read_text())
@@ -99,6 +99,7 @@ def test_configs(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json", "generation_config.json"])
+@pytest.mark.one_in(5)
 def test_files_of_a_folder(file: str, folder: Path) -> None:
     path = folder / file
     content = json.loads(path.read_text())

@@ -200,6 +200,7 @@ RUNS = {
 @pytest.mark.parametrize(
     ("suffix", "run"), [(suffix, run) for suffix, runs in RUNS.items() for run in runs]
 )
+@pytest.mark.one_in(5)
 def test_long_runs_of_a_character_take_no_longer_than_other_text(
     suffix: str, run: tuple[str, str, str]
 ) -> None:

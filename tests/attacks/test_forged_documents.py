@@ -431,6 +431,7 @@ def tried() -> Iterator[Counter[str]]:
 
 @pytest.mark.timeout(60 + 2 * ROUNDS)
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.one_in(3)
 def test_exactly_the_documents_of_the_application_reach_the_model(
     way: str, model: Watched, tried: Counter[str]
 ) -> None:
@@ -451,6 +452,7 @@ def test_exactly_the_documents_of_the_application_reach_the_model(
 
 @pytest.mark.timeout(60 + 2 * ROUNDS)
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.one_in(3)
 def test_documents_sent_again_take_no_others_place(
     way: str, model: Watched, tried: Counter[str]
 ) -> None:

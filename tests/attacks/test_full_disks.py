@@ -195,6 +195,7 @@ def kept(name: str, before: bytes, after: bytes) -> bool:
 
 
 @pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
+@pytest.mark.one_in(3)
 def test_a_full_disk_costs_nothing_that_was_saved(write: Write, tmp_path: Path) -> None:
     steps = 1 if write is plot else tries(4)
     full = attack(write, tmp_path, steps, write not in UNREPEATABLE)

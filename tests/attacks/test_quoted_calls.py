@@ -70,6 +70,7 @@ def complete(
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("choice", ["auto", "search", "any"])
+@pytest.mark.one_in(3)
 def test_quoted_calls_in_arguments_and_answers(family: str, choice: str) -> None:
     tokenizer, (name, template, written) = tokenizer_of(family), FAMILIES[family]
     form = format_of(template)
@@ -275,6 +276,7 @@ def server_answer(model: RagMiddleModel) -> Answer:
     [("haystack_integrations", haystack_answer), ("fastapi", server_answer)],
     ids=["Haystack", "server"],
 )
+@pytest.mark.one_in(2)
 def test_calls_quoted_from_a_result_are_called_by_nobody_elsewhere_either(
     package: str, answer: Callable[[RagMiddleModel], Answer]
 ) -> None:

@@ -88,10 +88,12 @@ def check_refused(write: Write, folder: Path) -> None:
 @pytest.mark.parametrize(
     "write", [*WRITERS, cached_states, pages], ids=lambda write: write.__name__
 )
+@pytest.mark.one_in(3)
 def test_every_writer_says_so(write: Write, tmp_path: Path) -> None:
     check_refused(write, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_demonstration_says_so(tmp_path: Path) -> None:
     shown = made_up({"none": [0.4, 0.9, 0.8], "pine": [0.9, 0.9, 0.9]})
     check_refused(lambda folder, _: write_demonstration(shown, folder / "demo") and None, tmp_path)

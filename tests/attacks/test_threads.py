@@ -102,6 +102,7 @@ def _streams_end() -> None:
             assert not thread.is_alive()
 
 
+@pytest.mark.slow
 def test_requests_of_many_threads_get_what_each_gets_alone(network: PreTrainedModel) -> None:
     model = RagMiddleModel(network, byte_level_bpe())
     others = [model, RagMiddleModel(network, model.tokenizer, method=SCALED)]

@@ -82,7 +82,7 @@ def test_a_model_compiled_after_it_was_checked_is_refused() -> None:
         model.generate(PROMPT, max_new_tokens=1)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
 @pytest.mark.parametrize(
     "method",

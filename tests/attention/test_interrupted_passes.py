@@ -21,6 +21,7 @@ TAKEN = [
 
 @pytest.mark.parametrize("stage", ["projection", "attention"])
 @pytest.mark.parametrize(("family", "method"), TAKEN)
+@pytest.mark.one_in(3)
 def test_an_interrupted_pass_leaves_nothing_for_the_next_one(
     family: str, method: str, stage: str, family_model: FamilyModel
 ) -> None:

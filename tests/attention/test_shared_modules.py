@@ -71,7 +71,7 @@ def sharing_one_layer(base: PreTrainedModel) -> PreTrainedModel:
 
 
 @pytest.mark.parametrize("share", [twin, Delegating, sharing_one_layer])
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 def test_threads_on_models_that_share_modules_get_what_each_gets_alone(
     share: Callable[[PreTrainedModel], Any],
     base: PreTrainedModel,

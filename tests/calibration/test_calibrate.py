@@ -108,6 +108,7 @@ def test_a_score_that_is_no_finite_number_is_refused_at_once(
 
 
 @pytest.mark.parametrize("right", ["", "1", "1" * 500, "1-"])
+@pytest.mark.one_in(5)
 def test_verdicts_on_other_prompts_are_damage(
     model: RagMiddleModel, examples: Examples, tmp_path: Path, right: str
 ) -> None:
@@ -187,7 +188,7 @@ class Mortal(InProcess[Group, list[Outcome]]):
 
 
 @pytest.mark.parametrize("search", [SMALL, SHARING], ids=["alone", "sharing"])
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 def test_killed_anywhere_and_started_again_gives_the_same_profile(
     search: Search, model: RagMiddleModel, examples: Examples, tmp_path: Path
 ) -> None:

@@ -39,7 +39,7 @@ class Landscape:
 
 @pytest.mark.parametrize("curve", ["bezier", "linear", "step"])
 @pytest.mark.parametrize("points", [2, 3, 4, 5])
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(5)
 def test_every_curve_is_valid_and_scored_once(curve: Any, points: int) -> None:
     settings = CurveSearch(curve=curve, control_points=points, generations=6, **SMALL)
     landscape = Landscape(settings)

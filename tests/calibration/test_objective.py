@@ -24,7 +24,7 @@ METHODS: list[Method] = [
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_the_verdict_is_that_of_greedy_decoding(
     method: Method, model: RagMiddleModel, examples: Examples
 ) -> None:

@@ -209,6 +209,7 @@ def test_groups_are_tried_under_windows_that_prompts_leave(
         searched(GroupSearch(windows=(longest,)), model, made, lambda method: 0.0)
 
 
+@pytest.mark.slow
 def test_the_best_retrieval_heads_are_tried(model: RagMiddleModel) -> None:
     search = RetrievalHeadSearch(counts=(1, 3), strengths=(1.5, 4.0), top_ks=(8,))
     assert model.context_window is not None  # which the needle's repetition has to fit in

@@ -38,6 +38,7 @@ def test_version(run: Run) -> None:
     assert run("--version").out == f"rag-middle {rag_middle.__version__}\n"
 
 
+@pytest.mark.slow
 def test_help_is_shown_without_loading_torch() -> None:
     script = (
         "import sys\n"

@@ -85,6 +85,7 @@ def test_no_such_folder(ask: Run, tmp_path: Path) -> None:
         ("line.jsonl", b"{", "correct the line or remove it"),
     ],
 )
+@pytest.mark.one_in(3)
 def test_a_file_that_cannot_be_read(
     ask: Run, docs: Path, index: Path, name: str, content: bytes, reason: str
 ) -> None:

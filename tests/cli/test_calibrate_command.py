@@ -69,7 +69,7 @@ def calibrate(run: Run, model: Path, questions: Path, tmp_path: Path) -> Any:
 
 @pytest.mark.filterwarnings("default")  # shown on standard error, as to people
 @pytest.mark.parametrize("method", SEARCHES)
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 def test_the_profile_can_be_used(
     method: str, calibrate: Any, run: Run, model: Path, prompt_file: Path
 ) -> None:

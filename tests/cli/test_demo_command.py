@@ -45,6 +45,7 @@ def demo(run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return invoke
 
 
+@pytest.mark.slow
 def test_answers_curves_findings_and_paths_are_shown(demo: Run, tmp_path: Path) -> None:
     shown = demo()
     assert shown.status == 0
@@ -93,6 +94,7 @@ def test_the_page_is_opened_if_wanted(demo: Run, tmp_path: Path, monkeypatch: An
     assert opened == [(tmp_path / "out" / "demo.html").as_uri()]
 
 
+@pytest.mark.slow
 def test_an_interrupted_demonstration_leaves_no_file(
     demo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

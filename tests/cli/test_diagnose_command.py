@@ -54,6 +54,7 @@ def test_a_model_is_diagnosed_into_a_folder(
     assert sum('"kind": "record"' in line for line in lines) == 2 * 2 * 2 + 2 * 2
 
 
+@pytest.mark.slow
 def test_likelihoods_as_json_from_a_file(run: Run, model: Path, tmp_path: Path) -> None:
     data = tmp_path / "questions.jsonl"
     line = {
@@ -73,6 +74,7 @@ def test_likelihoods_as_json_from_a_file(run: Run, model: Path, tmp_path: Path) 
     assert [curve["label"] for curve in shown.json["curves"]["curves"]] == ["none"]
 
 
+@pytest.mark.slow
 def test_several_gold_documents_are_varied_by_distance_and_order(
     run: Run, model: Path, tmp_path: Path
 ) -> None:

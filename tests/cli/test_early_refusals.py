@@ -154,6 +154,7 @@ def nothing_loads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("nothing_loads")
 @pytest.mark.parametrize(("line", "words"), WITHOUT_A_MODEL)
+@pytest.mark.one_in(3)
 def test_without_a_model(
     line: str, words: str, run: Run, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,7 +68,7 @@ def test_every_method_is_tried() -> None:
 
 
 @pytest.mark.parametrize("name", METHOD_ARGUMENTS)
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(9)
 def test_every_method_answers_streams_and_batches_alike(
     run: Run, model: Path, prompt_file: Path, tmp_path: Path, name: str
 ) -> None:

@@ -116,7 +116,7 @@ def hostile_paths(folder: Path) -> dict[str, str]:
 
 @pytest.mark.timeout(tries(120))
 @pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(7)
 def test_one_line_says_what_is_wrong(
     option: str,
     files: dict[str, str],

@@ -30,6 +30,7 @@ def _saved(directory: Path, **changed: Any) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_a_model_of_seven_billion_fits_24_gigabytes(run: Run, tmp_path: Path) -> None:
     arguments = ("plan", "--model", _saved(tmp_path), "--method", "none", "--method", "siw")
     planned = run(*arguments, "--tokens", 4096, "--json").json
@@ -89,6 +90,7 @@ def test_sizes_of_a_tiny_model_are_shown_in_megabytes(run: Run, tmp_path: Path) 
     assert "0.00 billion" not in shown
 
 
+@pytest.mark.slow
 def test_methods_that_the_model_cannot_take_are_named_with_the_reason(
     run: Run, tmp_path: Path
 ) -> None:

@@ -120,6 +120,7 @@ def test_what_is_refused_before_a_model_is_needed_is_refused_at_once(tmp_path: P
         (("diagnose", "--data", "damaged.jsonl"), '{"gold": "x"}', "no field 'question'"),
     ],
 )
+@pytest.mark.one_in(3)
 def test_damaged_data_is_refused_before_pytorch_is_imported(
     arguments: tuple[str, ...], content: str, message: str, tmp_path: Path
 ) -> None:

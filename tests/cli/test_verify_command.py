@@ -34,6 +34,7 @@ def wrong(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_shipped_cases_pass(run: Run) -> None:
     shown = run("verify")
     assert shown.status == 0

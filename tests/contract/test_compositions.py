@@ -34,6 +34,7 @@ def composed(names: tuple[str, ...], neutral: str | None = None) -> Compose:
 
 
 @pytest.mark.pairs(("family", "composition"), list(product(REPRESENTATIVES, COMPOSITIONS)))
+@pytest.mark.one_in(3)
 def test_each_part_of_a_composition_takes_effect(
     family: str, composition: str, family_model: FamilyModel
 ) -> None:
@@ -54,6 +55,7 @@ def test_each_part_of_a_composition_takes_effect(
 
 
 @pytest.mark.pairs(("family", "composition"), list(product(REPRESENTATIVES, COMPOSITIONS)))
+@pytest.mark.one_in(3)
 def test_compositions_keep_the_contract_of_generation(
     family: str, composition: str, family_model: FamilyModel
 ) -> None:

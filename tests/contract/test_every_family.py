@@ -20,7 +20,7 @@ NEUTRAL = [
 ]
 
 
-@pytest.mark.pairs(("family", "method", "implementation"), NEUTRAL)
+@pytest.mark.pairs(("family", "method", "implementation"), NEUTRAL, by="group")
 def test_neutral_parameters_give_the_unmodified_model(
     family: str, method: str, implementation: str, family_model: FamilyModel
 ) -> None:
@@ -35,7 +35,7 @@ def test_neutral_parameters_give_the_unmodified_model(
     assert distance(neutral, plain) < FAMILIES[family].tolerance
 
 
-@pytest.mark.pairs(("family", "method", "implementation"), PAIRS)
+@pytest.mark.pairs(("family", "method", "implementation"), PAIRS, by="group")
 def test_other_parameters_move_logits(
     family: str, method: str, implementation: str, family_model: FamilyModel
 ) -> None:
@@ -58,7 +58,7 @@ def test_decoding_with_a_cache_equals_passes_over_everything(
     assert distance(logits[0], at_once) < FAMILIES[family].tolerance
 
 
-@pytest.mark.pairs(("family", "method", "implementation"), PAIRS)
+@pytest.mark.pairs(("family", "method", "implementation"), PAIRS, by="group")
 def test_a_row_of_a_left_padded_batch_equals_the_prompt_alone(
     family: str, method: str, implementation: str, family_model: FamilyModel
 ) -> None:

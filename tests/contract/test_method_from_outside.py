@@ -39,6 +39,7 @@ def scored(prompt: Prompt) -> TokenizedPrompt:
 
 
 @pytest.mark.pairs(("family", "implementation"), WAYS)
+@pytest.mark.one_in(5)
 def test_it_meets_the_contract_on_every_family(
     family: str, implementation: str, family_model: FamilyModel, weighted_documents: Any
 ) -> None:

@@ -89,6 +89,7 @@ def projection_of(attention: nn.Module) -> nn.Module:
 
 
 @pytest.mark.pairs(("family", "method"), TAKEN, by="group")
+@pytest.mark.one_in(3)
 def test_nothing_is_left_after_generation(
     family: str, method: str, family_model: FamilyModel
 ) -> None:
@@ -98,6 +99,7 @@ def test_nothing_is_left_after_generation(
 
 
 @pytest.mark.pairs(("family", "method"), TAKEN, by="group")
+@pytest.mark.one_in(3)
 def test_nothing_is_left_after_an_exception_in_the_prompt(
     family: str, method: str, family_model: FamilyModel
 ) -> None:
@@ -114,6 +116,7 @@ def test_nothing_is_left_after_an_exception_in_the_prompt(
 
 
 @pytest.mark.pairs(("family", "method"), TAKEN, by="group")
+@pytest.mark.one_in(3)
 def test_nothing_is_left_after_an_exception_while_decoding(
     family: str, method: str, family_model: FamilyModel
 ) -> None:
@@ -190,6 +193,7 @@ def test_modules_stay_in_training_or_evaluation(family: str) -> None:
 
 
 @pytest.mark.pairs(("family", "method"), TAKEN, by="group")
+@pytest.mark.one_in(3)
 def test_other_threads_see_the_unmodified_model(
     family: str, method: str, family_model: FamilyModel
 ) -> None:

@@ -114,7 +114,7 @@ def plain(model: PreTrainedModel) -> MethodWork:
     return count_method(model, NoMethod(), prompt_of(TOKENS, 20))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", METHODS)
 def test_half_precision_stays_half_and_nothing_waits(
     name: str, model: PreTrainedModel, plain: MethodWork
@@ -144,6 +144,7 @@ def test_half_precision_stays_half_and_nothing_waits(
         (PositionalHiddenStates(channels=(100, 7), factor=0.5, scale_values=True), 6),
     ],
 )
+@pytest.mark.one_in(3)
 def test_a_further_layer_costs_a_token_few_operations(
     shallow_models: list[tuple[PreTrainedModel, int]], method: Method, operations: int
 ) -> None:
@@ -154,7 +155,7 @@ def test_a_further_layer_costs_a_token_few_operations(
     assert three - two == operations
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("name", {**ACTIVE, **AROUND})
 def test_no_layer_and_no_token_waits_for_the_device(name: str) -> None:
     """Of a padded batch: nothing is read back, and no copy from the host is made per layer."""
@@ -212,6 +213,7 @@ def test_bases_share_the_keys_of_the_cache(model: PreTrainedModel) -> None:
 @pytest.mark.parametrize(
     ("method", "prefill", "decode"), [(PINE(), (100, 132), (20, 41)), (RoToR(), (40, 60), (0, 0))]
 )
+@pytest.mark.one_in(2)
 def test_without_triton_more_is_launched(
     method: Method,
     prefill: tuple[int, int],
@@ -228,7 +230,7 @@ def test_without_triton_more_is_launched(
         assert least <= (ours.launches - theirs.launches) / LAYERS <= most
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", METHODS)
 def test_memory_grows_with_the_prompt_as_the_models_does(name: str, model: PreTrainedModel) -> None:
     method, _, _ = METHODS[name]
@@ -241,7 +243,7 @@ def test_memory_grows_with_the_prompt_as_the_models_does(name: str, model: PreTr
 
 #: PINE and RoToR run other code on a CPU than on a GPU.
 @pytest.mark.parametrize("name", ["none", *sorted(METHODS.keys() - {"pine", "rotor"})])
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(9)
 def test_what_is_counted_is_what_a_run_allocates(name: str) -> None:
     """Predicted peaks against the CPU's allocator, in the same number format."""
     method = METHODS[name][0] if name in METHODS else NoMethod()

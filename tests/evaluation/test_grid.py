@@ -140,6 +140,7 @@ def test_every_task_with_gold_documents_has_a_grid() -> None:
     assert AS_GIVEN not in Measurement(grid=(3,)).grid_conditions(task)
 
 
+@pytest.mark.slow
 def test_a_diagnosis_shows_its_grid(model: RagMiddleModel, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     pytest.importorskip("vl_convert")

@@ -134,6 +134,7 @@ def local_task(folder: Path) -> Path:
     return task
 
 
+@pytest.mark.slow
 def test_a_local_task_runs_through_the_harness(model: RagMiddleModel, tmp_path: Path) -> None:
     local_task(tmp_path)
     manager = TaskManager(include_path=str(tmp_path), include_defaults=False)

@@ -67,6 +67,7 @@ def test_the_chart_of_characters_explains_points_that_coincide(diagnosis: Diagno
     assert ("*" in "".join(chart)) is ("* several at one point" in legend) is True
 
 
+@pytest.mark.slow
 def test_too_few_questions_are_said_once(model: RagMiddleModel) -> None:
     fake = fake_reader(model, TASK, lambda m, at, d: 1.0)
     few = diagnose(fake, TASK, (), Measurement(limit=3, orders=2))

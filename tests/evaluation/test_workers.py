@@ -47,6 +47,7 @@ class Backwards(InProcess[Batch, list[Reply]]):
 
 
 @pytest.mark.parametrize("scoring", ["generation", "likelihood"])
+@pytest.mark.one_in(2)
 def test_workers_give_the_records_of_one_process(model: RagMiddleModel, scoring: Any) -> None:
     how = measurement(scoring=scoring, controls=True)
     workers = Backwards(model)

@@ -22,6 +22,7 @@ def caching(llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> RagMi
 
 @pytest.mark.parametrize("share", [0, 0.01, 0.3, 1])
 @pytest.mark.parametrize("check_layer", [1, 2])
+@pytest.mark.one_in(3)
 def test_a_document_cache_gives_the_same(
     share: float,
     check_layer: int,

@@ -62,6 +62,7 @@ def test_greedy_text_is_what_transformers_generates_under_the_method(
 
 
 @each_method
+@pytest.mark.one_in(3)
 def test_a_batch_gives_what_each_prompt_gives_alone(
     model: RagMiddleModel, prompts: list[ContextPrompt], method: Method
 ) -> None:

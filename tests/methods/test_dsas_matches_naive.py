@@ -34,6 +34,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("case", SETTINGS)
 @pytest.mark.parametrize(("name", "implementation"), WAYS)
+@pytest.mark.one_in(5)
 def test_scores_are_scaled_by_gates(
     name: str, implementation: str, case: str, family_model: FamilyModel
 ) -> None:

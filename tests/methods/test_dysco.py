@@ -72,6 +72,7 @@ def test_the_first_pass_ends_behind_the_last_retrieval_head(family_model: Family
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt_oss"])
+@pytest.mark.one_in(3)
 def test_beams_keep_their_own_relevance(family: str, family_model: FamilyModel) -> None:
     """A beam has the score that its tokens have without a cache."""
     model: Any = family_model(family)
@@ -98,6 +99,7 @@ def test_beams_keep_their_own_relevance(family: str, family_model: FamilyModel) 
 
 
 @pytest.mark.parametrize("beams", [2, 3, 4])
+@pytest.mark.one_in(3)
 def test_beams_of_prompts_that_are_batched_keep_apart(beams: int) -> None:
     """With heads in the first layer, where a key says only which token stands where."""
     tokenizer = byte_level_bpe(bos=True)

@@ -26,6 +26,7 @@ SETTINGS = (
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize(("name", "implementation"), WAYS)
+@pytest.mark.one_in(5)
 def test_ms_poe_with_grouped_queries(
     name: str, implementation: str, settings: dict[str, float], family_model: FamilyModel
 ) -> None:
@@ -35,6 +36,7 @@ def test_ms_poe_with_grouped_queries(
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize(("name", "implementation"), WAYS)
+@pytest.mark.one_in(5)
 def test_ms_poe_with_a_key_for_every_head(
     name: str, implementation: str, settings: dict[str, float]
 ) -> None:

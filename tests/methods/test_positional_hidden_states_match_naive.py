@@ -24,6 +24,7 @@ SETTINGS: tuple[dict[str, Any], ...] = (
 @pytest.mark.parametrize("layers", [(0, 1, 2), (1,)], ids=str)
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize(("name", "implementation"), WAYS)
+@pytest.mark.one_in(5)
 def test_positional_hidden_states(
     name: str,
     implementation: str,

@@ -91,6 +91,7 @@ def test_only_chosen_layers_get_another_base(family_model: FamilyModel) -> None:
 
 @pytest.mark.parametrize("top_k", [3, 2, 1])
 @pytest.mark.parametrize(("model", "implementation"), WAYS)
+@pytest.mark.one_in(5)
 def test_experts_equal_the_naive_twin(
     model: str, implementation: str, top_k: int, family_model: FamilyModel
 ) -> None:

@@ -106,6 +106,7 @@ def test_calibrated_areas(name: str, implementation: str, family_model: FamilyMo
 
 @pytest.mark.parametrize("top_share", [0.1, 0.3, 0.6])
 @pytest.mark.parametrize(("name", "implementation"), WAYS)
+@pytest.mark.one_in(5)
 def test_areas_found_in_the_prompt(
     name: str, implementation: str, top_share: float, family_model: FamilyModel
 ) -> None:

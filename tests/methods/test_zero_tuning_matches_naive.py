@@ -27,6 +27,7 @@ CASES: dict[str, tuple[ZeroTuning, dict[int, dict[int, float]]]] = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(("name", "implementation"), WAYS)
+@pytest.mark.one_in(5)
 def test_heads_weigh_the_initial_token(
     name: str, implementation: str, case: str, family_model: FamilyModel
 ) -> None:

@@ -64,6 +64,7 @@ def test_the_last_tokens_see_what_is_before_them(m: int, n: int) -> None:
 @pytest.mark.usefixtures("_way")
 @pytest.mark.parametrize("window", [1, 2, 3, 4, 7, 12, 13, 30])
 @pytest.mark.parametrize("m", [1, 2, 5, 8, 13])
+@pytest.mark.one_in(3)
 def test_windows_are_those_of_a_mask(m: int, window: int) -> None:
     q, k, v = _tensors(m, 13)
     distance = _distance(m, 13)

@@ -124,6 +124,7 @@ def run(case: Case, q: Tensor, k: Tensor, v: Tensor, steps: int = 1) -> tuple[Te
 
 @pytest.mark.parametrize("fuses", [False, True])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@pytest.mark.one_in(3)
 def test_pine_matches_naive_loops(case: Case, fuses: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if fuses:
         _fuse(monkeypatch)

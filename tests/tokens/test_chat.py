@@ -288,6 +288,7 @@ contents = st.text(max_size=8) | st.lists(
 @pytest.mark.parametrize("build", [byte_level_bpe, metaspace_bpe])
 @settings(max_examples=15, derandomize=True, deadline=None)
 @given(before=contents, document=contents, after=contents, answer=contents, question=contents)
+@pytest.mark.one_in(3)
 def test_contents_add_no_control_tokens(
     template: str,
     build: type[PreTrainedTokenizerBase],

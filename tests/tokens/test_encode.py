@@ -102,6 +102,7 @@ def test_no_text_becomes_a_control_token(
 @pytest.mark.parametrize("name", [*LOSSLESS, *MORE])
 @modest
 @given(documents=st.lists(texts, min_size=2, max_size=4), data=st.data())
+@pytest.mark.one_in(3)
 def test_permuting_documents_permutes_their_ids_and_nothing_else(
     name: str, documents: list[str], data: st.DataObject
 ) -> None:
@@ -118,6 +119,7 @@ def test_permuting_documents_permutes_their_ids_and_nothing_else(
 @pytest.mark.parametrize("name", [*LOSSLESS, *MORE])
 @modest
 @given(documents=some_documents)
+@pytest.mark.one_in(3)
 def test_a_span_is_the_documents_own_encoding(name: str, documents: list[str]) -> None:
     tokenizer = tokenizer_named(name)
     tokenized = encode(tokenizer, ContextPrompt("Read:\n", documents, "Why?"))

@@ -105,6 +105,7 @@ def test_the_effect_by_layer_is_the_likelihood_of_the_answer(model: RagMiddleMod
         ("--by layer --channel 2393", "| layer 1 |"),
     ],
 )
+@pytest.mark.one_in(3)
 def test_the_command_tries_out(more: str, row: str, capsys: pytest.CaptureFixture[str]) -> None:
     main(["--try-out", *more.split()])
     out = capsys.readouterr().out

@@ -115,6 +115,7 @@ def test_every_dataset_of_a_configuration_is_one_that_prepare_fetches(data: Path
     ],
     ids=lambda value: value if value.count(" ") else "",
 )
+@pytest.mark.one_in(3)
 def test_a_command_of_the_table_runs_on_the_bundled_reader(
     module: str,
     arguments: str,

@@ -45,6 +45,7 @@ def counts(calls: list) -> list[int]:
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.one_in(3)
 def test_each_turn_gets_whole_documents(
     mode: str, make_llm: MakeLLM, use: Use, index: VectorStoreIndex, question: str, calls: list
 ) -> None:
@@ -63,6 +64,7 @@ def test_each_turn_gets_whole_documents(
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.one_in(3)
 def test_tight_windows_get_whole_documents_too(
     mode: str, make_llm: MakeLLM, use: Use, index: VectorStoreIndex, question: str, calls: list
 ) -> None:
@@ -76,6 +78,7 @@ def test_tight_windows_get_whole_documents_too(
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.one_in(3)
 def test_answers_under_pine_do_not_depend_on_the_order_of_nodes(
     mode: str,
     make_llm: MakeLLM,

@@ -78,6 +78,7 @@ def test_blocks_are_documents(llm: RagMiddleLLM, block: Any) -> None:
 
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
+@pytest.mark.one_in(3)
 def test_entries_of_documents_are_documents(llm: RagMiddleLLM, entry: Any) -> None:
     documents = [*map(entry, FACTS)]
     message = ChatMessage(role="user", content=QUESTION)

@@ -43,6 +43,7 @@ def test_the_script_shows_that_order_matters_to_the_model_and_not_to_pine(
     assert "pine: the same answers" in shown
 
 
+@pytest.mark.slow
 def test_the_script_answers_right_on_the_bundled_reader(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

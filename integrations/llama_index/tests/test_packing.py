@@ -42,6 +42,7 @@ def windows(llm: RagMiddleLLM) -> list[int]:
 
 
 @pytest.mark.parametrize("place", range(7))
+@pytest.mark.one_in(3)
 def test_every_pack_fits_its_window_and_holds_whole_documents(
     make_llm: MakeLLM, place: int
 ) -> None:

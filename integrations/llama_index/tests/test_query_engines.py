@@ -128,6 +128,7 @@ MODES = (*ONE_CALL, *CALL_PER_DOCUMENT, "citation", "CitationQueryEngine", "rout
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.one_in(3)
 def test_each_call_gets_whole_documents(
     mode: str, make_llm: MakeLLM, use: Use, index: VectorStoreIndex, question: str, calls: list
 ) -> None:
@@ -154,6 +155,7 @@ def assert_sources_are_clean(response: Any, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", [m for m in MODES if not m.lower().startswith("simple")])
+@pytest.mark.one_in(7)
 def test_tight_windows_get_whole_documents_too(
     mode: str, make_llm: MakeLLM, use: Use, index: VectorStoreIndex, question: str, calls: list
 ) -> None:
@@ -189,7 +191,7 @@ def test_simple_summarize_leaves_out_whole_documents_and_says_so(
 
 @pytest.mark.parametrize("window", [ROOMY, TIGHT], ids=["roomy", "tight"])
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(7)
 def test_answers_under_pine_do_not_depend_on_the_order_of_nodes(
     mode: str,
     window: int,

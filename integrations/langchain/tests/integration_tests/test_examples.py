@@ -26,6 +26,7 @@ def run(monkeypatch: pytest.MonkeyPatch, script: Path, *arguments: str) -> None:
     runpy.run_path(str(script), run_name="__main__")
 
 
+@pytest.mark.slow
 def test_the_script_shows_that_order_matters_to_the_model_and_not_to_pine(
     tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -35,6 +36,7 @@ def test_the_script_shows_that_order_matters_to_the_model_and_not_to_pine(
     assert "pine: the same answers" in shown
 
 
+@pytest.mark.slow
 def test_the_script_answers_right_on_the_bundled_reader(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -59,6 +61,7 @@ def test_the_code_of_the_readme_runs(tiny_folder: Path) -> None:
     assert {document.page_content for document in names["result"]["context"]} == set(names["texts"])
 
 
+@pytest.mark.slow
 def test_the_benchmark_runs(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,7 @@
 """LangChain's own integration tests of chat models, on a tiny local model.
 
 Twice: on a model without tools, and on one whose template shows tools and that complies through
-constrained decoding. What is skipped there, and why:
+constrained decoding. `make test` runs every eighth. What is skipped there, and why:
 
 - images, audio, PDF files, Anthropic's image blocks: the models read text only.
 - another model per call: weights do not change from call to call, that is refused.
@@ -25,6 +25,7 @@ from rag_middle import RagMiddleModel
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.one_in(8)
 @pytest.mark.filterwarnings(
     # The suite passes what services know: timeout, max_retries.
     f"ignore::{IgnoredArgumentWarning.__module__}.{IgnoredArgumentWarning.__name__}",
@@ -77,6 +78,7 @@ WISHES = {
 }
 
 
+@pytest.mark.one_in(8)
 @pytest.mark.filterwarnings(
     f"ignore::{IgnoredArgumentWarning.__module__}.{IgnoredArgumentWarning.__name__}",
     f"ignore::{LangChainBetaWarning.__module__}.{LangChainBetaWarning.__name__}",

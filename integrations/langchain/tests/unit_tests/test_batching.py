@@ -90,6 +90,7 @@ def few_threads(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("most", [0, 1, 3])
+@pytest.mark.one_in(3)
 def test_inputs_without_a_thread_are_answered_one_by_one(
     most: int, tiny: Any, few_threads: Any
 ) -> None:

@@ -236,7 +236,7 @@ classic = pytest.mark.filterwarnings(
 
 @classic
 @pytest.mark.parametrize("name", CHAINS)
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(5)
 def test_the_model_gets_the_documents_and_pine_minds_no_order(
     name: str, tiny: Any, rivers: list[Document]
 ) -> None:
@@ -245,6 +245,7 @@ def test_the_model_gets_the_documents_and_pine_minds_no_order(
 
 @classic
 @pytest.mark.parametrize("name", OF_TEXT)
+@pytest.mark.one_in(5)
 def test_the_same_for_the_model_of_text(name: str, tiny: Any, rivers: list[Document]) -> None:
     check(name, RagMiddleLLM, tiny, rivers)
 

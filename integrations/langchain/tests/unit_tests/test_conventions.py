@@ -96,6 +96,7 @@ RIGHT = ("Bramstow Melcroft: $873", 3, True)
 
 
 @pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
+@pytest.mark.one_in(3)
 def test_blocks_are_documents(model: ChatRagMiddle, block: Any) -> None:
     content = [*map(block, FACTS), {"type": "text", "text": QUESTION}]
     assert facts(model.invoke([HumanMessage(content)])) == RIGHT

@@ -201,6 +201,7 @@ class TestSharedWeights:
             assert answer.usage_metadata["output_tokens"] == length
         assert len(loads) == 1
 
+    @pytest.mark.slow
     def test_weights_of_a_temporary_model_stay_until_released_or_others_are_used(
         self, tiny_folder: Path, tmp_path: Path, loads: list[str]
     ) -> None:

@@ -140,6 +140,7 @@ def test_what_a_tool_returns_stays_text(local: Any, write: Write) -> None:
 
 
 @pytest.mark.parametrize("method", ["json_schema", "json_mode", "function_calling"])
+@pytest.mark.one_in(3)
 def test_structured_output_is_of_the_schema_whatever_the_model_would_write(
     local: Any, method: Any, prefer: Callable[..., None]
 ) -> None:
@@ -156,6 +157,7 @@ def test_structured_output_is_of_the_schema_whatever_the_model_would_write(
 
 @pytest.mark.parametrize("method", ["json_schema", "function_calling"])
 @pytest.mark.parametrize("schema", [Node, TREE, {**TREE, "title": "Tree"}])
+@pytest.mark.one_in(3)
 def test_recursive_schemas_reach_the_model_whole(
     local: Any, method: Any, schema: Any, prefer: Callable[..., None]
 ) -> None:
