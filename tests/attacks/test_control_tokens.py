@@ -156,6 +156,7 @@ def changing_template(draw: Random) -> str:
 
 @pytest.mark.filterwarnings("ignore::rag_middle.notices.ChatTemplateWarning")
 @pytest.mark.parametrize("kind", ["byte-level", "byte-level, lower case", "metaspace, never"])
+@pytest.mark.one_in(3)
 def test_templates_that_change_text_write_no_control_token_of_it(kind: str) -> None:
     tokenizer = TOKENIZERS[kind]()
     own = control_ids(tokenizer, tokenizer.encode("<|im_start|><|im_end|>"))[-2:] * 2

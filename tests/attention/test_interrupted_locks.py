@@ -117,6 +117,7 @@ def free_for_another_thread(model: nn.Module, seconds: float = 5) -> bool:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("waiting", [False, True])
 @pytest.mark.parametrize("use", [with_lock, with_turn, one_in_another, after_an_error])
+@pytest.mark.one_in(3)
 def test_whenever_it_comes(use: Callable[[nn.Module], None], waiting: bool) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     before, places = sys.gettrace(), 0

@@ -46,6 +46,7 @@ def test_precision_changes_nothing_in_what_is_found(family: str) -> None:
         assert (layer.rotary is not None) == layer.uses_rope == (layer.layer not in still)
 
 
+@pytest.mark.slow
 def test_normalised_queries_are_found_at_a_width_of_4096() -> None:
     for config_class in (hf.Qwen3Config, hf.Gemma3TextConfig, hf.LlamaConfig):
         settings = {"layer_types": None} if config_class is hf.Gemma3TextConfig else {}

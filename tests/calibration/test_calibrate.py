@@ -50,7 +50,7 @@ EVERY: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("method", "options"), EVERY, ids=[name for name, _ in EVERY])
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 def test_every_search_ends_in_a_profile_that_works(
     method: str,
     options: dict[str, Any],

@@ -140,6 +140,7 @@ def test_a_check_by_generated_answers_takes_longer_than_a_search_by_likelihood(
     assert pace.held_out > 1.01 * pace.unmodified
 
 
+@pytest.mark.slow
 def test_candidates_of_many_workers_share_less(
     model: RagMiddleModel, clock: Clock, examples: Examples
 ) -> None:
@@ -174,7 +175,7 @@ def test_of_a_search_that_is_known_in_part_no_time_is_said(
         ({"template": "raw"}, "exact_match", False),
     ],
 )
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 def test_a_model_with_a_chat_template_is_compared_by_what_it_writes(
     options: dict[str, Any], criterion: str, noted: bool, llama: Any, examples: Examples
 ) -> None:

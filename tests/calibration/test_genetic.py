@@ -84,6 +84,7 @@ def test_as_in_the_paper_it_is_the_naive_search(seed: int) -> None:
 
 
 @pytest.mark.parametrize("as_in_paper", [True, False])
+@pytest.mark.one_in(4)
 def test_mutants_are_drawn_until_they_fit_and_not_pushed_to_the_bounds(as_in_paper: bool) -> None:
     settings = CurveSearch(as_in_paper=as_in_paper, control_points=3)
     evolution = _Evolution(settings, 6, 0, lambda genomes, race: [], None)

@@ -115,6 +115,7 @@ def test_losers_are_said_to_be_dropped_where_the_search_drops_them(calibrate: An
     assert not told("-s", "as_in_paper=true", out="paper")
 
 
+@pytest.mark.slow
 def test_the_found_channels_are_drawn(calibrate: Any) -> None:
     chart = calibrate("positional_hidden_states", "--json").json["chart"]
     assert Path(chart).read_bytes().startswith(b"\x89PNG")

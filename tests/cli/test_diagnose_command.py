@@ -236,6 +236,7 @@ def test_missing_matplotlib_is_refused_first(
     assert "rag-middle[eval]" in shown.err
 
 
+@pytest.mark.slow
 def test_without_a_model_the_bundled_reader_is_diagnosed(run: Run, tmp_path: Path) -> None:
     options = (*FEW[:-2], "--methods", "none", "--out", tmp_path, "--json")
     shown = run("diagnose", *options)

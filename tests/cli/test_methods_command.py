@@ -28,6 +28,7 @@ def test_the_list_as_json(run: Run) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS.names())
+@pytest.mark.one_in(3)
 def test_one_method_is_shown_with_its_options(run: Run, name: str) -> None:
     shown = run("methods", name)
     assert shown.status == 0

@@ -141,6 +141,7 @@ def test_every_method_runs_in_both_number_formats_and_on_every_family() -> None:
 
 
 @pytest.mark.parametrize(("family", "dtype"), [("gemma2", "bfloat16"), ("llama", "float16")])
+@pytest.mark.one_in(2)
 def test_neutral_parameters_stay_within_the_models_own_rounding(family: str, dtype: str) -> None:
     exact = rounded(FAMILIES[family].build())
     half = half_precision(exact, dtype)
@@ -154,6 +155,7 @@ def test_neutral_parameters_stay_within_the_models_own_rounding(family: str, dty
 
 
 @pytest.mark.parametrize(("family", "dtype"), [("gpt_oss", "float16"), ("olmo3", "bfloat16")])
+@pytest.mark.one_in(2)
 def test_padded_batches_generate_finite_logits(family: str, dtype: str) -> None:
     half = half_precision(FAMILIES[family].build(), dtype)
     for method in METHODS.values():
@@ -163,6 +165,7 @@ def test_padded_batches_generate_finite_logits(family: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.one_in(2)
 def test_documents_are_arranged_as_in_float32(dtype: str) -> None:
     exact = rounded(FAMILIES["qwen3"].build())
     half = half_precision(exact, dtype)

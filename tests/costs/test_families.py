@@ -53,6 +53,7 @@ def test_weights_and_cache_are_those_of_a_model_with_numbers(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["falcon", "falcon_alibi", "gptj", "bloom", "mpt"])
+@pytest.mark.one_in(3)
 def test_families_with_attention_of_their_own_are_planned(name: str) -> None:
     config = FAMILIES[name].config()
     plan = plan_costs(config, [NoMethod(), PINE()], gpu=GPUS["a100"], documents=3, tokens=[TOKENS])

@@ -31,6 +31,7 @@ class Notes:
 
 @pytest.mark.parametrize("method", ["none", "pine", "attention_buckets"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.one_in(3)
 def test_followers_get_what_the_batch_returns(
     model: RagMiddleModel, prompts: list[ContextPrompt], method: str, temperature: float
 ) -> None:

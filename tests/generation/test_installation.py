@@ -53,6 +53,7 @@ def in_a_request(model: PreTrainedModel, method: Method) -> torch.Tensor:
     [PositionInterpolation(scale=1.5), AttentionBuckets(base_factors=(1.8,))],
     ids=lambda method: method.name,
 )
+@pytest.mark.one_in(3)
 def test_an_installed_method_is_the_one_of_a_request(family: str, method: Method) -> None:
     model = FAMILIES[family].build("sdpa")
     plain, expected = logits(model), in_a_request(model, method)

@@ -39,6 +39,7 @@ def one_by_one(
 
 
 @each_method
+@pytest.mark.one_in(3)
 def test_scores_are_those_of_tokens_fed_one_by_one(
     model: RagMiddleModel, prompts: list[ContextPrompt], method: Method
 ) -> None:

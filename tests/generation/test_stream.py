@@ -60,6 +60,7 @@ def lock_is_free(model: RagMiddleModel) -> bool:
 
 @pytest.mark.parametrize("method", ["none", "pine", "ms_poe", LPES(factors=1.5), "siw"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.one_in(3)
 def test_pieces_are_the_text(
     model: RagMiddleModel, prompt: ContextPrompt, method: str | Method, temperature: float
 ) -> None:

@@ -47,7 +47,7 @@ PROMPTS = (
 
 @pytest.mark.parametrize("ablation", [None, "reversed", "no_reassignment"])
 @pytest.mark.parametrize(("name", "implementation"), [("llama", "sdpa"), ("qwen3", "eager")])
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_pine(name: str, implementation: str, ablation: Any, family_model: FamilyModel) -> None:
     assert_equal_to_naive(
         family_model(name, implementation),

@@ -33,6 +33,7 @@ from tests.reference.self_extend import NaiveSelfExtend
     ],
     ids=lambda given: repr(given) if isinstance(given, SelfExtend) else "",
 )
+@pytest.mark.one_in(3)
 def test_positions_beyond_the_window_are_grouped(
     name: str,
     implementation: str,
@@ -65,6 +66,7 @@ def test_the_authors_code_divides_the_window_without_rounding(family_model: Fami
 
 @pytest.mark.parametrize(("name", "implementation"), WAYS)
 @pytest.mark.parametrize("online", [False, True], ids=["given", "online"])
+@pytest.mark.one_in(3)
 def test_initial_weights_are_scaled_under_grouped_positions(
     name: str, implementation: str, online: bool, family_model: FamilyModel
 ) -> None:

@@ -79,6 +79,7 @@ def test_half_a_character_reads_as_a_replacement(minilm: SentenceTransformerEmbe
     np.testing.assert_allclose(halves, replaced, atol=1e-6)  # float32
 
 
+@pytest.mark.slow
 def test_threads_may_embed_at_once(minilm: SentenceTransformerEmbedder) -> None:
     texts = [f"Lyon lies on the Rhône. {'Really. ' * repeats}" for repeats in range(24)]
     expected = [minilm.embed([text]) for text in texts]

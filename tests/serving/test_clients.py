@@ -61,6 +61,7 @@ def test_the_page_has_an_example_for_each() -> None:
 
 
 @pytest.mark.parametrize(("name", "block"), [*zip(NAMES, EXAMPLES, strict=True)], ids=NAMES)
+@pytest.mark.one_in(3)
 def test_examples_of_the_page(
     served: Served, name: str, block: Block, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,6 +91,7 @@ def langchain_documents(case: ReaderCase) -> list[Any]:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("way", ["format_docs", "DocumentPrompt", "MarkDocuments", "documents"])
+@pytest.mark.one_in(3)
 def test_langchain_answers_as_the_notebook_does(
     served: Served, case: ReaderCase, langchain_documents: list[Any], method: str, way: str
 ) -> None:

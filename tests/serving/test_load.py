@@ -89,6 +89,7 @@ def test_nobody_waits_for_more_clients_than_there_are(
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.one_in(3)
 def test_a_mixed_load_is_answered_as_one_by_one(
     serve: Serve, tiny_model: RagMiddleModel, seed: int
 ) -> None:

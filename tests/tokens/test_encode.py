@@ -89,6 +89,7 @@ def test_nothing_but_the_tokenizers_own_start_is_added_without_a_prefix(
 @pytest.mark.parametrize("name", [*LOSSLESS, *MORE])
 @modest
 @given(prefix=texts, documents=some_documents, suffix=texts)
+@pytest.mark.one_in(3)
 def test_no_text_becomes_a_control_token(
     name: str, prefix: str, documents: list[str], suffix: str
 ) -> None:

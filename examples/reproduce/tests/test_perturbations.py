@@ -60,6 +60,7 @@ def test_a_cropped_document_sees_itself_and_the_first_token(
 
 @pytest.mark.parametrize(("document", "to"), [(2, "beginning"), (0, "end")])
 @pytest.mark.parametrize(("name", "implementation"), WAYS)
+@pytest.mark.one_in(3)
 def test_the_last_token_alone_sees_a_document_elsewhere(
     name: str, implementation: str, document: int, to: Any, family_model: Callable[..., Any]
 ) -> None:
@@ -74,6 +75,7 @@ def test_the_last_token_alone_sees_a_document_elsewhere(
 
 @pytest.mark.parametrize("renormalise", [False, True])
 @pytest.mark.parametrize(("name", "implementation"), WAYS)
+@pytest.mark.one_in(3)
 def test_the_last_token_alone_weighs_a_document_more(
     name: str, implementation: str, renormalise: bool, family_model: Callable[..., Any]
 ) -> None:

@@ -142,6 +142,7 @@ def saved(
     ],
     ids=str,
 )
+@pytest.mark.one_in(3)
 def test_an_llm_survives_its_description_in_json(
     saved: Path, chosen: dict[str, Any], marked: str
 ) -> None:

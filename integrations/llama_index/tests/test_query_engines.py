@@ -232,7 +232,7 @@ def test_without_a_method_the_order_of_nodes_matters(
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 def test_asynchronous_queries_answer_the_same(
     mode: str, make_llm: MakeLLM, use: Use, index: VectorStoreIndex, question: str, calls: list
 ) -> None:

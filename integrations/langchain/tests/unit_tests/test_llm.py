@@ -185,6 +185,7 @@ def test_a_prompt_that_does_not_fit_is_refused(make_model: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("kind", [PromptTemplate, ChatPromptTemplate])
+@pytest.mark.one_in(3)
 def test_templates_of_every_format(
     tiny: Any, rivers: list[Document], template: str, template_format: str, kind: Any
 ) -> None:
