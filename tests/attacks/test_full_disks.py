@@ -217,6 +217,7 @@ def test_what_a_killed_writer_left_is_removed_an_hour_later(tmp_path: Path) -> N
     assert sorted(path.name for path in tmp_path.iterdir()) == [another.name, new.name, "a[1].json"]
 
 
+@pytest.mark.slow
 def test_pages_of_the_demonstration_are_there_whole_or_not_at_all(tmp_path: Path) -> None:
     with disk_full_after(100), pytest.raises(RagMiddleError, match="Free space"):
         saved_corpus(tmp_path / "corpus")

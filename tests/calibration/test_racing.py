@@ -122,7 +122,6 @@ def test_what_was_not_tried_is_expected_as_it_was_known() -> None:
 @pytest.mark.parametrize("batch", [pytest.param(2, marks=pytest.mark.slow), 8])
 @pytest.mark.parametrize("spread", [0.05, 0.5])
 @pytest.mark.parametrize("places", [1, 3])
-@pytest.mark.one_in(4)
 def test_drops_are_as_rarely_wrong_as_promised(places: int, spread: float, batch: int) -> None:
     """Candidates that answer each prompt with a chance of its own, as those before them.
 

@@ -110,6 +110,7 @@ WITHOUT_A_MODEL = [
 ]
 
 
+@pytest.mark.slow
 def test_without_pytorch(files: dict[str, str]) -> None:
     commands = [(line.split(), words) for line, words in WITHOUT_TORCH]
     commands = [

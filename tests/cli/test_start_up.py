@@ -101,6 +101,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.slow
 def test_what_is_refused_before_a_model_is_needed_is_refused_at_once(tmp_path: Path) -> None:
     paths = {name: tmp_path / name for name in ("FILE", "FOLDER", "MISSING", "OUT")}
     paths["FILE"].write_text("Read [[rm:doc]]this[[/rm:doc]].", encoding="utf-8")

@@ -12,7 +12,8 @@ it takes that every family and every method occurs, and
 - where it is about what is around them, such as caches, beams and what is left behind
   (``by="group"``): every group of methods meets every trait and every attention implementation.
 
-The rest runs with ``--all-pairs``, which ``make contract`` and ``make check`` pass.
+A test that others back up takes a sample of these (``one_in``). The rest runs with
+``--all-pairs``, which ``make contract`` and ``make check`` pass.
 """
 
 from __future__ import annotations

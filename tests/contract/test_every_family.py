@@ -47,7 +47,6 @@ def test_other_parameters_move_logits(
 
 
 @pytest.mark.pairs(("family", "method", "implementation"), PAIRS)
-@pytest.mark.one_in(2)
 def test_decoding_with_a_cache_equals_passes_over_everything(
     family: str, method: str, implementation: str, family_model: FamilyModel
 ) -> None:

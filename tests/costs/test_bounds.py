@@ -198,6 +198,7 @@ def test_a_sliding_window_needs_no_mask_and_few_launches() -> None:
         assert (ours.launches - theirs.launches) / 2 <= 24
 
 
+@pytest.mark.slow
 def test_bases_share_the_keys_of_the_cache(model: PreTrainedModel) -> None:
     """A key more costs MoICE little more traffic per token with seven bases than with one."""
     prompts = [prompt_of(tokens, 20) for tokens in (3300, 6600)]

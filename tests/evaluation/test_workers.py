@@ -77,6 +77,7 @@ def test_what_workers_answered_before_they_ended_is_kept(
     assert sum(asked.sizes) <= 5 * 2 * 3 - 4
 
 
+@pytest.mark.slow
 def test_the_estimate_leaves_out_the_time_to_load_models(model: RagMiddleModel) -> None:
     told: list[int] = []
     how = Measurement(limit=20, positions=2, max_batch_size=1, max_new_tokens=1)
