@@ -337,7 +337,7 @@ class RotaryCall:
     ) -> WideTables:
         if table_format != ("halves" if style.pairing == "half" else "repeated"):
             return wide_tables(*pair_tables(cos, sin, table_format), style)
-        # As wide as they have to be: one operation in place of three, for each generated token.
+        # As wide as they have to be: one operation instead of three, for each generated token.
         key = ("signs", style, sin.dtype, sin.device)
         if key not in self.lasting:
             signs = sin.new_ones(2 * style.pairs)

@@ -75,7 +75,7 @@ class ModelAttention:
     def attend_biased(self, call: AttentionCall, bias: Tensor | None, stop: int) -> Tensor:
         """Output `[b, m, h, dv]` of the last tokens, with a bias on their scores: one fused call.
 
-        A single token needs no mask of its own: what it does not see is left out with the keys.
+        A single token needs no mask of its own: keys it does not attend to are left out.
 
         Args:
             call: of the last `m` tokens, few of them, with all keys and values; its mask is not
@@ -87,24 +87,24 @@ class ModelAttention:
         traits, m = self._traits, call.query.shape[2]
         stored = min(stop, call.key.shape[2])  # a static cache is longer than its content
         window = traits.sliding_window
-        seen = stored if window is None else min(stored, window + m - 1)
-        mask = None if bias is None else bias[..., stop - seen : stop]
+        reach = stored if window is None else min(stored, window + m - 1)
+        mask = None if bias is None else bias[..., stop - reach : stop]
         if m > 1 or traits.attention_chunk is not None:
-            hidden = self._hidden_from_last(call.query, seen, stop)
+            hidden = self._hidden_from_last(call.query, reach, stop)
             mask = call.query.new_zeros(1, 1, 1, 1) if mask is None else mask
             mask = mask.masked_fill(hidden, -torch.inf)
-        key, value = (x[:, :, stored - seen : stored] for x in (call.key, call.value))
-        seen_call = AttentionCall(call.module, call.query, key, value, mask, call.options)
+        key, value = (x[:, :, stored - reach : stored] for x in (call.key, call.value))
+        shortened = AttentionCall(call.module, call.query, key, value, mask, call.options)
         fused = traits.softcap is None and not traits.sinks
         # Backends of other names take no bias.
-        return base_attention(seen_call, backend="sdpa" if fused else "eager")[0]
+        return base_attention(shortened, backend="sdpa" if fused else "eager")[0]
 
-    def _hidden_from_last(self, query: Tensor, seen: int, stop: int) -> Tensor:
-        """Which of the last `seen` columns the last tokens do not see, `[b or 1, 1, m, seen]`."""
+    def _hidden_from_last(self, query: Tensor, reach: int, stop: int) -> Tensor:
+        """Which of the last `reach` columns are hidden from tokens, `[b or 1, 1, m, reach]`."""
         m, device, chunk = query.shape[2], query.device, self._traits.attention_chunk
-        columns = torch.arange(seen, device=device)
-        distance = columns[seen - m :, None] - columns
-        hidden = _too_far(distance, self._traits)[None]
+        columns = torch.arange(reach, device=device)
+        distance = columns[reach - m :, None] - columns
+        hidden = _hidden_at(distance, self._traits)[None]
         if chunk is not None:
             rows = torch.arange(stop - m, stop, device=device)
             positions = (rows - self._request.paddings(device)[:, None]).clamp(min=0)
@@ -180,7 +180,7 @@ def last_rows_attention(
     scores = attention_scores(query, key, traits)
     if m > 1 or traits.sliding_window is not None or padding is not None:
         columns = torch.arange(n, device=key.device)
-        hidden = _too_far(columns[n - m :, None] - columns, traits)[None, None]
+        hidden = _hidden_at(columns[n - m :, None] - columns, traits)[None, None]
         if padding is not None:
             hidden = hidden | (columns[None, :] < padding[:, None])[:, None, None]
         scores = scores.masked_fill(hidden, -torch.inf)
@@ -190,8 +190,8 @@ def last_rows_attention(
     return scores.softmax(-1)[..., :n]
 
 
-def _too_far(distance: Tensor, traits: LayerTraits) -> Tensor:
-    """Which keys a query at these distances does not see: later ones, those before its window."""
+def _hidden_at(distance: Tensor, traits: LayerTraits) -> Tensor:
+    """Which keys at these distances before a query are hidden from it; later ones are below 0."""
     hidden = distance < 0
     if traits.sliding_window is not None:
         hidden = hidden | (distance >= traits.sliding_window)

@@ -3,6 +3,7 @@
 The class of each method is exported here because `registered` lists it: no second list names them.
 """
 
+# Sorted, every name would have an import of its own.
 # isort: off
 from rag_middle.methods.base import (
     METHODS as METHODS,

@@ -140,7 +140,7 @@ def attend_in_chunks(
         k: `[r, g, N, d]`; query head `i` uses head `i // (h/g)`.
         v: `[r, g, N, dv]`.
         rule: from dot products to scores; a window is left to `hidden`.
-        hidden: the keys that queries `a` to `b` do not see, boolean `[b - a, N]`.
+        hidden: the keys that queries `a` to `b` do not attend to, boolean `[b - a, N]`.
         sinks: learned extra score per head, `[h]`.
         change_: of scores `[r * g, h/g, b - a, N]`, in place.
     """

@@ -7,7 +7,7 @@
 draws the mean value of each channel that the paper's search finds along texts of random strings, a
 line for each layer in which it drifts, the smoothest channels first. No answer is asked for. With
 ``--crop 500-599`` it draws them once more with the mask of these tokens cropped (figure 11 of
-version 3): from the first layers on they see themselves and the first token only, and where the
+version 3): from the first layers on they attend to themselves and the first token only. Where the
 mask makes the drift, their values become those of the beginning. Values as numbers are in
 ``channels.json``.
 """
@@ -48,8 +48,8 @@ def cropped_hidden_states(
     Args:
         model: left as it is found.
         texts: ids `[texts, n]`.
-        tokens: 0-based positions that see themselves and the first token only, in the layers of
-            `CroppedMask`.
+        tokens: 0-based positions that attend to themselves and the first token only, in the
+            layers of `CroppedMask`.
         max_batch_size: texts per forward pass.
 
     Raises:

@@ -70,7 +70,7 @@ def test_attention_with_a_channel_of_the_gold_pair_lowered(eager: RagMiddleModel
 
 
 def test_cropped_tokens_have_the_states_of_a_text_of_their_own(model: RagMiddleModel) -> None:
-    """They see the first token and themselves, at the positions that they have."""
+    """They attend to the first token and themselves, at the positions that they have."""
     texts = torch.randint(5, 200, (3, 40), generator=torch.Generator().manual_seed(0))
     hidden = cropped_hidden_states(model, texts, range(20, 30), max_batch_size=2)
     positions = torch.tensor([0, *range(20, 30)])

@@ -146,18 +146,18 @@ class _Passes:
         for column in range(first, stop):
             back = column - stop  # from the end: negative
             columns = range(column, min(column + 2, stop))
-            place = slice(back, back + len(columns) or None)
+            span = slice(back, back + len(columns) or None)
             at = (
                 torch.arange(columns.start, columns.stop, device=inputs.device)[None]
                 if positions is None
-                else positions[..., place]
+                else positions[..., span]
             )
             self.column = column
             self.advance(column)
             with self._nested("again"):
                 # The cache stays empty: layers have the keys and values they need.
                 again = model(
-                    **{name: inputs[:, place], "position_ids": at},
+                    **{name: inputs[:, span], "position_ids": at},
                     use_cache=True,
                     past_key_values=_FilledCache(),
                 )

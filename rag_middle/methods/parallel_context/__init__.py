@@ -29,7 +29,7 @@ class _DocumentsApart(Method):
     @property
     @abstractmethod
     def _settings(self) -> dict[str, Any]:
-        """Of the blocks: where documents stand, and how later tokens read them."""
+        """Arguments of `DocumentBlocks`: where documents stand, how later tokens read them."""
 
     def plan(self, prompts: tuple[TokenizedPrompt, ...], traits: ModelTraits) -> AttentionPlan:
         """Documents apart in every layer.
@@ -52,15 +52,15 @@ class _DocumentsApart(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class NoInterDocumentAttention(_DocumentsApart):
-    """A document's tokens see the prefix and their own document; later tokens see everything.
+    """A document's tokens attend to the prefix and their own document; later tokens to everything.
 
     The baseline "NIA" of papers on position bias. With one document, or none, this is the
     unmodified model.
 
     Attributes:
-        equal_positions: all documents end where the last one ends, so that later tokens see all of
-            them equally near and their order changes nothing. Otherwise tokens keep their
-            positions and the order of the documents still counts.
+        equal_positions: all documents end where the last one ends, so that later tokens are
+            equally far from all of them and their order changes nothing. Otherwise tokens keep
+            their positions and the order of the documents still counts.
 
     References:
         Compared with in Wang et al., arXiv:2407.01100, and before in Ratner et al.,
@@ -92,15 +92,15 @@ class NoInterDocumentAttention(_DocumentsApart):
 class ParallelContextWindows(_DocumentsApart):
     """Every document is encoded as if it were the only one, at the same positions.
 
-    A document's tokens see the prefix and their own document, beginning at the position behind the
-    prefix. Later tokens continue after the longest document and see everything before them in
-    one softmax. The order of the documents changes nothing.
+    A document's tokens attend to the prefix and their own document, which begins at the position
+    behind the prefix. Later tokens continue after the longest document and attend to everything
+    before them in one softmax. The order of the documents changes nothing.
 
     With one document, or none, this is the unmodified model.
 
     Attributes:
-        right_indentation: later tokens see all documents end where the longest ends, instead of
-            begin where the prefix ends. Documents themselves are read as before.
+        right_indentation: for later tokens all documents end where the longest ends, instead of
+            beginning where the prefix ends. Documents themselves are read as before.
 
     References:
         Ratner et al., Parallel Context Windows for Large Language Models, arXiv:2212.10947,
@@ -136,9 +136,9 @@ class ParallelContextWindows(_DocumentsApart):
 class SetBasedPrompting(_DocumentsApart):
     """No attention between documents, and shared positions: a prompt holds them as a set.
 
-    Token ``t`` of every document stands at ``P + t`` behind a prefix of ``P`` tokens and sees the
-    prefix and its own document up to itself. The suffix begins at ``P`` plus the length of the
-    longest document; it and generated tokens see everything before them in one softmax.
+    Token ``t`` of every document stands at ``P + t`` behind a prefix of ``P`` tokens and attends to
+    the prefix and its own document up to itself. The suffix begins at ``P`` plus the length of the
+    longest document; it and generated tokens attend to everything before them in one softmax.
 
     That is what parallel context windows compute, without their indentation: the papers arrive at
     the same attention, one for contexts that are too long, one for answers that no order changes.
@@ -153,7 +153,7 @@ class SetBasedPrompting(_DocumentsApart):
     References:
         McIlroy-Young et al., Order-Independence Without Fine Tuning, arXiv:2406.06581, section 3;
         mask and positions as the authors' ``attention_mask_editing.py`` has them. Their padding of
-        documents to one length changes nothing that is seen. Differs: rotary models only, in
+        documents to one length changes nothing that is attended to. Differs: rotary models only, in
         batches; theirs run one prompt at a time, GPT-2's learned positions too.
 
     Raises:
@@ -237,9 +237,9 @@ class StructuredPrompting(_DocumentsApart):
 class APE(_DocumentsApart):
     r"""Documents are encoded in parallel; later tokens' attention to them is sharpened.
 
-    A document's tokens see the prefix and their own document, beginning at the position behind the
-    prefix; later tokens continue after the longest document. With the scores ``a`` of a later
-    token, its weights on document tokens are
+    A document's tokens attend to the prefix and their own document, which begins at the position
+    behind the prefix; later tokens continue after the longest document. With the scores ``a`` of a
+    later token, its weights on document tokens are
 
     .. math:: \Bigl(\sum_j e^{a_j/T}\Bigr)^{S T} \frac{e^{a_j/T}}{\sum_j e^{a_j/T}}
 
