@@ -231,7 +231,7 @@ def calibrate(
     state = out / f"{search.method}.state"
     try:
         with progress_bar("scoring", hidden=as_json) as progress:
-            found = run_calibration(
+            calibrated = run_calibration(
                 loaded,
                 search,
                 examples,
@@ -248,30 +248,30 @@ def calibrate(
     except KeyboardInterrupt:
         tell("Stopped", "yellow", f"the same command continues from {state}.")
         raise
-    chart = _chart(found, out)
-    report = _report(found, profile.with_suffix(".html"))
+    chart = _chart(calibrated, out)
+    report = _report(calibrated, profile.with_suffix(".html"))
     if as_json:
         print_json(
             {
                 "profile": str(profile),
-                "recommended": found.profile.recommended,
-                "verdict": found.verdict,
-                "method": found.profile.method,
-                "options": found.profile.options,
-                "scores": found.profile.scores,
+                "recommended": calibrated.profile.recommended,
+                "verdict": calibrated.verdict,
+                "method": calibrated.profile.method,
+                "options": calibrated.profile.options,
+                "scores": calibrated.profile.scores,
                 "chart": chart and str(chart),
                 "report": report and str(report),
             }
         )
         return
-    _show(found, profile, [path for path in (chart, report) if path])
+    _show(calibrated, profile, [path for path in (chart, report) if path])
 
 
 def _weights(text: str) -> list[float]:
     from rag_middle.errors import CalibrationConfigError
 
     try:
-        return [float(each) for each in text.split(",")]
+        return [float(weight) for weight in text.split(",")]
     except ValueError:
         raise CalibrationConfigError(
             Argument("weights"),
@@ -283,7 +283,7 @@ def _fitting_workers(model: Any) -> int:
     """One per core on a CPU, as far as half of the memory that is free holds their models."""
     if model.device.type != "cpu":
         return 1
-    size = sum(each.numel() * each.element_size() for each in model.parameters())
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
     try:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):  # not every system says
@@ -311,37 +311,37 @@ def _tell_cost(cost: Estimate, workers: int, *, start: float, races: bool) -> No
         tell("Note", "yellow", cost.note)
 
 
-def _chart(found: Calibration, folder: Path) -> Path | None:
-    channels = found.profile.search.get("channels")
-    if not channels or found.hidden is None:
+def _chart(calibrated: Calibration, folder: Path) -> Path | None:
+    channels = calibrated.profile.search.get("channels")
+    if not channels or calibrated.hidden is None:
         return None
     from rag_middle.calibration.plots import plot_channels
     from rag_middle.errors import MissingExtraError
 
     path = folder / "channels.png"
     try:
-        plot_channels(found.hidden, channels, path)
+        plot_channels(calibrated.hidden, channels, path)
     except MissingExtraError as error:
         tell("Warning", "yellow", f"{error} There is no chart.")
         return None
     return path
 
 
-def _report(found: Calibration, path: Path) -> Path | None:
+def _report(calibrated: Calibration, path: Path) -> Path | None:
     from rag_middle.calibration.report import write_calibration
 
     try:
-        return write_calibration(found.profile, found.wrong, path, command=command_line())
+        return write_calibration(calibrated.profile, calibrated.wrong, path, command=command_line())
     except MissingExtraError as error:
         tell("Warning", "yellow", f"{error} There is no report.")
         return None
 
 
-def _show(found: Calibration, profile: Path, files: Sequence[Path]) -> None:
+def _show(calibrated: Calibration, profile: Path, files: Sequence[Path]) -> None:
     from rich.table import Table
 
     out = console()
-    scores = found.profile.scores
+    scores = calibrated.profile.scores
     if scores["held_out"]:
         table = Table("gold position", "before", "after", "gain", title="held-out accuracy")
         for row in scores["held_out"]["places"]:
@@ -352,9 +352,9 @@ def _show(found: Calibration, profile: Path, files: Sequence[Path]) -> None:
                 points(row["gain"]),
             )
         out.print(table)
-    settings = ", ".join(f"{name}={value}" for name, value in found.profile.options.items())
-    out.print(f"Best found: {found.profile.method} {settings}", markup=False)
-    out.print(found.verdict, markup=False)
+    settings = ", ".join(f"{name}={value}" for name, value in calibrated.profile.options.items())
+    out.print(f"Best found: {calibrated.profile.method} {settings}", markup=False)
+    out.print(calibrated.verdict, markup=False)
     for path in files:
         out.print(str(path), markup=False)
     print(profile)

@@ -157,13 +157,13 @@ def flags_of(command: Callable[..., Any], **others: str) -> dict[str, str]:
         others: what the library calls something, and the flag for it, where the names differ.
     """
     flags = {}
-    for name, hint in get_type_hints(command, include_extras=True).items():
+    for parameter, hint in get_type_hints(command, include_extras=True).items():
         for info in getattr(hint, "__metadata__", ()):
             if isinstance(info, OptionInfo):
                 # In Annotated, typer keeps the first of the declarations as the default.
                 declared = [info.default, *(info.param_decls or ())]
-                spelt = [each.partition("/")[0] for each in declared if isinstance(each, str)]
-                flags[name] = max(spelt, key=len, default="--" + name.replace("_", "-"))
+                spelt = [name.partition("/")[0] for name in declared if isinstance(name, str)]
+                flags[parameter] = max(spelt, key=len, default="--" + parameter.replace("_", "-"))
     return {**flags, **others}
 
 

@@ -73,7 +73,7 @@ _MEASUREMENT = (
         str | None,
         metavar="N,N",
         help="Measure with fewer documents too: 5,10,20. The rest of the report is about "
-        "the largest number, which stands in place of --documents.",
+        "the largest number, which replaces --documents.",
     ),
     QUESTIONS_PANEL.flag(
         "orders",

@@ -39,7 +39,7 @@ class IndexKind(StrEnum):
     ivf = "ivf"
 
 
-@command({"folder": "--out"}, loading=[each for each in LOADING if each.name != "context_window"])
+@command({"folder": "--out"}, loading=[flag for flag in LOADING if flag.name != "context_window"])
 def index(
     path: Annotated[
         Path, typer.Argument(help="File or folder: .txt .md .rst .jsonl .html .pdf .docx")
@@ -191,18 +191,18 @@ def _described(built: Built, folder: Path) -> dict[str, Any]:
         "sources": len({chunk.source for chunk in built.index.chunks}),
         "chunks": len(built.index),
         "changes": None if built.changes is None else asdict(built.changes),
-        "skipped": [asdict(each) for each in built.skipped],
+        "skipped": [asdict(skipped) for skipped in built.skipped],
     }
 
 
 def summary(built: Built) -> str:
     """What an index holds, and what was done to it, in a line."""
     sources = len({chunk.source for chunk in built.index.chunks})
-    held = f"{counted(len(built.index), 'chunk')} of {counted(sources, 'file')}"
+    contents = f"{counted(len(built.index), 'chunk')} of {counted(sources, 'file')}"
     if built.changes is None:
-        return f"{held}, nothing has changed"
+        return f"{contents}, nothing has changed"
     changes = built.changes
-    return f"{held}: {changes.added} added, {changes.kept} kept, {changes.removed} removed"
+    return f"{contents}: {changes.added} added, {changes.kept} kept, {changes.removed} removed"
 
 
 def report_skipped(skipped: tuple[Skipped, ...]) -> None:
@@ -210,8 +210,8 @@ def report_skipped(skipped: tuple[Skipped, ...]) -> None:
     from rich.text import Text
 
     stderr = console(stderr=True)
-    for each in skipped[:_SHOWN]:
-        shown = printable(str(each))  # file names may hold anything
+    for source in skipped[:_SHOWN]:
+        shown = printable(str(source))  # file names may hold anything
         stderr.print(Text.assemble(("Skipped ", "yellow"), shown), soft_wrap=True)
     if len(skipped) > _SHOWN:
         more = f"... and {len(skipped) - _SHOWN} more; --json lists them all."

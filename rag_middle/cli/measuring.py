@@ -47,6 +47,7 @@ ModelOption = Annotated[
         help="Directory or hub name. Default: the bundled reader.",
     ),
 ]
+
 DATA = (
     QUESTIONS_PANEL.flag(
         "data",
@@ -65,6 +66,8 @@ DATA = (
         "bundled reader.",
     ),
 )
+"""Arguments of `chosen_task` that every command with questions takes."""
+
 ASKED = (
     *DATA,
     QUESTIONS_PANEL.flag(
@@ -93,6 +96,7 @@ ASKED = (
     ),
 )
 """Which questions are asked; arguments of `chosen_task`."""
+
 BatchSizeOption = Annotated[
     int,
     MODEL_PANEL.option(

@@ -44,11 +44,11 @@ def methods(
         else:
             _show_one(described, inspect.getdoc(kind) or "")
         return
-    every = [_described(each, kind) for each, kind in METHODS.items()]
+    rows = [_described(method, kind) for method, kind in METHODS.items()]
     if as_json:
-        print_json(every)
+        print_json(rows)
     else:
-        _show_all(every)
+        _show_all(rows)
 
 
 def _described(name: str, kind: type[Method]) -> dict[str, Any]:
@@ -60,12 +60,12 @@ def _described(name: str, kind: type[Method]) -> dict[str, Any]:
         **asdict(kind.info),
         "options": [
             {
-                "name": each.name,
-                "type": each.type if isinstance(each.type, str) else str(each.type),
-                "required": "example" in each.metadata,
-                "default": _default(each),
+                "name": field.name,
+                "type": field.type if isinstance(field.type, str) else str(field.type),
+                "required": "example" in field.metadata,
+                "default": _default(field),
             }
-            for each in fields(kind)  # type: ignore[arg-type]
+            for field in fields(kind)  # type: ignore[arg-type]
         ],
         "presets": {
             preset_name: {field.name: getattr(made, field.name) for field in fields(made)}  # type: ignore[arg-type]
@@ -81,17 +81,17 @@ def _default(field: Field[Any]) -> Any:
     return None if field.default is MISSING else field.default
 
 
-def _show_all(every: list[dict[str, Any]]) -> None:
+def _show_all(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
     table = Table("method", "", show_lines=True)
     table.columns[0].no_wrap = True
-    for each in every:
-        name = Text.assemble((each["name"], "bold"), "\n", (each["paper"], "dim"))
-        facts = Text(each["idea"])
+    for row in rows:
+        name = Text.assemble((row["name"], "bold"), "\n", (row["paper"], "dim"))
+        facts = Text(row["idea"])
         for label, key in _FACTS.items():
-            facts.append(f"\n{label}: ", "dim").append(each[key])
+            facts.append(f"\n{label}: ", "dim").append(row[key])
         table.add_row(name, facts)
     out = console()
     out.print(table)
@@ -111,9 +111,9 @@ def _show_one(described: dict[str, Any], description: str) -> None:
     if described["options"]:
         out.print(Text("\nOptions, for --method-option NAME=VALUE", "bold"))
         options = Table("name", "type", "default")
-        for each in described["options"]:
-            default = "has to be set" if each["required"] else str(each["default"])
-            options.add_row(*map(Text, (each["name"], each["type"], default)))
+        for option in described["options"]:
+            default = "has to be set" if option["required"] else str(option["default"])
+            options.add_row(*map(Text, (option["name"], option["type"], default)))
         out.print(options)
     if described["presets"]:
         example = f"--method {described['name']}:{next(iter(described['presets']))}"
@@ -142,7 +142,7 @@ def _short(value: Any) -> str:
     """Consecutive whole numbers as ``10–25``."""
     if not isinstance(value, tuple):
         return str(value)
-    whole = all(isinstance(each, int) for each in value)
+    whole = all(isinstance(item, int) for item in value)
     if whole and len(value) > 2 and value == tuple(range(value[0], value[-1] + 1)):
         return f"{value[0]}–{value[-1]}"
     return ", ".join(map(str, value))

@@ -43,12 +43,12 @@ def test_candidates_without_a_part(
     without: Literal["monotonicity", "smoothness"] | None, channels: list[int]
 ) -> None:
     search = PartialChannelSearch(without=without, top=2)
-    found = search.channels(made_up())
-    assert [channel.channel for channel in found] == channels
+    chosen = search.channels(made_up())
+    assert [channel.channel for channel in chosen] == channels
     if without == "monotonicity":
-        assert all(channel.layers == (0, 1, 2, 3) for channel in found)
-        every = PartialChannelSearch(without=without, top=64).channels(made_up())
-        assert {channel.channel for channel in every} == {2, 5, 7, 9}
+        assert all(channel.layers == (0, 1, 2, 3) for channel in chosen)
+        whole = PartialChannelSearch(without=without, top=64).channels(made_up())
+        assert {channel.channel for channel in whole} == {2, 5, 7, 9}
 
 
 def test_each_search_is_validated_and_the_last_takes_the_smoothest(

@@ -155,4 +155,4 @@ class MarkedCitationQueryEngine(CitationQueryEngine):
 
 def _plain(nodes: list[NodeWithScore]) -> list[NodeWithScore]:
     # A marker would be split off its document.
-    return [NodeWithScore(node=plain_node(each.node), score=each.score) for each in nodes]
+    return [NodeWithScore(node=plain_node(n.node), score=n.score) for n in nodes]
