@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,8 @@ class WordEmbedder(HashingEmbedder):
 
 @pytest.fixture(autouse=True)
 def _word_embedder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # Imported later, it would keep the embedder of these tests.
+    import_module("rag_middle.answering.opening")
     monkeypatch.setattr(retrieval, "SentenceTransformerEmbedder", WordEmbedder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
