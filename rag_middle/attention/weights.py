@@ -63,9 +63,7 @@ class ModelAttention:
         if not padded and window is None and not chunked:
             return output, share
         distance = torch.arange(n, device=columns.device)[None, :] - columns[:, None]
-        visible = distance >= 0
-        if window is not None:
-            visible = visible & (distance < window)
+        visible = ~_hidden_at(distance, self._traits)
         if chunked:
             assert call.mask is not None
             seen = call.mask[rows, 0, :, columns]
