@@ -89,9 +89,12 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder of the picture")
     options = parser.parse_args(arguments)
+    crop = range(options.crop[0], options.crop[-1] + 1) if options.crop else range(0)
+    if tuple(crop) != (options.crop or ()):
+        parser.error(f"--crop takes tokens in a row, such as 500-599, got {options.crop}")
     if options.try_out:
         options.model, options.texts, options.tokens = "reader", 4, 200
-        options.crop = options.crop and tuple(range(100, 120))
+        crop = crop and range(100, 120)
     examples = examples_of(KeyValueRetrieval(keys=50), _PROMPTS)
     try:
         model = load_chosen(options)
@@ -99,11 +102,10 @@ def main(arguments: list[str] | None = None) -> None:
         hidden = mean_hidden_states(model, texts)
         channels = ChannelSearch(top=_MOST).channels(hidden)
         drawn = {"channels": hidden}
-        if options.crop:
-            crop = range(options.crop[0], options.crop[-1] + 1)
+        if crop:
             drawn["channels_cropped"] = cropped_hidden_states(model, texts, crop)
         options.out.mkdir(parents=True, exist_ok=True)
-        numbers = {"model": options.model, "texts": options.texts, "crop": options.crop}
+        numbers = {"model": options.model, "texts": options.texts, "crop": [*crop]}
         for name, states in drawn.items():
             plot_channels(states, [asdict(c) for c in channels], options.out / f"{name}.png")
             numbers[name] = {

@@ -90,6 +90,12 @@ def test_cropped_tokens_have_the_states_of_a_text_of_their_own(model: RagMiddleM
         cropped_hidden_states(model, texts, range(30, 41))
 
 
+def test_tokens_that_are_cropped_are_in_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        hidden_states.main(["--try-out", "--model", "m", "--crop", "3,9"])
+    assert "tokens in a row, such as 500-599, got (3, 9)" in capsys.readouterr().err
+
+
 def test_commands_draw_and_write_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Drawing takes seconds; the commands of the README's table are run with it.
     monkeypatch.setattr(hidden_states, "plot_channels", lambda _, __, path: path.touch())
