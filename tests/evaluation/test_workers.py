@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,16 @@ from typing import Any
 import pytest
 
 from rag_middle.errors import RagMiddleError, WorkerError
-from rag_middle.evaluation import Answering, InventedDocuments, Measurement, run
+from rag_middle.evaluation import (
+    Abstention,
+    Answering,
+    InventedDocuments,
+    KeyValueChains,
+    Measurement,
+    MultiHop,
+    Task,
+    run,
+)
 from rag_middle.evaluation.asking import Batch, Reply, answered
 from rag_middle.evaluation.stopping import run_until_decided
 from rag_middle.generation import RagMiddleModel
@@ -63,6 +72,26 @@ def test_workers_give_the_records_of_one_process(model: RagMiddleModel, scoring:
     assert max(workers.sizes) == 2
     until = run_until_decided(model, TASK, METHODS, how, workers=workers)
     assert until.records.keys() == run_until_decided(model, TASK, METHODS, how).records.keys()
+
+
+LATER: dict[str, tuple[Task, dict[str, Any]]] = {
+    "several gold documents": (MultiHop(hops=2, documents=4), {}),
+    "chains of keys": (KeyValueChains(keys=4, hops=2), {}),
+    "no gold document": (Abstention(documents=3), {}),
+    "fewer documents": (TASK, {"grid": (2,)}),
+    "a longer gold document": (TASK, {"changes": ("long_gold",), "controls": True}),
+}
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_workers_take_every_kind_of_task(model: RagMiddleModel, name: str) -> None:
+    task, options = LATER[name]
+    how = replace(measurement(**options), limit=2)
+    results = run(model, task, ["siw"], how, workers=Backwards(model))
+    alone = run(model, task, ["siw"], how)
+    assert results.records.keys() == alone.records.keys()
+    answers = {key: record.answer for key, record in alone.records.items()}
+    assert {key: record.answer for key, record in results.records.items()} == answers
 
 
 def test_what_workers_answered_before_they_ended_is_kept(
