@@ -47,6 +47,7 @@ def test_other_parameters_move_logits(
 
 
 @pytest.mark.pairs(("family", "method", "implementation"), PAIRS)
+@pytest.mark.one_in(2)
 def test_decoding_with_a_cache_equals_passes_over_everything(
     family: str, method: str, implementation: str, family_model: FamilyModel
 ) -> None:
@@ -59,6 +60,7 @@ def test_decoding_with_a_cache_equals_passes_over_everything(
 
 
 @pytest.mark.pairs(("family", "method", "implementation"), PAIRS, by="group")
+@pytest.mark.one_in(2)
 def test_a_row_of_a_left_padded_batch_equals_the_prompt_alone(
     family: str, method: str, implementation: str, family_model: FamilyModel
 ) -> None:

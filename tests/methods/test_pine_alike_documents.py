@@ -42,6 +42,7 @@ SHUFFLED = [
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.one_in(3)
 def test_the_order_of_alike_documents_changes_nothing(
     family: str, family_model: FamilyModel
 ) -> None:
