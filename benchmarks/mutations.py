@@ -109,8 +109,8 @@ FAULTS: tuple[Fault, ...] = (
         ),
         (
             "window of the first column one too long",
-            "visible & (distance < window)",
-            "visible & (distance <= window)",
+            "hidden | (distance >= traits.sliding_window)",
+            "hidden | (distance > traits.sliding_window)",
         ),
         ("sinks left out of the log-sum-exp", 'sinks=call.options.get("s_aux")', "sinks=None"),
     ),
@@ -211,7 +211,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     *_faults(
         f"{M}/siw/attention.py",
-        ("factor instead of its excess", "((factors - 1)[:, :, None]", "(factors[:, :, None]"),
+        ("factor instead of its excess", "((factors - 1)[:, None] * weight)", "(factors[:, None] * weight)"),
         ("value of the padding", "values[rows, :, first]", "values[rows, :, 0]"),
         (
             "dense and sparse swapped",
