@@ -211,7 +211,11 @@ FAULTS: tuple[Fault, ...] = (
     ),
     *_faults(
         f"{M}/siw/attention.py",
-        ("factor instead of its excess", "((factors - 1)[:, None] * weight)", "(factors[:, None] * weight)"),
+        (
+            "factor instead of its excess",
+            "((factors - 1)[:, None] * weight)",
+            "(factors[:, None] * weight)",
+        ),
         ("value of the padding", "values[rows, :, first]", "values[rows, :, 0]"),
         (
             "dense and sparse swapped",

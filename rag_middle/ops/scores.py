@@ -33,8 +33,8 @@ class ScoreRule:
     Attributes:
         scale: factor of the dot product, usually ``1 / sqrt(d)``.
         softcap: ``c`` in ``c * tanh(score / c)`` (gemma 2); None for none.
-        window: a query attends to a key only where its position is less than `window` tokens ahead of
-            the key's; None for no limit.
+        window: a query attends to a key only where its position is less than `window` tokens ahead
+            of the key's; None for no limit.
     """
 
     scale: float
