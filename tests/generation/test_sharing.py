@@ -28,7 +28,9 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
         return load(cls, **given)
 
     monkeypatch.setattr(RagMiddleModel, "from_pretrained", classmethod(counted))
-    release_models()
+    # Models that other tests of this process still use have no part in these.
+    monkeypatch.setattr(sharing, "_weights", {})
+    monkeypatch.setattr(sharing, "_latest", [])
     yield loaded
     release_models()
 
