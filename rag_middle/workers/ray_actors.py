@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from time import sleep
@@ -54,7 +55,8 @@ class RayWorkers(Workers[Task, Result]):
         self.count = count
         self._started_here = not ray.is_initialized()
         if self._started_here:
-            here = {} if address else {"num_cpus": count * threads_each}
+            joins = address or os.environ.get("RAY_ADDRESS")  # whose CPUs are its own affair
+            here = {} if joins else {"num_cpus": count * threads_each}
             ray.init(address=address, include_dashboard=False, log_to_driver=False, **here)
         self._actors: list[Any] = []
         gpus = int(ray.cluster_resources().get("GPU", 0)) if gpus_each else 0
