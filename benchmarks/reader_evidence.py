@@ -1,4 +1,4 @@
-"""What the bundled reader does with several gold documents, chains of keys, or no gold document.
+"""What the bundled reader does with several gold documents, chains of keys, or changed prompts.
 
 One run per task, each in rows and columns; differences of all runs from the unmodified model, and
 between rows, are corrected together. Answers are kept in `--records`, so that a run that was killed
@@ -36,6 +36,7 @@ from rag_middle.evaluation import (
     factors_of,
     run,
 )
+from rag_middle.evaluation.conditions import CHANGES
 from rag_middle.evaluation.metrics import answer_stated
 from rag_middle.reader import reader_path
 
@@ -47,7 +48,7 @@ TASKS: Mapping[str, Task] = {
     "chains of keys": KeyValueChains(keys=8, identifier_characters=4),
     "none relevant": Abstention(documents=10),
 }
-LENGTHENED = InventedDocuments(documents=10)
+CONTROLLED = InventedDocuments(documents=10)
 
 
 def first_step(results: Results) -> Estimate:
@@ -71,7 +72,7 @@ def first_step(results: Results) -> Estimate:
 def measured(
     model: RagMiddleModel, methods: Sequence[str], questions: int, records: Path
 ) -> tuple[dict[str, Factors], dict[str, Estimate], Summary]:
-    """Rows and columns by task, the first step of multi-hop questions, and the long gold one."""
+    """Rows and columns by task, the first step of multi-hop questions, and the controls."""
     how = {"limit": questions, "max_new_tokens": 20, "max_batch_size": 16}
     tables: dict[str, Factors] = {}
     first_steps: dict[str, Estimate] = {}
@@ -83,14 +84,14 @@ def measured(
         tables[name] = table
         if isinstance(task, MultiHop):
             first_steps[name] = first_step(results)
-    long_gold = run(
+    controls = run(
         model,
-        LENGTHENED,
+        CONTROLLED,
         (),
-        Measurement(positions=3, changes=("long_gold",), **how),
-        records=records / "long_gold.jsonl",
+        Measurement(positions=3, controls=True, changes=CHANGES, **how),
+        records=records / "controls.jsonl",
     )
-    return tables, first_steps, long_gold.summary()
+    return tables, first_steps, controls.summary()
 
 
 def rows_of(tables: Mapping[str, Factors]) -> list[dict[str, Any]]:
@@ -140,7 +141,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 def page(
     tables: Mapping[str, Factors],
     first_steps: Mapping[str, Estimate],
-    long_gold: Summary,
+    controls: Summary,
     rows: Sequence[Mapping[str, Any]],
     known: Facts,
 ) -> str:
@@ -155,13 +156,16 @@ def page(
                 "no more."
             )
         lines.append(f"**{name}**\n\n" + "\n".join(f"- {sentence}" for sentence in sentences))
-    [control] = long_gold.controls
-    significant = "not " if control.difference.includes_zero else ""
+    sentences = [
+        f"With {control.title}: {control.mean.text(share=True)}; minus that with all documents "
+        f"{control.difference.text(share=True, signed=True)}, "
+        f"{'not ' if control.difference.includes_zero else ''}statistically significant."
+        for control in controls.controls
+    ]
     lines.append(
-        f"**long gold document**\n\n- With {control.title} the unmodified model has "
-        f"{control.mean.text(share=True)}; without {long_gold['none'].mean.text(share=True)}. The "
-        f"difference, {control.difference.text(share=True, signed=True)}, is {significant}"
-        "statistically significant."
+        f"**controls**\n\nThe unmodified model with {CONTROLLED.documents} documents: "
+        f"{controls['none'].mean.text(share=True)}. Each interval for itself.\n\n"
+        + "\n".join(f"- {sentence}" for sentence in sentences)
     )
     count = sum(row[name] is not None for row in rows for name in ("difference", "change"))
     return (
@@ -191,7 +195,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     model = RagMiddleModel.from_pretrained(str(reader_path()))
-    tables, first_steps, long_gold = measured(model, args.methods, args.questions, args.records)
+    tables, first_steps, controls = measured(model, args.methods, args.questions, args.records)
     rows = rows_of(tables)
     plain = [
         {name: asdict(v) if isinstance(v, Estimate) else v for name, v in row.items()}
@@ -200,7 +204,7 @@ def main() -> None:
     known = facts(None, timed=False, questions=args.questions)
     report(table(rows), plain, known, args.output)
     if args.output:
-        text = page(tables, first_steps, long_gold, rows, known)
+        text = page(tables, first_steps, controls, rows, known)
         args.output.with_suffix(".md").write_text(text, encoding="utf-8")
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rag_middle.evaluation.conditions import Item
 from rag_middle.evaluation.measurement import BASELINE, Scoring
 from rag_middle.evaluation.metrics import Metric, best_subspan_em
-from rag_middle.evaluation.results import PositionCurves, Results, Summary
+from rag_middle.evaluation.results import MethodSummary, PositionCurves, Results, Summary
 from rag_middle.evaluation.shapes import SHAPES, Shape, high_positions
 from rag_middle.evaluation.statistics import (
     CONFIDENCE,
@@ -448,6 +448,28 @@ def note_on_gold(items: Sequence[Item]) -> str | None:
     )
 
 
+def order_free_note(method: MethodSummary) -> str | None:
+    """What holds for every order of the documents, and what was seen of it.
+
+    Returns:
+        None for a method whose answers may depend on the order, and where only one was asked.
+    """
+    if not method.order_free or method.consistency is None:
+        return None
+    proven = (
+        f"Under {method.label} the order of the documents cannot change an answer, whichever it "
+        "is: the method computes the same from any order."
+    )
+    changed = method.consistency.changed
+    if changed.exact:
+        return f"{proven} In the orders asked here, no answer changed."
+    return (
+        f"{proven} In the orders asked here, answers to {percent(changed.value, digits=1)} of the "
+        "questions changed: by rounding, where two words are about as probable, or because the "
+        "documents say their own order (numbers)."
+    )
+
+
 def notes(summary: Summary, shape: Shape, curves: PositionCurves) -> tuple[str, ...]:
     """What the controls say, and what else is to be known."""
     texts = []
@@ -468,7 +490,9 @@ def notes(summary: Summary, shape: Shape, curves: PositionCurves) -> tuple[str, 
             f"The shape is uncertain: {percent(shape.confidence)} of the resampled curves have it. "
             "More questions make it clearer."
         )
-    level = [curve.label for curve in curves.curves if curve.gap.exact]
+    free = {method.label for method in summary.methods if method.order_free and method.applied}
+    texts += filter(None, (order_free_note(summary[label]) for label in sorted(free)))
+    level = [c.label for c in curves.curves if c.gap.exact and c.label not in free]
     if level:
         texts.append(
             f"Under {', '.join(level)}, every question has exactly the same score at every "

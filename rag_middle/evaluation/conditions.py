@@ -1,7 +1,7 @@
 """A question with its documents, and the conditions under which it is asked.
 
 A condition says which documents are in the prompt, and in which order. Its name stands in records:
-``position:3``, ``position:3/10``, ``position:3+filler``, ``chain:4,12``, ``chain:4,12/1``,
+``position:3``, ``position:3/10``, ``position:3+repeated``, ``chain:4,12``, ``chain:4,12/1``,
 ``order:1``, ``gold_only``, ``gold_absent``, ``closed_book``, ``as_given``.
 """
 
@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 
 from rag_middle.documents import Document
 from rag_middle.errors import EvaluationConfigError
+from rag_middle.evaluation.filler import natural_filler, random_filler
 
 __all__ = [
     "AS_GIVEN",
@@ -34,10 +35,13 @@ __all__ = [
 Kind = Literal["position", "chain", "order", "gold_only", "gold_absent", "closed_book", "as_given"]
 
 #: What else is done to a prompt: ``"repeated"``: all documents twice, one after the other;
-#: ``"filler"``: the words of the others shuffled, so that the prompt is as long and only the gold
-#: document says anything; ``"question_first"``: the question before the documents as well;
-#: ``"long_gold"``: the gold document followed by the shuffled words of the first three others.
-Change = Literal["repeated", "filler", "question_first", "long_gold"]
+#: ``"natural_filler"``, ``"random_filler"``: prose about other things, or the others' own words
+#: shuffled, in place of each of the others, so that there are as many documents, as long, and
+#: only the gold one says anything of the matter; ``"question_first"``: the question before the
+#: documents as well; ``"long_gold"``: the gold document followed by the shuffled words of the first
+#: three others.
+Change = Literal["repeated", "natural_filler", "random_filler", "question_first", "long_gold"]
+_FILLERS = {"natural_filler": natural_filler, "random_filler": random_filler}
 CHANGES: tuple[Change, ...] = get_args(Change)
 _LENGTHENED_BY = 3  # documents: with documents of one length, the gold one is four times as long
 
@@ -227,14 +231,12 @@ def arranged_documents(item: Item, condition: Condition) -> tuple[Document, ...]
             f"Question {item.id} has {len(others) + 1} documents, so its gold document cannot "
             f"be at position {index} (0-based)."
         )
-    if condition.change == "filler":
-        others = tuple(
-            _shuffled_words(document, f"{item.id} {at}") for at, document in enumerate(others)
-        )
+    if filler := _FILLERS.get(condition.change or ""):
+        others = tuple(filler(document, f"{item.id} {at}") for at, document in enumerate(others))
     gold = item.gold
     if condition.change == "long_gold":
         words = Document("\n".join(document.render() for document in others[:_LENGTHENED_BY]))
-        added = _shuffled_words(words, f"{item.id} gold")
+        added = random_filler(words, f"{item.id} gold")
         gold = replace(gold, text=f"{gold.text} {added.text}")
     documents = (*others[:index], gold, *others[index:])
     return 2 * documents if condition.change == "repeated" else documents
@@ -251,10 +253,3 @@ def _chained(item: Item, condition: Condition) -> tuple[Document, ...]:
     others = iter(item.others)
     at = dict(zip(condition.golds, item.golds, strict=True))
     return tuple(at[index] if index in at else next(others) for index in range(count))
-
-
-def _shuffled_words(document: Document, seed: str) -> Document:
-    """As long, in the same words, and saying nothing."""
-    words = document.render().split()
-    random.Random(seed).shuffle(words)
-    return Document(" ".join(words), id=document.id)

@@ -42,7 +42,8 @@ _CONTROLS = {
     "gold_only": "the gold document alone",
     "closed_book": "no documents",
     "repeated": "all documents twice",
-    "filler": "the other documents' words shuffled",
+    "natural_filler": "prose about other things instead of the other documents",
+    "random_filler": "the other documents' words shuffled",
     "question_first": "the question before the documents too",
     "long_gold": "the gold document followed by the shuffled words of three others",
 }
@@ -126,6 +127,8 @@ class MethodSummary:
         consistency: of answers over shuffled orders, or where none were run, over the positions of
             the gold document; None where there is neither.
         applied: share of prompts that the method could act on.
+        order_free: the order of documents cannot change its answers, by how it is built
+            (`Method.order_free`), so not only in the orders that were asked.
         cost: where it was measured.
     """
 
@@ -135,6 +138,7 @@ class MethodSummary:
     difference: Estimate | None
     consistency: Consistency | None
     applied: float
+    order_free: bool = False
     cost: Cost | None = None
 
 
@@ -341,6 +345,7 @@ class Results:
                     if answers
                     else None,
                     applied=sum(applied) / len(applied),
+                    order_free=method.method.order_free,
                     cost=(costs or {}).get(method.label),
                 )
             )

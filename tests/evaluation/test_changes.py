@@ -19,7 +19,7 @@ from rag_middle.generation import RagMiddleModel
 from tests.evaluation.fake_models import FakeReader, fake_reader
 
 TASK = InventedDocuments(documents=5)
-CHANGES = ("repeated", "filler", "question_first")
+CHANGES = ("repeated", "natural_filler", "random_filler", "question_first")
 
 
 def test_documents_are_repeated_or_their_words_shuffled() -> None:
@@ -29,13 +29,28 @@ def test_documents_are_repeated_or_their_words_shuffled() -> None:
     plain = arranged_documents(item, position(1))
     assert arranged_documents(item, position(1, change="repeated")) == (*plain, *plain)
     assert arranged_documents(item, position(1, change="question_first")) == plain
-    filler = arranged_documents(item, position(1, change="filler"))
-    assert filler == arranged_documents(item, position(1, change="filler"))  # in any process
+    filler = arranged_documents(item, position(1, change="random_filler"))
+    assert filler == arranged_documents(item, position(1, change="random_filler"))  # in any process
     assert filler[1] == gold
     assert filler[0].id == "l"
     for changed, document in zip((filler[0], filler[2]), others, strict=True):
         assert changed.text != document.render()
         assert sorted(changed.text.split()) == sorted(document.render().split())
+
+
+def test_natural_filler_is_prose_of_the_same_length() -> None:
+    gold = Document("Nantes lies on the Loire.")
+    others = tuple(Document("x" * length, title=f"T{length}") for length in (1, 30, 400, 9000))
+    item = Item(id="7", question="?", answers=("Loire",), gold=gold, others=others)
+    documents = arranged_documents(item, position(2, change="natural_filler"))
+    assert documents == arranged_documents(item, position(2, change="natural_filler"))
+    assert documents[2] == gold
+    filler = [document for document in documents if document != gold]
+    longest_word = 12
+    for document, other in zip(filler, others, strict=True):
+        assert 0 <= len(document.text) - len(other.render()) <= longest_word
+        assert "x" * 2 not in document.text
+    assert len({document.text[:20] for document in filler}) > 1  # they begin at other sentences
 
 
 class Listening(FakeReader):
@@ -53,12 +68,12 @@ def test_the_unmodified_model_is_asked_at_the_same_positions(model: RagMiddleMod
     fake.heard = []
     how = Measurement(limit=10, positions=3, changes=CHANGES)
     results = run(fake, TASK, ["pine"], how)
-    assert len(fake.heard) == 10 * 3 * (2 + 3)
+    assert len(fake.heard) == 10 * 3 * (2 + 4)
     controls = {control.name: control for control in results.summary().controls}
     assert tuple(controls) == CHANGES
     assert controls["repeated"].difference.high < 0
     assert controls["question_first"].difference.exact
-    assert controls["filler"].title == "the other documents' words shuffled"
+    assert controls["random_filler"].title == "the other documents' words shuffled"
     first = [p for p in fake.heard if p.prefix]
     assert len(first) == 10 * 3
     assert all(p.prefix.strip() in p.suffix for p in first)
@@ -67,13 +82,13 @@ def test_the_unmodified_model_is_asked_at_the_same_positions(model: RagMiddleMod
 def test_a_run_without_changes_is_as_before(model: RagMiddleModel) -> None:
     fake = fake_reader(model, TASK, lambda m, at, d: 0.9)
     plain = run(fake, TASK, (), Measurement(limit=10))
-    changed = run(fake, TASK, (), Measurement(limit=10, changes=("filler",)))
+    changed = run(fake, TASK, (), Measurement(limit=10, changes=("random_filler",)))
     assert plain.curves().to_dict() == changed.curves().to_dict()
     assert not plain.summary().controls
 
 
 def test_other_changes_are_refused() -> None:
-    with pytest.raises(EvaluationConfigError, match="A change is one of repeated, filler"):
+    with pytest.raises(EvaluationConfigError, match="A change is one of repeated, natural_filler"):
         Measurement(changes=("doubled",))  # type: ignore[arg-type]
     with pytest.raises(EvaluationConfigError, match="no change"):
-        Condition("closed_book", change="filler")
+        Condition("closed_book", change="random_filler")

@@ -13,7 +13,9 @@ from rag_middle.cli.calibrate import Fitted
 from rag_middle.errors import EvaluationConfigError
 from rag_middle.evaluation import Diagnosis, InventedDocuments, Measurement, OwnQuestions, diagnose
 from rag_middle.evaluation.diagnosis import CALIBRATED, methods_to_try, worth_calibrating
+from rag_middle.evaluation.measurement import LabelledMethod
 from rag_middle.generation import RagMiddleModel, model_facts
+from rag_middle.methods import PINE
 from rag_middle.profiles import Profile
 from tests.conftest import FamilyModel
 from tests.evaluation.fake_models import Chance, fake_reader
@@ -75,6 +77,20 @@ def test_controls_and_flips_are_those_of_the_model(model: RagMiddleModel) -> Non
     assert pine.entropy.exact
     assert none.flip_rate.low > 0
     assert none.changed.value > none.flip_rate.value > none.minority.value > 0
+
+
+def test_order_freeness_is_proven_and_what_was_seen_beside_it(model: RagMiddleModel) -> None:
+    ablated = LabelledMethod("ablated", PINE(ablation="no_reassignment"))
+    fake = fake_reader(model, TASK, u_without_pine)
+    diagnosis = diagnose(fake, TASK, ["pine", "ape", ablated], HOW)
+    free = {method.label: method.order_free for method in diagnosis.summary.methods}
+    assert free == {"none": False, "pine": True, "ape": True, "ablated": False}
+    said = [note for note in diagnosis.notes if "cannot change an answer" in note]
+    # APE's fake answers by position, as no order-free method should: what was seen is said.
+    [of_ape, of_pine] = said
+    assert of_pine.startswith("Under pine ")
+    assert of_pine.endswith("In the orders asked here, no answer changed.")
+    assert "of the questions changed: by rounding" in of_ape
 
 
 def test_a_model_that_knows_the_answers_is_noticed(model: RagMiddleModel) -> None:

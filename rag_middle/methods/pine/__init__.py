@@ -67,7 +67,6 @@ class PINE(Method):
         can_hurt_when="order carries meaning, or a good ranking puts the best document first",
     )
     needs_documents = True
-    order_free = True  # documents rank each other by what they say
     conflicts: ClassVar[Mapping[str, str]] = {
         "*": "it decides positions and visibility, and a change by document order would undo its "
         "invariance. Use it alone"
@@ -80,6 +79,11 @@ class PINE(Method):
             raise MethodConfigError(
                 f"PINE: ablation must be 'reversed' or 'no_reassignment', got {self.ablation!r}."
             )
+
+    @property
+    def order_free(self) -> bool:
+        """True where documents rank each other by what they say: not by the order given."""
+        return self.ablation != "no_reassignment"
 
     def arrange(self, prompt: TokenizedPrompt, runner: Runner) -> Sequence[int]:
         """By token ids: any order will do that depends on the documents alone."""
