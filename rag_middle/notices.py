@@ -21,6 +21,7 @@ __all__ = [
     "NumberedDocumentsWarning",
     "ProfileWarning",
     "UnreadMarkersWarning",
+    "WorkersWarning",
     "called_from",
     "caller",
     "pass_over",
@@ -52,6 +53,10 @@ class ProfileWarning(WordedException, UserWarning):
 
 class UnreadMarkersWarning(WordedException, UserWarning):
     """A text has document markers that mark nothing: they are read as text."""
+
+
+class WorkersWarning(WordedException, UserWarning):
+    """Workers were asked for and have not started."""
 
 
 def pass_over(*packages: str) -> None:

@@ -13,7 +13,7 @@ from rag_middle.calibration.examples import Example
 from rag_middle.calibration.objective import Criterion, ExampleObjective, Objective, Outcome
 from rag_middle.calibration.racing import Race
 from rag_middle.errors import CalibrationConfigError
-from rag_middle.generation import RagMiddleModel
+from rag_middle.generation.copies import load_copy
 from rag_middle.methods import Method
 from rag_middle.tokens import TemplateName
 from rag_middle.workers import Workers
@@ -54,6 +54,8 @@ class FromDisk:
     Attributes:
         model: directory or hub name.
         options: of `RagMiddleModel.from_pretrained`; a worker's own device stands in for theirs.
+        weights: what tells the model from others (`weights_sample`), so that a worker that finds
+            another one refuses it; None checks nothing.
     """
 
     model: str
@@ -62,11 +64,11 @@ class FromDisk:
     options: Mapping[str, Any] = field(default_factory=dict)
     max_batch_size: int = 8
     template: TemplateName = "auto"
+    weights: str | None = None
 
     def __call__(self, device: str | None = None) -> ExampleObjective:
-        options = dict(self.options) if device is None else {**self.options, "device": device}
         return ExampleObjective(
-            RagMiddleModel.from_pretrained(self.model, **options),
+            load_copy(self.model, self.options, device=device, weights=self.weights),
             self.examples,
             criterion=self.criterion,
             max_batch_size=self.max_batch_size,

@@ -184,6 +184,7 @@ def calibrate(
         make_search,
     )
     from rag_middle.calibration import calibrate as run_calibration
+    from rag_middle.generation.copies import origin
     from rag_middle.generation.loading import check_loading, loading_errors
     from rag_middle.methods.resolve import as_option
     from rag_middle.tokens import uses_chat_template
@@ -211,7 +212,7 @@ def calibrate(
 
         def make_team(examples: Sequence[Example], criterion: Criterion) -> Team:
             opening = FromDisk(
-                model=str(loaded.model.config._name_or_path),
+                **origin(loaded),
                 examples=tuple(examples),
                 criterion=criterion,
                 options=placement,

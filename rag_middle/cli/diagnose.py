@@ -324,10 +324,11 @@ def _team(model: Any, loading: dict[str, Any], count: int, backend: str) -> Answ
     import torch
 
     from rag_middle.evaluation import Answering
+    from rag_middle.generation.copies import origin
 
     placement = placed(loading)
     return start_workers(
-        Answering(str(model.model.config._name_or_path), placement),
+        Answering(**origin(model), options=placement),
         backend=backend,
         count=count,
         threads=max(1, torch.get_num_threads() // count),

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from rag_middle.documents import ContextPrompt
 from rag_middle.generation import Generation, RagMiddleModel, Score, TextGenerator
+from rag_middle.generation.copies import load_copy
 from rag_middle.workers import Workers
 
 __all__ = ["Answering", "AnsweringWorkers", "Batch", "answered", "replies"]
@@ -43,6 +44,8 @@ class Answering:
     Attributes:
         model: directory or hub name.
         options: of `RagMiddleModel.from_pretrained`; a worker's own device stands in for theirs.
+        weights: what tells the model from others (`weights_sample`), so that a worker that finds
+            another one refuses it; None checks nothing.
 
     Example:
         >>> with closing(Processes(Answering("my-model"), 4, threads_each=1)) as workers:
@@ -51,10 +54,11 @@ class Answering:
 
     model: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    weights: str | None = None
 
     def __call__(self, device: str | None = None) -> Callable[[Batch], list[Reply]]:
-        options = dict(self.options) if device is None else {**self.options, "device": device}
-        return partial(answered, RagMiddleModel.from_pretrained(self.model, **options))
+        model = load_copy(self.model, self.options, device=device, weights=self.weights)
+        return partial(answered, model)
 
 
 def answered(model: RagMiddleModel, batch: Batch) -> list[Reply]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import platform
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
-from time import sleep
+from importlib.metadata import version
+from time import monotonic, sleep
 from typing import Any
 
 from rag_middle.errors import MissingExtraError, RagMiddleError, WorkerConfigError, WorkerError
-from rag_middle.wording import Argument, counted
+from rag_middle.notices import WorkersWarning, warn_caller
+from rag_middle.wording import Argument, counted, listed, shortened
 from rag_middle.workers.base import MakeWork, Result, Task, Workers
 from rag_middle.workers.processes import Worker
 
@@ -17,13 +20,16 @@ __all__ = ["RayWorkers"]
 
 _MAX_DEATHS = 3  # of each worker, in a row, without a result
 _LONGEST_PAUSE = 10  # seconds
+_SILENCE = 60  # seconds without any worker
+_SAME_VERSIONS = ("rag-middle", "torch", "transformers")
 
 
 class RayWorkers(Workers[Task, Result]):
     """Actors of a Ray cluster, or of this machine where no cluster is joined.
 
-    Ray restarts an actor that dies, on another node where its own has left; its task is done by
-    whichever is there first.
+    An actor gets tasks once it has said that it is there. Ray restarts one that dies, on another
+    node where its own has left, and its task is done by whichever is there first: so nodes may
+    leave and join as long as one has room for a worker.
 
     Args:
         make_work: called in each actor.
@@ -35,7 +41,8 @@ class RayWorkers(Workers[Task, Result]):
 
     Raises:
         MissingExtraError: Ray is not installed.
-        WorkerConfigError: the cluster has fewer GPUs.
+        WorkerConfigError: the cluster has fewer GPUs. With the results: a node has other versions
+            of what answers depend on, or other weights.
     """
 
     def __init__(
@@ -53,6 +60,7 @@ class RayWorkers(Workers[Task, Result]):
             raise MissingExtraError("backend='ray'", package="ray", extra="ray") from error
         self._ray = ray
         self.count = count
+        self._threads_each = threads_each
         self._started_here = not ray.is_initialized()
         if self._started_here:
             joins = address or os.environ.get("RAY_ADDRESS")  # whose CPUs are its own affair
@@ -67,42 +75,85 @@ class RayWorkers(Workers[Task, Result]):
                 f" take {counted(gpus_each, 'GPU')} each, and the Ray cluster has {gpus}: ask for "
                 f"at most {max(1, gpus // gpus_each)}.",
             )
-        remote = ray.remote(num_cpus=threads_each, num_gpus=gpus_each, max_restarts=-1)(Worker)
+        remote = ray.remote(num_cpus=threads_each, num_gpus=gpus_each, max_restarts=-1)(_Actor)
         device = "cuda" if gpus_each else None
         self._actors = [remote.remote(make_work, threads_each, device) for _ in range(count)]
 
     def results(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
         waiting = list(enumerate(tasks))[::-1]
-        idle = list(self._actors)
         running: dict[Any, tuple[Any, int]] = {}
-        deaths = 0  # in a row, without a result
+        idle: list[Any] = []
+        asked = {self._ask(actor): actor for actor in self._actors}  # whether they are there
+        absent: list[Any] = []  # until `ask_again`
+        ask_again = 0.0
+        deaths = refusals = 0  # with a task, or asked, in a row
         while waiting or running:
             while waiting and idle:
                 actor, (index, task) = idle.pop(), waiting.pop()
                 running[actor.do.remote(task)] = (actor, index)
-            [finished], _ = self._ray.wait(list(running), num_returns=1)
-            actor, index = running.pop(finished)
-            try:
-                result: Result = self._ray.get(finished)
-            except self._ray.exceptions.RayTaskError as error:
-                if isinstance(error.cause, RagMiddleError):
-                    raise error.cause from None  # without Ray's account of where it happened
-                raise
-            except self._ray.exceptions.RayActorError as error:
-                deaths += 1
-                if deaths >= _MAX_DEATHS * self.count:
-                    raise WorkerError(
-                        f"Ray workers ended again and again ({type(error).__name__}). Memory is "
-                        "the usual reason: use fewer workers. What was done is kept: the same "
-                        "command continues from there."
-                    ) from error
-                sleep(min(2**deaths, _LONGEST_PAUSE))  # while Ray finds out that a node has left
-                waiting.append((index, tasks[index]))
-                idle.insert(0, actor)  # others first
+            pause = max(0.0, ask_again - monotonic()) if absent else _SILENCE
+            if absent and not pause:
+                asked |= {self._ask(actor): actor for actor in absent}
+                absent.clear()
+            elif absent and not running and not asked:
+                sleep(pause)
                 continue
-            deaths = 0
-            idle.append(actor)
-            yield index, result
+            # A call to an actor that lost its place fails after seconds; the first one waits.
+            finished, _ = self._ray.wait(
+                [*running, *asked], num_returns=1, timeout=pause or _SILENCE
+            )
+            if not finished and not running and not absent:
+                self._say_that_none_starts()
+            for reference in finished:
+                actor, task_index = (
+                    running.pop(reference) if reference in running else (asked.pop(reference), None)
+                )
+                try:
+                    result = self._got(reference)
+                except self._ray.exceptions.RayActorError as error:
+                    if task_index is None:
+                        refusals += 1
+                    else:
+                        deaths += 1
+                        waiting.append((task_index, tasks[task_index]))
+                    none_there = refusals >= _MAX_DEATHS * self.count and not running and not idle
+                    if none_there or deaths >= _MAX_DEATHS * self.count:
+                        raise WorkerError(
+                            "Ray workers ended again and again, or could not be started "
+                            f"({shortened(str(error), 300)}). Memory is the usual reason: use "
+                            "fewer workers. What was done is kept: the same command continues "
+                            "from there."
+                        ) from error
+                    absent.append(actor)
+                    ask_again = monotonic() + min(2 ** max(deaths, refusals), _LONGEST_PAUSE)
+                    continue
+                refusals = 0
+                idle.append(actor)
+                if task_index is not None:
+                    deaths = 0
+                    yield task_index, result
+
+    def _ask(self, actor: Any) -> Any:
+        return actor.check.remote({package: version(package) for package in _SAME_VERSIONS})
+
+    def _got(self, reference: Any) -> Any:
+        try:
+            return self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, RagMiddleError):
+                raise error.cause from None  # without Ray's account of where it happened
+            raise
+
+    def _say_that_none_starts(self) -> None:
+        has, free = self._ray.cluster_resources(), self._ray.available_resources()
+        warn_caller(
+            WorkersWarning(
+                Argument("workers", self.count),
+                f" on the Ray cluster: none has started yet. Each takes "
+                f"{counted(self._threads_each, 'CPU')}; the cluster has {has.get('CPU', 0):g}, of "
+                f"which {free.get('CPU', 0):g} are free. They start when there is room.",
+            )
+        )
 
     def close(self) -> None:
         """End the actors, and the cluster if it was started for them."""
@@ -110,3 +161,27 @@ class RayWorkers(Workers[Task, Result]):
             self._ray.kill(actor)
         if self._started_here:
             self._ray.shutdown()
+
+
+class _Actor(Worker):
+    """A worker that says whether answers here are those of the process that asks."""
+
+    def check(self, versions: Mapping[str, str]) -> None:
+        """Be there.
+
+        Args:
+            versions: of what answers depend on, by package.
+
+        Raises:
+            WorkerConfigError: some are others here.
+        """
+        others = [
+            f"{package} {version(package)} (not {wanted})"
+            for package, wanted in versions.items()
+            if version(package) != wanted
+        ]
+        if others:
+            raise WorkerConfigError(
+                f"The node {platform.node()!r} of the Ray cluster has {listed(others)}: install "
+                "the versions of the process that starts the run there, or take the node out."
+            )

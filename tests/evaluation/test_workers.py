@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
+import torch
 
-from rag_middle.errors import RagMiddleError, WorkerError
+from rag_middle.errors import RagMiddleError, WorkerConfigError, WorkerError
 from rag_middle.evaluation import (
     Abstention,
     Answering,
@@ -26,6 +28,7 @@ from rag_middle.evaluation import (
 from rag_middle.evaluation.asking import Batch, Reply, answered
 from rag_middle.evaluation.stopping import run_until_decided
 from rag_middle.generation import RagMiddleModel
+from rag_middle.generation.copies import origin
 from rag_middle.workers import InProcess, Processes, RayWorkers, Workers, torch_threads
 
 TASK = InventedDocuments(documents=4)
@@ -187,14 +190,74 @@ def test_a_node_of_a_ray_cluster_leaves_and_another_joins(
         ):
             assert len(ray.nodes()) == 2
             results = run(model, TASK, METHODS, measurement(), workers=workers, progress=progress)
-            assert sum(node["Alive"] for node in ray.nodes()) == 2
-            assert len(ray.nodes()) == 3
+            assert not leaving.any_processes_alive()
             alone = run(model, TASK, METHODS, measurement())
     finally:
         cluster.shutdown()
     assert {key: record.answer for key, record in results.records.items()} == {
         key: record.answer for key, record in alone.records.items()
     }
+
+
+def _slow_work() -> Callable[[float], float]:
+    def wait(seconds: float) -> float:
+        sleep(seconds)
+        return seconds
+
+    return wait
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_node_leaves_for_good_while_another_works_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray", reason="needs Ray (extra ray)")
+    from ray.cluster_utils import Cluster
+
+    # As many refusals in the time of a task here as else in the minutes of a batch.
+    monkeypatch.setattr("rag_middle.workers.ray_actors._LONGEST_PAUSE", 0.1)
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    leaving = cluster.add_node(num_cpus=1)
+    tasks = [0.1, 0.2, 20.0, 0.3, 0.4]
+    done = []
+    try:
+        workers: RayWorkers[float, float] = RayWorkers(_slow_work, 2, 1, address=cluster.address)
+        with closing(workers):
+            for index, seconds in workers.results(tasks):
+                if not done:
+                    cluster.remove_node(leaving, allow_graceful=False)
+                assert seconds == tasks[index]
+                done.append(index)
+    finally:
+        cluster.shutdown()
+    assert sorted(done) == list(range(len(tasks)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_node_with_other_versions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray", reason="needs Ray (extra ray)")
+    monkeypatch.setattr("rag_middle.workers.ray_actors.version", lambda package: "0.0.1")
+    workers: RayWorkers[float, float] = RayWorkers(_slow_work, 1, 1)
+    with closing(workers), pytest.raises(WorkerConfigError, match=r"torch 2.*\(not 0\.0\.1\)"):
+        list(workers.results([0.1]))
+
+
+def test_other_weights_under_the_same_name_are_refused(
+    model: RagMiddleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model.model.save_pretrained("model")
+    model.tokenizer.save_pretrained("model")
+    loaded = RagMiddleModel.from_pretrained("model")
+    found = origin(loaded)
+    assert found["model"] == str(tmp_path / "model")  # wherever a worker is started
+    monkeypatch.chdir("/")
+    assert Answering(**found)() is not None
+    with torch.no_grad():
+        next(loaded.model.parameters()).add_(1)
+    loaded.model.save_pretrained(found["model"])
+    with pytest.raises(WorkerConfigError, match="found other weights under"):
+        Answering(**found)()
 
 
 @pytest.mark.slow
