@@ -15,6 +15,7 @@ from rag_middle.errors import RagMiddleError, UnsupportedGenerationError
 from rag_middle.wording import Argument
 
 __all__ = [
+    "are_identical",
     "check_keywords",
     "check_whole",
     "is_finite_number",
@@ -81,6 +82,23 @@ def check_keywords(
     raise error(
         Argument(name), f" must be a mapping from names to values ({{'name': ...}}), got {value!r}."
     )
+
+
+def are_identical(one: object, other: object) -> bool:
+    """Whether two values are equal, their types and the order of their keys included.
+
+    To Python, 1, 1.0 and True are equal, and so are mappings in another order. A schema means
+    something else with each.
+    """
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Mapping):
+        assert isinstance(other, Mapping)
+        return are_identical(list(one.items()), list(other.items()))
+    if isinstance(one, list | tuple):
+        assert isinstance(other, list | tuple)
+        return len(one) == len(other) and all(map(are_identical, one, other))
+    return bool(one == other)
 
 
 def map_strings(

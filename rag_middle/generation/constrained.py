@@ -21,6 +21,10 @@ from rag_middle.wording import Argument
 
 __all__ = ["Constrained", "Constraint"]
 
+#: Of what the engine builds for a pattern. Under its own, `(a{500}){500}` takes a quarter of a
+#: second at every token; lists of thousands of values and long texts stay far below these.
+_LIMITS = {"initial_lexer_fuel": 200_000, "step_lexer_fuel": 100_000, "max_lexer_states": 20_000}
+
 _vocabularies: WeakKeyDictionary[PreTrainedTokenizerBase, dict[Any, Any]] = WeakKeyDictionary()
 _lock = threading.Lock()
 
@@ -60,7 +64,8 @@ class Constraint:
         """A matcher at the beginning of a text."""
         try:
             written = self._engine.LLMatcher.grammar_from_lark(grammar)
-            matcher = self._engine.LLMatcher(self._vocabulary, written, log_level=0)
+            limits = self._engine.LLParserLimits(**_LIMITS)
+            matcher = self._engine.LLMatcher(self._vocabulary, written, log_level=0, limits=limits)
         except UnicodeEncodeError as error:  # half of a surrogate pair
             raise UnsupportedGenerationError(
                 Argument("response_format"), f" or the name of a tool is no text: {error}."

@@ -26,6 +26,7 @@ from rag_middle.generation import (
     TokenLogProbability,
 )
 from rag_middle.methods import Method
+from rag_middle.plain_data import are_identical
 from rag_middle.serving.errors import ApiError
 from rag_middle.serving.metrics import Metrics
 
@@ -79,7 +80,7 @@ class Job:
 
     def shares_batch_with(self, other: Job) -> bool:
         """Whether both may go through the model together."""
-        return self.method[0] == other.method[0] and self.options == other.options
+        return self.method[0] == other.method[0] and are_identical(self.options, other.options)
 
     def follower(self) -> Follower:
         """Hands on what the model writes."""

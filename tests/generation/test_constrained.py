@@ -133,6 +133,15 @@ def test_properties_beside_alternatives(model: RagMiddleModel, prompt: ContextPr
         assert text.startswith('{"a": 1, "b": ')
 
 
+def test_long_lists_and_texts_are_kept_to(model: RagMiddleModel, prompt: ContextPrompt) -> None:
+    values = [f"value {index * 7919 % 10007}" for index in range(3000)]
+    text = {"type": "string", "minLength": 5, "maxLength": 20_000}
+    wanted = {"type": "object", "properties": {"a": {"enum": values}, "b": text}}
+    schema = {**wanted, "required": ["a", "b"], "additionalProperties": False}
+    form = {"type": "json_schema", "json_schema": {"schema": schema}}
+    assert model.generate(prompt, response_format=form, max_new_tokens=40).text.startswith('{"a": ')
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -148,6 +157,7 @@ def test_properties_beside_alternatives(model: RagMiddleModel, prompt: ContextPr
             {"response_format": {"type": "json_schema", "json_schema": {"schema": DEEP}}},
             "response_format.*(plain JSON|too deeply)",
         ),
+        ({"response_format": {"type": "regex", "regex": "(a{500}){500}"}}, "too many expressions"),
         ({"response_format": {"type": "regex", "regex": "\ud800"}}, "response_format.* no text"),
         ({"tool_choice": "any"}, "needs tools"),
         ({"tools": [{"name": "search"}]}, "must hold"),

@@ -13,6 +13,8 @@ from transformers import LlamaConfig
 
 from rag_middle import mark
 from rag_middle.generation import RagMiddleModel
+from rag_middle.methods import NoMethod
+from rag_middle.serving.batching import Job
 from tests.serving.conftest import Served, serving
 from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe
@@ -41,6 +43,8 @@ TOOL: Any = {
 QUESTION: Any = {"role": "user", "content": "Where is Nantes?"}
 SCHEMA = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}
 FORM: Any = {"type": "json_schema", "json_schema": {"name": "number", "schema": SCHEMA}}
+ORDERED = {"properties": {"a": {}, "b": {}}}
+REVERSED = {"properties": {"b": {}, "a": {}}}
 
 Write = Callable[[str], None]
 
@@ -193,6 +197,29 @@ def test_answers_of_a_form_share_batches_and_parse(served: Served) -> None:
         model="tested", prompt="Number:", max_tokens=60, extra_body={"response_format": FORM}
     )
     assert json.loads(text.choices[0].text)["n"] in (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [({"enum": [1]}, {"enum": [True]}), ({"enum": [0]}, {"enum": [0.0]}), (ORDERED, REVERSED)],
+    ids=["truth", "fraction", "order"],
+)
+def test_schemas_that_python_calls_equal_share_no_batch(one: Any, other: Any) -> None:
+    assert one == other
+    jobs = [
+        Job(
+            prompt="?",
+            method=("none", NoMethod()),
+            options={"response_format": {"json_schema": {"schema": schema}}},
+            seed=0,
+            alternatives=None,
+            streams=False,
+            emit=lambda event: None,
+        )
+        for schema in (one, other, json.loads(json.dumps(one)))
+    ]
+    assert not jobs[0].shares_batch_with(jobs[1])
+    assert jobs[0].shares_batch_with(jobs[2])
 
 
 @pytest.mark.parametrize(

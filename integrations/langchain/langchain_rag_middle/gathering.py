@@ -13,9 +13,11 @@ from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from rag_middle import RagMiddleError
+from rag_middle.plain_data import are_identical
 
 if TYPE_CHECKING:
     from rag_middle import Generation
@@ -152,9 +154,9 @@ class Gathering:
         # One batch, unless calls differ in their options (as copies of the model may).
         while rest:
             options = rest[0].request.options
-            same = [each for each in rest if each.request.options == options]
-            rest = [each for each in rest if each.request.options != options]
-            self._run_together(same, options)
+            alike = [are_identical(each.request.options, options) for each in rest]
+            self._run_together(list(compress(rest, alike)), options)
+            rest = [each for each, is_alike in zip(rest, alike, strict=True) if not is_alike]
 
     def _run_together(self, waiting: Sequence[_Waiting], options: dict[str, Any]) -> None:
         try:

@@ -87,12 +87,17 @@ def call_fields(generation: Generation) -> dict[str, Any]:
 
 
 def call_chunks(generation: Generation) -> list[Any]:
-    """The calls of an answer, as chunks: whole, as they are known at the end only."""
-    calls = [
+    """The calls of an answer, as chunks: whole, as they are known at the end only.
+
+    LangChain reads the arguments of chunks as the beginning of JSON, and completes them: what is
+    half a call would be one. So the text of an invalid call is given as a JSON string, which can
+    be no call's arguments.
+    """
+    calls: list[tuple[str | None, str, str]] = [
         (call.name, json.dumps(dict(call.arguments), ensure_ascii=False), call.id)
         for call in generation.tool_calls
     ]
-    calls += [(call.name or "", call.text, call.id) for call in generation.invalid_tool_calls]
+    calls += [(call.name, json.dumps(call.text), call.id) for call in generation.invalid_tool_calls]
     return [
         tool_call_chunk(name=name, args=args, id=identifier, index=index)
         for index, (name, args, identifier) in enumerate(calls)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -106,6 +107,34 @@ def test_a_call_that_is_cut_is_an_invalid_one(local: Any, write: Write) -> None:
     assert answer.tool_calls == []
     assert [call["name"] for call in answer.invalid_tool_calls] == ["search"]
     assert answer.response_metadata["finish_reason"] == "length"
+
+
+# A name, or none; JSON that LangChain completes, or takes as it is.
+INVALID = [
+    CALL[:-20],
+    CALL.replace('"Nantes"', "NaN"),
+    CALL.replace('{"query": "Nantes"}', '"Nantes"'),
+    CALL.replace('"name": "search", ', ""),
+    CALL.replace('"Nantes"', "[" * 600 + "]" * 600),
+]
+
+
+@pytest.mark.parametrize("written", INVALID, ids=range(len(INVALID)))
+def test_an_invalid_call_is_no_call_in_a_stream_either(
+    local: Any, write: Write, written: str
+) -> None:
+    write(local, written)
+    bound = chat(local, max_tokens=len(written.encode())).bind_tools([search])
+    whole = bound.invoke("Where is Nantes?")
+    streamed: Any = AIMessageChunk("")
+    for chunk in bound.stream("Where is Nantes?"):
+        assert not chunk.tool_calls
+        streamed = streamed + chunk
+    for answer in (whole, streamed):
+        assert answer.tool_calls == []
+        assert len(answer.invalid_tool_calls) == 1
+    [expected], [call] = whole.invalid_tool_calls, streamed.invalid_tool_calls
+    assert (call["name"], json.loads(call["args"])) == (expected["name"], expected["args"])
 
 
 def test_an_agent_reads_the_documents_of_its_retriever_under_the_method(
