@@ -179,8 +179,12 @@ class Layer:
 
         Args:
             arguments: the module's, by name.
+
+        Raises:
+            UnsupportedGenerationError: the cache holds more or less than went through the layer in
+                this request.
         """
-        from rag_middle.attention.seam import begins_prompt, cache_argument
+        from rag_middle.attention.seam import begins_prompt, cache_argument, cached_columns
 
         name = cache_argument(self.module)
         cache = arguments.get(name) if name else None
@@ -188,6 +192,16 @@ class Layer:
         index: int = self.module.layer_idx  # type: ignore[assignment]
         begins = begins_prompt(cache, index, columns, self.request.width)
         self.start = 0 if begins else self._next
+        cached = cached_columns(cache, index)
+        if cached not in (None, self.start):
+            raise UnsupportedGenerationError(
+                f"The KV cache holds {cached} tokens, and {self.start} were read under the method: "
+                "it was filled elsewhere (by a prefix of virtual tokens, say), or "
+                "cut, copied or left out since. Under a method that changes attention the whole "
+                "prompt comes in one pass and each further token once, with the same cache: no "
+                "assisted decoding, no DynamicCache.crop(), and of adapters those in weights, such "
+                "as LoRA. method='none' takes all of these."
+            )
         return cache
 
     def end_call(self, columns: int) -> None:

@@ -203,13 +203,15 @@ def _install(
         )
     _under_methods.update(modules.values())
     stack.callback(_under_methods.difference_update, list(modules.values()))
+    # A wrapper of adapters generates with the model inside, and its own forward pass never runs.
+    runs = next((part for part in model.modules() if isinstance(part, PreTrainedModel)), model)
     cores: dict[nn.Module, LayerCore] = {}
     for index, changes in plan.layers.items():
         module = modules.get(index)
         if module is None:
             continue  # a layer without softmax attention: nothing to plan there
         guard = partial(_Guarded, owner=module)
-        layer = Layer(module, traits.layers.get(index), request, stack, guard, model)
+        layer = Layer(module, traits.layers.get(index), request, stack, guard, runs)
         core = cores[module] = LayerCore(layer, changes)
         stack.callback(core.close)
         before = module.register_forward_pre_hook(guard(core.before), with_kwargs=True)
@@ -224,11 +226,14 @@ def _install(
     def begin_pass(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if depends_on_prompt and not request.forward_passes:
             arguments = keyword_arguments(module, args, kwargs)
-            request.check_prompt(arguments.get("input_ids"), arguments.get("attention_mask"))
+            tokens = arguments.get("input_ids")
+            if tokens is None:
+                tokens = arguments.get("inputs_embeds")
+            request.check_prompt(tokens, arguments.get("attention_mask"))
         request.forward_passes += 1
 
     guarded = _Guarded(begin_pass, owner=first)
-    stack.callback(model.register_forward_pre_hook(guarded, with_kwargs=True).remove)
+    stack.callback(runs.register_forward_pre_hook(guarded, with_kwargs=True).remove)
     # Blocks of other models that this one stands in go on.
     stack.enter_context(handle_attention({**handlers_in_force(), **cores}))
 

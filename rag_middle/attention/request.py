@@ -85,6 +85,7 @@ class Request:
         attention_calls: attention calls answered so far; stays 0 when the method does not reach
             the model.
         forward_passes: forward passes of the model started so far.
+        fed: columns that the model was given in the first of them; 0 where that is not known.
         kernels: what may compute the method's attention.
         kernels_used: what did.
     """
@@ -96,6 +97,7 @@ class Request:
     groups: tuple[RowGroup, ...] = ()
     attention_calls: int = 0
     forward_passes: int = 0
+    fed: int = 0
     kernels: Kernels = "auto"
     kernels_used: KernelsUsed = "torch"
     _shared: dict[Hashable, Any] = field(default_factory=dict)
@@ -127,6 +129,12 @@ class Request:
                 "row, or per prompt where each prompt takes several rows in a row (beams)."
             )
         longest = max(layout.length for layout in self.layouts)
+        if self.fed not in (0, columns):
+            raise UnsupportedGenerationError(
+                f"The model was given {self.fed} columns and its attention gets {columns}: tokens "
+                "were put before the prompt, of which its layout knows nothing (prompt tuning, "
+                "p-tuning). Use an adapter in weights, such as LoRA, or method='none'."
+            )
         columns += start
         if columns < longest:
             raise UnsupportedGenerationError(
@@ -145,11 +153,11 @@ class Request:
         )
         self.width = columns
 
-    def check_prompt(self, input_ids: Tensor | None, attention_mask: Any) -> None:
+    def check_prompt(self, tokens: Tensor | None, attention_mask: Any) -> None:
         """Compare the first pass's tokens with the layouts, where both are plain to see.
 
         Args:
-            input_ids: `[b, n]`.
+            tokens: `[b, n]`, or their embeddings `[b, n, w]`.
             attention_mask: `[b, n]`, zero for padding; ``None`` for no padding; other forms are
                 left unread.
 
@@ -157,26 +165,35 @@ class Request:
             UnsupportedGenerationError: padding on the right, or more or fewer tokens than the
                 layouts say: assisted decoding proposes tokens along with the prompt.
         """
-        if input_ids is None or input_ids.shape[0] % len(self.layouts):
+        if tokens is None:
             return
-        rows, columns = input_ids.shape
-        tokens = [columns] * rows
+        rows, columns = tokens.shape[:2]
+        self.fed = columns
+        if rows % len(self.layouts):
+            return
+        counts = [columns] * rows
         if attention_mask is not None:
-            if not isinstance(attention_mask, Tensor) or attention_mask.shape != input_ids.shape:
+            if not isinstance(attention_mask, Tensor) or attention_mask.shape != (rows, columns):
                 return  # made for a static or prefilled cache, or by the caller
             if not bool(attention_mask[:, -1].all()):
                 raise UnsupportedGenerationError(
                     "The batch is padded on the right. Pad on the left, as generation needs anyway."
                 )
-            tokens = attention_mask.sum(-1).tolist()
+            counts = attention_mask.sum(-1).tolist()
         repeats = rows // len(self.layouts)
-        for row, count in enumerate(tokens):
+        for row, count in enumerate(counts):
             length = self.layouts[row // repeats].length
             if count > length:
                 raise UnsupportedGenerationError(
                     f"Row {row} has {count} tokens in the first forward pass and a layout of "
                     f"{length}. Give the layout of just this prompt; assisted decoding, which adds "
-                    "proposed tokens to the prompt, cannot run under a method."
+                    "proposed tokens to the prompt, and virtual tokens before it (prompt tuning) "
+                    "cannot run under a method."
+                )
+            if count < length <= columns:
+                raise UnsupportedGenerationError(
+                    f"Row {row} has {count} tokens that are not masked, and a layout of {length}: "
+                    "the mask leaves out tokens of the prompt. Leave them out of the prompt."
                 )
 
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
 import pytest
 import torch
+from torch import nn
 
 from rag_middle.attention import applied
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.layout import PromptLayout
-from rag_middle.methods import PINE, MsPoE, PositionInterpolation
+from rag_middle.methods import (
+    APE,
+    METHODS,
+    PINE,
+    Method,
+    MsPoE,
+    PositionInterpolation,
+    SelfExtend,
+)
 from tests.conftest import FamilyModel
 from tests.prompts import laid_out
 
 LAYOUT = PromptLayout(12, ((2, 5), (5, 9)))
 IDS = torch.arange(5, 17)[None]
+READERS = [PINE(), APE(temperature=0.6, scale=0.8), SelfExtend(group=2, window=4)]
 
 
 def test_tokens_beyond_the_layout_are_refused(family_model: FamilyModel) -> None:
@@ -33,6 +47,97 @@ def test_assisted_decoding_is_refused_rather_than_wrong(family_model: FamilyMode
         applied(model, MsPoE(first_layer=0), [laid_out(LAYOUT)]),
     ):
         model.generate(ids, prompt_lookup_num_tokens=3, max_new_tokens=6, do_sample=False)
+
+
+def _virtual_tokens(model: Any, _: Any) -> None:
+    embeddings = model.get_input_embeddings()
+    virtual = torch.randn(1, 3, embeddings.weight.shape[1])
+    model(inputs_embeds=torch.cat((virtual, embeddings(IDS)), dim=1))
+
+
+def _virtual_states(model: Any, cache: Any) -> None:
+    model(input_ids=IDS, past_key_values=cache, attention_mask=torch.ones(1, 15))
+
+
+def _cut(model: Any, _: Any) -> None:
+    cache = model(input_ids=IDS, use_cache=True).past_key_values
+    model(input_ids=IDS[:, :1], past_key_values=cache)
+    cache.crop(-1)
+    model(input_ids=IDS[:, 1:2], past_key_values=cache)
+
+
+def _copied(model: Any, _: Any) -> None:
+    cache = model(input_ids=IDS, use_cache=True).past_key_values
+    copy = deepcopy(cache)
+    model(input_ids=IDS[:, :1], past_key_values=cache)
+    model(input_ids=IDS[:, 1:2], past_key_values=copy)
+
+
+def _left_out(model: Any, _: Any) -> None:
+    model(input_ids=IDS, use_cache=True)
+    model(input_ids=IDS[:, :1])
+
+
+def _hidden_tokens(model: Any, _: Any) -> None:
+    mask = torch.ones_like(IDS)
+    mask[:, 4] = 0
+    model(input_ids=IDS, attention_mask=mask)
+
+
+def _later_proposals(model: Any, _: Any) -> None:
+    model.generate(
+        IDS, prompt_lookup_num_tokens=2, max_new_tokens=30, min_new_tokens=30, do_sample=False
+    )
+
+
+@pytest.mark.parametrize(
+    "method", [PINE(), APE(temperature=0.6, scale=0.8), SelfExtend(group=2, window=4)], ids=str
+)
+@pytest.mark.parametrize(
+    "run",
+    [_virtual_tokens, _virtual_states, _cut, _copied, _left_out, _hidden_tokens, _later_proposals],
+)
+def test_what_does_not_read_the_prompt_once_is_refused(
+    family_model: FamilyModel, run: Callable[[Any, Any], None], method: Method
+) -> None:
+    model = family_model("llama")
+    with torch.no_grad():
+        virtual = model(input_ids=IDS[:, :3], use_cache=True).past_key_values
+    with (
+        torch.no_grad(),
+        pytest.raises(UnsupportedGenerationError, match=r"LoRA|assisted|mask leaves out"),
+        applied(model, method, [laid_out(LAYOUT, IDS[0].tolist())]),
+    ):
+        run(model, virtual)
+
+
+class _Wrapper(nn.Module):
+    """As adapters do it: generates with the model inside."""
+
+    def __init__(self, base: nn.Module) -> None:
+        super().__init__()
+        self.base = base
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.base, name)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.base(*args, **kwargs)
+
+
+@pytest.mark.parametrize("name", ["cacheblend", "dysco", "pine"])
+def test_a_wrapper_generates_as_what_it_wraps(family_model: FamilyModel, name: str) -> None:
+    model = family_model("llama")
+    method = dict(METHODS.items())[name].example()
+    prompt = [laid_out(LAYOUT, IDS[0].tolist())]
+    made = []
+    for form in (model, _Wrapper(model)):
+        with torch.no_grad(), applied(form, method, prompt):  # type: ignore[arg-type]
+            made.append(form.generate(IDS, max_new_tokens=4, do_sample=False))  # type: ignore[operator]
+    assert torch.equal(*made)
 
 
 def test_padding_on_the_right_is_refused(family_model: FamilyModel) -> None:

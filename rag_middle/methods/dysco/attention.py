@@ -22,7 +22,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache
 
 from rag_middle.attention import (
     AttentionContext,
@@ -31,7 +30,7 @@ from rag_middle.attention import (
     LayerHandler,
     last_rows_attention,
 )
-from rag_middle.attention.seam import keyword_arguments
+from rag_middle.attention.seam import RereadingCache, keyword_arguments
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.methods.dysco.kernels import selected_tokens, updated_relevance
 
@@ -66,13 +65,6 @@ class RelevanceScaling(LayerChange):
 
 class _SeenEnough(Exception):  # noqa: N818 - ends a pass, and is no error
     """All retrieval heads have attended."""
-
-
-class _FilledCache(DynamicCache):
-    """An empty cache that does not look like the beginning of a prompt."""
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return 1
 
 
 class _Passes:
@@ -159,7 +151,7 @@ class _Passes:
                 again = model(
                     **{name: inputs[:, span], "position_ids": at},
                     use_cache=True,
-                    past_key_values=_FilledCache(),
+                    past_key_values=RereadingCache(),
                 )
             if -back <= logits.shape[1]:
                 logits[:, back] = again.logits[:, 0].to(logits)
