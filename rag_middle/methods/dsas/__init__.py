@@ -83,7 +83,9 @@ class DSAS(Method):
     )
     needs_documents = True  # without two documents there is nothing to compare
     conflicts: ClassVar[Mapping[str, str]] = {
-        "self_extend": "DSAS scales scores of whole rows, and Self-Extend has two for every key"
+        "self_extend": "DSAS scales scores of whole rows, and Self-Extend has two for every key",
+        "positional_hidden_states": "the last prompt tokens attend with scaled queries of their "
+        "own, and would lose what DSAS adds to their scores. Use one of them",
     }
 
     alpha: float = 1.0

@@ -68,7 +68,9 @@ class ZeroTuning(Method):
     )
     conflicts: ClassVar[Mapping[str, str]] = {
         "self_extend": "Self-Extend keeps every key twice, and which of the two a generated token "
-        "reads is known to it alone"
+        "reads is known to it alone",
+        "positional_hidden_states": "the last prompt tokens attend with scaled queries of their "
+        "own, and would lose the factors. Use one of them",
     }
 
     factor: float | tuple[float, ...] = no_default(
