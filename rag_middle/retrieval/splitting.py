@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from rag_middle.errors import RetrievalConfigError
@@ -70,7 +71,7 @@ class Splitter:
         splitter = library.RecursiveCharacterTextSplitter(
             chunk_size=self.chunk_size - self._max_small,  # leaves room for a small piece beside it
             chunk_overlap=self.overlap,
-            length_function=self.length or len,
+            length_function=_remembering(self.length) if self.length else len,
         )
         return [
             Chunk(
@@ -130,3 +131,16 @@ class Splitter:
         # Ascending keys: the longer the part, the earlier it begins.
         at = bisect_left(lengths, -self.overlap, key=lambda begin: -measure(text[begin:end]))
         return start + 1 + at
+
+
+_SHORT = 16  # characters
+
+
+def _remembering(length: Callable[[str], int]) -> Callable[[str], int]:
+    """The same, with the lengths of short texts remembered.
+
+    Text without spaces is cut at every character, and each is measured twice: with a tokenizer,
+    minutes for a file of some hundred kilobytes.
+    """
+    remembered = lru_cache(maxsize=10_000)(length)
+    return lambda text: remembered(text) if len(text) <= _SHORT else length(text)
