@@ -55,6 +55,18 @@ def test_offsets_hold_for_any_text(text: str) -> None:
     }
 
 
+def test_text_without_spaces_is_not_measured_character_by_character() -> None:
+    measured: list[str] = []
+
+    def length(text: str) -> int:
+        measured.append(text)
+        return len(text)
+
+    splitter = Splitter(chunk_size=100, overlap=10, length=length, unit="letters")
+    assert len(splitter.split([Record(text="#" * 20_000, source="a.txt")])) > 100
+    assert len(measured) < 5_000
+
+
 def test_a_heading_stays_with_what_follows() -> None:
     table = "\n".join(f"| row {number} | value |" for number in range(30))
     text = f"Some words to begin with, enough of them for a chunk.\n\n## Heading\n\n{table}"
