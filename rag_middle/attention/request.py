@@ -172,7 +172,11 @@ class Request:
         if rows % len(self.layouts):
             return
         counts = [columns] * rows
-        if attention_mask is not None:
+        if attention_mask is None:
+            # Embeddings of padding are nothing to tell by; tokens before all prompts are.
+            if tokens.ndim > 2 and columns <= max(layout.length for layout in self.layouts):
+                return
+        else:
             if not isinstance(attention_mask, Tensor) or attention_mask.shape != (rows, columns):
                 return  # made for a static or prefilled cache, or by the caller
             if not bool(attention_mask[:, -1].all()):
