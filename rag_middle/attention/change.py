@@ -129,6 +129,20 @@ class LayerHandler:
     def before(self, arguments: dict[str, Any]) -> None:
         """Change the module's arguments, by name, before it runs."""
 
+    def tables_by_head(self, arguments: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
+        """Tables by which the model itself rotates each head of a token, in place of deferring it.
+
+        Asked of changes with `defers_rotation`, in layers whose rotation takes such tables.
+
+        Args:
+            arguments: of the module, by name.
+
+        Returns:
+            Cosine and sine `[h, b or 1, 1, 1, w]` in the model's format, one for every query head;
+            a key head takes those of its group's first. ``None`` where `attend` rotates.
+        """
+        return None
+
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         """Answer the module's attention call.
 

@@ -5,7 +5,9 @@ under changed arguments, for random hidden states of the usual size:
 
 * cosine and sine zero: what vanishes is rotated; an unchanged query means no rotation (NoPE);
 * cosine one, sine zero: the un-rotated query, from which the pairing is found by trying;
-* large random steps in all channels, alone and together: whether projections are affine.
+* large random steps in all channels, alone and together: whether projections are affine;
+* several tables at once: whether the rotation broadcasts over them;
+* hidden states that one of its parts does not get to see: whether that part makes the values.
 
 The first two are yes-or-no questions whose answers differ by the whole query. Each comparison is
 relative to what it compares, number by number, so that it holds at any width and in any precision,
@@ -14,7 +16,7 @@ and where a device adds in another order from one call to the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from typing import Any
@@ -159,7 +161,7 @@ def _layer_traits(module: nn.Module, arguments: dict[str, Any], call: AttentionC
     probed = arguments | {"hidden_states": size * _random(hidden.shape, hidden, seed=0)}
     rotary: RotaryStyle | None = None
     table_format: TableFormat = "halves"
-    uses_rope = False
+    uses_rope = rotates_by_table = False
     after: tuple[str, ...] = ()
     if _is_cos_sin(embeddings):
         assert embeddings is not None
@@ -179,6 +181,7 @@ def _layer_traits(module: nn.Module, arguments: dict[str, Any], call: AttentionC
                     plain = capture(module, probed, position_embeddings=ones).query
                 rotated = capture(module, probed).query
             rotary, table_format = _find_rotation(plain, rotated, cos, sin)
+            rotates_by_table = _rotates_by_table(module, probed, cos)
     elif isinstance(embeddings, Tensor):
         # One complex table, say: positions can be rescaled through it, rotation stays unknown.
         zero = torch.zeros_like(embeddings)
@@ -198,6 +201,8 @@ def _layer_traits(module: nn.Module, arguments: dict[str, Any], call: AttentionC
         table_format=table_format,
         norms_after_rope=after,
         affine_projections=not after and _is_affine(module, arguments, size),
+        rotates_by_table=rotates_by_table,
+        value_projection=_value_projection(module, probed),
         sliding_window=options.get("sliding_window"),
         attention_chunk=_attention_chunk(module),
         softcap=options.get("softcap"),
@@ -288,6 +293,85 @@ def _find_rotation(
             if ((ours - rotated).abs() <= allowed).all():
                 return style, table_format
     return None, "halves"
+
+
+def _rotates_by_table(module: nn.Module, arguments: dict[str, Any], like: Tensor) -> bool:
+    """Whether tables `[t, b, 1, 1, w]` give queries `[t, 1, b, h, 1, d]` of a token, keys alike.
+
+    Compared with a batch whose rows hold the same token, each with a table of its own.
+    """
+    token = arguments["hidden_states"][:1, -1:]
+    several = 3
+    cos, sin = (_random((several, 1, like.shape[-1]), like, seed) for seed in (3, 4))
+    rows = capture(
+        module,
+        arguments,
+        hidden_states=token.expand(several, -1, -1),
+        position_embeddings=(cos, sin),
+    )
+    stacked = tuple(table[:, :, None, None] for table in (cos, sin))
+    try:
+        call = capture(module, arguments, hidden_states=token, position_embeddings=stacked)
+    except Exception:  # whatever a rotation makes of tables that it does not expect
+        return False
+    return all(
+        ours.shape == (several, 1, 1, *theirs.shape[1:]) and _alike(ours[:, 0, 0], theirs)
+        for ours, theirs in ((call.query, rows.query), (call.key, rows.key))
+    )
+
+
+def _value_projection(module: nn.Module, arguments: dict[str, Any]) -> str | None:
+    """The child whose output the values are, and that neither queries nor keys depend on."""
+    outputs: dict[str, Tensor] = {}
+    with _hooked(module, outputs, lambda _: None):
+        values = capture(module, arguments).value
+    made = [
+        name
+        for name, output in outputs.items()
+        if output.data_ptr() == values.data_ptr() and output.numel() == values.numel()
+    ]
+    if len(made) != 1:
+        return None
+    hidden: Tensor = arguments["hidden_states"]
+    other = arguments | {"hidden_states": _random(hidden.shape, hidden, seed=5)}
+    with _hooked(module, outputs, lambda name: hidden if name == made[0] else None):
+        kept = capture(module, other)
+    free = capture(module, other)
+    own = _alike(kept.value, values) and not _alike(free.value, values)
+    same = _alike(kept.query, free.query) and _alike(kept.key, free.key)
+    return made[0] if own and same else None
+
+
+@contextmanager
+def _hooked(
+    module: nn.Module, outputs: dict[str, Tensor], given: Callable[[str], Tensor | None]
+) -> Iterator[None]:
+    """Take down what the module's children return, and give them other inputs."""
+    handles = []
+    try:
+        for name, child in module.named_children():
+
+            def replace(_m: nn.Module, args: tuple[Any, ...], name: str = name) -> Any:
+                hidden = given(name) if args and handler_of(module) is not None else None
+                return None if hidden is None else (hidden, *args[1:])
+
+            def record(_m: nn.Module, _args: Any, output: Any, name: str = name) -> None:
+                if handler_of(module) is not None and isinstance(output, Tensor):
+                    outputs[name] = output
+
+            handles.append(child.register_forward_pre_hook(replace))
+            handles.append(child.register_forward_hook(record))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    """Whether they are equal but for the order in which a device adds."""
+    one, other = one.float(), other.float()
+    missing = (one - other).square().mean().sqrt()
+    return bool(missing <= 0.02 * other.square().mean().sqrt())
 
 
 def _is_affine(module: nn.Module, arguments: dict[str, Any], size: float) -> bool:

@@ -10,7 +10,7 @@ import torch
 from rag_middle import MethodConfigError
 from rag_middle.attention import model_traits
 from rag_middle.methods import MsPoE
-from rag_middle.methods.ms_poe.kernels import assigned_ratios, position_awareness
+from rag_middle.methods.ms_poe.kernels.awareness import assigned_ratios, position_awareness
 from tests.conftest import FamilyModel
 from tests.families import FAMILIES
 from tests.methods.against_naive import WAYS, assert_equal_to_naive

@@ -82,10 +82,46 @@ class _ScaledRows(LayerHandler):
         self._scaler = _Scaler(layer.module, layer.traits, scaling)
         #: Its columns, with those of other layers.
         self._stack: LayerStack | None = None
+        #: What values of generated tokens are made of, where the module gets scaled hidden states.
+        self._hidden: Tensor | None = None
+        self._projects_scaled = False
+        self._values = layer.traits.value_projection
+        if self._values is not None and not scaling.scale_values:
+            projection = layer.module.get_submodule(self._values)
+            layer.hook(projection.register_forward_pre_hook, self._unscaled)
+
+    def before(self, arguments: dict[str, Any]) -> None:
+        """Let the module project generated tokens scaled: one operation, whatever it does then."""
+        scaling, request = self._scaling, self._layer.request
+        behind = 0 < request.width <= self._layer.start
+        self._projects_scaled = (
+            behind
+            and scaling.scale_generated
+            and not scaling.skip_first
+            and (self._values is not None or scaling.scale_values)
+        )
+        self._hidden = None
+        if not self._projects_scaled:
+            return
+        self._hidden = hidden = arguments["hidden_states"]
+        units = request.shared(
+            ("scaled channels", scaling.channels, hidden.shape[-1], hidden.dtype, hidden.device),
+            lambda: _ones_in(hidden, scaling.channels),
+        )
+        # Not times a vector of factors, which half precision would round.
+        arguments["hidden_states"] = torch.addcmul(hidden, hidden, units, value=scaling.factor - 1)
+
+    def _unscaled(self, _module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Forward pre-hook of the value projection: values are not scaled."""
+        return None if self._hidden is None else (self._hidden, *args[1:])
 
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         """Attention with scaled channels: cache, last prompt rows and generated rows."""
+        self._hidden = None
         scaling, call = self._scaling, context.call
+        if self._projects_scaled:
+            context.store()
+            return base_attention(call)[0], None
         columns, width = call.query.shape[2], self._layer.request.width
         if not context.in_prompt and not scaling.scale_generated:
             return context.proceed()
@@ -181,6 +217,14 @@ class Placed(NamedTuple):
 
     query: Tensor
     key: Tensor
+
+
+def _ones_in(like: Tensor, channels: tuple[int, ...]) -> Tensor:
+    """Ones in these channels, zeros in the others, `[hidden]`."""
+    ones = like.new_zeros(like.shape[-1])
+    for channel in channels:  # a list of them would be sent to the device
+        ones[channel].fill_(1)
+    return ones
 
 
 def scaled_hidden(hidden: Tensor, scaling: ChannelScaling) -> Tensor:
