@@ -22,6 +22,7 @@ pytestmark = [
 
 SCRIPT = """
 import sys, torch
+from rag_middle.methods.ms_poe.kernels import launch as by_head
 from rag_middle.methods.pine.kernels import launch
 from rag_middle.methods.rotor.kernels import launch as circle
 from tests.kernels.compiling import SHARED, compiled, recorded_launches
@@ -51,19 +52,25 @@ with recorded_launches() as launches:
         heads(32, 3300), heads(8, 3300), heads(8, 3300), rows, tiles, *rotary, 40, 3260, False,
         0.1, 30.0 * (size == 256), 4096 * (size == 96),
     )
+for tokens in (3300, 1):
+    tables = empty(8, 1, tokens, 2 * pairs), empty(8, 1, tokens, 2 * pairs)
+    by_head._ms_poe_rotate._init_fn(
+        heads(32, tokens), heads(8, tokens), *tables, empty(1, 40, dtype=torch.int64), pairs,
+        size == 80,
+    )
 names = {one.kernel.__name__ for one in launches}
 assert names == {
     "rotate_both", "document_lse", "rank", "attend_documents", "attend_later", "merge_parts",
-    "attend_circle",
+    "attend_circle", "rotate_heads",
 }, names
-assert len(launches) == 12, len(launches)
+assert len(launches) == 14, len(launches)
 for one in launches:
     kernel = compiled(one, capability)
     print(kernel)
     allowed = 160 if size > 128 and kernel.name == "document_lse" else 0
     assert kernel.spilled <= allowed, kernel
     assert kernel.shared <= SHARED[capability], kernel
-    products = kernel.name not in ("rotate_both", "rank", "merge_parts")
+    products = kernel.name not in ("rotate_both", "rank", "merge_parts", "rotate_heads")
     assert (kernel.products > 0) == products, kernel
 """
 
