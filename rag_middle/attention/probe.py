@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rag_middle.attention.capturing import capture, skip_modules
+from rag_middle.attention.capturing import answered, capture, skip_modules
 from rag_middle.attention.rotary import TableFormat, pair_tables
 from rag_middle.attention.seam import (
     AttentionCall,
@@ -339,7 +339,11 @@ def _value_projection(module: nn.Module, arguments: dict[str, Any]) -> str | Non
     free = capture(module, other)
     own = _alike(kept.value, values) and not _alike(free.value, values)
     same = _alike(kept.query, free.query) and _alike(kept.key, free.key)
-    return made[0] if own and same else None
+    if not own or not same:
+        return None
+    # A gate on the attention's output is made of hidden states too.
+    gated = not _alike(*(answered(module, x, torch.ones_like) for x in (arguments, other)))
+    return None if gated else made[0]
 
 
 @contextmanager

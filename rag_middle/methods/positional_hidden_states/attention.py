@@ -98,7 +98,7 @@ class _ScaledRows(LayerHandler):
             behind
             and scaling.scale_generated
             and not scaling.skip_first
-            and (self._values is not None or scaling.scale_values)
+            and self._values is not None
         )
         self._hidden = None
         if not self._projects_scaled:
