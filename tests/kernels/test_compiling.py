@@ -52,12 +52,12 @@ with recorded_launches() as launches:
         heads(32, 3300), heads(8, 3300), heads(8, 3300), rows, tiles, *rotary, 40, 3260, False,
         0.1, 30.0 * (size == 256), 4096 * (size == 96),
     )
-for tokens in (3300, 1):
-    tables = empty(8, 1, tokens, 2 * pairs), empty(8, 1, tokens, 2 * pairs)
-    by_head._ms_poe_rotate._init_fn(
-        heads(32, tokens), heads(8, tokens), *tables, empty(1, 40, dtype=torch.int64), pairs,
-        size == 80,
-    )
+    for tokens in (3300, 1):
+        tables = empty(8, 1, tokens, 2 * pairs), empty(8, 1, tokens, 2 * pairs)
+        by_head._ms_poe_rotate._init_fn(
+            heads(32, tokens), heads(8, tokens), *tables, empty(1, 40, dtype=torch.int64), pairs,
+            size == 80,
+        )
 names = {one.kernel.__name__ for one in launches}
 assert names == {
     "rotate_both", "document_lse", "rank", "attend_documents", "attend_later", "merge_parts",
