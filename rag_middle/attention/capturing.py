@@ -6,7 +6,7 @@ before (projections, fused or quantised, adapters, norms) is done by it, not imi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from rag_middle.attention.seam import AttentionCall, cache_argument, handle_attention, handler_of
 
-__all__ = ["answered", "capture", "skip_modules"]
+__all__ = ["capture", "output_for_ones", "skip_modules"]
 
 
 class _Captured(BaseException):  # not an Exception: no library code may swallow it
@@ -52,28 +52,17 @@ def capture(module: nn.Module, arguments: dict[str, Any], **replaced: Any) -> At
     raise RuntimeError(f"{type(module).__name__} returned without calling attention")
 
 
-class _Answer:
-    def __init__(self, answer: Callable[[Tensor], Tensor]) -> None:
-        self._answer = answer
-
+class _Ones:
     def attend(self, call: AttentionCall) -> tuple[Tensor, None]:
         b, h, n, _ = call.query.shape
-        return self._answer(call.query.new_empty(b, n, h, call.value.shape[-1])), None
+        return call.value.new_ones(b, n, h, call.value.shape[-1]), None
 
 
-def answered(
-    module: nn.Module, arguments: dict[str, Any], answer: Callable[[Tensor], Tensor]
-) -> Tensor:
-    """What `module` returns where its attention call is answered with tensors of our own.
-
-    Args:
-        module: as for `capture`.
-        arguments: likewise.
-        answer: makes the answer from an empty one `[b, n, h, dv]`.
-    """
+def output_for_ones(module: nn.Module, arguments: dict[str, Any]) -> Tensor:
+    """What `module` returns where attention gives ones, whatever it is asked; as `capture`."""
     name = cache_argument(module)
     named = arguments if name is None else arguments | {name: None}
-    with handle_attention({module: _Answer(answer)}), torch.no_grad():
+    with handle_attention({module: _Ones()}), torch.no_grad():
         output: Tensor | tuple[Tensor, ...] = module.forward(**named)
     return output if isinstance(output, Tensor) else output[0]
 

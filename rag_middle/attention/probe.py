@@ -7,7 +7,7 @@ under changed arguments, for random hidden states of the usual size:
 * cosine one, sine zero: the un-rotated query, from which the pairing is found by trying;
 * large random steps in all channels, alone and together: whether projections are affine;
 * several tables at once: whether the rotation broadcasts over them;
-* hidden states that one of its parts does not get to see: whether that part makes the values.
+* other hidden states for one of its parts: whether that part makes the values, and nothing else.
 
 The first two are yes-or-no questions whose answers differ by the whole query. Each comparison is
 relative to what it compares, number by number, so that it holds at any width and in any precision,
@@ -16,7 +16,7 @@ and where a device adds in another order from one call to the next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from typing import Any
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rag_middle.attention.capturing import answered, capture, skip_modules
+from rag_middle.attention.capturing import capture, output_for_ones, skip_modules
 from rag_middle.attention.rotary import TableFormat, pair_tables
 from rag_middle.attention.seam import (
     AttentionCall,
@@ -298,84 +298,55 @@ def _find_rotation(
 def _rotates_by_table(module: nn.Module, arguments: dict[str, Any], like: Tensor) -> bool:
     """Whether tables `[t, b, 1, 1, w]` give queries `[t, 1, b, h, 1, d]` of a token, keys alike.
 
-    Compared with a batch whose rows hold the same token, each with a table of its own.
+    Compared with a batch of ``t * b`` rows, each of which has the table to itself.
     """
-    token = arguments["hidden_states"][:1, -1:]
-    several = 3
-    cos, sin = (_random((several, 1, like.shape[-1]), like, seed) for seed in (3, 4))
-    rows = capture(
-        module,
-        arguments,
-        hidden_states=token.expand(several, -1, -1),
-        position_embeddings=(cos, sin),
-    )
-    stacked = tuple(table[:, :, None, None] for table in (cos, sin))
+    t, b = 3, 2
+    tokens = arguments["hidden_states"][:1, -1:].expand(t * b, -1, -1)
+    cos, sin = (_random((t * b, 1, like.shape[-1]), like, seed) for seed in (3, 4))
+    rows = capture(module, arguments, hidden_states=tokens, position_embeddings=(cos, sin))
+    tables = tuple(table.view(t, b, 1, 1, -1) for table in (cos, sin))
     try:
-        call = capture(module, arguments, hidden_states=token, position_embeddings=stacked)
+        call = capture(module, arguments, hidden_states=tokens[:b], position_embeddings=tables)
     except Exception:  # whatever a rotation makes of tables that it does not expect
         return False
     return all(
-        ours.shape == (several, 1, 1, *theirs.shape[1:]) and _alike(ours[:, 0, 0], theirs)
-        for ours, theirs in ((call.query, rows.query), (call.key, rows.key))
+        turned.shape == (t, 1, b, *row.shape[1:]) and _alike(turned.flatten(0, 2), row)
+        for turned, row in ((call.query, rows.query), (call.key, rows.key))
     )
 
 
 def _value_projection(module: nn.Module, arguments: dict[str, Any]) -> str | None:
-    """The child whose output the values are, and that neither queries nor keys depend on."""
-    outputs: dict[str, Tensor] = {}
-    with _hooked(module, outputs, lambda _: None):
-        values = capture(module, arguments).value
-    made = [
-        name
-        for name, output in outputs.items()
-        if output.data_ptr() == values.data_ptr() and output.numel() == values.numel()
-    ]
-    if len(made) != 1:
-        return None
-    hidden: Tensor = arguments["hidden_states"]
-    other = arguments | {"hidden_states": _random(hidden.shape, hidden, seed=5)}
-    with _hooked(module, outputs, lambda name: hidden if name == made[0] else None):
-        kept = capture(module, other)
-    free = capture(module, other)
-    own = _alike(kept.value, values) and not _alike(free.value, values)
-    same = _alike(kept.query, free.query) and _alike(kept.key, free.key)
-    if not own or not same:
-        return None
+    """The child that makes the values, and nothing else, of the hidden states it is called with."""
+    first: Tensor = arguments["hidden_states"]
+    second = _random(first.shape, first, seed=5)
+    changed = arguments | {"hidden_states": second}
+    of_first, of_second = (capture(module, x) for x in (arguments, changed))
     # A gate on the attention's output is made of hidden states too.
-    gated = not _alike(*(answered(module, x, torch.ones_like) for x in (arguments, other)))
-    return None if gated else made[0]
+    if not _alike(*(output_for_ones(module, x) for x in (arguments, changed))):
+        return None
 
+    def feed_first(_module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        return (first, *args[1:]) if args and args[0] is second else None
 
-@contextmanager
-def _hooked(
-    module: nn.Module, outputs: dict[str, Tensor], given: Callable[[str], Tensor | None]
-) -> Iterator[None]:
-    """Take down what the module's children return, and give them other inputs."""
-    handles = []
-    try:
-        for name, child in module.named_children():
-
-            def replace(_m: nn.Module, args: tuple[Any, ...], name: str = name) -> Any:
-                hidden = given(name) if args and handler_of(module) is not None else None
-                return None if hidden is None else (hidden, *args[1:])
-
-            def record(_m: nn.Module, _args: Any, output: Any, name: str = name) -> None:
-                if handler_of(module) is not None and isinstance(output, Tensor):
-                    outputs[name] = output
-
-            handles.append(child.register_forward_pre_hook(replace))
-            handles.append(child.register_forward_hook(record))
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    for name, child in module.named_children():
+        hook = child.register_forward_pre_hook(feed_first)
+        try:
+            mixed = capture(module, changed)
+        finally:
+            hook.remove()
+        makes_values = _alike(mixed.value, of_first.value)
+        if makes_values and not _alike(mixed.value, of_second.value):
+            others = ((mixed.query, of_second.query), (mixed.key, of_second.key))
+            return name if all(_alike(*pair) for pair in others) else None
+    return None
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:
-    """Whether they are equal but for the order in which a device adds."""
+    """Whether they are equal but for rounding."""
     one, other = one.float(), other.float()
     missing = (one - other).square().mean().sqrt()
-    return bool(missing <= 0.02 * other.square().mean().sqrt())
+    # 8-bit activations miss 0.02 of their size, bf16 0.005; unrelated numbers 1.4.
+    return bool(missing <= 0.1 * other.square().mean().sqrt())
 
 
 def _is_affine(module: nn.Module, arguments: dict[str, Any], size: float) -> bool:

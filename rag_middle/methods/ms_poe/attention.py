@@ -101,7 +101,9 @@ class _HeadRotation(LayerHandler):
         call, request = context.call, self._layer.request
         if context.start == 0:
             self._choice = self._choose(context)
-            self._stack = self._layer.layer_stack(("ratios", self._scale.ratios), call.query.device)
+            # One for those whose tokens the model rotates: what is made of a stack differs.
+            name = ("ratios", self._scale.ratios, self._traits.rotates_by_table)
+            self._stack = self._layer.layer_stack(name, call.query.device)
             self._stack.put(self._traits.layer, self._choice)
         rotary, style, choice = self._layer.rotary, self._traits.rotary, self._choice
         assert rotary is not None

@@ -82,44 +82,40 @@ class _ScaledRows(LayerHandler):
         self._scaler = _Scaler(layer.module, layer.traits, scaling)
         #: Its columns, with those of other layers.
         self._stack: LayerStack | None = None
-        #: What values of generated tokens are made of, where the module gets scaled hidden states.
+        values = layer.traits.value_projection
+        #: Whether the module can make a generated token's queries and keys of scaled hidden states,
+        #: and its values of plain ones.
+        self._module_scales = (
+            values is not None and scaling.scale_generated and not scaling.skip_first
+        )
+        #: What its values are made of, while it does.
         self._hidden: Tensor | None = None
-        self._projects_scaled = False
-        self._values = layer.traits.value_projection
-        if self._values is not None and not scaling.scale_values:
-            projection = layer.module.get_submodule(self._values)
-            layer.hook(projection.register_forward_pre_hook, self._unscaled)
+        if values is not None and self._module_scales and not scaling.scale_values:
+            projection = layer.module.get_submodule(values)
+            layer.hook(projection.register_forward_pre_hook, self._plain_values)
 
     def before(self, arguments: dict[str, Any]) -> None:
-        """Let the module project generated tokens scaled: one operation, whatever it does then."""
+        """Scale a generated token's hidden state: one operation, whatever the module does then."""
         scaling, request = self._scaling, self._layer.request
-        behind = 0 < request.width <= self._layer.start
-        self._projects_scaled = (
-            behind
-            and scaling.scale_generated
-            and not scaling.skip_first
-            and self._values is not None
-        )
         self._hidden = None
-        if not self._projects_scaled:
-            return
-        self._hidden = hidden = arguments["hidden_states"]
-        units = request.shared(
-            ("scaled channels", scaling.channels, hidden.shape[-1], hidden.dtype, hidden.device),
-            lambda: _ones_in(hidden, scaling.channels),
-        )
-        # Not times a vector of factors, which half precision would round.
-        arguments["hidden_states"] = torch.addcmul(hidden, hidden, units, value=scaling.factor - 1)
+        if self._module_scales and 0 < request.width <= self._layer.start:
+            self._hidden = hidden = arguments["hidden_states"]
+            ones = request.shared(
+                ("scaled channels", scaling.channels, hidden.dtype, hidden.device),
+                lambda: _ones_in(hidden, scaling.channels),
+            )
+            # Not times a vector of factors, which half precision would round.
+            scaled = torch.addcmul(hidden, hidden, ones, value=scaling.factor - 1)
+            arguments["hidden_states"] = scaled
 
-    def _unscaled(self, _module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Forward pre-hook of the value projection: values are not scaled."""
+    def _plain_values(self, _module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         return None if self._hidden is None else (self._hidden, *args[1:])
 
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         """Attention with scaled channels: cache, last prompt rows and generated rows."""
-        self._hidden = None
         scaling, call = self._scaling, context.call
-        if self._projects_scaled:
+        if self._hidden is not None:
+            self._hidden = None
             context.store()
             return base_attention(call)[0], None
         columns, width = call.query.shape[2], self._layer.request.width

@@ -46,7 +46,8 @@ def _ms_poe_rotate(
 ) -> tuple[Tensor, Tensor]:
     from rag_middle.methods.ms_poe.kernels.triton_rotate import rotate_heads
 
-    q, k, cos, sin, choice = map(rows_in_one_piece, (q, k, cos, sin, choice))
+    q, k = map(rows_in_one_piece, (q, k))
+    cos, sin, choice = (x.contiguous() for x in (cos, sin, choice))  # alike in their strides
     out_q, out_k = torch.empty_like(q), torch.empty_like(k)
     (b, h, n, d), g = q.shape, k.shape[1]
     rows = 1 if n == 1 else _ROWS
