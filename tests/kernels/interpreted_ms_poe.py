@@ -129,9 +129,9 @@ def test_every_head_is_rotated_by_the_table_it_chose(name: str) -> None:
     case = CASES[name]
     q, k = case.qkv()
     rotated = triton_run(case, q, k)
-    for got, want, given in zip(rotated, expected(case, q, k), (q, k), strict=True):
-        assert got.stride() == given.stride()  # as the model's own rotation leaves them
-        torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-6)
+    for ours, theirs, plain in zip(rotated, expected(case, q, k), (q, k), strict=True):
+        assert ours.stride() == plain.stride()  # as the model's own rotation leaves them
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -143,11 +143,11 @@ def test_half_precision_rounds_once(
     case = CASES[name]
     half = [x.to(dtype) for x in case.qkv()]
     exact = expected(case, *(x.float() for x in half))
-    for got, want in zip(triton_run(case, *half), exact, strict=True):
-        assert got.dtype == dtype
+    for ours, theirs in zip(triton_run(case, *half), exact, strict=True):
+        assert ours.dtype == dtype
         # Tables are rounded too.
         eps = torch.finfo(dtype).eps
-        torch.testing.assert_close(got.float(), want, atol=4 * eps, rtol=eps)
+        torch.testing.assert_close(ours.float(), theirs, atol=4 * eps, rtol=eps)
 
 
 def test_what_is_around_the_tensors_has_no_say() -> None:
@@ -158,8 +158,8 @@ def test_what_is_around_the_tensors_has_no_say() -> None:
     for x in plain:
         room = torch.full((x.shape[0], x.shape[1], x.shape[2] + 40, x.shape[3] + 9), torch.nan)
         poisoned.append(room[:, :, : x.shape[2], : x.shape[3]].copy_(x))
-    for got, want in zip(triton_run(case, *poisoned), triton_run(case, *plain), strict=True):
-        assert torch.equal(got, want)
+    for ours, theirs in zip(triton_run(case, *poisoned), triton_run(case, *plain), strict=True):
+        assert torch.equal(ours, theirs)
 
 
 def test_the_operators_fake_has_the_shapes_of_what_it_computes() -> None:
