@@ -25,6 +25,7 @@ import sys, torch
 from rag_middle.methods.ms_poe.kernels import launch as by_head
 from rag_middle.methods.pine.kernels import launch
 from rag_middle.methods.rotor.kernels import launch as circle
+from rag_middle.ops import spans
 from tests.kernels.compiling import SHARED, compiled, recorded_launches
 
 size, pairs, capability = map(int, sys.argv[1:])
@@ -58,19 +59,26 @@ with recorded_launches() as launches:
             heads(32, tokens), heads(8, tokens), *tables, empty(1, 40, dtype=torch.int64), pairs,
             size == 80,
         )
+    tables = empty(1, 3, 4, dtype=torch.int32), empty(1, 3, 3, dtype=torch.float32)
+    for rotations in (1, 2):
+        spans._attend_spans._init_fn(
+            heads(32, 1).expand(1, 32, rotations, size), empty(1, 8, 3301, rotations * size),
+            empty(1, 8, 3301, size), *tables,
+        )
 names = {one.kernel.__name__ for one in launches}
 assert names == {
     "rotate_both", "document_lse", "rank", "attend_documents", "attend_later", "merge_parts",
-    "attend_circle", "rotate_heads",
+    "attend_circle", "rotate_heads", "attend_spans", "merge_spans",
 }, names
-assert len(launches) == 14, len(launches)
+assert len(launches) == 18, len(launches)
 for one in launches:
     kernel = compiled(one, capability)
     print(kernel)
     allowed = 160 if size > 128 and kernel.name == "document_lse" else 0
     assert kernel.spilled <= allowed, kernel
     assert kernel.shared <= SHARED[capability], kernel
-    products = kernel.name not in ("rotate_both", "rank", "merge_parts", "rotate_heads")
+    no_products = ("rotate_both", "rank", "merge_parts", "merge_spans", "rotate_heads")
+    products = kernel.name not in no_products
     assert (kernel.products > 0) == products, kernel
 """
 

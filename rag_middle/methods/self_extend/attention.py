@@ -18,7 +18,9 @@ from rag_middle.attention import (
     join_rows,
 )
 from rag_middle.methods.self_extend.kernels import Attended, TwoFold, attend
+from rag_middle.ops.flash import with_sinks
 from rag_middle.ops.rope import WideTables, rotate_wide
+from rag_middle.ops.spans import Span, SpanTables, attend_spans, reads_spans
 
 __all__ = ["GroupedPositions"]
 
@@ -37,6 +39,7 @@ class GroupedPositions(LayerChange):
 
     claims = frozenset({"positions"})
     defers_rotation = True
+    has_kernels = True
 
     group: int
     window: int
@@ -123,7 +126,36 @@ class _GroupedAttention(ModelAttention):
         self._weighed: list[Attended] = []
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
+        if self._start >= self._request.width and reads_spans(
+            self._request.kernels,
+            call.query,
+            call.value,
+            # Tables of a request would have to know how many columns have left.
+            {"soft-cap": self._rule.softcap is not None, "dropped columns": self._dropped > 0},
+        ):
+            return self._by_triton(call), None
         return self._output(self._results(call, weigh=False)), None
+
+    def _by_triton(self, call: AttentionCall) -> Tensor:
+        """Output `[b, 1, h, dv]` of a generated token."""
+        request, device = self._request, call.query.device
+        request.kernels_used = "triton"
+        scale, window = self._rule.scale, self._rule.window
+        # Spans end behind the last key, -1, or this many keys before it.
+        near = -1 - (self._near if window is None else min(self._near, window))
+        oldest = 0 if window is None else -1 - window
+
+        def spans_of(padding: int) -> list[Span]:
+            far = Span(oldest, near, scale, least=padding, query=1)
+            return [Span(near, -1, scale, least=padding), far]
+
+        tables = request.shared(
+            ("spans", near, oldest, scale, device),
+            lambda: SpanTables.of([spans_of(row) for row, _ in request.row_layouts()], device),
+        )
+        queries = torch.cat((call.query, self._far_query), dim=2)
+        read = attend_spans(queries, call.key, call.value, tables)
+        return with_sinks(read, call.options.get("s_aux")).out.transpose(1, 2)
 
     def last_token_weights(self, call: AttentionCall) -> Tensor:
         rows = [result.watched for result in self._weigh(call) if result.watched is not None]
