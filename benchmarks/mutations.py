@@ -188,7 +188,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     # -- methods -----------------------------------------------------------------------------------
     *_faults(
-        f"{M}/ms_poe/kernels/awareness.py",
+        f"{M}/ms_poe/kernels.py",
         ("padding counts in the mean", "threshold / tokens[..., None]", "threshold / n"),
         (
             "rank taken for order",

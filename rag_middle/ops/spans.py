@@ -31,7 +31,7 @@ class Span(NamedTuple):
         exponent: of the sum of their exponentials,
         log_weight: to whose logarithm this is added.
         least: columns before it are not read, wherever the span begins.
-        query: which of several rotations of query and keys scores it.
+        far: whether the second rotation of query and keys scores it.
     """
 
     begin: int
@@ -40,14 +40,14 @@ class Span(NamedTuple):
     exponent: float = 1.0
     log_weight: float = 0.0
     least: int = 0
-    query: int = 0
+    far: bool = False
 
 
 class SpanTables(NamedTuple):
     """Spans of every row of a batch, on the device.
 
     Attributes:
-        spans: `[b, S, 4]` int32, begin, end, least and query.
+        spans: `[b, S, 4]` int32, begin, end, least and far.
         rules: `[b, S, 3]` float32, scale, exponent and log-weight.
     """
 
@@ -57,7 +57,7 @@ class SpanTables(NamedTuple):
     @classmethod
     def of(cls, rows: Sequence[Sequence[Span]], device: torch.device) -> SpanTables:
         """Of spans per row, as many in each; together they are all that a row reads."""
-        spans = [[(s.begin, s.end, s.least, s.query) for s in row] for row in rows]
+        spans = [[(s.begin, s.end, s.least, s.far) for s in row] for row in rows]
         rules = [[(s.scale, s.exponent, s.log_weight) for s in row] for row in rows]
         return cls(
             torch.tensor(spans, dtype=torch.int32).to(device), torch.tensor(rules).to(device)
@@ -86,28 +86,32 @@ def reads_spans(
     return uses_triton(kernels, query, value, asked[0] if asked else None)
 
 
-def attend_spans(q: Tensor, k: Tensor, v: Tensor, tables: SpanTables) -> Attended:
+def attend_spans(
+    q: Tensor, k: Tensor, v: Tensor, tables: SpanTables, far: Tensor | None = None
+) -> Attended:
     """What one token per row reads, `[b, h, 1, dv]`.
 
     Args:
-        q: `[b, h, U, d]`, a token's query in `U` rotations.
-        k: `[b, g, n, U d]`, keys in as many, side by side; query head `i` uses head `i // (h/g)`.
+        q: `[b, h, 1, d]`.
+        k: `[b, g, n, d]`; query head `i` uses head `i // (h/g)`. With `far`, `[b, g, n, 2d]`: keys
+            in both rotations, side by side.
         v: `[b, g, n, dv]`.
         tables: of the batch.
+        far: `q` in the second rotation.
     """
-    out, lse = torch.ops.rag_middle.attend_spans(q, k, v, *tables)
+    out, lse = torch.ops.rag_middle.attend_spans(q, q if far is None else far, k, v, *tables)
     return Attended(out, lse)
 
 
 @torch.library.custom_op("rag_middle::attend_spans", mutates_args=())
 def _attend_spans(
-    q: Tensor, k: Tensor, v: Tensor, spans: Tensor, rules: Tensor
+    q: Tensor, far: Tensor, k: Tensor, v: Tensor, spans: Tensor, rules: Tensor
 ) -> tuple[Tensor, Tensor]:
     from triton import next_power_of_2
 
     from rag_middle.ops import triton_spans
 
-    q, k, v = map(rows_in_one_piece, (q, k, v))
+    q, far, k, v = map(rows_in_one_piece, (q, far, k, v))
     (b, h, _, d), (g, n), dv, count = q.shape, k.shape[1:3], v.shape[-1], spans.shape[1]
     out, lse = _empty(q, v)
     tiles = tile_sizes(max(d, dv), later=True)
@@ -118,9 +122,9 @@ def _attend_spans(
     width = max(16, next_power_of_2(dv))
     with torch.cuda.device_of(q):
         triton_spans.attend_spans[(row_tiles * splits, g, b)](
-            q, k, v, spans, rules, parts, sums, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
-            h, n, splits, SPANS=count, SHARE=h // g, D=d, D_PAD=max(16, next_power_of_2(d)),
-            DV=dv, DV_PAD=width, **tiles.arguments,
+            q, far, k, v, spans, rules, parts, sums, *q.stride()[:2], *far.stride()[:2],
+            *k.stride()[:3], *v.stride()[:3], h, n, splits, SPANS=count, SHARE=h // g,
+            D=d, D_PAD=max(16, next_power_of_2(d)), DV=dv, DV_PAD=width, **tiles.arguments,
         )  # fmt: skip
         triton_spans.merge_spans[(h, b)](
             parts, sums, rules, out, lse, *out.stride()[:2], *lse.stride()[:2], splits,
@@ -135,15 +139,16 @@ def _empty(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @_attend_spans.register_fake
-def _(q: Tensor, _k: Tensor, v: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
+def _(q: Tensor, _far: Tensor, _k: Tensor, v: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
     return _empty(q, v)
 
 
-def _work(outputs: Sequence[Tensor], q: Tensor, k: Tensor, v: Tensor, *_: Tensor) -> KernelWork:
-    b, h, rotations, d = q.shape
-    n, dv = v.shape[-2:]
-    # Every column is read in one of the rotations.
-    moved = bytes_of(q, v, *outputs) + bytes_of(k) // rotations
+def _work(
+    outputs: Sequence[Tensor], q: Tensor, far: Tensor, k: Tensor, v: Tensor, *__: Tensor
+) -> KernelWork:
+    (b, h, _, d), (n, dv) = q.shape, v.shape[-2:]
+    # Every column is read in one of its rotations.
+    moved = bytes_of(q, far, v, *outputs) + bytes_of(k) * d // k.shape[-1]
     return KernelWork(2 * b * h * n * (d + dv), moved, 2)
 
 

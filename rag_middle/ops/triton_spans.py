@@ -8,8 +8,8 @@ from rag_middle.ops.triton_tiles import LOG2E, lse_of, softmax_step
 
 @triton.jit
 def attend_spans(
-    q, k, v, spans, rules, parts, sums,
-    stride_qb, stride_qh, stride_qu, stride_kb, stride_kg, stride_kn,
+    q, far, k, v, spans, rules, parts, sums,
+    stride_qb, stride_qh, stride_fb, stride_fh, stride_kb, stride_kg, stride_kn,
     stride_vb, stride_vg, stride_vn, heads, columns, splits,
     SPANS: tl.constexpr, SHARE: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr,
     DV: tl.constexpr, DV_PAD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
@@ -33,33 +33,31 @@ def attend_spans(
     high = tl.minimum(low + width, columns)
     for span in tl.static_range(SPANS):
         its = spans + (row * SPANS + span) * 4
-        begin, end, least, query = (
-            tl.load(its),
-            tl.load(its + 1),
-            tl.load(its + 2),
-            tl.load(its + 3),
-        )
+        begin, end, is_far = tl.load(its), tl.load(its + 1), tl.load(its + 3)
         begin += tl.where(begin < 0, columns + 1, 0)
         end += tl.where(end < 0, columns + 1, 0)
-        begin = tl.maximum(tl.maximum(begin, least), low)
+        begin = tl.maximum(tl.maximum(begin, tl.load(its + 2)), low)
         end = tl.minimum(end, high)
         top = tl.full([BM], float("-inf"), tl.float32)
         total = tl.zeros([BM], tl.float32)
         at_sum = ((span * splits + split) * tl.num_programs(2) + row) * heads + head
         if begin < end:
             factor = tl.load(rules + (row * SPANS + span) * 3) * LOG2E
-            at_query = row * stride_qb + head * stride_qh + query * stride_qu
             mask = live[:, None] & (dim < D)[None, :]
-            asked = tl.load(q + at_query[:, None] + dim[None, :], mask=mask, other=0.0)
+            if is_far:
+                at = far + row * stride_fb + head * stride_fh
+            else:
+                at = q + row * stride_qb + head * stride_qh
+            query = tl.load(at[:, None] + dim[None, :], mask=mask, other=0.0)
             acc = tl.zeros([BM, DV_PAD], tl.float32)
             for first in range(begin, end, BN):
                 column = first + tl.arange(0, BN)
                 there = column < end
                 key = tl.load(
-                    k + column[:, None] * stride_kn + query * D + dim[None, :],
+                    k + column[:, None] * stride_kn + is_far * D + dim[None, :],
                     mask=there[:, None] & (dim < D)[None, :], other=0.0,
                 )  # fmt: skip
-                scores = tl.dot(asked, tl.trans(key)) * factor
+                scores = tl.dot(query, tl.trans(key)) * factor
                 scores = tl.where(there[None, :], scores, float("-inf"))
                 weights, keep, top, total = softmax_step(scores, top, total)
                 value = tl.load(

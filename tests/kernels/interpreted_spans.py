@@ -14,6 +14,7 @@ from transformers import MistralConfig, MistralForCausalLM
 from rag_middle.errors import KernelsUnavailableError
 from rag_middle.methods import APE, Method, SelfExtend
 from rag_middle.ops import prompt_kernels, spans
+from rag_middle.ops.flash import Attended
 from rag_middle.ops.prompt_kernels import Tiles
 from rag_middle.ops.spans import Span, SpanTables, attend_spans
 from tests.kernels.interpreting import compute_bfloat16, llama, step_logits
@@ -43,7 +44,7 @@ class Case:
         columns: of the cache.
         d: dimensions of a head.
         dv: of values.
-        rotations: of queries and keys.
+        rotations: of queries and keys, one or two.
     """
 
     rows: tuple[list[Span], ...] = (PROMPT,)
@@ -54,8 +55,8 @@ class Case:
     dv: int = 16
     rotations: int = 1
 
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values; heads behind tokens in memory."""
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Queries in both rotations, keys and values; heads behind tokens in memory."""
         generator = torch.Generator().manual_seed(self.columns + self.d)
 
         def drawn(tokens: int, heads: int, size: int) -> Tensor:
@@ -63,13 +64,14 @@ class Case:
             return torch.randn(shape, generator=generator).transpose(1, 2)
 
         return (
-            drawn(self.rotations, self.heads, self.d),
+            drawn(1, self.heads, self.d),
+            drawn(1, self.heads, self.d),
             drawn(self.columns, self.groups, self.rotations * self.d),
             drawn(self.columns, self.groups, self.dv),
         )
 
 
-NEAR_AND_FAR = [Span(-9, -1, 0.3, least=2), Span(0, -9, 0.3, least=2, query=1)]
+NEAR_AND_FAR = [Span(-9, -1, 0.3, least=2), Span(0, -9, 0.3, least=2, far=True)]
 CASES = {
     "prompt": Case(),
     "a key for every head": Case(heads=3, groups=3),
@@ -84,12 +86,12 @@ CASES = {
     "two rotations": Case(rows=(NEAR_AND_FAR,), rotations=2),
     "fewer keys than are near": Case(rows=(NEAR_AND_FAR,), rotations=2, columns=6),
     "a window within what is near": Case(
-        rows=([Span(-5, -1, 0.3), Span(-5, -9, 0.3, query=1)],), rotations=2
+        rows=([Span(-5, -1, 0.3), Span(-5, -9, 0.3, far=True)],), rotations=2
     ),
 }  # fmt: skip
 
 
-def naive(case: Case, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def naive(case: Case, q: Tensor, far: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Score by score: the scores of a span become those of its mass."""
     out, lse = torch.zeros(*q.shape[:2], 1, case.dv), torch.zeros(*q.shape[:2], 1)
     count = case.columns
@@ -100,8 +102,8 @@ def naive(case: Case, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
             for span in its:
                 begin, end = (x + count + 1 if x < 0 else x for x in (span.begin, span.end))
                 inside = range(max(begin, span.least, 0), end)
-                own = slice(span.query * case.d, (span.query + 1) * case.d)
-                query = span.scale * q[row, head, span.query].double()
+                own = slice(span.far * case.d, (span.far + 1) * case.d)
+                query = span.scale * (far if span.far else q)[row, head, 0].double()
                 scores = [float(query @ k[row, group, i, own].double()) for i in inside]
                 if scores:
                     whole = torch.tensor(scores, dtype=torch.float64).logsumexp(0)
@@ -114,12 +116,15 @@ def naive(case: Case, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return out, lse
 
 
+def triton_run(case: Case, q: Tensor, far: Tensor, k: Tensor, v: Tensor) -> Attended:
+    tables = SpanTables.of(case.rows, q.device)
+    return attend_spans(q, k, v, tables, far if case.rotations == 2 else None)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_spans_are_read_as_naive_loops_read_them(name: str) -> None:
     case = CASES[name]
-    q, k, v = case.tensors()
-    read = attend_spans(q, k, v, SpanTables.of(case.rows, q.device))
-    out, lse = naive(case, q, k, v)
+    read, (out, lse) = triton_run(case, *case.tensors()), naive(case, *case.tensors())
     torch.testing.assert_close(read.out, out, atol=2e-6, rtol=1e-5)
     torch.testing.assert_close(read.lse, lse, atol=2e-6, rtol=1e-5)
 
@@ -127,9 +132,8 @@ def test_spans_are_read_as_naive_loops_read_them(name: str) -> None:
 def test_half_precision_sums_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     compute_bfloat16(monkeypatch)
     case = Case(columns=90, rows=([Span(0, 3, 0.3), SHARP._replace(end=80), Span(80, -1, 0.3)],))
-    q, k, v = (x.bfloat16() for x in case.tensors())
-    read = attend_spans(q, k, v, SpanTables.of(case.rows, q.device))
-    out, lse = naive(case, q, k, v)
+    half = [x.bfloat16() for x in case.tensors()]
+    read, (out, lse) = triton_run(case, *half), naive(case, *half)
     assert read.out.dtype == torch.bfloat16
     torch.testing.assert_close(read.out.float(), out, atol=8e-3, rtol=1.6e-2)
     torch.testing.assert_close(read.lse, lse, atol=1e-4, rtol=1e-4)

@@ -17,10 +17,10 @@ from rag_middle.attention import (
     LayerStack,
     RotaryCall,
 )
-from rag_middle.methods.ms_poe.kernels.awareness import assigned_ratios, position_awareness
-from rag_middle.methods.ms_poe.kernels.launch import rotate_triton
+from rag_middle.methods.ms_poe.kernels import assigned_ratios, position_awareness
 from rag_middle.ops.kernels import uses_triton
 from rag_middle.ops.rope import RotaryStyle, WideTables, rotate_wide
+from rag_middle.ops.rotate_heads import rotate_heads
 
 __all__ = ["HeadPositionScale"]
 
@@ -112,7 +112,8 @@ class _HeadRotation(LayerHandler):
         if uses_triton(request.kernels, call.query, call.value):
             request.kernels_used = "triton"
             tables = rotary.wide(self._scale.ratios, self._traits.table_format, style)
-            rotated = rotate_triton(call.query, call.key, tables, choice, style)
+            copies = rotate_heads(call.query, call.key, tables, choice[:, None], style)
+            rotated = copies[0][..., 0, :], copies[1][..., 0, :]
         elif call.query.shape[2] == 1:
             rotated = self._rotate_token(call, rotary, style)
         else:

@@ -1,7 +1,8 @@
-"""Ms-PoE's Triton kernel in Triton's interpreter; `test_interpreter.py` runs this in a process."""
+"""Rotation of heads in Triton's interpreter; `test_interpreter.py` runs this in a process."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -14,8 +15,7 @@ from torch.library import opcheck
 from rag_middle.generation import RagMiddleModel
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import MsPoE
-from rag_middle.methods.ms_poe.kernels import launch
-from rag_middle.methods.ms_poe.kernels.launch import rotate_triton
+from rag_middle.ops import rotate_heads
 from rag_middle.ops.rope import RotaryStyle, rotate, wide_tables
 from tests.families import FAMILIES
 from tests.kernels.interpreting import compute_bfloat16, step_logits
@@ -26,7 +26,7 @@ from tests.tokenizers import byte_level_bpe
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """So that few tokens take several; what the kernel does not write is NaN."""
-    monkeypatch.setattr(launch, "_ROWS", 8)
+    monkeypatch.setattr(rotate_heads, "_ROWS", 8)
     torch.use_deterministic_algorithms(True)  # fills memory that is not initialised
     yield
     torch.use_deterministic_algorithms(False)
@@ -45,6 +45,8 @@ class Case:
         pairs: rotated pairs.
         pairing: see `RotaryStyle`.
         own_positions: rows have tables of their own, as left padding makes them.
+        copies: tables that every head chooses.
+        same_choice: for all rows.
     """
 
     rows: int = 1
@@ -55,6 +57,8 @@ class Case:
     pairs: int = 8
     pairing: Literal["half", "interleaved"] = "half"
     own_positions: bool = False
+    copies: int = 1
+    same_choice: bool = False
 
     @property
     def style(self) -> RotaryStyle:
@@ -78,7 +82,8 @@ class Case:
 
     def choice(self) -> Tensor:
         generator = torch.Generator().manual_seed(0)
-        return torch.randint(3, (self.rows, self.heads + self.groups), generator=generator)
+        shape = 1 if self.same_choice else self.rows, self.copies, self.heads + self.groups
+        return torch.randint(3, shape, generator=generator)
 
 
 CASES = {
@@ -92,6 +97,10 @@ CASES = {
     "partly rotated": Case(d=14, pairs=4),
     "partly rotated, interleaved": Case(rows=2, d=10, pairs=3, pairing="interleaved"),
     "odd head size": Case(d=7, pairs=2),
+    "two rotations": Case(rows=2, copies=2, own_positions=True),
+    "two rotations of one token, partly, chosen for all rows": Case(
+        rows=2, copies=2, tokens=1, d=14, pairs=4, same_choice=True
+    ),
     "wide heads": Case(d=80, pairs=40, tokens=9),
 }
 
@@ -99,29 +108,22 @@ CASES = {
 def expected(case: Case, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """Row by row and head by head, from the definition."""
     cos, sin = case.tables()
-    choice = case.choice()
+    chosen = case.choice().expand(case.rows, -1, -1).transpose(1, 2)  # [b, h + g, copies]
 
-    def turned(x: Tensor, row: int, head: int, which: int) -> Tensor:
-        own = row if case.own_positions else 0
-        return rotate(x[row, head], cos[which, own], sin[which, own], case.style)
+    def turned(x: Tensor, own: Tensor) -> Tensor:
+        """`[b, heads, n, copies, d]`."""
+        out = torch.empty(*x.shape[:3], case.copies, case.d)
+        for row, head, copy in itertools.product(*map(range, own.shape)):
+            which = int(own[row, head, copy]), row if case.own_positions else 0
+            out[row, head, :, copy] = rotate(x[row, head], cos[which], sin[which], case.style)
+        return out
 
-    of_queries, of_keys = choice[:, : case.heads], choice[:, case.heads :]
-    rotated = (
-        torch.stack(
-            [
-                torch.stack([turned(x, row, head, int(i)) for head, i in enumerate(chosen[row])])
-                for row in range(case.rows)
-            ]
-        )
-        for x, chosen in ((q, of_queries), (k, of_keys))
-    )
-    query, key = rotated
-    return query, key
+    return turned(q, chosen[:, : case.heads]), turned(k, chosen[:, case.heads :])
 
 
 def triton_run(case: Case, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     tables = wide_tables(*(table.to(q) for table in case.tables()), case.style)
-    return rotate_triton(q, k, tables, case.choice(), case.style)
+    return rotate_heads.rotate_heads(q, k, tables, case.choice(), case.style)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -130,7 +132,8 @@ def test_every_head_is_rotated_by_the_table_it_chose(name: str) -> None:
     q, k = case.qkv()
     rotated = triton_run(case, q, k)
     for ours, theirs, plain in zip(rotated, expected(case, q, k), (q, k), strict=True):
-        assert ours.stride() == plain.stride()  # as the model's own rotation leaves them
+        if case.copies == 1:  # as the model's own rotation leaves them
+            assert ours[..., 0, :].stride() == plain.stride()
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
 
 
@@ -167,7 +170,7 @@ def test_the_operators_fake_has_the_shapes_of_what_it_computes() -> None:
         case = CASES[name]
         cos, sin = wide_tables(*case.tables(), case.style)
         opcheck(
-            torch.ops.rag_middle.ms_poe_rotate,
+            torch.ops.rag_middle.rotate_heads,
             (*case.qkv(), cos, sin, case.choice(), case.pairs, case.pairing == "interleaved"),
             test_utils=("test_schema", "test_faketensor"),
         )
