@@ -75,11 +75,11 @@ METHODS: dict[str, tuple[Method, int, int]] = {
     "dsas": (DSAS(layers=EVERY), 177, 0),  # 8 for each of 20 documents
     # A pass to look and one to answer; three tokens of a prompt again, 44 launches each.
     "dysco": (DySCO(heads=((LAYERS - 1, 0),)), 229, 48),
-    "self_extend": (SelfExtend(group=2, window=1024), 21, 19),
+    "self_extend": (SelfExtend(group=2, window=1024), 16, 7),
     "no_inter_document_attention": (NoInterDocumentAttention(), 18, 0),
     "parallel_context_windows": (ParallelContextWindows(), 22, 3),
     "structured_prompting": (StructuredPrompting(), 41, 3),
-    "ape": (APE(), 29, 13),
+    "ape": (APE(), 29, 4),
     "rotor": (RoToR(), 5, 0),
     "pine": (PINE(), 8, 4),
 }
@@ -141,6 +141,8 @@ def test_half_precision_stays_half_and_nothing_waits(
     ("method", "operations"),
     [
         (MsPoE(first_layer=0), 0),  # the model rotates
+        (APE(), 1),  # two kernels for one
+        (SelfExtend(group=2, window=64), 2),  # and a rotation
         (PositionalHiddenStates(channels=(100,), factor=-1.0), 1),  # the module gets other input
         (MsPoE(first_layer=0, reference_code=True), 0),
         (PositionalHiddenStates(channels=(100, 7), factor=0.5, scale_values=True), 1),
@@ -242,6 +244,8 @@ def test_bases_share_the_keys_of_the_cache(model: PreTrainedModel) -> None:
         (PINE(), (100, 132), (20, 41)),
         (RoToR(), (40, 60), (0, 0)),
         (MsPoE(first_layer=0), (23, 27), (3, 4)),
+        (APE(), (25, 29), (10, 13)),
+        (SelfExtend(group=2, window=1024), (16, 21), (15, 19)),
     ],
 )
 @pytest.mark.one_in(2)

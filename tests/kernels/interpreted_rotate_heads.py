@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -16,10 +15,11 @@ from rag_middle.generation import RagMiddleModel
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import MsPoE
 from rag_middle.ops import rotate_heads
-from rag_middle.ops.rope import RotaryStyle, rotate, wide_tables
+from rag_middle.ops.rope import RotaryStyle, wide_tables
 from tests.families import FAMILIES
 from tests.kernels.interpreting import compute_bfloat16, step_logits
 from tests.prompts import laid_out
+from tests.reference.rotate_heads import naive_rotation
 from tests.tokenizers import byte_level_bpe
 
 
@@ -106,19 +106,12 @@ CASES = {
 
 
 def expected(case: Case, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """Row by row and head by head, from the definition."""
-    cos, sin = case.tables()
-    chosen = case.choice().expand(case.rows, -1, -1).transpose(1, 2)  # [b, h + g, copies]
-
-    def turned(x: Tensor, own: Tensor) -> Tensor:
-        """`[b, heads, n, copies, d]`."""
-        out = torch.empty(*x.shape[:3], case.copies, case.d)
-        for row, head, copy in itertools.product(*map(range, own.shape)):
-            which = int(own[row, head, copy]), row if case.own_positions else 0
-            out[row, head, :, copy] = rotate(x[row, head], cos[which], sin[which], case.style)
-        return out
-
-    return turned(q, chosen[:, : case.heads]), turned(k, chosen[:, case.heads :])
+    """Head by head, from the definition."""
+    tables, (of_queries, of_keys) = case.tables(), case.choice().tensor_split((case.heads,), -1)
+    return (
+        naive_rotation(q, *tables, of_queries, case.style),
+        naive_rotation(k, *tables, of_keys, case.style),
+    )
 
 
 def triton_run(case: Case, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:

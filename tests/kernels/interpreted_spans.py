@@ -18,6 +18,7 @@ from rag_middle.ops.flash import Attended
 from rag_middle.ops.prompt_kernels import Tiles
 from rag_middle.ops.spans import Span, SpanTables, attend_spans
 from tests.kernels.interpreting import compute_bfloat16, llama, step_logits
+from tests.reference.spans import naive_spans
 
 SHARP = Span(3, 17, 0.4, exponent=1.3, log_weight=-0.7)
 PROMPT = [Span(0, 3, 0.3), SHARP, Span(17, -1, 0.3)]
@@ -91,31 +92,6 @@ CASES = {
 }  # fmt: skip
 
 
-def naive(case: Case, q: Tensor, far: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Score by score: the scores of a span become those of its mass."""
-    out, lse = torch.zeros(*q.shape[:2], 1, case.dv), torch.zeros(*q.shape[:2], 1)
-    count = case.columns
-    for row, its in enumerate(case.rows):
-        for head in range(case.heads):
-            group = head // (case.heads // case.groups)
-            logits, read = [], []
-            for span in its:
-                begin, end = (x + count + 1 if x < 0 else x for x in (span.begin, span.end))
-                inside = range(max(begin, span.least, 0), end)
-                own = slice(span.far * case.d, (span.far + 1) * case.d)
-                query = span.scale * (far if span.far else q)[row, head, 0].double()
-                scores = [float(query @ k[row, group, i, own].double()) for i in inside]
-                if scores:
-                    whole = torch.tensor(scores, dtype=torch.float64).logsumexp(0)
-                    mass = span.exponent * whole + span.log_weight
-                    logits += [score - whole + mass for score in scores]
-                    read += list(inside)
-            every = torch.stack(logits)
-            out[row, head, 0] = (every.softmax(0)[:, None] * v[row, group, read].double()).sum(0)
-            lse[row, head, 0] = every.logsumexp(0)
-    return out, lse
-
-
 def triton_run(case: Case, q: Tensor, far: Tensor, k: Tensor, v: Tensor) -> Attended:
     tables = SpanTables.of(case.rows, q.device)
     return attend_spans(q, k, v, tables, far if case.rotations == 2 else None)
@@ -124,7 +100,7 @@ def triton_run(case: Case, q: Tensor, far: Tensor, k: Tensor, v: Tensor) -> Atte
 @pytest.mark.parametrize("name", CASES)
 def test_spans_are_read_as_naive_loops_read_them(name: str) -> None:
     case = CASES[name]
-    read, (out, lse) = triton_run(case, *case.tensors()), naive(case, *case.tensors())
+    read, (out, lse) = triton_run(case, *case.tensors()), naive_spans(case.rows, *case.tensors())
     torch.testing.assert_close(read.out, out, atol=2e-6, rtol=1e-5)
     torch.testing.assert_close(read.lse, lse, atol=2e-6, rtol=1e-5)
 
@@ -133,7 +109,7 @@ def test_half_precision_sums_in_float32(monkeypatch: pytest.MonkeyPatch) -> None
     compute_bfloat16(monkeypatch)
     case = Case(columns=90, rows=([Span(0, 3, 0.3), SHARP._replace(end=80), Span(80, -1, 0.3)],))
     half = [x.bfloat16() for x in case.tensors()]
-    read, (out, lse) = triton_run(case, *half), naive(case, *half)
+    read, (out, lse) = triton_run(case, *half), naive_spans(case.rows, *half)
     assert read.out.dtype == torch.bfloat16
     torch.testing.assert_close(read.out.float(), out, atol=8e-3, rtol=1.6e-2)
     torch.testing.assert_close(read.lse, lse, atol=1e-4, rtol=1e-4)
