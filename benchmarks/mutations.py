@@ -205,8 +205,8 @@ FAULTS: tuple[Fault, ...] = (
         f"{M}/ms_poe/attention.py",
         (
             "keys of a group take the last head's ratio",
-            "table[:, ::groups]",
-            "table[:, groups - 1 :: groups]",
+            "of_heads[:, :: heads // groups]",
+            "of_heads[:, heads // groups - 1 :: heads // groups]",
         ),
     ),
     *_faults(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from rag_middle.attention.seam import AttentionCall, cache_argument, handle_attention, handler_of
 
-__all__ = ["capture", "skip_modules"]
+__all__ = ["capture", "output_for_ones", "skip_modules"]
 
 
 class _Captured(BaseException):  # not an Exception: no library code may swallow it
@@ -50,6 +50,21 @@ def capture(module: nn.Module, arguments: dict[str, Any], **replaced: Any) -> At
     except _Captured as captured:
         return captured.call
     raise RuntimeError(f"{type(module).__name__} returned without calling attention")
+
+
+class _Ones:
+    def attend(self, call: AttentionCall) -> tuple[Tensor, None]:
+        b, h, n, _ = call.query.shape
+        return call.value.new_ones(b, n, h, call.value.shape[-1]), None
+
+
+def output_for_ones(module: nn.Module, arguments: dict[str, Any]) -> Tensor:
+    """What `module` returns where attention gives ones, whatever it is asked; as `capture`."""
+    name = cache_argument(module)
+    named = arguments if name is None else arguments | {name: None}
+    with handle_attention({module: _Ones()}), torch.no_grad():
+        output: Tensor | tuple[Tensor, ...] = module.forward(**named)
+    return output if isinstance(output, Tensor) else output[0]
 
 
 @contextmanager

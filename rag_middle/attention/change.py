@@ -72,7 +72,6 @@ class LayerChange(ABC):
         defers_rotation: the attention call gets queries and keys before their rotation.
         answers_attention: false where other arguments for the module are all it takes; any
             attention backend then runs as it is.
-        has_kernels: whether it brings Triton kernels beside PyTorch's operators.
         depends_on_prompt: false where tokens are treated alike, whatever the prompt's layout.
         rotates_only: true where rotary tables are all that differs, so that a prompt leaves nothing
             behind but its keys and values.
@@ -81,7 +80,6 @@ class LayerChange(ABC):
     claims: ClassVar[frozenset[Aspect]]
     defers_rotation: ClassVar[bool] = False
     answers_attention: ClassVar[bool] = True
-    has_kernels: ClassVar[bool] = False
     depends_on_prompt: ClassVar[bool] = True
     rotates_only: ClassVar[bool] = False
 
@@ -95,6 +93,11 @@ class LayerChange(ABC):
     def of_prompt(self, index: int) -> LayerChange:
         """The change for one prompt of the batch, read alone; asked where `rotates_only`."""
         return self
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether it brings Triton kernels beside PyTorch's operators."""
+        return False
 
     @property
     def rotation(self) -> Rotation | None:
@@ -128,6 +131,20 @@ class LayerHandler:
 
     def before(self, arguments: dict[str, Any]) -> None:
         """Change the module's arguments, by name, before it runs."""
+
+    def tables_by_head(self, arguments: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
+        """Tables by which the model itself rotates each head of a token, in place of deferring it.
+
+        Asked of changes with `defers_rotation`, in layers whose rotation takes such tables.
+
+        Args:
+            arguments: of the module, by name.
+
+        Returns:
+            Cosine and sine `[h, b or 1, 1, 1, w]` in the model's format, one for every query head;
+            a key head takes those of its group's first. ``None`` where `attend` rotates.
+        """
+        return None
 
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         """Answer the module's attention call.

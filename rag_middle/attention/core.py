@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rag_middle.attention.capturing import skip_modules
 from rag_middle.attention.change import AttentionContext, Layer, LayerChange
 from rag_middle.attention.plan import in_order
+from rag_middle.attention.rotary import own_heads
 from rag_middle.attention.seam import AttentionCall, CacheTap, cache_argument, keyword_arguments
 from rag_middle.attention.weights import ModelAttention
 
@@ -37,6 +38,8 @@ class LayerCore:
             and traits.uses_rope
             and any(change.defers_rotation for change in ordered)
         )
+        #: Queries and keys of the call under way are rotated by the table of each head.
+        self._turned_by_head = False
         self._arguments: dict[str, Any] = {}
         self._tap = CacheTap(None)
         self._skipped = ExitStack()
@@ -58,13 +61,25 @@ class LayerCore:
             arguments[name] = self._tap
         for handler in self._handlers:
             handler.before(arguments)
-        if self._defers_rotation:
+        self._turned_by_head = False
+        if self._defers_rotation and not self._tables_by_head(arguments):
             arguments["position_embeddings"] = self._no_rotation(arguments["position_embeddings"])
             after = self._layer.traits.norms_after_rope
             if after:
                 self._skipped.enter_context(skip_modules(module, after))
         self._arguments = arguments
         return (), arguments
+
+    def _tables_by_head(self, arguments: dict[str, Any]) -> bool:
+        """Let the model rotate every head by tables of its own, where a handler brings some."""
+        if not self._layer.traits.rotates_by_table:
+            return False
+        for handler in self._handlers:
+            tables = handler.tables_by_head(arguments)
+            if tables is not None:
+                arguments["position_embeddings"] = tables
+                self._turned_by_head = True
+        return self._turned_by_head
 
     def _no_rotation(self, embeddings: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Tables that rotate by nothing, made once per shape."""
@@ -77,6 +92,8 @@ class LayerCore:
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
         """Answer the module's attention call: output `[b, n, h, dv]`, no weights."""
         self._skipped.close()
+        if self._turned_by_head:
+            call.query, call.key = own_heads(call.query), own_heads(call.key)
         request = self._layer.request
         request.attention_calls += 1
         rows, columns = call.query.shape[0], call.query.shape[2]

@@ -24,6 +24,7 @@ __all__ = [
     "RotaryTables",
     "TableFormat",
     "on_device",
+    "own_heads",
     "pair_tables",
     "position_angles",
 ]
@@ -53,6 +54,21 @@ def position_angles(
     cos, sin = rotary.at(torch.arange(positions, device=rotary.x.device)[None])
     cos, sin = (x[0].float().contiguous() for x in pair_tables(cos, sin, table_format))
     return RotaryAngles(cos, sin, style)
+
+
+def own_heads(turned: Tensor) -> Tensor:
+    """Each head rotated by its own table, `[b, heads, n, d]`: a view.
+
+    A rotation by tables with an axis in front rotates every head by every table. That computes
+    more and launches nothing, which is what one token's rotation costs.
+
+    Args:
+        turned: `[h, 1, b, heads, n, d]` of `h` tables, for query heads or the key heads of their
+            groups.
+    """
+    tables, heads = turned.shape[0], turned.shape[3]
+    own = turned[:: tables // heads, 0].diagonal(dim1=0, dim2=2)  # [b, n, d, heads]
+    return own.permute(0, 3, 1, 2)
 
 
 class _Rebased:
@@ -307,6 +323,12 @@ class RotaryCall:
             self.lasting[key] = torch.tensor(scales, device=self.position_ids.device)
         divisors: Tensor = self.lasting[key]
         return (self.position_ids.float()[None] / divisors[:, None, None]).flatten(0, 1)
+
+    def at_scales(self, scales: tuple[float, ...]) -> tuple[Tensor, Tensor]:
+        """Cosine and sine on every one of these scales, `[scales, b or 1, n, w]`."""
+        cos, sin = self.at(self._positions_at(scales))
+        shape = (len(scales), -1)
+        return cos.unflatten(0, shape), sin.unflatten(0, shape)
 
     def wide(
         self, scales: tuple[float, ...], table_format: TableFormat, style: RotaryStyle

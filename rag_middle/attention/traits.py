@@ -39,6 +39,11 @@ class LayerTraits:
             keys, so that un-rotated ones must skip them and be normalised later.
         affine_projections: queries, keys and values depend on the hidden state affinely, so a
             change of one channel is a rank-one update.
+        rotates_by_table: rotary tables with further axes in front rotate queries and keys once by
+            each of them, which any broadcasting rotation of whole heads does.
+        value_projection: attribute of the attention module that makes the values, and nothing
+            else, out of hidden states, of which the module makes nothing but queries, keys and
+            values (no gate); ``None`` where there is none.
         sliding_window: tokens a query can see back, itself included; ``None`` for all.
         attention_chunk: tokens of a chunk, where a query sees its own chunk only; else ``None``.
         softcap: scores are squashed to ``softcap * tanh(score / softcap)``.
@@ -56,6 +61,8 @@ class LayerTraits:
     table_format: TableFormat
     norms_after_rope: tuple[str, ...]
     affine_projections: bool
+    rotates_by_table: bool
+    value_projection: str | None
     sliding_window: int | None
     attention_chunk: int | None
     softcap: float | None

@@ -26,8 +26,15 @@ __all__ = [
     "head_constants",
     "rows_in_one_piece",
     "rule_arguments",
+    "splits_for",
+    "splits_of_keys",
     "tile_sizes",
 ]
+
+#: Programs that keep a large GPU busy: work is split where there are fewer.
+_PROGRAMS = 264
+_MOST_SPLITS = 32
+_KEYS_PER_SPLIT = 128
 
 
 class Tiles(NamedTuple):
@@ -57,6 +64,16 @@ def tile_sizes(head_size: int, *, later: bool = False, turns_back: bool = False)
     if head_size > 128:
         return Tiles(16, 16, 4, 1) if turns_back else Tiles(32 if later else 64, 32, 8, 2)
     return Tiles(32, 64, 4, 2) if later else Tiles(64, 64 if head_size <= 64 else 32, 4, 2)
+
+
+def splits_for(programs: int) -> int:
+    """Into how many parts to split each of so many programs."""
+    return -(-_PROGRAMS // programs)
+
+
+def splits_of_keys(programs: int, columns: int) -> int:
+    """Into how many parts to split the keys that each of so many programs reads."""
+    return min(splits_for(programs), _MOST_SPLITS, -(-columns // _KEYS_PER_SPLIT))
 
 
 class RotaryAngles(NamedTuple):

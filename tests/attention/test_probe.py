@@ -46,6 +46,22 @@ def test_precision_changes_nothing_in_what_is_found(family: str) -> None:
         assert (layer.rotary is not None) == layer.uses_rope == (layer.layer not in still)
 
 
+@pytest.mark.parametrize(
+    ("projection", "families"),
+    [
+        ("v_proj", ("llama", "qwen3", "olmo", "gemma3_text", "hunyuan_v1_dense", "opt")),
+        (None, ("phi3", "gpt_neox", "gpt2", "deepseek_v3")),  # makes keys, or queries, too
+        (None, ("qwen3_next",)),  # a gate on the output is made of hidden states as well
+    ],
+)
+def test_a_module_that_makes_values_only_is_found(
+    projection: str | None, families: tuple[str, ...]
+) -> None:
+    for family in families:
+        for layer in probe(FAMILIES[family].build()).layers.values():
+            assert layer.value_projection == projection
+
+
 @pytest.mark.slow
 def test_normalised_queries_are_found_at_a_width_of_4096() -> None:
     for config_class in (hf.Qwen3Config, hf.Gemma3TextConfig, hf.LlamaConfig):

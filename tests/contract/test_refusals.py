@@ -136,6 +136,9 @@ def test_traits_are_found_as_the_source_says(family: str, family_model: FamilyMo
         else:
             assert layer.rotary is None
         if understood:
+            # A part that is not rotated cannot be joined with several rotations of the other.
+            whole = known.rotary_size == known.head_size
+            assert layer.rotates_by_table == (rotates and whole)
             assert bool(layer.norms_after_rope) == (known.qk_norm == "after" and rotates)
         if known.qk_norm == "before" or layer.norms_after_rope:
             assert not layer.affine_projections

@@ -24,6 +24,7 @@ _POINTERS = {
     torch.float16: "*fp16",
     torch.float32: "*fp32",
     torch.int32: "*i32",
+    torch.int64: "*i64",
 }
 _OPTIONS = ("num_warps", "num_stages")
 

@@ -13,6 +13,7 @@ from rag_middle.layout import PromptLayout
 from rag_middle.methods import PINE
 from rag_middle.methods.pine.kernels import launch
 from rag_middle.methods.pine.kernels.launch import decode_triton, prefill_triton, rotate_triton
+from rag_middle.ops import prompt_kernels
 from rag_middle.ops.prompt_kernels import PromptColumns, RotaryAngles, Tiles
 from rag_middle.ops.rope import RotaryStyle
 from tests.kernels.interpreting import compute_bfloat16, llama, step_logits
@@ -24,7 +25,7 @@ from tests.reference.pine import naive_pine, rotary_place
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """So that short documents take several; what no kernel writes is NaN."""
     monkeypatch.setattr(launch, "tile_sizes", lambda *_, **__: Tiles(16, 16, 4, 1))
-    monkeypatch.setattr(launch, "_KEYS_PER_SPLIT", 8)
+    monkeypatch.setattr(prompt_kernels, "_KEYS_PER_SPLIT", 8)
     torch.use_deterministic_algorithms(True)  # fills memory that is not initialised
     yield
     torch.use_deterministic_algorithms(False)

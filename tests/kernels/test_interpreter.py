@@ -24,7 +24,7 @@ pytestmark = [
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("method", ["pine", "rotor"])
+@pytest.mark.parametrize("method", ["pine", "rotate_heads", "rotor", "spans"])
 def test_kernels_compute_what_pytorchs_operators_compute(method: str) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--timeout", "300",

@@ -8,10 +8,13 @@ import pytest
 import torch
 
 from rag_middle import MethodConfigError
-from rag_middle.attention import model_traits
+from rag_middle.attention import applied, model_traits
 from rag_middle.methods import MsPoE
+from rag_middle.methods.ms_poe import attention
 from rag_middle.methods.ms_poe.kernels import assigned_ratios, position_awareness
 from tests.conftest import FamilyModel
+from tests.contract.cases import LONG, SHORT
+from tests.contract.running import distance, generated
 from tests.families import FAMILIES
 from tests.methods.against_naive import WAYS, assert_equal_to_naive
 from tests.reference.ms_poe import NaiveMsPoE
@@ -92,3 +95,18 @@ def test_a_random_order_is_one_for_each_layer_and_always_the_same(
         assert sorted(change.ratios) == pytest.approx([1.2, 1.8])
     with pytest.raises(MethodConfigError, match="authors' code has no head_order='random'"):
         MsPoE(head_order="random", reference_code=True)
+
+
+@pytest.mark.parametrize("family", ["llama", "cohere", "hunyuan_v1_dense"])
+def test_a_row_of_many_generates_as_it_does_alone(family: str, family_model: FamilyModel) -> None:
+    """Of few rows the model rotates every head of a token by every table."""
+    model, method, rows = family_model(family), MsPoE(first_layer=0), 65
+    assert rows * model.config.num_attention_heads > attention._MOST_TABLES
+    prompts = [(SHORT, LONG)[row % 2] for row in range(rows)]
+    with applied(model, method, [prompt.tokens for prompt in prompts]):
+        together, logits = generated(model, prompts)
+    for row, prompt in enumerate((SHORT, LONG)):
+        with applied(model, method, [prompt.tokens]):
+            alone, expected = generated(model, [prompt])
+        assert torch.equal(together[row], alone[0])
+        assert distance(logits[row], expected[0]) < FAMILIES[family].tolerance

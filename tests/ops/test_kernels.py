@@ -9,7 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from rag_middle.attention import applied, kernels_in_use, use_kernels
 from rag_middle.errors import KernelsUnavailableError, UnsupportedGenerationError
 from rag_middle.layout import PromptLayout
-from rag_middle.methods import APE, PINE
+from rag_middle.methods import PINE, SIW
 from rag_middle.ops import kernels
 from rag_middle.ops.kernels import uses_triton
 from tests.prompts import laid_out
@@ -53,8 +53,8 @@ def test_kernels_that_cannot_run_are_refused(
 def test_a_method_without_kernels_is_refused(model: LlamaForCausalLM) -> None:
     with (
         use_kernels("triton"),
-        pytest.raises(KernelsUnavailableError, match=r"APE.*no Triton kernels.*kernels='auto'"),
-        applied(model, APE(), [laid_out(LAYOUT)]),
+        pytest.raises(KernelsUnavailableError, match=r"SIW.*no Triton kernels.*kernels='auto'"),
+        applied(model, SIW(), [laid_out(LAYOUT)]),
     ):
         pass
 

@@ -192,6 +192,8 @@ class LoadedModel:
                     table_format="halves",
                     norms_after_rope=(),
                     affine_projections=False,
+                    rotates_by_table=False,
+                    value_projection=None,
                     sliding_window=None,
                     attention_chunk=None,
                     softcap=None,

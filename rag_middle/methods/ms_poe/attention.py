@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,9 +18,14 @@ from rag_middle.attention import (
     RotaryCall,
 )
 from rag_middle.methods.ms_poe.kernels import assigned_ratios, position_awareness
+from rag_middle.ops.kernels import uses_triton
 from rag_middle.ops.rope import RotaryStyle, WideTables, rotate_wide
+from rag_middle.ops.rotate_heads import rotate_heads
 
 __all__ = ["HeadPositionScale"]
+
+#: Query heads, of all rows, up to which every head of a token is rotated by every table.
+_MOST_TABLES = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +46,7 @@ class HeadPositionScale(LayerChange):
 
     claims = frozenset({"positions"})
     defers_rotation = True
+    has_kernels = True
 
     ratios: tuple[float, ...]
     assign: Literal["rank", "order", "sequential"]
@@ -63,61 +69,83 @@ class _HeadRotation(LayerHandler):
         self._layer = layer
         self._traits = layer.traits
         self._scale = scale
-        #: Index of each head's ratio, `[b, h]` or `[b, g]`.
+        #: Index of the ratio of query heads and then key heads, `[b, h + g]`.
         self._choice: Tensor | None = None
-        #: The same of query heads and then key heads, `[b, h + g]`, with those of other layers.
+        #: The same, with that of other layers.
         self._stack = LayerStack()
+        self._model_rotates = False
+
+    def tables_by_head(self, arguments: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
+        """Let the model rotate a generated token, whose heads' ratios are known."""
+        rotary, heads = self._layer.rotary, self._traits.heads
+        b, n, _ = arguments["hidden_states"].shape
+        # Every head is rotated by every table: nothing for a few rows, traffic for many.
+        self._model_rotates = self._layer.start > 0 and n == 1 and b * heads <= _MOST_TABLES
+        if not self._model_rotates:
+            return None
+        assert rotary is not None
+
+        def pick(choices: Tensor) -> tuple[Tensor, ...]:
+            """Cosine and sine of every layer, `[layers, h, b, 1, 1, w]`."""
+            tables = rotary.at_scales(self._scale.ratios)
+            picked = (_picked(table, choices[..., :heads]) for table in tables)
+            return tuple(table.transpose(1, 2)[..., None, :] for table in picked)
+
+        cos, sin = rotary.of_layer(self._traits.layer, self._stack, pick)
+        return cos, sin
 
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         """Replace the call's un-rotated query and key by rotated ones."""
-        call, rotary = context.call, self._layer.rotary
-        assert rotary is not None
-        groups = self._traits.heads // self._traits.kv_heads
+        if self._model_rotates:
+            return context.proceed()
+        call, request = context.call, self._layer.request
         if context.start == 0:
             self._choice = self._choose(context)
-            if self._scale.per_query_head:
-                both = (self._choice, self._choice[:, ::groups])
-            else:
-                both = (self._choice.repeat_interleave(groups, dim=1), self._choice)
-            self._stack = self._layer.layer_stack(("ratios", self._scale.ratios), call.query.device)
-            self._stack.put(self._traits.layer, torch.cat(both, dim=1))
-        choice, style = self._choice, self._traits.rotary
-        assert choice is not None
+            # One for those whose tokens the model rotates: what is made of a stack differs.
+            name = ("ratios", self._scale.ratios, self._traits.rotates_by_table)
+            self._stack = self._layer.layer_stack(name, call.query.device)
+            self._stack.put(self._traits.layer, self._choice)
+        rotary, style, choice = self._layer.rotary, self._traits.rotary, self._choice
+        assert rotary is not None
         assert style is not None
-        if call.query.shape[2] == 1 and not self._traits.norms_after_rope:
-            self._rotate_token(call, rotary, style)
-            return context.proceed()
-        tables = rotary.wide(self._scale.ratios, self._traits.table_format, style)
-        if self._scale.per_query_head:
-            of_queries = _pick(tables, choice)
-            of_keys = WideTables(*(table[:, ::groups] for table in of_queries))
+        assert choice is not None
+        if uses_triton(request.kernels, call.query, call.value):
+            request.kernels_used = "triton"
+            tables = rotary.wide(self._scale.ratios, self._traits.table_format, style)
+            copies = rotate_heads(call.query, call.key, tables, choice[:, None], style)
+            rotated = copies[0][..., 0, :], copies[1][..., 0, :]
+        elif call.query.shape[2] == 1:
+            rotated = self._rotate_token(call, rotary, style)
         else:
-            of_queries = of_keys = _pick(tables, choice)
-            if groups > 1:
-                of_queries = WideTables(
-                    *(table.repeat_interleave(groups, dim=1) for table in of_keys)
-                )
-        call.query, call.key = self._layer.normalised(
-            rotate_wide(call.query, of_queries, style), rotate_wide(call.key, of_keys, style)
-        )
+            tables = rotary.wide(self._scale.ratios, self._traits.table_format, style)
+            heads, kv_heads = self._traits.heads, self._traits.kv_heads
+            of_keys = WideTables(*(_picked(table, choice[:, heads:]) for table in tables))
+            of_queries = of_keys
+            if heads != kv_heads:
+                of_queries = WideTables(*(_picked(table, choice[:, :heads]) for table in tables))
+            rotated = (
+                rotate_wide(call.query, of_queries, style),
+                rotate_wide(call.key, of_keys, style),
+            )
+        call.query, call.key = self._layer.normalised(*rotated)
         return context.proceed()
 
-    def _rotate_token(self, call: AttentionCall, rotary: RotaryCall, style: RotaryStyle) -> None:
+    def _rotate_token(
+        self, call: AttentionCall, rotary: RotaryCall, style: RotaryStyle
+    ) -> tuple[Tensor, Tensor]:
         """Rotate one token's query and key together: launches are all that a token costs here."""
 
         def pick(choices: Tensor) -> tuple[Tensor, ...]:
             """Cosine and sine of every layer, row and head, `[layers, b, h + g, 1, 2r]`."""
             wide = rotary.wide(self._scale.ratios, self._traits.table_format, style)
-            tables = torch.stack(wide, dim=2).to(choices.device)  # [ratios, b or 1, 2, 1, 2r]
-            if tables.shape[1] == 1:
-                return tables[:, 0][choices].unbind(3)
-            rows = torch.arange(tables.shape[1], device=tables.device)[:, None]
-            return tables[choices, rows].unbind(3)
+            return tuple(_picked(table, choices) for table in wide)
 
         cos, sin = rotary.of_layer(self._traits.layer, self._stack, pick)
         both = torch.cat((call.query, call.key), dim=1)
-        rotated = rotate_wide(both, WideTables(cos, sin), style)
-        call.query, call.key = rotated.tensor_split((self._traits.heads,), dim=1)
+        query, key = rotate_wide(both, WideTables(cos, sin), style).tensor_split(
+            (self._traits.heads,), dim=1
+        )
+        return query, key
 
     def _choose(self, context: AttentionContext) -> Tensor:
         call, request = context.call, self._layer.request
@@ -132,22 +160,23 @@ class _HeadRotation(LayerHandler):
             strict=self._scale.strict,
             padding=request.paddings(device) if padded else None,
         )
-        if not self._scale.per_query_head:
-            b, h = awareness.shape
-            g = self._traits.kv_heads
-            awareness = awareness.view(b, g, h // g).mean(-1)
-        return assigned_ratios(awareness, len(self._scale.ratios), self._scale.assign)
+        heads, groups = self._traits.heads, self._traits.kv_heads
+        if self._scale.per_query_head:
+            of_heads = assigned_ratios(awareness, len(self._scale.ratios), self._scale.assign)
+            return torch.cat((of_heads, of_heads[:, :: heads // groups]), dim=1)
+        awareness = awareness.unflatten(1, (groups, -1)).mean(-1)
+        of_groups = assigned_ratios(awareness, len(self._scale.ratios), self._scale.assign)
+        return torch.cat((of_groups.repeat_interleave(heads // groups, dim=1), of_groups), dim=1)
 
 
-def _pick(tables: WideTables, choice: Tensor) -> WideTables:
-    """Each row's and head's tables, `[b, heads, n, 2r]`.
+def _picked(table: Tensor, choice: Tensor) -> Tensor:
+    """Each row's and head's table, `[..., b, heads, n, w]`.
 
     Args:
-        tables: `[ratios, b or 1, n, 2r]`, possibly on another device than the layer.
-        choice: index of each head's ratio, `[b, heads]`.
+        table: `[ratios, b or 1, n, w]`, possibly on another device than the layer.
+        choice: index of each head's ratio, `[..., b, heads]`.
     """
-    cos, sin = (table.to(choice.device) for table in tables)
-    if cos.shape[1] == 1:
-        return WideTables(cos[:, 0][choice], sin[:, 0][choice])
-    rows = torch.arange(choice.shape[0], device=choice.device)[:, None]
-    return WideTables(cos[choice, rows], sin[choice, rows])
+    table = table.to(choice.device)
+    if table.shape[1] == 1:
+        return table[:, 0][choice]
+    return table[choice, torch.arange(choice.shape[-2], device=choice.device)[:, None]]

@@ -37,7 +37,9 @@ from rag_middle.methods.parallel_context.kernels import (
     document_shifts,
     token_positions,
 )
+from rag_middle.ops.flash import with_sinks
 from rag_middle.ops.rope import WideTables, rotate_wide, wide_tables
+from rag_middle.ops.spans import Span, SpanTables, attend_spans, reads_spans
 
 __all__ = ["DocumentBlocks", "moved_keys"]
 
@@ -66,6 +68,15 @@ class DocumentBlocks(LayerChange):
     temperature: float = 1.0
     scale: float = 1.0
     one_of_many: bool = False
+
+    @property
+    def has_kernels(self) -> bool:
+        return self.sharpens
+
+    @property
+    def sharpens(self) -> bool:
+        """Whether later tokens read documents otherwise than by plain softmax or a weight."""
+        return not self.temperature == self.scale == 1
 
     def start(self, layer: Layer) -> LayerHandler:
         return _BlockAttention(layer, self)
@@ -128,7 +139,7 @@ class _BlockAttention(LayerHandler):
         if plain and not windowed:
             context.store()
             return base_attention(context.call)
-        if self._plan.temperature == self._plan.scale == 1 and not windowed:
+        if not self._plan.sharpens and not windowed:
             context.store()
             bias = self._bias(context.call.query, context.stop)
             return context.attention.attend_biased(context.call, bias, context.stop), None
@@ -202,10 +213,16 @@ class _BlockAttention(LayerHandler):
 
     def _decode(self, context: AttentionContext) -> Tensor:
         request, call, stop = self._layer.request, context.call, context.stop
+        rule = self._layer.score_rule(stop)
         keys, values = context.store_generated(call.key)
+        sinks: Tensor | None = call.options.get("s_aux")
+        unknown = {"soft-cap": rule.softcap is not None, "sliding window": rule.window is not None}
+        if self._plan.sharpens and reads_spans(request.kernels, call.query, values, unknown):
+            request.kernels_used = "triton"
+            tables = self._spans(call.query.device, rule.scale)
+            return with_sinks(attend_spans(call.query, keys, values, tables), sinks).out
         outputs = []
         for group in request.groups:
-            rule = self._layer.score_rule(stop)
             # Without a window nobody asks where tokens stand.
             positions = self._positions(group, stop) if rule.window is not None else torch.empty(0)
             if rule.window is not None and self._plan.placement in _MOVED:
@@ -221,10 +238,31 @@ class _BlockAttention(LayerHandler):
                     positions[-query.shape[2] :],
                     positions,
                     self._sharpening(group.layout),
-                    sinks=call.options.get("s_aux"),
+                    sinks=sinks,
                 )
             )
         return join_rows(request.groups, outputs, padded=False)
+
+    def _spans(self, device: torch.device, scale: float) -> SpanTables:
+        """Prefix, documents and the rest of every row, for the Triton kernels."""
+        request = self._layer.request
+
+        def spans_of(padding: int, layout: PromptLayout) -> list[Span]:
+            first, last = padding + layout.prefix_tokens, padding + layout.suffix_start
+            sharp = self._sharpening(layout)
+            documents = Span(
+                first,
+                last,
+                scale / sharp.temperature,
+                exponent=sharp.scale * sharp.temperature,
+                log_weight=log(sharp.weight),
+            )
+            return [Span(padding, first, scale), documents, Span(last, -1, scale)]
+
+        return request.shared(
+            ("spans", self._plan, device, scale),
+            lambda: SpanTables.of([spans_of(*row) for row in request.row_layouts()], device),
+        )
 
     def _positions(self, group: RowGroup, stop: int) -> Tensor:
         """Positions of a prompt's tokens up to column `stop`, on the CPU."""

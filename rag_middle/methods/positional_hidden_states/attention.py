@@ -82,10 +82,42 @@ class _ScaledRows(LayerHandler):
         self._scaler = _Scaler(layer.module, layer.traits, scaling)
         #: Its columns, with those of other layers.
         self._stack: LayerStack | None = None
+        values = layer.traits.value_projection
+        #: Whether the module can make a generated token's queries and keys of scaled hidden states,
+        #: and its values of plain ones.
+        self._module_scales = (
+            values is not None and scaling.scale_generated and not scaling.skip_first
+        )
+        #: What its values are made of, while it does.
+        self._hidden: Tensor | None = None
+        if values is not None and self._module_scales and not scaling.scale_values:
+            projection = layer.module.get_submodule(values)
+            layer.hook(projection.register_forward_pre_hook, self._plain_values)
+
+    def before(self, arguments: dict[str, Any]) -> None:
+        """Scale a generated token's hidden state: one operation, whatever the module does then."""
+        scaling, request = self._scaling, self._layer.request
+        self._hidden = None
+        if self._module_scales and 0 < request.width <= self._layer.start:
+            self._hidden = hidden = arguments["hidden_states"]
+            ones = request.shared(
+                ("scaled channels", scaling.channels, hidden.dtype, hidden.device),
+                lambda: _ones_in(hidden, scaling.channels),
+            )
+            # Not times a vector of factors, which half precision would round.
+            scaled = torch.addcmul(hidden, hidden, ones, value=scaling.factor - 1)
+            arguments["hidden_states"] = scaled
+
+    def _plain_values(self, _module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        return None if self._hidden is None else (self._hidden, *args[1:])
 
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         """Attention with scaled channels: cache, last prompt rows and generated rows."""
         scaling, call = self._scaling, context.call
+        if self._hidden is not None:
+            self._hidden = None
+            context.store()
+            return base_attention(call)[0], None
         columns, width = call.query.shape[2], self._layer.request.width
         if not context.in_prompt and not scaling.scale_generated:
             return context.proceed()
@@ -181,6 +213,14 @@ class Placed(NamedTuple):
 
     query: Tensor
     key: Tensor
+
+
+def _ones_in(like: Tensor, channels: tuple[int, ...]) -> Tensor:
+    """Ones in these channels, zeros in the others, `[hidden]`."""
+    ones = like.new_zeros(like.shape[-1])
+    for channel in channels:  # a list of them would be sent to the device
+        ones[channel].fill_(1)
+    return ones
 
 
 def scaled_hidden(hidden: Tensor, scaling: ChannelScaling) -> Tensor:

@@ -18,7 +18,11 @@ from rag_middle.attention import (
     join_rows,
 )
 from rag_middle.methods.self_extend.kernels import Attended, TwoFold, attend
+from rag_middle.ops.flash import with_sinks
+from rag_middle.ops.kernels import uses_triton
 from rag_middle.ops.rope import WideTables, rotate_wide
+from rag_middle.ops.rotate_heads import rotate_heads
+from rag_middle.ops.spans import Span, SpanTables, attend_spans, reads_spans
 
 __all__ = ["GroupedPositions"]
 
@@ -37,6 +41,7 @@ class GroupedPositions(LayerChange):
 
     claims = frozenset({"positions"})
     defers_rotation = True
+    has_kernels = True
 
     group: int
     window: int
@@ -63,19 +68,16 @@ class _GroupedRotation(LayerHandler):
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         """Queries and keys come un-rotated."""
         call, stop = context.call, context.stop
-        near_q, near_k, far_q, far_k = self._rotated(context)
-        near_q, near_k = self._layer.normalised(near_q, near_k)
-        far_q, far_k = self._layer.normalised(far_q, far_k)
-        stored, values = context.cache.store(torch.cat((near_k, far_k), dim=-1), call.value)
+        call.query, far_query, keys = self._rotated(context)
+        stored, values = context.cache.store(keys, call.value)
         # A static cache is longer than what it holds; one with a window drops the oldest columns.
         dropped = max(0, stop - stored.shape[2])
-        call.query = near_q
         call.key, call.value = stored[:, :, : stop - dropped], values[:, :, : stop - dropped]
-        context.attention = _GroupedAttention(context, far_q, self._positions.window, dropped)
+        context.attention = _GroupedAttention(context, far_query, self._positions.window, dropped)
         return context.proceed()
 
-    def _rotated(self, context: AttentionContext) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Query and key at exact positions, then at grouped ones."""
+    def _rotated(self, context: AttentionContext) -> tuple[Tensor, Tensor, Tensor]:
+        """Query at exact positions and at grouped ones, and keys at both, side by side."""
         call, start, request = context.call, context.start, self._layer.request
         style, plan, rotary = self._traits.rotary, self._positions, self._layer.rotary
         assert style is not None
@@ -92,20 +94,31 @@ class _GroupedRotation(LayerHandler):
             grouped = exact.div(plan.group, rounding_mode="floor").float()
             return torch.cat((exact.float(), grouped, grouped + plan.query_shift))
 
-        device = call.query.device
-        cos, sin = (
-            table[:, :, None].to(device)
-            for table in rotary.wide_at(plan, 3, positions, self._traits.table_format, style)
-        )
-        query = call.query
+        device, query = call.query.device, call.query
+        tables = rotary.wide_at(plan, 3, positions, self._traits.table_format, style)
         if plan.log_base is not None:
             growth = (tokens() + 1).to(query.device).float().log() / log(plan.log_base)
             # A rounded factor would be wrong in one direction for the whole query.
             query = (query * growth.clamp(min=1)[:, None, :, None]).to(query.dtype)
+        if uses_triton(request.kernels, query, call.value):
+            request.kernels_used = "triton"
+            of_heads = request.shared(("rotations", device), lambda: self._rotations(device))
+            rotated = rotate_heads(query, call.key, tables, of_heads, style)
+            queries, keys = self._layer.normalised(*rotated)
+            return queries[..., 0, :], queries[..., 1, :], keys.flatten(3)
+        cos, sin = (table[:, :, None].to(device) for table in tables)
         # Both at once: exact with grouped for keys, exact with shifted grouped for queries.
         near_k, far_k = rotate_wide(call.key, WideTables(cos[:2], sin[:2]), style)
         near_q, far_q = rotate_wide(query, WideTables(cos[::2], sin[::2]), style)
-        return near_q, near_k, far_q, far_k
+        near_q, near_k = self._layer.normalised(near_q, near_k)
+        far_q, far_k = self._layer.normalised(far_q, far_k)
+        return near_q, far_q, torch.cat((near_k, far_k), dim=-1)
+
+    def _rotations(self, device: torch.device) -> Tensor:
+        """Tables of queries and keys, of what is near and what is far: `[1, 2, h + g]`."""
+        heads, groups = self._traits.heads, self._traits.kv_heads
+        near, far = [0] * (heads + groups), [2] * heads + [1] * groups
+        return torch.tensor([[near, far]], device=device)
 
 
 class _GroupedAttention(ModelAttention):
@@ -123,7 +136,35 @@ class _GroupedAttention(ModelAttention):
         self._weighed: list[Attended] = []
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
+        if self._start >= self._request.width and reads_spans(
+            self._request.kernels,
+            call.query,
+            call.value,
+            # Tables of a request would have to know how many columns have left.
+            {"soft-cap": self._rule.softcap is not None, "dropped columns": self._dropped > 0},
+        ):
+            return self._by_triton(call), None
         return self._output(self._results(call, weigh=False)), None
+
+    def _by_triton(self, call: AttentionCall) -> Tensor:
+        """Output `[b, 1, h, dv]` of a generated token."""
+        request, device = self._request, call.query.device
+        request.kernels_used = "triton"
+        scale, window = self._rule.scale, self._rule.window
+        # Spans end behind the last key, -1, or this many keys before it.
+        near = -1 - (self._near if window is None else min(self._near, window))
+        oldest = 0 if window is None else -1 - window
+
+        def spans_of(padding: int) -> list[Span]:
+            far = Span(oldest, near, scale, least=padding, far=True)
+            return [Span(near, -1, scale, least=padding), far]
+
+        tables = request.shared(
+            ("spans", near, oldest, scale, device),
+            lambda: SpanTables.of([spans_of(row) for row, _ in request.row_layouts()], device),
+        )
+        read = attend_spans(call.query, call.key, call.value, tables, self._far_query)
+        return with_sinks(read, call.options.get("s_aux")).out.transpose(1, 2)
 
     def last_token_weights(self, call: AttentionCall) -> Tensor:
         rows = [result.watched for result in self._weigh(call) if result.watched is not None]

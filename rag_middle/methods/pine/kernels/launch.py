@@ -24,16 +24,13 @@ from rag_middle.ops.prompt_kernels import (
     head_constants,
     rows_in_one_piece,
     rule_arguments,
+    splits_for,
+    splits_of_keys,
     tile_sizes,
 )
 from rag_middle.ops.scores import ScoreRule
 
 __all__ = ["decode_triton", "prefill_triton", "rotate_triton"]
-
-#: Programs that keep a large GPU busy: keys are split where rows alone make fewer.
-_PROGRAMS = 264
-_MOST_SPLITS = 32
-_KEYS_PER_SPLIT = 128
 
 
 def prefill_triton(
@@ -265,7 +262,7 @@ class _Launch:
         lse = q.new_empty(self.batch, self.heads, tokens, self.count, dtype=torch.float32)
         tiles = tile_sizes(self.widest, later=rotated, turns_back=rotated)
         row_tiles = -(-tokens * share // tiles.rows)
-        chunks = min(self.count, self._parts(row_tiles))
+        chunks = min(self.count, splits_for(row_tiles * self.groups * self.batch))
         scale, softcap, _ = self.numbers
         document_lse[(row_tiles * chunks, self.groups, self.batch)](
             q, keys, self.cos, self.sin, self.rows, lse, *q.stride()[:3], *keys.stride()[:3],
@@ -302,7 +299,7 @@ class _Launch:
         q, v = self.q, self.v
         tiles = tile_sizes(self.widest, later=True)
         row_tiles = -(-tokens * (self.heads // self.groups) // tiles.rows)
-        splits = min(self._parts(row_tiles), _MOST_SPLITS, -(-stop // _KEYS_PER_SPLIT))
+        splits = splits_of_keys(row_tiles * self.groups * self.batch, stop)
         parts = q.new_empty(
             splits, self.batch, self.heads, tokens, v.shape[-1], dtype=torch.float32
         )
@@ -319,9 +316,6 @@ class _Launch:
             DV=v.shape[-1], DV_PAD=self.attention["DV_PAD"], SPLITS_PAD=next_power_of_2(splits),
             num_warps=4,
         )  # fmt: skip
-
-    def _parts(self, row_tiles: int) -> int:
-        return -(-_PROGRAMS // (row_tiles * self.groups * self.batch))
 
 
 def _empty_prefill(

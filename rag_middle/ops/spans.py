@@ -1,0 +1,155 @@
+"""Attention of a generated token to spans of its keys, each read in a way of its own.
+
+`attend_spans` is a custom operator with a fake, so fake tensors, compilers and counters see it
+without Triton, which is imported at the first launch. The kernels are in `triton_spans.py`: a batch
+of prompts of different layouts in two launches, where PyTorch's operators take several per layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rag_middle.ops.flash import Attended
+from rag_middle.ops.kernels import KERNEL_WORK, KernelWork, uses_triton
+from rag_middle.ops.prompt_kernels import bytes_of, rows_in_one_piece, splits_of_keys, tile_sizes
+from rag_middle.options import Kernels
+
+__all__ = ["Span", "SpanTables", "attend_spans", "reads_spans"]
+
+
+class Span(NamedTuple):
+    """Columns of a cache that a token reads alike.
+
+    Attributes:
+        begin: first column; below zero, counted back from behind the last one, which is -1.
+        end: behind the last column, likewise.
+        scale: factor on the scores.
+        exponent: of the sum of their exponentials,
+        log_weight: to whose logarithm this is added.
+        least: columns before it are not read, wherever the span begins.
+        far: whether the second rotation of query and keys scores it.
+    """
+
+    begin: int
+    end: int
+    scale: float
+    exponent: float = 1.0
+    log_weight: float = 0.0
+    least: int = 0
+    far: bool = False
+
+
+class SpanTables(NamedTuple):
+    """Spans of every row of a batch, on the device.
+
+    Attributes:
+        spans: `[b, S, 4]` int32, begin, end, least and far.
+        rules: `[b, S, 3]` float32, scale, exponent and log-weight.
+    """
+
+    spans: Tensor
+    rules: Tensor
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[Span]], device: torch.device) -> SpanTables:
+        """Of spans per row, as many in each; together they are all that a row reads."""
+        spans = [[(s.begin, s.end, s.least, s.far) for s in row] for row in rows]
+        rules = [[(s.scale, s.exponent, s.log_weight) for s in row] for row in rows]
+        return cls(
+            torch.tensor(spans, dtype=torch.int32).to(device), torch.tensor(rules).to(device)
+        )
+
+
+def reads_spans(
+    kernels: Kernels, query: Tensor, value: Tensor, unknown: Mapping[str, bool]
+) -> bool:
+    """Whether `attend_spans` reads for queries `[b, h, m, d]`.
+
+    Args:
+        kernels: what was asked for.
+        query: one token's, or it does not.
+        value: `[b, g, n, dv]`.
+        unknown: what the method's spans cannot say, and whether it is asked for.
+
+    Raises:
+        KernelsUnavailableError: Triton kernels were asked for and cannot run here.
+    """
+    if query.shape[2] != 1:
+        return False
+    asked = [
+        f"the method's kernels know no {name}" for name, is_asked in unknown.items() if is_asked
+    ]
+    return uses_triton(kernels, query, value, asked[0] if asked else None)
+
+
+def attend_spans(
+    q: Tensor, k: Tensor, v: Tensor, tables: SpanTables, far: Tensor | None = None
+) -> Attended:
+    """What one token per row reads, `[b, h, 1, dv]`.
+
+    Args:
+        q: `[b, h, 1, d]`.
+        k: `[b, g, n, d]`; query head `i` uses head `i // (h/g)`. With `far`, `[b, g, n, 2d]`: keys
+            in both rotations, side by side.
+        v: `[b, g, n, dv]`.
+        tables: of the batch.
+        far: `q` in the second rotation.
+    """
+    out, lse = torch.ops.rag_middle.attend_spans(q, q if far is None else far, k, v, *tables)
+    return Attended(out, lse)
+
+
+@torch.library.custom_op("rag_middle::attend_spans", mutates_args=())
+def _attend_spans(
+    q: Tensor, far: Tensor, k: Tensor, v: Tensor, spans: Tensor, rules: Tensor
+) -> tuple[Tensor, Tensor]:
+    from triton import next_power_of_2
+
+    from rag_middle.ops import triton_spans
+
+    q, far, k, v = map(rows_in_one_piece, (q, far, k, v))
+    (b, h, _, d), (g, n), dv, count = q.shape, k.shape[1:3], v.shape[-1], spans.shape[1]
+    out, lse = _empty(q, v)
+    tiles = tile_sizes(max(d, dv), later=True)
+    row_tiles = -(-(h // g) // tiles.rows)
+    splits = splits_of_keys(row_tiles * g * b, n)
+    parts = q.new_empty(count, splits, b, h, dv, dtype=torch.float32)
+    sums = parts.new_empty(parts.shape[:-1])
+    width = max(16, next_power_of_2(dv))
+    with torch.cuda.device_of(q):
+        triton_spans.attend_spans[(row_tiles * splits, g, b)](
+            q, far, k, v, spans, rules, parts, sums, *q.stride()[:2], *far.stride()[:2],
+            *k.stride()[:3], *v.stride()[:3], h, n, splits, SPANS=count, SHARE=h // g,
+            D=d, D_PAD=max(16, next_power_of_2(d)), DV=dv, DV_PAD=width, **tiles.arguments,
+        )  # fmt: skip
+        triton_spans.merge_spans[(h, b)](
+            parts, sums, rules, out, lse, *out.stride()[:2], *lse.stride()[:2], splits,
+            SPANS=count, DV=dv, DV_PAD=width, SPLITS_PAD=next_power_of_2(splits), num_warps=4,
+        )  # fmt: skip
+    return out, lse
+
+
+def _empty(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    b, h = q.shape[:2]
+    return q.new_empty(b, h, 1, v.shape[-1]), q.new_empty(b, h, 1, dtype=torch.float32)
+
+
+@_attend_spans.register_fake
+def _(q: Tensor, _far: Tensor, _k: Tensor, v: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
+    return _empty(q, v)
+
+
+def _work(
+    outputs: Sequence[Tensor], q: Tensor, far: Tensor, k: Tensor, v: Tensor, *__: Tensor
+) -> KernelWork:
+    (b, h, _, d), (n, dv) = q.shape, v.shape[-2:]
+    # Every column is read in one of its rotations.
+    moved = bytes_of(q, far, v, *outputs) + bytes_of(k) * d // k.shape[-1]
+    return KernelWork(2 * b * h * n * (d + dv), moved, 2)
+
+
+KERNEL_WORK["rag_middle::attend_spans"] = _work
