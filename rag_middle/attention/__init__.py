@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         can_share_prompts,
         reading,
     )
-    from rag_middle.attention.request import Request, RowGroup, join_rows
+    from rag_middle.attention.request import Request, RowGroup, in_rows, join_rows
     from rag_middle.attention.rotary import LayerStack, RotaryCall, on_device, pair_tables
     from rag_middle.attention.row_states import can_read_row_by_row, read_row_by_row
     from rag_middle.attention.seam import AttentionCall, backend_name, base_attention, in_eval_mode
@@ -79,6 +79,7 @@ __all__ = [
     "config_views",
     "context_window",
     "in_eval_mode",
+    "in_rows",
     "input_device",
     "join_rows",
     "kernels_in_use",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # methods bring changes as values, and are listed without PyT
     import torch
     from torch import Tensor, nn
 
+    from rag_middle.attention.caches import ReadColumns
     from rag_middle.attention.prompt_states import LayerStates
     from rag_middle.attention.request import Request
     from rag_middle.attention.rotary import LayerStack, RotaryCall
@@ -180,10 +181,13 @@ class Layer:
     model: nn.Module
     start: int = 0
     prompt_states: tuple[Tensor, Tensor] | None = None
-    _next: int = 0
+    _read: ReadColumns = field(init=False)
 
     def __post_init__(self) -> None:
-        self._next = self.request.prefilled
+        from rag_middle.attention.caches import ReadColumns
+
+        index: int = self.module.layer_idx  # type: ignore[assignment]
+        self._read = ReadColumns(index, self.request.prefilled)
 
     @property
     def traits(self) -> LayerTraits:
@@ -201,29 +205,17 @@ class Layer:
             UnsupportedGenerationError: the cache holds more or less than went through the layer in
                 this request.
         """
-        from rag_middle.attention.seam import begins_prompt, cache_argument, cached_columns
+        from rag_middle.attention.seam import cache_argument
 
         name = cache_argument(self.module)
         cache = arguments.get(name) if name else None
         columns = arguments["hidden_states"].shape[1]
-        index: int = self.module.layer_idx  # type: ignore[assignment]
-        begins = begins_prompt(cache, index, columns, self.request.width)
-        self.start = 0 if begins else self._next
-        cached = cached_columns(cache, index)
-        if cached not in (None, self.start):
-            raise UnsupportedGenerationError(
-                f"The KV cache holds {cached} tokens, and {self.start} were read under the method: "
-                "it was filled elsewhere (by a prefix of virtual tokens, say), or "
-                "cut, copied or left out since. Under a method that changes attention the whole "
-                "prompt comes in one pass and each further token once, with the same cache: no "
-                "assisted decoding, no DynamicCache.crop(), and of adapters those in weights, such "
-                "as LoRA. method='none' takes all of these."
-            )
+        self.start = self._read.begin(cache, columns, self.request.width)
         return cache
 
     def end_call(self, columns: int) -> None:
         """Count the columns of a call as cached."""
-        self._next = self.start + columns
+        self._read.end(self.start + columns)
 
     @property
     def rotary(self) -> RotaryCall | None:

@@ -38,7 +38,8 @@ def last_token_attention(model: PreTrainedModel, input_ids: Tensor, asked_by: st
 
     Returns:
         `[layers, h, l]` in float32 on the CPU, layers with softmax attention only. Windows,
-        soft-capping and sinks are those of the model.
+        soft-capping and sinks are those of the model. What goes to virtual tokens of an adapter
+        (prompt tuning, prefix tuning) is left out.
 
     Raises:
         UnsupportedArchitectureError: the attention layers cannot be reached.
@@ -62,7 +63,8 @@ def last_token_attention(model: PreTrainedModel, input_ids: Tensor, asked_by: st
     ):
         model(input_ids=input_ids, use_cache=False)
     # Fetched when all is computed: a copy in every layer would wait for the device there.
-    return torch.stack([observer.seen.cpu() for observer in observers.values()])
+    seen = torch.stack([observer.seen.cpu() for observer in observers.values()])
+    return seen[..., -input_ids.shape[1] :]  # adapters may put virtual tokens before the prompt
 
 
 class _Observer:

@@ -229,7 +229,8 @@ def _install(
             tokens = arguments.get("input_ids")
             if tokens is None:
                 tokens = arguments.get("inputs_embeds")
-            request.check_prompt(tokens, arguments.get("attention_mask"))
+            cached = 0 if arguments.get("past_key_values") is None else request.prefilled
+            request.check_prompt(tokens, arguments.get("attention_mask"), cached)
         request.forward_passes += 1
 
     guarded = _Guarded(begin_pass, owner=first)

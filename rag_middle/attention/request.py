@@ -14,7 +14,7 @@ from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.layout import PromptLayout
 from rag_middle.options import Kernels, KernelsUsed
 
-__all__ = ["Request", "RowGroup", "join_rows", "restored_columns"]
+__all__ = ["Request", "RowGroup", "in_rows", "join_rows", "restored_columns"]
 
 T = TypeVar("T")
 
@@ -58,6 +58,16 @@ def join_rows(groups: tuple[RowGroup, ...], parts: list[Tensor], *, padded: bool
     return whole
 
 
+def in_rows(kept: Tensor, rows: int) -> Tensor:
+    """What was kept of each row, `[b, ...]`, for as many rows as there are now.
+
+    Each prompt takes as many rows in a row, before and now, and its rows are alike.
+    """
+    if len(kept) == rows:
+        return kept
+    return kept[torch.arange(rows, device=kept.device) * len(kept) // rows]
+
+
 def restored_columns(prompt: Tensor, cached: Tensor, stop: int) -> Tensor:
     """All `stop` columns of a sliding layer: the prompt's own, then what was generated.
 
@@ -66,6 +76,7 @@ def restored_columns(prompt: Tensor, cached: Tensor, stop: int) -> Tensor:
     """
     if cached.shape[2] == stop:
         return cached
+    prompt = in_rows(prompt, len(cached))
     generated = stop - prompt.shape[2]
     recent = cached[:, :, max(0, cached.shape[2] - generated) :]
     dropped = cached.new_zeros(*cached.shape[:2], generated - recent.shape[2], cached.shape[3])
@@ -81,6 +92,7 @@ class Request:
         prefilled: columns of the prompt that are in the cache before the first pass.
         tables: rotary calls of the forward pass under way.
         width: columns of the prompt, padding included; 0 before the first forward pass.
+        rows: of the batch, known from the first forward pass on.
         groups: rows by layout, known from the first forward pass on.
         attention_calls: attention calls answered so far; stays 0 when the method does not reach
             the model.
@@ -94,6 +106,7 @@ class Request:
     prefilled: int = 0
     tables: RotaryTables = field(default_factory=RotaryTables)
     width: int = 0
+    rows: int = 0
     groups: tuple[RowGroup, ...] = ()
     attention_calls: int = 0
     forward_passes: int = 0
@@ -115,19 +128,16 @@ class Request:
             UnsupportedGenerationError: a prompt that arrives in pieces, or another prompt.
         """
         if self.width:
-            rows_in_groups = sum(len(group.rows) for group in self.groups)
-            if start == 0 and (rows != rows_in_groups or columns < self.width):
+            if start == 0 and (rows != self.rows or columns < self.width):
                 raise UnsupportedGenerationError(
-                    f"This block began with {rows_in_groups} rows of {self.width} columns and now "
+                    f"This block began with {self.rows} rows of {self.width} columns and now "
                     f"gets {rows} rows of {columns}: it serves one batch of prompts, any number "
                     "of times. Open another block for another batch."
                 )
+            if rows != self.rows:
+                self._group(rows, self.width)
+                self._shared.clear()  # some of it has rows
             return
-        if rows % len(self.layouts):
-            raise MethodConfigError(
-                f"The batch has {rows} rows for {len(self.layouts)} layouts: give one layout per "
-                "row, or per prompt where each prompt takes several rows in a row (beams)."
-            )
         longest = max(layout.length for layout in self.layouts)
         if self.fed not in (0, columns):
             raise UnsupportedGenerationError(
@@ -142,24 +152,39 @@ class Request:
                 "the whole prompt must come in one pass (no prefill_chunk_size, no prefilled "
                 "cache)."
             )
-        repeats = rows // len(self.layouts)
+        self._group(rows, columns)
+
+    def _group(self, rows: int, width: int) -> None:
+        """Take the number of rows, which may change when a prompt has been read.
+
+        Raises:
+            MethodConfigError: it is no multiple of the layouts.
+        """
+        repeats, rest = divmod(rows, len(self.layouts))
+        if rest or not repeats:
+            raise MethodConfigError(
+                f"The batch has {rows} rows for {len(self.layouts)} layouts: give one layout per "
+                "row, or per prompt where each prompt takes several rows in a row (beams)."
+            )
         grouped: dict[tuple[int, PromptLayout], list[int]] = {}
         for row in range(rows):
             layout = self.layouts[row // repeats]
-            grouped.setdefault((columns - layout.length, layout), []).append(row)
+            grouped.setdefault((width - layout.length, layout), []).append(row)
         self.groups = tuple(
             RowGroup(rows=tuple(members), padding=padding, layout=layout)
             for (padding, layout), members in grouped.items()
         )
-        self.width = columns
+        self.rows, self.width = rows, width
 
-    def check_prompt(self, tokens: Tensor | None, attention_mask: Any) -> None:
+    def check_prompt(self, tokens: Tensor | None, attention_mask: Any, cached: int = 0) -> None:
         """Compare the first pass's tokens with the layouts, where both are plain to see.
 
         Args:
             tokens: `[b, n]`, or their embeddings `[b, n, w]`.
-            attention_mask: `[b, n]`, zero for padding; ``None`` for no padding; other forms are
-                left unread.
+            attention_mask: `[b, cached + n]`, zero for padding; ``None`` for no padding; of masks
+                that were made for attention, by layer type or for all layers, what the last
+                token sees; other forms are left unread.
+            cached: columns of the prompt before these.
 
         Raises:
             UnsupportedGenerationError: padding on the right, or more or fewer tokens than the
@@ -167,25 +192,26 @@ class Request:
         """
         if tokens is None:
             return
-        rows, columns = tokens.shape[:2]
-        self.fed = columns
-        if rows % len(self.layouts):
-            return
-        counts = [columns] * rows
+        rows, self.fed = tokens.shape[:2]
+        columns = cached + self.fed
+        repeats, rest = divmod(rows, len(self.layouts))
+        # Attention masks leave columns out for windows too: of them, only too many are telling.
+        is_padding_mask, counts = False, [columns] * rows
         if attention_mask is None:
             # Embeddings of padding are nothing to tell by; tokens before all prompts are.
             if tokens.ndim > 2 and columns <= max(layout.length for layout in self.layouts):
                 return
         else:
-            if not isinstance(attention_mask, Tensor) or attention_mask.shape != (rows, columns):
-                return  # made for a static or prefilled cache, or by the caller
-            if not bool(attention_mask[:, -1].all()):
+            shown = _shown_columns(attention_mask, rows, columns)
+            if shown is None:
+                return
+            is_padding_mask = shown is attention_mask
+            if is_padding_mask and not bool(shown[:, -1].all()):
                 raise UnsupportedGenerationError(
                     "The batch is padded on the right. Pad on the left, as generation needs anyway."
                 )
-            counts = attention_mask.sum(-1).tolist()
-        repeats = rows // len(self.layouts)
-        for row, count in enumerate(counts):
+            counts = [int(count) for count in shown.sum(-1).tolist()]
+        for row, count in enumerate([] if rest else counts):
             length = self.layouts[row // repeats].length
             if count > length:
                 raise UnsupportedGenerationError(
@@ -194,7 +220,7 @@ class Request:
                     "proposed tokens to the prompt, and virtual tokens before it (prompt tuning) "
                     "cannot run under a method."
                 )
-            if count < length <= columns:
+            if is_padding_mask and count < length <= columns:
                 raise UnsupportedGenerationError(
                     f"Row {row} has {count} tokens that are not masked, and a layout of {length}: "
                     "the mask leaves out tokens of the prompt. Leave them out of the prompt."
@@ -219,3 +245,18 @@ class Request:
             return torch.tensor([padding for padding, _ in self.row_layouts()], device=device)
 
         return self.shared(("paddings", device), make)
+
+
+def _shown_columns(mask: Any, rows: int, columns: int) -> Tensor | None:
+    """Which columns a first pass shows to its last token, `[rows, columns]`; ``None``: unknown.
+
+    A padding mask is returned as it is.
+    """
+    if isinstance(mask, dict):  # by layer type; others hide what is beyond their windows
+        mask = mask.get("full_attention")
+    if not isinstance(mask, Tensor) or mask.shape == (rows, columns):
+        return mask if isinstance(mask, Tensor) else None
+    if mask.ndim != 4 or mask.shape[0] not in (1, rows) or mask.shape[-1] < columns:
+        return None
+    last = mask[:, 0, -1, :columns]  # a static cache has room for more
+    return (last if last.dtype == torch.bool else last == 0).expand(rows, -1)

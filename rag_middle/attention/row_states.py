@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -63,18 +62,25 @@ class _AllStoredError(Exception):
     """The last layer's keys and values are stored: nothing else of the pass is wanted."""
 
 
+class _OtherTokensError(Exception):
+    """The model reads other tokens than it was given."""
+
+
 class _RowLayer(DynamicLayer):
     """What the model sees of a `_WholeLayer` while it reads one prompt: an empty cache layer."""
 
-    def __init__(self, whole: _WholeLayer, rows: slice, *, last: bool) -> None:
+    def __init__(self, whole: _WholeLayer, rows: slice, columns: int, *, last: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._whole = whole
         self._rows = rows
+        self._columns = columns
         self._last = last
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
+        if key_states.shape[2] != self._columns:
+            raise _OtherTokensError
         self.lazy_initialization(key_states, value_states)
         self.keys, self.values = self._whole.put(self._rows, key_states, value_states)
         if self._last:
@@ -99,8 +105,11 @@ def read_row_by_row(
     prompts: Sequence[Sequence[int]],
     device: torch.device,
     repeats: int = 1,
-) -> DynamicCache:
+) -> DynamicCache | None:
     """A cache of a left-padded batch without its last column.
+
+    ``None`` where a wrapper of the model reads virtual tokens before each prompt (prompt tuning,
+    prefix tuning): such a cache is not the prompts' alone.
 
     Memory beyond the cache is that of one prompt. A prompt that is long enough keeps a processor
     busy by itself; others beside it only push its numbers out of the processor's own caches.
@@ -119,10 +128,21 @@ def read_row_by_row(
         rows = slice(index * repeats, (index + 1) * repeats)
         layout = PromptLayout(length=len(ids) - 1)  # documents make no difference to rotations
         prompt = TokenizedPrompt(input_ids=tuple(ids[:-1]), layout=layout)
-        cache = Cache(layers=[_RowLayer(whole, rows, last=whole is wholes[-1]) for whole in wholes])
-        with suppress(_AllStoredError), applied(model, _Planned(plan.of_prompt(index)), [prompt]):
-            prompt_ids = torch.tensor([ids[:-1]], device=device)
-            model(input_ids=prompt_ids, past_key_values=cache, use_cache=True)
+        cache = Cache(
+            layers=[
+                _RowLayer(whole, rows, len(prompt.input_ids), last=whole is wholes[-1])
+                for whole in wholes
+            ]
+        )
+        try:
+            with applied(model, _Planned(plan.of_prompt(index)), [prompt]):
+                prompt_ids = torch.tensor([ids[:-1]], device=device)
+                model(input_ids=prompt_ids, past_key_values=cache, use_cache=True)
+        except _AllStoredError:
+            continue
+        except _OtherTokensError:
+            pass
+        return None  # other tokens, or another cache
     filled = DynamicCache()
     for whole in wholes:
         layer = DynamicLayer()

@@ -24,7 +24,7 @@ from functools import cache
 from typing import Any, NoReturn, Protocol, SupportsIndex
 
 from torch import Tensor, nn
-from transformers import AttentionInterface, DynamicCache
+from transformers import AttentionInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from rag_middle.errors import MethodConfigError
@@ -35,12 +35,9 @@ __all__ = [
     "CacheTap",
     "ConfigView",
     "MethodHook",
-    "RereadingCache",
     "backend_name",
     "base_attention",
-    "begins_prompt",
     "cache_argument",
-    "cached_columns",
     "handle_attention",
     "handler_of",
     "handlers_in_force",
@@ -289,47 +286,6 @@ def cache_argument(module: nn.Module) -> str | None:
 def _cache_argument(forward: Callable[..., Any]) -> str | None:
     declared = parameters(forward)
     return next((name for name in _CACHE_ARGUMENTS if name in declared), None)
-
-
-class RereadingCache(DynamicCache):
-    """The empty cache of a pass that reads tokens once more, whose keys and values layers have.
-
-    It does not look like the beginning of a prompt.
-    """
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return 1
-
-
-def cached_columns(cache: Any | None, layer: int) -> int | None:
-    """Columns in a layer's cache; ``None`` where it cannot be told without the device.
-
-    Args:
-        cache: what the module was given.
-        layer: index of the module.
-    """
-    if cache is None:
-        return 0
-    layers = getattr(cache, "layers", ())
-    own = layers[layer] if layer < len(layers) else None
-    if isinstance(cache, RereadingCache) or getattr(own, "is_compileable", False):
-        return None
-    length = cache.get_seq_length(layer)
-    return length if isinstance(length, int) else None
-
-
-def begins_prompt(cache: Any | None, layer: int, columns: int, width: int) -> bool:
-    """Whether a call of `columns` tokens is the first of a run, so that nothing is cached yet.
-
-    Args:
-        cache: what the module was given.
-        layer: index of the module.
-        columns: tokens of the call.
-        width: columns of the request's prompt; 0 where it is not known yet.
-    """
-    # Asking a static cache waits for the device: not at every generated token.
-    may_be_prompt = columns > 1 or width <= 1
-    return cache is None or (may_be_prompt and not cache.get_seq_length(layer))
 
 
 @contextmanager

@@ -81,8 +81,13 @@ def flash(
         value: `[b, g, n, dv]`.
         scale: factor on the scores.
         causal: query `i` sees the keys up to `i`; `m` must be `n`.
+
+    Raises:
+        ValueError: there are no keys.
     """
     aten, m = torch.ops.aten, query.shape[2]
+    if not key.shape[2]:  # PyTorch's kernel for CPUs divides by it, which ends the process
+        raise ValueError("attention to no keys at all")
     if has_flash(query, value):
         out, lse, *_ = aten._scaled_dot_product_flash_attention(
             query, key, value, 0.0, causal, False, scale=scale

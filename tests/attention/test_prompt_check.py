@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from rag_middle.attention import applied
 from rag_middle.errors import UnsupportedGenerationError
@@ -22,6 +20,7 @@ from rag_middle.methods import (
     PositionInterpolation,
     SelfExtend,
 )
+from tests.adapters import Wrapper
 from tests.conftest import FamilyModel
 from tests.prompts import laid_out
 
@@ -66,13 +65,6 @@ def _cut(model: Any, _: Any) -> None:
     model(input_ids=IDS[:, 1:2], past_key_values=cache)
 
 
-def _copied(model: Any, _: Any) -> None:
-    cache = model(input_ids=IDS, use_cache=True).past_key_values
-    copy = deepcopy(cache)
-    model(input_ids=IDS[:, :1], past_key_values=cache)
-    model(input_ids=IDS[:, 1:2], past_key_values=copy)
-
-
 def _left_out(model: Any, _: Any) -> None:
     model(input_ids=IDS, use_cache=True)
     model(input_ids=IDS[:, :1])
@@ -94,8 +86,7 @@ def _later_proposals(model: Any, _: Any) -> None:
     "method", [PINE(), APE(temperature=0.6, scale=0.8), SelfExtend(group=2, window=4)], ids=str
 )
 @pytest.mark.parametrize(
-    "run",
-    [_virtual_tokens, _virtual_states, _cut, _copied, _left_out, _hidden_tokens, _later_proposals],
+    "run", [_virtual_tokens, _virtual_states, _cut, _left_out, _hidden_tokens, _later_proposals]
 )
 def test_what_does_not_read_the_prompt_once_is_refused(
     family_model: FamilyModel, run: Callable[[Any, Any], None], method: Method
@@ -111,33 +102,53 @@ def test_what_does_not_read_the_prompt_once_is_refused(
         run(model, virtual)
 
 
-class _Wrapper(nn.Module):
-    """As adapters do it: generates with the model inside."""
-
-    def __init__(self, base: nn.Module) -> None:
-        super().__init__()
-        self.base = base
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(self.base, name)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.base(*args, **kwargs)
-
-
 @pytest.mark.parametrize("name", ["cacheblend", "dysco", "pine"])
 def test_a_wrapper_generates_as_what_it_wraps(family_model: FamilyModel, name: str) -> None:
     model = family_model("llama")
     method = dict(METHODS.items())[name].example()
     prompt = [laid_out(LAYOUT, IDS[0].tolist())]
     made = []
-    for form in (model, _Wrapper(model)):
+    for form in (model, Wrapper(model)):
         with torch.no_grad(), applied(form, method, prompt):  # type: ignore[arg-type]
             made.append(form.generate(IDS, max_new_tokens=4, do_sample=False))  # type: ignore[operator]
     assert torch.equal(*made)
+
+
+def _whole(shown: torch.Tensor) -> torch.Tensor:
+    """Of a mask `[1, n]`, what attention adds to scores, `[1, 1, n, n]`."""
+    n = shown.shape[1]
+    visible = torch.ones(n, n, dtype=torch.bool).tril() & shown.bool()[0]
+    return torch.zeros(1, 1, n, n).masked_fill(~visible, torch.finfo(torch.float32).min)
+
+
+@pytest.mark.parametrize(
+    ("family", "form"),
+    [
+        ("llama", lambda shown: shown.float()),
+        ("llama", _whole),
+        ("llama", lambda shown: _whole(shown) == 0),
+        (
+            "gemma3_text",
+            lambda shown: dict.fromkeys(("full_attention", "sliding_attention"), _whole(shown)),
+        ),
+    ],
+    ids=["numbers", "added", "truth", "by_layer_type"],
+)
+def test_tokens_before_the_prompt_are_seen_in_every_mask(
+    family_model: FamilyModel, family: str, form: Callable[[torch.Tensor], Any]
+) -> None:
+    model = family_model(family)
+    ids = torch.arange(4, 17)[None]
+    for hidden in (1, 0):
+        shown = torch.ones_like(ids)
+        shown[:, :hidden] = 0
+        with torch.no_grad(), applied(model, PINE(), [laid_out(LAYOUT, IDS[0].tolist())]):
+            if hidden:
+                model(input_ids=ids, attention_mask=form(shown))
+                continue
+            with pytest.raises(UnsupportedGenerationError, match="has 13 tokens"):
+                model(input_ids=ids, attention_mask=form(shown))
+            model(input_ids=IDS)  # or the block would end without the method
 
 
 def test_padding_on_the_right_is_refused(family_model: FamilyModel) -> None:

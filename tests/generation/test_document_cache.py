@@ -21,6 +21,7 @@ from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import APE, Method, ParallelContextWindows
 from rag_middle.methods.parallel_context import document_cache
 from rag_middle.methods.parallel_context.document_states import DocumentStates
+from tests.adapters import PromptTuned
 from tests.contract.running import distance
 from tests.tiny_models import build, tiny
 
@@ -66,6 +67,25 @@ def test_logits_are_the_same_with_and_without(
     cached = caching.score(prompt, " Lyon", method=chosen)
     assert cached.log_probabilities == pytest.approx(score.log_probabilities, abs=TOLERANCE)
     assert cache.misses == 4
+
+
+@pytest.mark.parametrize("what", ["logits", "score"])
+@pytest.mark.parametrize(
+    "method", ["ape", "parallel_context_windows", "set_based_prompting", "cacheblend"]
+)
+def test_virtual_tokens_behind_cached_documents_are_refused(
+    method: str,
+    what: str,
+    llama: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    cache: DocumentCache,
+    prompt: ContextPrompt,
+) -> None:
+    tuned: Any = PromptTuned(llama)
+    caching = RagMiddleModel(tuned, tokenizer, self_check=False, document_cache=cache)
+    more = (" Lyon",) if what == "score" else ()
+    with pytest.raises(UnsupportedGenerationError, match="virtual tokens"):
+        getattr(caching, what)(prompt, *more, method=method)
 
 
 @pytest.mark.parametrize(

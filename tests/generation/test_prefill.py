@@ -17,6 +17,7 @@ from rag_middle.generation import RagMiddleModel, forward
 from rag_middle.generation.forward import prompt_logits
 from rag_middle.methods import SIW, AttentionBuckets, Compose, Method, Permutation, RoToR
 from rag_middle.tokens import TokenizedPrompt
+from tests.adapters import PromptTuned
 from tests.conftest import FamilyModel
 from tests.contract.running import distance
 from tests.contract.snapshot import snapshot
@@ -177,6 +178,20 @@ def test_a_model_is_left_as_it_was_when_reading_a_row_fails(
         with pytest.raises(MemoryError, match="no room"):
             read_row_by_row(llama, plan, [prompt.input_ids] * 3, torch.device("cpu"))
     assert snapshot(llama) == before
+
+
+def test_branches_behind_virtual_tokens_are_read_together(
+    llama: PreTrainedModel,
+    model: RagMiddleModel,
+    prompt: ContextPrompt,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tuned: Any = PromptTuned(llama)
+    behind = RagMiddleModel(tuned, model.tokenizer, self_check=False)
+    together = behind.logits(prompt, method=BUCKETS)
+    assert distance(together, model.logits(prompt, method=BUCKETS)) > 0.1
+    monkeypatch.setattr(forward, "_LONG_PROMPT", 2)
+    assert torch.equal(behind.logits(prompt, method=BUCKETS), together)
 
 
 def test_a_model_is_left_as_it_was_after_reading(llama: PreTrainedModel) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rag_middle.attention import ModelTraits, model_traits
+from rag_middle.attention import ModelTraits, last_token_attention, model_traits
 from rag_middle.errors import MethodConfigError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import (
@@ -22,6 +23,7 @@ from rag_middle.methods import (
     Permutation,
 )
 from rag_middle.tokens import TokenizedPrompt
+from tests.adapters import PromptTuned
 from tests.conftest import FamilyModel
 from tests.tokenizers import byte_level_bpe
 
@@ -142,6 +144,20 @@ def test_a_profile_is_measured_over_several_prompts() -> None:
 def test_a_profile_needs_prompts_of_one_kind(prompts: list[TokenizedPrompt]) -> None:
     with pytest.raises(MethodConfigError, match="the same number of documents"):
         AttnRank.measured(prompts, NOBODY)
+
+
+# -- what they look at ---------------------------------------------------------------------------
+
+
+def test_attention_to_virtual_tokens_is_left_out(family_model: FamilyModel) -> None:
+    ids = torch.arange(5, 17)[None]
+    virtual = 5
+    tuned: Any = PromptTuned(family_model("llama"), virtual)
+    eager: Any = PromptTuned(family_model("llama", "eager"), virtual)
+    seen = last_token_attention(tuned, ids, "attn_rank")
+    with torch.no_grad():
+        weights = eager(ids, output_attentions=True).attentions
+    assert torch.allclose(seen, torch.stack(weights)[:, 0, :, -1, virtual:], atol=1e-5)
 
 
 # -- attention sorting ---------------------------------------------------------------------------

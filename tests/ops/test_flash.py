@@ -134,3 +134,8 @@ def test_a_gpu_takes_one_call_for_last_tokens_for_a_window_and_for_texts() -> No
     with counted() as work:
         flash(*wide, scale=SCALE, causal=True)
     assert "_scaled_dot_product_efficient_attention" in {op.name for op in work.operations}
+
+
+def test_attention_to_no_keys_is_refused() -> None:
+    with pytest.raises(ValueError, match="no keys"):  # PyTorch's kernel ends the process
+        flash(*_tensors(1, 0), scale=SCALE)

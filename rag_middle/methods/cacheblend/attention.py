@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from rag_middle.attention import ASPECTS, AttentionContext, Layer, LayerChange, LayerHandler
-from rag_middle.attention.seam import CacheTap, begins_prompt, keyword_arguments, parameters
+from rag_middle.attention.caches import begins_prompt
+from rag_middle.attention.seam import CacheTap, keyword_arguments, parameters
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.methods.cacheblend.kernels import deviations, most_deviating
 from rag_middle.methods.parallel_context.attention import DocumentBlocks

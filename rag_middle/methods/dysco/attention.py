@@ -30,7 +30,8 @@ from rag_middle.attention import (
     LayerHandler,
     last_rows_attention,
 )
-from rag_middle.attention.seam import RereadingCache, keyword_arguments
+from rag_middle.attention.caches import RereadingCache
+from rag_middle.attention.seam import keyword_arguments
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.methods.dysco.kernels import selected_tokens, updated_relevance
 
@@ -177,6 +178,21 @@ class _Passes:
         so_far = self.attention.get(column)
         self.attention[column] = weights if so_far is None else so_far + weights.to(so_far.device)
 
+    def check_follows(self, rows: int, start: int) -> None:
+        """Raise where a token does not come behind the last one, in its rows.
+
+        Raises:
+            UnsupportedGenerationError: relevance is of other tokens, or rows.
+        """
+        assert self.relevance is not None
+        before, columns = self.relevance.shape
+        if before not in (1, rows) or columns != start:
+            raise UnsupportedGenerationError(
+                f"DySCO has followed {before} rows up to token {columns}, and is asked to go on "
+                f"from token {start} in {rows} rows. Of a cache and its copies, one is continued, "
+                "and it keeps its rows."
+            )
+
     def bias(self, query: Tensor, stop: int) -> Tensor | None:
         """What is added to scores in the pass under way, made once for all layers.
 
@@ -257,6 +273,7 @@ class _Handler(LayerHandler):
         if passes.now == "again":
             return self._attend_again(context)
         if passes.now == "before":
+            passes.check_follows(len(call.query), context.start)
             index = context.layer.traits.layer
             context.cache.cache = _with_copied_layer(context.cache.cache, index)
         self._stored = None  # a growing cache lets go of these tensors as it makes new ones

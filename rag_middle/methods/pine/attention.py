@@ -14,6 +14,7 @@ from rag_middle.attention import (
     Layer,
     LayerChange,
     LayerHandler,
+    in_rows,
     join_rows,
     pair_tables,
 )
@@ -78,7 +79,8 @@ class _PineAttention(LayerHandler):
         self._layer = layer
         self._ranking = ranking
         self._traits = layer.traits
-        self._states: dict[tuple[int, ...], PineState] = {}
+        #: Of each group.
+        self._states: list[PineState] = []
         #: Un-rotated document keys of all rows, in place of the states, where all decode together.
         self._together: Tensor | None = None
         #: Whether Triton kernels read the prompt.
@@ -97,6 +99,7 @@ class _PineAttention(LayerHandler):
         if context.start == 0:
             output = self._prefill(context, rule)
         elif self._together is not None:
+            self._together = in_rows(self._together, self._layer.request.rows)
             output = self._decode_together(context, rule, self._together)
         else:
             output = self._decode(context, rule)
@@ -128,6 +131,7 @@ class _PineAttention(LayerHandler):
         n = call.query.shape[2]
         sinks: Tensor | None = call.options.get("s_aux")
         outputs, keys = [], []
+        self._states.clear()
         for group in request.groups:
             # Without a cache, generated tokens come again with the prompt: part of the suffix.
             length = group.layout.length + n - request.width
@@ -140,7 +144,7 @@ class _PineAttention(LayerHandler):
                 rule,
                 need_lse=sinks is not None,
             )
-            self._states[group.rows] = filled.state
+            self._states.append(filled.state)
             outputs.append(_with_sinks(filled.out, filled.lse, sinks))
             keys.append(filled.rotated_keys)
         rotated = join_rows(request.groups, keys)
@@ -195,20 +199,21 @@ class _PineAttention(LayerHandler):
         start, stop = context.start, context.stop
         sinks: Tensor | None = call.options.get("s_aux")
         rotated = []
-        for group in request.groups:
-            state = self._states[group.rows]
+        for index, group in enumerate(request.groups):
+            state = self._states[index]
+            state = state._replace(document_keys=in_rows(state.document_keys, len(group.rows)))
             if stop - group.padding > _positions(state.tables):
-                tables = self._tables(group.layout, call.query.device, stop)
-                state = self._states[group.rows] = state._replace(tables=tables)
+                state = state._replace(tables=self._tables(group.layout, call.query.device, stop))
+            self._states[index] = state
             rotated.append(base_rotate(group.take(call.key), state.tables, start - group.padding))
         keys, values = context.store_generated(join_rows(request.groups, rotated, padded=False))
         outputs = []
-        for group in request.groups:
+        for group, state in zip(request.groups, self._states, strict=True):
             out, lse = decode(
                 group.take(call.query),
                 group.take(keys)[:, :, group.padding :],
                 group.take(values)[:, :, group.padding :],
-                self._states[group.rows],
+                state,
                 rule,
                 need_lse=sinks is not None,
             )

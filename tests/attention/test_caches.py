@@ -1,0 +1,215 @@
+"""A request goes on from its caches, from copies of them, and from rows that were repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import Cache, DynamicCache, LlamaConfig, PreTrainedModel, StaticCache
+from transformers.cache_utils import DummyLayer, DynamicLayer
+
+from rag_middle.attention import applied
+from rag_middle.attention.caches import ReadColumns
+from rag_middle.costs.methods import prompt_of, without_numbers
+from rag_middle.errors import RagMiddleError, UnsupportedGenerationError
+from rag_middle.layout import PromptLayout
+from rag_middle.methods import (
+    APE,
+    PINE,
+    SIW,
+    DySCO,
+    Method,
+    MsPoE,
+    NoInterDocumentAttention,
+    SelfExtend,
+    StructuredPrompting,
+    ZeroTuning,
+)
+from tests.conftest import FamilyModel
+from tests.contract.running import distance
+from tests.prompts import laid_out
+
+LAYOUT = PromptLayout(12, ((2, 5), (5, 9)))
+SHORT = PromptLayout(9, ((2, 4), (4, 7)))
+IDS = torch.arange(5, 17)[None]
+OTHER = IDS.flip(1)
+TOLERANCE = 1e-4  # float32 sums in another order
+METHODS: dict[str, Method] = {
+    "pine": PINE(),
+    "ape": APE(temperature=0.6, scale=0.8),
+    "self_extend": SelfExtend(group=2, window=4),
+    "zero_tuning": ZeroTuning(factor=3.0),
+    "siw": SIW(alpha_dense=0.3, alpha_sparse=2.0, layers=(0, 1)),
+    "ms_poe": MsPoE(first_layer=0),
+    "structured_prompting": StructuredPrompting(),
+    "no_inter_document_attention": NoInterDocumentAttention(),
+}
+NewCache = Callable[[PreTrainedModel], Any]
+CACHES: dict[str, NewCache] = {
+    "dynamic": lambda model: DynamicCache(config=model.config),
+    "static": lambda model: StaticCache(config=model.config, max_cache_len=20),
+}
+anew = pytest.mark.parametrize("new", CACHES.values(), ids=CACHES)
+
+
+def _next(model: Any, cache: Any, tokens: Sequence[int]) -> Tensor:
+    """Logits `[rows, v]` after one more token of each row."""
+    return model(input_ids=torch.tensor(tokens)[:, None], past_key_values=cache).logits[:, -1]  # type: ignore[no-any-return]
+
+
+def _continued(model: Any, method: Method, cache: Any, tokens: Sequence[int]) -> list[Tensor]:
+    """Logits after each of the tokens, behind the prompt."""
+    with torch.no_grad(), applied(model, method, [laid_out(LAYOUT, IDS[0].tolist())]):
+        model(input_ids=IDS, past_key_values=cache)
+        return [_next(model, cache, [token]) for token in tokens]
+
+
+@anew
+@pytest.mark.parametrize("name", METHODS)
+def test_a_cache_and_its_copy_are_continued_in_turn(
+    family_model: FamilyModel, name: str, new: NewCache
+) -> None:
+    model: Any = family_model("llama")
+    method = METHODS[name]
+    expected = [_continued(model, method, new(model), tokens) for tokens in ([3, 4, 8], [6, 7])]
+    with torch.no_grad(), applied(model, method, [laid_out(LAYOUT, IDS[0].tolist())]):
+        cache = new(model)
+        model(input_ids=IDS, past_key_values=cache)
+        copy = deepcopy(cache)
+        first = [_next(model, cache, [token]) for token in (3, 4)]
+        second = [_next(model, copy, [token]) for token in (6, 7)]
+        first.append(_next(model, cache, [8]))
+    for logits, theirs in zip((first, second), expected, strict=True):
+        assert distance(torch.cat(logits), torch.cat(theirs)) < TOLERANCE
+
+
+@anew
+def test_what_follows_tokens_goes_on_from_one_copy(
+    family_model: FamilyModel, new: NewCache
+) -> None:
+    model: Any = family_model("llama")
+    method = DySCO(heads=((1, 0),))
+    with torch.no_grad(), applied(model, method, [laid_out(LAYOUT, IDS[0].tolist())]):
+        cache = new(model)
+        model(input_ids=IDS, past_key_values=cache)
+        copy = deepcopy(cache)
+        _next(model, cache, [3])
+        with pytest.raises(UnsupportedGenerationError, match="its copies"):
+            _next(model, copy, [6])
+
+
+@anew
+@pytest.mark.parametrize("name", ["pine", "ape", "ms_poe"])
+def test_the_cache_of_an_earlier_prompt_is_refused(
+    family_model: FamilyModel, name: str, new: NewCache
+) -> None:
+    model: Any = family_model("llama")
+    with torch.no_grad(), applied(model, METHODS[name], [laid_out(LAYOUT, IDS[0].tolist())]):
+        caches = [new(model), new(model)]
+        for ids, cache in zip((IDS, OTHER), caches, strict=True):
+            model(input_ids=ids, past_key_values=cache)
+        with pytest.raises(UnsupportedGenerationError, match="another prompt"):
+            _next(model, caches[0], [3])
+
+
+def test_a_static_cache_is_not_asked_for_its_length() -> None:
+    model = without_numbers(
+        LlamaConfig(
+            hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+            vocab_size=99,
+        )
+    )  # fmt: skip
+    states = torch.zeros(1, 200, 64, device="meta", dtype=torch.bfloat16)
+    cache = StaticCache(config=model.config, max_cache_len=208)
+    # A tensor without numbers raises where one is asked for.
+    with applied(model, APE(), [prompt_of(200, 3)]):
+        for passed in (states, states[:, :1], states[:, :1]):
+            model(inputs_embeds=passed, past_key_values=cache, use_cache=True)
+
+
+@pytest.mark.parametrize(
+    "new", [lambda: Cache(layers=[DynamicLayer(), DummyLayer()]), DynamicCache]
+)
+def test_layers_that_share_keys_and_values_have_no_length(new: Callable[[], Cache]) -> None:
+    own, shared = ReadColumns(layer=0, prefilled=0), ReadColumns(layer=1, prefilled=0)
+    cache, width = new(), 0
+    for columns, start in ((12, 0), (1, 12), (3, 13)):
+        for layer in (own, shared):
+            assert layer.begin(cache, columns, width) == start
+            if layer is own:
+                key = torch.zeros(1, 1, columns, 4)
+                cache.update(key, key, 0)
+            layer.end(start + columns)
+        width = 12
+
+
+def _masked(layouts: Sequence[PromptLayout]) -> Tensor:
+    width = max(layout.length for layout in layouts)
+    return torch.stack([torch.arange(width) >= width - each.length for each in layouts]).long()
+
+
+def _of_rows(
+    model: Any,
+    method: Method,
+    layouts: Sequence[PromptLayout],
+    rows: Sequence[int],
+    later: Sequence[int] | None = None,
+) -> Tensor:
+    """Logits after two more tokens.
+
+    Args:
+        model: under the method.
+        method: of the block.
+        layouts: of its prompts.
+        rows: the prompt in each row.
+        later: which of the rows are in the cache after the prompts; ``None`` for all.
+    """
+    ids, mask = torch.cat((IDS, OTHER))[: len(layouts)], _masked(layouts)
+    prompts = [
+        laid_out(layout, row[-layout.length :].tolist())
+        for layout, row in zip(layouts, ids, strict=True)
+    ]
+    at = list(rows)
+    with torch.no_grad(), applied(model, method, prompts):
+        cache = DynamicCache(config=model.config)
+        model(input_ids=ids[at], attention_mask=mask[at], past_key_values=cache)
+        if later is not None:
+            cache.batch_select_indices(torch.tensor(later))
+            at = [at[row] for row in later]
+        mask = mask[at]
+        for token in (3, 6):
+            mask = torch.cat((mask, mask.new_ones(len(at), 1)), dim=1)
+            tokens = torch.tensor(at)[:, None] + token
+            logits = model(input_ids=tokens, attention_mask=mask, past_key_values=cache).logits
+    return logits[:, -1]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text"])
+@pytest.mark.parametrize("name", sorted(METHODS.keys() - {"ms_poe"}))
+def test_prompts_may_take_more_rows_once_they_are_read(
+    family_model: FamilyModel, family: str, name: str
+) -> None:
+    model, method = family_model(family), METHODS[name]
+    for layouts in ([LAYOUT], [LAYOUT, SHORT], [LAYOUT, LAYOUT]):
+        single, double = ([row for row in range(len(layouts)) for _ in range(n)] for n in (1, 2))
+        expected = _of_rows(model, method, layouts, double)
+        assert distance(_of_rows(model, method, layouts, single, double), expected) < TOLERANCE
+        fewer = _of_rows(model, method, layouts, double, [2 * row for row in single])
+        assert distance(fewer, expected[::2]) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["ms_poe", "pine"])
+def test_one_row_may_become_several(family_model: FamilyModel, name: str) -> None:
+    model, method = family_model("llama"), METHODS[name]
+    expected = _of_rows(model, method, [LAYOUT], [0, 0, 0])
+    assert distance(_of_rows(model, method, [LAYOUT], [0], [0, 0, 0]), expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("method", [PINE(), METHODS["ape"], DySCO(heads=((1, 0),))], ids=str)
+def test_rows_of_some_prompts_only_are_refused(family_model: FamilyModel, method: Method) -> None:
+    with pytest.raises(RagMiddleError, match="3 rows for 2 layouts"):
+        _of_rows(family_model("llama"), method, [LAYOUT, LAYOUT], [0, 0, 1, 1], [0, 1, 2])
