@@ -91,6 +91,18 @@ def probe(model: PreTrainedModel) -> ModelTraits:
     config = text_config(model)
     layers: dict[int, LayerTraits] = {}
     modules = attention_modules(model)
+    borrowing = sorted({m.layer_idx for m in modules if getattr(m, "is_kv_shared_layer", False)})
+    if borrowing:
+        return ModelTraits(
+            model_type=config.model_type,
+            num_layers=config.num_hidden_layers,
+            hidden_size=config.hidden_size,
+            rope_type=None,
+            layers=layers,
+            obstacle=f"its layers {borrowing} attend to keys and values of other layers, as those "
+            "have rotated and cached them",
+            context_window=context_window(config),
+        )
     arguments: dict[nn.Module, dict[str, Any]] = {}
 
     class Observe:

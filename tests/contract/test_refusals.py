@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from transformers import Gemma3nForCausalLM, Gemma3nTextConfig, Gemma4ForCausalLM, Gemma4TextConfig
 
 from rag_middle.attention import applied, model_traits
 from rag_middle.errors import MethodConfigError, UnsupportedArchitectureError
@@ -91,6 +92,33 @@ def test_a_first_layer_behind_the_last_is_no_silent_no_op(family_model: FamilyMo
         applied(family_model("llama"), MsPoE(first_layer=3), [LONG.tokens]),
     ):
         pass
+
+
+@pytest.mark.parametrize("kind", ["gemma3n", "gemma4"])
+def test_layers_that_borrow_keys_and_values_are_refused(kind: str) -> None:
+    """They get them rotated and cached as another layer's method has left them."""
+    settings = {
+        "vocab_size": 64, "vocab_size_per_layer_input": 64, "hidden_size": 32,
+        "hidden_size_per_layer_input": 8, "intermediate_size": 48, "num_hidden_layers": 4,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16,
+        "num_kv_shared_layers": 2, "layer_types": ["sliding_attention", "full_attention"] * 2,
+    }  # fmt: skip
+    if kind == "gemma3n":
+        model = Gemma3nForCausalLM(
+            Gemma3nTextConfig(
+                **settings, laurel_rank=4, altup_num_inputs=2, activation_sparsity_pattern=[0.0] * 4
+            )
+        )
+    else:
+        model = Gemma4ForCausalLM(Gemma4TextConfig(**settings, global_head_dim=16))
+    for method in ACTIVE.values():
+        with (
+            pytest.raises(
+                UnsupportedArchitectureError, match=r"layers \[2, 3\].*prompt_repetition"
+            ),
+            applied(model, method, [LONG.tokens]),
+        ):
+            pass
 
 
 @pytest.mark.parametrize("family", FAMILIES)
