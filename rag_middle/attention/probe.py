@@ -91,7 +91,7 @@ def probe(model: PreTrainedModel) -> ModelTraits:
     config = text_config(model)
     layers: dict[int, LayerTraits] = {}
     modules = attention_modules(model)
-    borrowing = sorted({m.layer_idx for m in modules if getattr(m, "is_kv_shared_layer", False)})
+    borrowing = [m.layer_idx for m in modules if getattr(m, "is_kv_shared_layer", False)]
     if borrowing:
         return ModelTraits(
             model_type=config.model_type,

@@ -14,7 +14,7 @@ from rag_middle.attention import (
     ModelTraits,
     Rotation,
 )
-from rag_middle.errors import MethodConfigError
+from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.methods.base import (
     Method,
     MethodInfo,
@@ -63,7 +63,12 @@ class RotaryBases(LayerChange):
 
     def start(self, layer: Layer) -> LayerHandler:
         def tables(rotary: RotaryCall, rows: int) -> Any:
-            repeats = rows // len(self.factors)
+            repeats, rest = divmod(rows, len(self.factors))
+            if rest:
+                raise UnsupportedGenerationError(
+                    f"{rows} rows for {len(self.factors)} readings of a prompt, each with rotary "
+                    "tables of its own: keep all rows of the cache."
+                )
             return rotary.rebased_rows(tuple(f for f in self.factors for _ in range(repeats)))
 
         return OtherTables(layer, tables)

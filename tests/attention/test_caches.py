@@ -21,6 +21,7 @@ from rag_middle.methods import (
     APE,
     PINE,
     SIW,
+    AttentionBuckets,
     DySCO,
     Method,
     MsPoE,
@@ -189,7 +190,7 @@ def _of_rows(
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3_text"])
-@pytest.mark.parametrize("name", sorted(METHODS.keys() - {"ms_poe"}))
+@pytest.mark.parametrize("name", METHODS)
 def test_prompts_may_take_more_rows_once_they_are_read(
     family_model: FamilyModel, family: str, name: str
 ) -> None:
@@ -213,3 +214,9 @@ def test_one_row_may_become_several(family_model: FamilyModel, name: str) -> Non
 def test_rows_of_some_prompts_only_are_refused(family_model: FamilyModel, method: Method) -> None:
     with pytest.raises(RagMiddleError, match="3 rows for 2 layouts"):
         _of_rows(family_model("llama"), method, [LAYOUT, LAYOUT], [0, 0, 1, 1], [0, 1, 2])
+
+
+def test_readings_of_a_prompt_keep_their_rows(family_model: FamilyModel) -> None:
+    method = AttentionBuckets(base_factors=(1.0, 2.0))
+    with pytest.raises(UnsupportedGenerationError, match="1 rows for 2 readings"):
+        _of_rows(family_model("llama"), method, [LAYOUT, LAYOUT], [0, 1], [0])

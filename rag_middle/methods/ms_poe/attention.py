@@ -16,6 +16,7 @@ from rag_middle.attention import (
     LayerHandler,
     LayerStack,
     RotaryCall,
+    in_rows,
 )
 from rag_middle.methods.ms_poe.kernels import assigned_ratios, position_awareness
 from rag_middle.ops.kernels import uses_triton
@@ -88,7 +89,8 @@ class _HeadRotation(LayerHandler):
         def pick(choices: Tensor) -> tuple[Tensor, ...]:
             """Cosine and sine of every layer, `[layers, h, b, 1, 1, w]`."""
             tables = rotary.at_scales(self._scale.ratios)
-            picked = (_picked(table, choices[..., :heads]) for table in tables)
+            of_rows = _of_rows(choices, b)[..., :heads]
+            picked = (_picked(table, of_rows) for table in tables)
             return tuple(table.transpose(1, 2)[..., None, :] for table in picked)
 
         cos, sin = rotary.of_layer(self._traits.layer, self._stack, pick)
@@ -109,6 +111,7 @@ class _HeadRotation(LayerHandler):
         assert rotary is not None
         assert style is not None
         assert choice is not None
+        choice = in_rows(choice, len(call.query))  # beams may begin behind the prompt
         if uses_triton(request.kernels, call.query, call.value):
             request.kernels_used = "triton"
             tables = rotary.wide(self._scale.ratios, self._traits.table_format, style)
@@ -138,7 +141,8 @@ class _HeadRotation(LayerHandler):
         def pick(choices: Tensor) -> tuple[Tensor, ...]:
             """Cosine and sine of every layer, row and head, `[layers, b, h + g, 1, 2r]`."""
             wide = rotary.wide(self._scale.ratios, self._traits.table_format, style)
-            return tuple(_picked(table, choices) for table in wide)
+            of_rows = _of_rows(choices, len(call.query))
+            return tuple(_picked(table, of_rows) for table in wide)
 
         cos, sin = rotary.of_layer(self._traits.layer, self._stack, pick)
         both = torch.cat((call.query, call.key), dim=1)
@@ -167,6 +171,11 @@ class _HeadRotation(LayerHandler):
         awareness = awareness.unflatten(1, (groups, -1)).mean(-1)
         of_groups = assigned_ratios(awareness, len(self._scale.ratios), self._scale.assign)
         return torch.cat((of_groups.repeat_interleave(heads // groups, dim=1), of_groups), dim=1)
+
+
+def _of_rows(choices: Tensor, rows: int) -> Tensor:
+    """Every layer's choice `[layers, b, heads]` for as many rows as there are now."""
+    return in_rows(choices.transpose(0, 1), rows).transpose(0, 1)
 
 
 def _picked(table: Tensor, choice: Tensor) -> Tensor:
