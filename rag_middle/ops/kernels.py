@@ -62,6 +62,8 @@ def uses_triton(kernels: Kernels, query: Tensor, value: Tensor, unknown: str | N
 
 
 def _obstacle(query: Tensor, value: Tensor) -> str | None:
+    if query.requires_grad:  # only where gradients are on
+        return "gradients are taken, and the kernels have none"
     if query.device.type == "meta":  # stands for a GPU that has everything
         return _misfit(query, value)
     if not _has_triton():

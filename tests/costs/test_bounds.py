@@ -69,7 +69,7 @@ METHODS: dict[str, tuple[Method, int, int]] = {
         36,
         4,
     ),
-    "moice": (MoICE(routers="uniform", base_factors=(1, 2, 3, 4, 5, 6, 7)), 104, 13),
+    "moice": (MoICE(routers="uniform", base_factors=(1, 2, 3, 4, 5, 6, 7)), 69, 13),
     "siw": (SIW(layers=EVERY), 42, 0),
     "zero_tuning": (ZeroTuning(factor=0.5), 20, 0),
     "dsas": (DSAS(layers=EVERY), 177, 0),  # 8 for each of 20 documents

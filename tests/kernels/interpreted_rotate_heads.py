@@ -13,7 +13,7 @@ from torch.library import opcheck
 
 from rag_middle.generation import RagMiddleModel
 from rag_middle.layout import PromptLayout
-from rag_middle.methods import MsPoE
+from rag_middle.methods import Method, MoICE, MsPoE
 from rag_middle.ops import rotate_heads
 from rag_middle.ops.rope import RotaryStyle, wide_tables
 from tests.families import FAMILIES
@@ -178,9 +178,11 @@ def test_the_operators_fake_has_the_shapes_of_what_it_computes() -> None:
         ("gpt_neox", MsPoE(first_layer=0, head_order="entropy")),
         ("hunyuan_v1_dense", MsPoE(first_layer=0)),  # norms behind the rotation
         ("llama_yarn", MsPoE(first_layer=0)),
+        ("llama", MoICE(routers="uniform", base_factors=(1.0, 2.0, 3.0))),
+        ("glm", MoICE(routers="uniform", base_factors=(1.0, 2.0))),
     ],
 )
-def test_a_model_gives_the_logits_of_pytorchs_operators(family: str, method: MsPoE) -> None:
+def test_a_model_gives_the_logits_of_pytorchs_operators(family: str, method: Method) -> None:
     model = FAMILIES[family].build("sdpa")
     torch.testing.assert_close(
         step_logits(model, method, "triton"), step_logits(model, method, "torch"),

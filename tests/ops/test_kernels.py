@@ -78,3 +78,11 @@ def test_automatic_choice_goes_by_number_format_and_head_size(
     query = torch.empty(1, 2, 3, d, dtype=dtype, device="meta")
     assert uses_triton("auto", query, query) == runs
     assert not uses_triton("torch", query, query)
+
+
+def test_kernels_without_gradients_are_not_chosen_where_these_are_taken() -> None:
+    query = torch.empty(1, 2, 3, 16, dtype=torch.bfloat16, device="meta", requires_grad=True)
+    assert uses_triton("auto", query.detach(), query.detach())
+    assert not uses_triton("auto", query, query)
+    with pytest.raises(KernelsUnavailableError, match="gradients are taken"):
+        uses_triton("triton", query, query)

@@ -17,7 +17,9 @@ from rag_middle.attention import (
     base_attention,
 )
 from rag_middle.methods.moice.kernels import ExpertGate, expert_scores, expert_weights, mixed_values
+from rag_middle.ops.kernels import uses_triton
 from rag_middle.ops.rope import WideTables, rotate_wide
+from rag_middle.ops.rotate_heads import rotate_heads
 from rag_middle.ops.scores import ScoreRule
 
 __all__ = ["RotaryExperts"]
@@ -36,6 +38,7 @@ class RotaryExperts(LayerChange):
     # Hidden states would have to be scaled, and weights changed, in each of several attentions.
     claims = frozenset({"positions", "hidden", "weights"})
     defers_rotation = True
+    has_kernels = True
 
     base_factors: tuple[float, ...]
     routers: Mapping[int, ExpertGate] | None
@@ -71,16 +74,12 @@ class _ExpertAttention(LayerHandler):
 
     def _of_prompt(self, call: AttentionCall, oldest: int, rows: slice) -> Tensor:
         """One attention after the other, of the queries in these rows of the cache."""
-        style, query = self._traits.rotary, call.query
-        assert style is not None
+        query = call.query
         output: Tensor | None = None
         weights: Tensor | None = None
         for expert, factor in enumerate(self._plan.base_factors):
             tables = self._tables(factor, oldest, call.key.shape[2], query.device)
-            of_queries = WideTables(*(table[:, :, rows] for table in tables))
-            rotated = self._layer.normalised(
-                rotate_wide(query, of_queries, style), rotate_wide(call.key, tables, style)
-            )
+            rotated = self._layer.normalised(*self._rotated(call, tables, rows))
             if weights is None:
                 weights = self._weights(rotated[0])
             part = AttentionCall(call.module, *rotated, call.value, call.mask, call.options)
@@ -89,6 +88,27 @@ class _ExpertAttention(LayerHandler):
             output = attended * share if output is None else output.addcmul(attended, share)
         assert output is not None
         return output
+
+    def _rotated(
+        self, call: AttentionCall, tables: WideTables, rows: slice
+    ) -> tuple[Tensor, Tensor]:
+        """Queries, which stand in these rows, and keys."""
+        query, key, style = call.query, call.key, self._traits.rotary
+        request = self._layer.request
+        assert style is not None
+        # The kernel takes as many queries as keys: a prompt read from its beginning.
+        if query.shape[2] == key.shape[2] and uses_triton(request.kernels, query, call.value):
+            request.kernels_used = "triton"
+            heads = query.shape[1] + key.shape[1]
+            one = request.shared(
+                ("one table", heads, query.device),
+                lambda: torch.zeros(1, 1, heads, dtype=torch.long, device=query.device),
+            )
+            of_rows = WideTables(*(table.transpose(0, 1) for table in tables))
+            rotated = rotate_heads(query, key, of_rows, one, style)
+            return rotated[0][..., 0, :], rotated[1][..., 0, :]
+        of_queries = WideTables(*(table[:, :, rows] for table in tables))
+        return rotate_wide(query, of_queries, style), rotate_wide(key, tables, style)
 
     def _of_token(self, call: AttentionCall, token: int, columns: int) -> Tensor:
         """All attentions of one token to the first `columns` keys, `[b, 1, h, dv]`."""

@@ -102,7 +102,10 @@ class _GroupedRotation(LayerHandler):
             query = (query * growth.clamp(min=1)[:, None, :, None]).to(query.dtype)
         if uses_triton(request.kernels, query, call.value):
             request.kernels_used = "triton"
-            of_heads = request.shared(("rotations", device), lambda: self._rotations(device))
+            heads = self._traits.heads, self._traits.kv_heads
+            of_heads = request.shared(
+                ("rotations", *heads, device), lambda: _rotations(*heads, device)
+            )
             rotated = rotate_heads(query, call.key, tables, of_heads, style)
             queries, keys = self._layer.normalised(*rotated)
             return queries[..., 0, :], queries[..., 1, :], keys.flatten(3)
@@ -114,11 +117,11 @@ class _GroupedRotation(LayerHandler):
         far_q, far_k = self._layer.normalised(far_q, far_k)
         return near_q, far_q, torch.cat((near_k, far_k), dim=-1)
 
-    def _rotations(self, device: torch.device) -> Tensor:
-        """Tables of queries and keys, of what is near and what is far: `[1, 2, h + g]`."""
-        heads, groups = self._traits.heads, self._traits.kv_heads
-        near, far = [0] * (heads + groups), [2] * heads + [1] * groups
-        return torch.tensor([[near, far]], device=device)
+
+def _rotations(heads: int, groups: int, device: torch.device) -> Tensor:
+    """Tables of queries and keys, of what is near and what is far: `[1, 2, h + g]`."""
+    near, far = [0] * (heads + groups), [2] * heads + [1] * groups
+    return torch.tensor([[near, far]], device=device)
 
 
 class _GroupedAttention(ModelAttention):
