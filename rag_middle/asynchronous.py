@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextvars import copy_context
-from functools import partial
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from rag_middle.notices import Caller, called_from, caller
@@ -33,31 +32,38 @@ async def in_thread(call: Callable[[threading.Event], T], place: Caller | None =
         raise
 
 
-async def pieces_in_thread(pieces: Generator[T, None, None]) -> AsyncGenerator[T, None]:
+async def pieces_in_thread(
+    pieces: Generator[T, None, None], cancel: threading.Event
+) -> AsyncGenerator[T, None]:
     """What a generator yields, each piece waited for in a thread.
 
-    Leaving early, or cancelling the task, closes the generator, without waiting for that.
-    """
-    loop, place = asyncio.get_running_loop(), caller()
-    pending: asyncio.Future[Any] | None = None
+    Leaving early, or cancelling the task, sets `cancel` and closes the generator, without waiting
+    for that.
 
-    def close(_: object = None) -> None:
-        if pending is not None and not pending.cancelled():
-            pending.exception()  # nobody waits for it any longer
-        loop.run_in_executor(None, pieces.close)
+    Args:
+        pieces: that take their time.
+        cancel: ends what the generator waits for, which may be long in coming.
+    """
+    place, free = caller(), threading.Lock()
+
+    def step() -> T:
+        with free:
+            return next(pieces, _END)
+
+    def close() -> None:
+        with free:  # a generator that is running cannot be closed
+            pieces.close()
 
     try:
         while True:
             with called_from(place):
-                step = partial(copy_context().run, next, pieces, _END)
-            pending = loop.run_in_executor(None, step)
-            piece = await asyncio.shield(pending)
+                piece = await asyncio.to_thread(step)
             if piece is _END:
                 return
             yield piece
-    finally:
-        # A generator that is running cannot be closed: that waits for the token under way.
-        if pending is None or pending.done():
-            close()
-        else:
-            pending.add_done_callback(close)
+    except BaseException:
+        cancel.set()
+        # Not in the loop's executor, which may be closed. Without a thread the collector closes it.
+        with suppress(RuntimeError):
+            threading.Thread(target=close, name="rag-middle-closing", daemon=True).start()
+        raise

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from queue import Empty, SimpleQueue
 
 from rag_middle.generation.results import Generation
+from rag_middle.threads import ModelThread
 
 __all__ = ["GenerationStream"]
 
@@ -29,7 +31,8 @@ class GenerationStream(Iterator[str]):
 
     The pieces put together are ``result.text``. Generation runs in a thread of its own from the
     first piece on. What is raised there is raised here. Leaving the ``with`` block, `close`, or
-    forgetting the stream ends the generation after the token under way.
+    forgetting the stream ends the generation after the token under way. So does the end of the
+    program, which waits a few seconds for that.
 
     Attributes:
         document_ids: as in `Generation`, known before the first piece.
@@ -42,11 +45,10 @@ class GenerationStream(Iterator[str]):
         self._ended: Generation | BaseException | None = None
         # The thread knows the queue and the event, not the stream: a forgotten stream is collected
         # and takes the generation with it.
-        self._thread = threading.Thread(
-            target=_run,
-            args=(work, self._queue, self._stopped),
+        self._thread = ModelThread(
+            partial(_run, work, self._queue, self._stopped),
             name="rag-middle-stream",
-            daemon=True,
+            stop=self._stopped.set,
         )
         self._started = False
         self._start_lock = threading.Lock()

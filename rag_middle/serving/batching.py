@@ -29,6 +29,7 @@ from rag_middle.methods import Method
 from rag_middle.plain_data import are_identical
 from rag_middle.serving.errors import ApiError
 from rag_middle.serving.metrics import Metrics
+from rag_middle.threads import ModelThread
 
 __all__ = ["BatchQueue", "Event", "Job", "Piece", "run_in_thread"]
 
@@ -138,7 +139,7 @@ class BatchQueue:
         self._free_since = 0.0
         self._coming = 0
         self._most_open = 0  # jobs that waited or ran at the same time, since the last batch began
-        self._thread = threading.Thread(target=self._serve, name="rag-middle-serving", daemon=True)
+        self._thread = ModelThread(self._serve, name="rag-middle-serving", stop=self._stop)
         metrics.watch_queue(lambda: len(self._waiting), lambda: len(self._running))
 
     def start(self) -> None:
@@ -215,6 +216,10 @@ class BatchQueue:
             for job in (*self._waiting, *self._running):
                 job.cancel.set()
             self._changed.notify_all()
+
+    def _stop(self) -> None:
+        self.cancel_all()
+        self.close(timeout=0)
 
     def _serve(self) -> None:
         try:
@@ -303,5 +308,5 @@ def run_in_thread(work: Callable[[], _Result]) -> _Result:
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=run, name="rag-middle-preparing", daemon=True).start()
+    ModelThread(run, name="rag-middle-preparing").start()
     return future.result()

@@ -17,6 +17,7 @@ from rag_middle.attention import model_lock
 from rag_middle.errors import ContextOverflowError, MethodConfigError
 from rag_middle.generation import GenerationStream, RagMiddleModel
 from rag_middle.methods import LPES, Method, NoMethod
+from rag_middle.threads import _end_model_threads
 from tests.prompts import laid_out
 
 
@@ -159,6 +160,17 @@ def test_a_forgotten_stream_ends(
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert len(slow_steps) < 100
+
+
+def test_the_end_of_the_program_ends_a_stream(
+    model: RagMiddleModel, prompt: ContextPrompt, slow_steps: list[float]
+) -> None:
+    stream = model.stream(prompt, max_new_tokens=200)
+    next(stream)
+    _end_model_threads()
+    assert not any(thread.name == "rag-middle-stream" for thread in threading.enumerate())
+    assert len(slow_steps) < 100
+    assert stream.result.finish_reason == "cancelled"
 
 
 def test_a_stream_that_waits_for_its_turn_can_be_closed(

@@ -28,6 +28,18 @@ def test_several_prompts_have_answers_in_their_order(server: Served) -> None:
     assert answer.usage.prompt_tokens == sum(result.usage.prompt_tokens for result in expected)
 
 
+def test_each_of_several_prompts_has_the_seeds_of_one(server: Served) -> None:
+    answer = server.client.completions.create(
+        model="tested", prompt=["A", "The fox"], max_tokens=4, n=2, seed=10, temperature=1.0
+    )
+    alone = server.client.completions.create(
+        model="tested", prompt="The fox", max_tokens=4, n=2, seed=10, temperature=1.0
+    )
+    seeds = [choice.rag_middle["seed"] for choice in answer.choices]  # type: ignore[attr-defined]
+    assert seeds == [10, 11, 10, 11]
+    assert [choice.text for choice in answer.choices[2:]] == [c.text for c in alone.choices]
+
+
 def test_documents_stand_before_the_text(server: Served, documents: list[Document]) -> None:
     answer = server.client.completions.create(
         model="tested",

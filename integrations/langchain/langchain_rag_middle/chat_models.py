@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
@@ -250,7 +251,9 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         request = self._request(messages, stop, kwargs)
-        async for chunk in pieces_in_thread(self._chunks(request)):
+        cancel = threading.Event()
+        request = replace(request, options={**request.options, "cancel": cancel})
+        async for chunk in pieces_in_thread(self._chunks(request), cancel):
             yield chunk
 
     def _chunks(self, request: Request) -> Generator[ChatGenerationChunk, None, None]:

@@ -13,11 +13,13 @@ from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from rag_middle import RagMiddleError
 from rag_middle.plain_data import are_identical
+from rag_middle.threads import ModelThread
 
 if TYPE_CHECKING:
     from rag_middle import Generation
@@ -133,10 +135,8 @@ class Gathering:
         if not self._waiting or self._served:
             return
         try:
-            run = copy_context().run  # it knows where the call came from
-            threading.Thread(
-                target=run, args=(self._run_all,), name="rag-middle-batch", daemon=True
-            ).start()
+            run = partial(copy_context().run, self._run_all)  # it knows where the call came from
+            ModelThread(run, name="rag-middle-batch", stop=self.cancel.set).start()
         except RuntimeError as error:  # the system has no thread left
             self._refuse(error)
 

@@ -173,8 +173,9 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[GenerationChunk]:
-        options = self._options(stop, kwargs)
-        async for chunk in pieces_in_thread(self._chunks(prompt, options)):
+        cancel = threading.Event()
+        options = {**self._options(stop, kwargs), "cancel": cancel}
+        async for chunk in pieces_in_thread(self._chunks(prompt, options), cancel):
             if run_manager:
                 await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
             yield chunk

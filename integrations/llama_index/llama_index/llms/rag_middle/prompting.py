@@ -318,4 +318,7 @@ async def streamed_in_thread(
 
     The generation starts, and is refused, here; leaving the generator early ends it.
     """
-    return asynchronous.pieces_in_thread(await in_thread(call, request))
+    cancel = threading.Event()
+    cancellable = Request(request.prompt, {"cancel": cancel, **request.options})
+    pieces = await asynchronous.in_thread(lambda _: call(cancellable))
+    return asynchronous.pieces_in_thread(pieces, cancel)

@@ -343,8 +343,9 @@ class RagMiddleChatGenerator:
                 lambda cancel: model.generate(request.prompt, **options(cancel))
             )
         else:
-            stream = await in_thread(lambda cancel: model.stream(request.prompt, **options(cancel)))
-            async with aclosing(pieces_in_thread(self._chunks(stream))) as chunks:
+            cancel = threading.Event()
+            stream = await in_thread(lambda _: model.stream(request.prompt, **options(cancel)))
+            async with aclosing(pieces_in_thread(self._chunks(stream), cancel)) as chunks:
                 async for chunk in chunks:
                     waiting = callback(chunk)
                     if inspect.isawaitable(waiting):

@@ -1,0 +1,136 @@
+"""Threads of a model end with the program, and generators in threads with whoever reads them."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from rag_middle.asynchronous import pieces_in_thread
+from rag_middle.threads import ModelThread, _end_model_threads
+
+AT_EXIT = """
+import atexit, os, sys, threading, time
+
+def report():  # registered first, so called last
+    names = sorted(each.name for each in threading.enumerate() if each.name != "MainThread")
+    print(*names, "end", flush=True)
+
+atexit.register(report)
+from rag_middle import threads
+
+threads._TOKEN_SECONDS, threads._OPERATION_SECONDS = 1.0, 0.2
+
+def look(stopped):
+    while not stopped.is_set():
+        time.sleep(0.01)
+    time.sleep(0.05)  # the token under way
+
+def compute(_):
+    while True:
+        time.sleep(0.01)
+
+def wait(_):
+    time.sleep(60)
+
+def start(work):
+    stopped = threading.Event()
+    run = lambda: work(stopped)
+    threads.ModelThread(run, name=work.__name__, stop=stopped.set).start()
+"""
+
+
+@pytest.mark.parametrize(
+    ("work", "left"),
+    [
+        ("start(look); start(look)", "end"),
+        ("start(compute)", "end"),
+        ("start(wait)", "wait end"),  # nothing can be done, and the program does not wait for it
+        ("start(look); raise KeyboardInterrupt", "end"),
+        ("start(wait); os.fork() or sys.exit(0); os.wait(); os._exit(3)", "end"),  # of the child
+    ],
+)
+def test_a_program_ends_without_threads_of_the_model(work: str, left: str) -> None:
+    if "fork" in work and sys.platform == "win32":
+        pytest.skip("no fork")
+    raises = "" if "raise" in work or "fork" in work else "; sys.exit(3)"
+    began = time.monotonic()
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", f"{AT_EXIT}\n{work}{raises}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=Path(__file__).parents[1],
+        check=False,
+    )
+    assert ended.stdout.split() == left.split()
+    assert ended.returncode == (3 if "raise" not in work else -2), ended.stderr
+    assert time.monotonic() - began < 30
+
+
+def test_a_thread_that_runs_is_asked_to_end() -> None:
+    stopped = threading.Event()
+    thread = ModelThread(stopped.wait, name="asked", stop=stopped.set)
+    thread.start()
+    _end_model_threads()
+    assert not thread.is_alive()
+
+
+class Held:
+    """A generator's first piece comes at once, and the second one only when it is cancelled."""
+
+    def __init__(self) -> None:
+        self.cancel, self.closed = threading.Event(), threading.Event()
+
+    def pieces(self) -> Generator[int, None, None]:
+        try:
+            yield 1
+            assert self.cancel.wait(20)
+            time.sleep(0.1)  # the loop shuts its executor down meanwhile
+            yield 2
+        finally:
+            self.closed.set()
+
+
+def test_a_generator_is_closed_where_its_task_is_cancelled_as_the_loop_ends() -> None:
+    held, complaints = Held(), []
+
+    async def read() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: complaints.append(context))
+        async for _ in pieces_in_thread(held.pieces(), held.cancel):
+            pass
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(read(), 0.1))
+    assert held.closed.wait(5)
+    assert complaints == []
+
+
+def test_a_generator_that_is_left_early_is_closed() -> None:
+    held = Held()
+
+    async def read() -> None:
+        pieces = pieces_in_thread(held.pieces(), held.cancel)
+        assert await anext(pieces) == 1
+        await pieces.aclose()
+
+    asyncio.run(read())
+    assert held.closed.wait(5)
+    assert held.cancel.is_set()
+
+
+def test_a_generator_that_is_read_to_its_end_cancels_nothing() -> None:
+    cancel = threading.Event()
+
+    async def read() -> list[int]:
+        return [piece async for piece in pieces_in_thread((n for n in range(3)), cancel)]
+
+    assert asyncio.run(read()) == [0, 1, 2]
+    assert not cancel.is_set()
