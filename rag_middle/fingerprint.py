@@ -58,11 +58,9 @@ _BOOKKEEPING = frozenset(
     "use_cache return_dict output_attentions output_hidden_states torchscript initializer_range "
     "id2label label2id problem_type task_specific_params finetuning_task tokenizer_class".split()
 )
-#: Where PEFT keeps which adapters act. Their modules have the first one, or the second.
-_SWITCHES = (
-    *("active_adapter", "_active_adapter", "_disable_adapters", "_adapters_disabled"),
-    *("merged_adapters", "scaling"),
-)
+#: Where PEFT keeps which adapters act. Its modules have one of the marks.
+_MARKS = ("active_adapter", "_active_adapter")
+_SWITCHES = (*_MARKS, "_disable_adapters", "_adapters_disabled", "merged_adapters", "scaling")
 
 
 def weights_sample(model: nn.Module) -> str | None:
@@ -118,7 +116,8 @@ def adapters_sha256(model: nn.Module) -> str | None:
     switches = {
         name: {switch: getattr(module, switch, None) for switch in _SWITCHES}
         for name, module in model.named_modules()
-        if any(not callable(getattr(module, switch, len)) for switch in _SWITCHES[:2])
+        # Not by `getattr`, which is slow where a module lacks the attribute, and most do.
+        if hasattr(type(module), "_active_adapter") or not vars(module).keys().isdisjoint(_MARKS)
     }
     return settings_sha256(switches) if switches else None
 
