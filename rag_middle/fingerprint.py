@@ -2,6 +2,8 @@
 
 * `weights_sample`: some values of every parameter, the same in every number format;
 * `weights_sha256`: every value of every parameter;
+* `config_sha256`: the config, as far as it decides what is computed;
+* `adapters_sha256`: which adapters act, and how strongly;
 * `fingerprint`: what the next forward pass depends on, adapters and settings included.
 """
 
@@ -9,10 +11,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import threading
 import types
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from enum import Enum
 from typing import Any
@@ -25,7 +28,14 @@ from torch.nn.modules import module as torch_module
 from torch.utils.weak import WeakTensorKeyDictionary
 from transformers import GenerationMixin, PreTrainedModel
 
-__all__ = ["fingerprint", "weights_sample", "weights_sha256"]
+__all__ = [
+    "adapters_sha256",
+    "config_sha256",
+    "fingerprint",
+    "settings_sha256",
+    "weights_sample",
+    "weights_sha256",
+]
 
 _SAMPLED = 64  # values of every tensor
 _WIDTH = 1024  # 8-byte words per row that a checksum sums up
@@ -41,6 +51,16 @@ _NAMED = (torch.dtype, torch.device, torch.Size, Enum, type)
 _BASES = frozenset({object, *PreTrainedModel.__mro__, *GenerationMixin.__mro__})
 #: What a compiler keeps of a model changes with use, and not what the model computes.
 _COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch")
+
+#: What a config says besides what the model computes: number formats, what calls return, names.
+_BOOKKEEPING = frozenset(
+    "architectures auto_map dtype torch_dtype quantization_config transformers_version "
+    "use_cache return_dict output_attentions output_hidden_states torchscript initializer_range "
+    "id2label label2id problem_type task_specific_params finetuning_task tokenizer_class".split()
+)
+#: Where PEFT keeps which adapters act. Its modules have one of the marks.
+_MARKS = ("active_adapter", "_active_adapter")
+_SWITCHES = (*_MARKS, "_disable_adapters", "_adapters_disabled", "merged_adapters", "scaling")
 
 
 def weights_sample(model: nn.Module) -> str | None:
@@ -73,6 +93,75 @@ def weights_sha256(model: nn.Module) -> str | None:
         digest.update(f"{name}{tuple(values.shape)}{values.dtype}".encode())
         digest.update(_bytes(values))
     return digest.hexdigest()
+
+
+def config_sha256(config: Any) -> str:
+    """A digest of what a config says of the computation.
+
+    Returns:
+        The same wherever the model was loaded from, once it is saved and loaded again, and in
+        another number format. Defaults do not count, as releases of transformers add some.
+    """
+    return settings_sha256(_deciding(config.to_dict(), _defaults(config.__class__)))
+
+
+def adapters_sha256(model: nn.Module) -> str | None:
+    """A digest of which of a model's adapters (PEFT) are active, switched off, merged or scaled.
+
+    Their weights are parameters of the model, whichever of them act.
+
+    Returns:
+        ``None`` for a model without adapters.
+    """
+    switches = {
+        name: {switch: getattr(module, switch, None) for switch in _SWITCHES}
+        for name, module in model.named_modules()
+        # Not by `getattr`, which is slow where a module lacks the attribute, and most do.
+        if hasattr(type(module), "_active_adapter") or not vars(module).keys().isdisjoint(_MARKS)
+    }
+    return settings_sha256(switches) if switches else None
+
+
+def settings_sha256(settings: object) -> str:
+    """A digest of plain data. Numbers that are equal are the same, and lists and tuples."""
+    return _digest([json.dumps(_plain(settings), sort_keys=True)])
+
+
+@functools.cache
+def _defaults(kind: type) -> Any:
+    with suppress(Exception):  # a class that comes with a model may have none
+        return kind().to_dict()
+    return {}
+
+
+def _deciding(settings: Any, defaults: Any) -> Any:
+    """Settings of a config without bookkeeping and what is left at its default."""
+    if not isinstance(settings, Mapping):
+        return settings
+    usual = defaults if isinstance(defaults, Mapping) else {}
+    return {
+        name: _deciding(value, usual.get(name))
+        for name, value in settings.items()
+        if name not in _BOOKKEEPING
+        and not str(name).startswith("_")
+        # Special tokens are the tokenizer's and the generation config's business.
+        and not str(name).endswith("token_id")
+        and (name not in usual or value != usual[name])
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted(json.dumps(_plain(item), sort_keys=True) for item in value)
+    if isinstance(value, Tensor):
+        return _plain(value.tolist())
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, bool | int | float | str | None) else _name(type(value))
 
 
 def fingerprint(model: nn.Module) -> str:

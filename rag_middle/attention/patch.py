@@ -18,7 +18,13 @@ from rag_middle.attention.change import Layer
 from rag_middle.attention.core import LayerCore
 from rag_middle.attention.installed import is_installed
 from rag_middle.attention.plan import AttentionPlan
-from rag_middle.attention.probe import attention_modules, config_views, probe, rotary_modules
+from rag_middle.attention.probe import (
+    attention_modules,
+    config_views,
+    probe,
+    rotary_modules,
+    text_config,
+)
 from rag_middle.attention.request import Request
 from rag_middle.attention.seam import (
     AttentionHandler,
@@ -156,6 +162,8 @@ def applied(
             "operators where a method has none."
         )
     with model_lock(model), ExitStack() as stack:
+        config = text_config(model)  # that early exit from assisted decoding changes for its time
+        stack.callback(setattr, config, "num_hidden_layers", config.num_hidden_layers)
         if plan.layers:
             _install(model, traits, plan, request, stack)
         else:

@@ -29,6 +29,7 @@ from rag_middle.evaluation.lengths import CheckedPrompt, check_lengths
 from rag_middle.evaluation.wrong_answers import AskedQuestion
 from rag_middle.files import expanded
 from rag_middle.generation import RagMiddleModel, model_facts
+from rag_middle.generation.identity import generation_sha256
 from rag_middle.methods import NoMethod
 from rag_middle.profiles import Profile, write_profile
 from rag_middle.tokens import TemplateName, uses_chat_template
@@ -147,7 +148,10 @@ def calibrate(
             "criterion": criterion if objective is None else "custom",
             "checked_by": held_out_criterion,
             "seed": seed,
-            "model": asdict(facts),
+            "model": {
+                **asdict(facts),
+                "generation": generation_sha256(model.model, model.tokenizer),
+            },
             "data": {
                 "search": _description(examples),
                 "held_out": _description(held_out),

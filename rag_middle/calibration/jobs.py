@@ -54,8 +54,8 @@ class FromDisk:
     Attributes:
         model: directory or hub name.
         options: of `RagMiddleModel.from_pretrained`; a worker's own device stands in for theirs.
-        weights: what tells the model from others (`weights_sample`), so that a worker that finds
-            another one refuses it; None checks nothing.
+        digests: what tells the model from others (`model_digests`), so that a worker that finds
+            another one refuses it; without any, nothing is checked.
     """
 
     model: str
@@ -64,11 +64,11 @@ class FromDisk:
     options: Mapping[str, Any] = field(default_factory=dict)
     max_batch_size: int = 8
     template: TemplateName = "auto"
-    weights: str | None = None
+    digests: Mapping[str, str | None] = field(default_factory=dict)
 
     def __call__(self, device: str | None = None) -> ExampleObjective:
         return ExampleObjective(
-            load_copy(self.model, self.options, device=device, weights=self.weights),
+            load_copy(self.model, self.options, device=device, digests=self.digests),
             self.examples,
             criterion=self.criterion,
             max_batch_size=self.max_batch_size,

@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 from rag_middle.calibration.objective import Outcome
 from rag_middle.errors import CalibrationStateError
 from rag_middle.files import append, check_lock_file, reason
+from rag_middle.generation.identity import with_later_digests
 from rag_middle.plain_data import parse_json
 from rag_middle.wording import Argument
 
@@ -133,15 +134,17 @@ def _read(path: Path, identity: Mapping[str, Any]) -> tuple[dict[str, Outcome], 
     mine, theirs = json.loads(json.dumps(identity)), header.get("identity")
     if theirs != mine:
         theirs = theirs if isinstance(theirs, dict) else {}
+        theirs |= {"model": with_later_digests(theirs.get("model"), mine.get("model"))}
         different = sorted(
             name for name in {**mine, **theirs} if theirs.get(name) != mine.get(name)
         )
-        raise CalibrationStateError(
-            f"{path} is the state of another search: it differs in {', '.join(different)}. "
-            "Continue that one with its own settings, ",
-            *_ANOTHER_FOLDER,
-            ", or delete the file.",
-        )
+        if different:
+            raise CalibrationStateError(
+                f"{path} is the state of another search: it differs in {', '.join(different)}. "
+                "Continue that one with its own settings, ",
+                *_ANOTHER_FOLDER,
+                ", or delete the file.",
+            )
     try:
         outcomes = {entry["key"]: Outcome(**entry["outcome"]) for entry in entries}
         if not all(isinstance(key, str) for key in outcomes):

@@ -44,8 +44,8 @@ class Answering:
     Attributes:
         model: directory or hub name.
         options: of `RagMiddleModel.from_pretrained`; a worker's own device stands in for theirs.
-        weights: what tells the model from others (`weights_sample`), so that a worker that finds
-            another one refuses it; None checks nothing.
+        digests: what tells the model from others (`model_digests`), so that a worker that finds
+            another one refuses it; without any, nothing is checked.
 
     Example:
         >>> with closing(Processes(Answering("my-model"), 4, threads_each=1)) as workers:
@@ -54,10 +54,10 @@ class Answering:
 
     model: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    weights: str | None = None
+    digests: Mapping[str, str | None] = field(default_factory=dict)
 
     def __call__(self, device: str | None = None) -> Callable[[Batch], list[Reply]]:
-        model = load_copy(self.model, self.options, device=device, weights=self.weights)
+        model = load_copy(self.model, self.options, device=device, digests=self.digests)
         return partial(answered, model)
 
 

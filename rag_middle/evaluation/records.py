@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 from rag_middle.errors import EvaluationRecordsError
 from rag_middle.evaluation.metrics import METRICS
 from rag_middle.files import append, check_lock_file, expanded, reason
+from rag_middle.generation.identity import with_later_digests
 from rag_middle.plain_data import parse_json
 from rag_middle.wording import counted, shortened
 
@@ -251,7 +252,8 @@ def _check_values(record: Record, metrics: Sequence[str], generated: bool | None
 
 
 def _check_header(header: dict[str, Any], expected: Mapping[str, Any], path: Any) -> None:
-    differences = list(_differences(dict(header), expected))
+    model = with_later_digests(header.get("model"), expected.get("model"))
+    differences = list(_differences({**header, "model": model}, expected))
     if differences:
         shown = [
             f"{name} is {shortened(repr(was), 80)} there and {shortened(repr(now), 80)} in this run"

@@ -7,28 +7,40 @@ from pathlib import Path
 from typing import Any
 
 from rag_middle.errors import WorkerConfigError
-from rag_middle.fingerprint import weights_sample
+from rag_middle.generation.identity import model_digests
 from rag_middle.generation.model import RagMiddleModel
 
 __all__ = ["load_copy", "origin"]
+
+_PARTS = {
+    "weights": "weights",
+    "tokenizer": "tokenizer files",
+    "config": "settings in config.json",
+    "adapters": "adapters",
+    "generation": "settings in generation_config.json",
+}
 
 
 def origin(model: RagMiddleModel) -> dict[str, Any]:
     """Where workers find the model, in any working directory, and what tells it from others.
 
     Returns:
-        The fields ``model`` and ``weights`` of `Answering` and `FromDisk`.
+        The fields ``model`` and ``digests`` of `Answering` and `FromDisk`.
     """
     name = str(model.model.config._name_or_path)
     folder = Path(name)
     return {
         "model": str(folder.resolve()) if folder.is_dir() else name,
-        "weights": weights_sample(model.model),
+        "digests": model_digests(model.model, model.tokenizer),
     }
 
 
 def load_copy(
-    name: str, options: Mapping[str, Any], *, device: str | None, weights: str | None
+    name: str,
+    options: Mapping[str, Any],
+    *,
+    device: str | None,
+    digests: Mapping[str, str | None],
 ) -> RagMiddleModel:
     """The model of a run.
 
@@ -36,18 +48,22 @@ def load_copy(
         name: directory or hub name.
         options: of `RagMiddleModel.from_pretrained`.
         device: of the worker, stands in for that of `options`; None leaves it.
-        weights: what `weights_sample` says of the model of the run; None checks nothing.
+        digests: what `model_digests` says of the model of the run; None is not compared.
 
     Raises:
-        WorkerConfigError: the weights here are others.
+        WorkerConfigError: the model here is another one.
         RagMiddleError: it cannot be loaded.
     """
     placed = dict(options) if device is None else {**options, "device": device}
     loaded = RagMiddleModel.from_pretrained(name, **placed)
-    if weights is not None and weights_sample(loaded.model) != weights:
+    here = model_digests(loaded.model, loaded.tokenizer) if digests else {}
+    pairs = {part: (digest, here.get(part)) for part, digest in digests.items()}
+    others = [part for part, pair in pairs.items() if None not in pair and pair[0] != pair[1]]
+    if others:
         raise WorkerConfigError(
-            f"A worker found other weights under {name!r} than those of this run: the folder "
-            "differs from machine to machine, or has changed since the run began. Copy the model "
+            f"A worker found other {' and '.join(map(_PARTS.__getitem__, others))} under {name!r} "
+            "than those of this run: the folder differs from machine to machine, or it or the "
+            "model of this run has changed since that was loaded. Save the model as it is, copy it "
             "to every machine, under the same path, and run it again."
         )
     return loaded

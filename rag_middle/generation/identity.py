@@ -6,9 +6,11 @@ import hashlib
 import json
 import os
 import platform
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -16,20 +18,42 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 import rag_middle
 from rag_middle.attention import model_traits
 from rag_middle.attention.turns import OfModel
-from rag_middle.fingerprint import fingerprint, weights_sample, weights_sha256
-from rag_middle.methods import Method, Provenance
+from rag_middle.fingerprint import (
+    adapters_sha256,
+    config_sha256,
+    fingerprint,
+    settings_sha256,
+    weights_sample,
+    weights_sha256,
+)
+from rag_middle.generation.own_config import TAKEN, end_tokens
+from rag_middle.methods import Method
 from rag_middle.notices import ProfileWarning, warn_caller
 from rag_middle.profiles import ModelFacts
 from rag_middle.reader import READER_NAME, is_reader
 from rag_middle.wording import Argument
 
-__all__ = ["display_name", "model_facts", "model_identity", "software", "warn_of_mismatch"]
+__all__ = [
+    "display_name",
+    "generation_sha256",
+    "model_digests",
+    "model_facts",
+    "model_identity",
+    "software",
+    "warn_of_mismatch",
+    "with_later_digests",
+]
 
 _REMEMBERED = 64
 
-#: Profiles that were compared with a model, by where they came from. Tuples are replaced, never
-#: changed: reading one needs no lock.
-_compared: OfModel[tuple[Provenance, ...]] = OfModel()
+#: Profiles that were compared with a model, by where they came from, and what the model was like.
+#: Tuples are replaced, never changed: reading one needs no lock.
+_compared: OfModel[tuple[object, ...]] = OfModel()
+
+#: Fields of a model's generation config that change no answer.
+_NO_ANSWERS = {"pad_token_id", "bos_token_id", "cache_implementation", "cache_config"}
+#: Digests that the first files did not hold.
+_LATER = ("tokenizer", "config", "adapters", "generation", "config_sha256", "adapters_sha256")
 
 
 def model_facts(
@@ -56,21 +80,57 @@ def model_facts(
         weights_sha256=weights_sha256(model) if all_weights else None,
         weights_sample=weights_sample(model),
         tokenizer_sha256=_tokenizer(tokenizer),
+        config_sha256=config_sha256(config),
+        adapters_sha256=adapters_sha256(model),
     )
+
+
+def generation_sha256(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Of what the model's own generation config says of answers, and of tokens that end them."""
+    own = vars(model.generation_config)
+    settings = {name: own.get(name) or None for name in TAKEN - _NO_ANSWERS - {"eos_token_id"}}
+    return settings_sha256([settings, sorted(end_tokens(model, tokenizer, (), None))])
+
+
+def model_digests(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> dict[str, str | None]:
+    """What decides answers: weights (a sample), tokenizer, config, adapters, generation config.
+
+    Returns:
+        The same for one model wherever it is loaded; ``None`` for offloaded weights, and where
+        there are no adapters.
+    """
+    return {
+        "weights": weights_sample(model),
+        "tokenizer": _tokenizer(tokenizer),
+        "config": config_sha256(model.config),
+        "adapters": adapters_sha256(model),
+        "generation": generation_sha256(model, tokenizer),
+    }
 
 
 def model_identity(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, str | None]:
-    """Name, revision, type, number format, and 16 digits of a digest of a sample of the weights."""
-    facts = model_facts(model, tokenizer, all_weights=False)
+    """Name, revision, type, number format, and 16 digits of each of `model_digests`."""
+    config: Any = model.config
+    digests = model_digests(model, tokenizer)
+    digests["weights"] = digests["weights"] or fingerprint(model)
     return {
-        "name": facts.id,
-        "revision": facts.revision,
-        "type": facts.model_type,
+        "name": display_name(str(config._name_or_path or type(model).__name__)),
+        "revision": getattr(config, "_commit_hash", None),
+        "type": model_traits(model).model_type,
         "dtype": str(model.dtype).removeprefix("torch."),
-        "weights": (facts.weights_sample or fingerprint(model))[:16],
+        **{name: digest and digest[:16] for name, digest in digests.items()},
     }
+
+
+def with_later_digests(there: object, here: object) -> object:
+    """What a file says of its model, with digests filled in that the first files did not hold."""
+    if not isinstance(there, Mapping) or not isinstance(here, Mapping):
+        return there
+    return {**{name: here[name] for name in _LATER if name in here}, **there}
 
 
 def software(device: torch.device) -> dict[str, str]:
@@ -103,13 +163,17 @@ def warn_of_mismatch(
     """Warn where a profile is about another version of this model, or was no improvement.
 
     That a model is built otherwise was refused before (`Method.check_fits`). Each profile is
-    compared with a model once.
+    compared once with a model, its adapters as they are switched then, and a tokenizer.
     """
     for part in method.parts:
         provenance, compared = part.provenance, _compared.get(model) or ()
-        if provenance is None or provenance in compared:
+        if provenance is None:
             continue
-        _compared.put(model, (provenance, *compared)[:_REMEMBERED])
+        about = (ref(tokenizer), tokenizer.chat_template, config_sha256(model.config))
+        looked_at = (provenance, *about, adapters_sha256(model))
+        if looked_at in compared:
+            continue
+        _compared.put(model, (looked_at, *compared)[:_REMEMBERED])
         source, profile = provenance.source, provenance.profile
         here = model_facts(model, tokenizer, all_weights=False)
         differences = profile.model.version_differences(here)

@@ -583,11 +583,13 @@ class RagMiddleModel:
         return fingerprint(self.model)
 
     def identity(self) -> dict[str, Any]:
-        """What tells this model from others: name, revision, number format, digest of its weights.
+        """What tells this model from others: name, revision, type, number format, and digests.
 
-        A model from a folder goes by the folder's name, without its path. The digest takes a few
-        values of every parameter, so that another training of a model under the same name is
-        noticed; it is no checksum of the whole.
+        A model from a folder goes by the folder's name, without its path. The digest of the weights
+        takes a few values of every parameter, so that another training of a model under the same
+        name is noticed; it is no checksum of the whole. Others are of the tokenizer with its chat
+        template, of what the config says of the computation, of which adapters (PEFT) are active,
+        merged and scaled (None without any), and of what the generation config says of answers.
         """
         return model_identity(self.model, self.tokenizer)
 

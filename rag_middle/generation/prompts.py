@@ -223,6 +223,8 @@ class Preparer:
             raise MethodConfigError(
                 f"Options {sorted(options)} were given without a method: name it too."
             )
+        # Adapters may be switched since the model was put together.
+        warn_of_mismatch(self._model, self.tokenizer.tokenizer, default)
         return default
 
     def checked(self, method: Method) -> Method:

@@ -34,6 +34,8 @@ class ModelFacts:
         weights_sample: digest of some values of every parameter, rounded to bfloat16, which is
             the same in every number format and quick to compare.
         tokenizer_sha256: of vocabulary, merges, added tokens and chat template.
+        config_sha256: of the config, as far as it decides what is computed.
+        adapters_sha256: of which adapters are active, merged and scaled; None without any.
     """
 
     id: str
@@ -46,13 +48,15 @@ class ModelFacts:
     weights_sha256: str | None = None
     weights_sample: str | None = None
     tokenizer_sha256: str | None = None
+    config_sha256: str | None = None
+    adapters_sha256: str | None = None
 
     def __post_init__(self) -> None:
         _require(self, str, "id", "model_type")
         _require(self, int, "layers", "hidden_size")
         _require(self, int | None, "heads", "kv_heads")
-        digests = ("weights_sha256", "weights_sample", "tokenizer_sha256")
-        _require(self, str | None, "revision", *digests)
+        _require(self, str | None, "revision", "weights_sha256", "weights_sample")
+        _require(self, str | None, "tokenizer_sha256", "config_sha256", "adapters_sha256")
 
     def shape_differences(self, other: ModelFacts) -> list[str]:
         """Differences in architecture, in words."""
@@ -68,13 +72,15 @@ class ModelFacts:
         )
 
     def version_differences(self, other: ModelFacts) -> list[str]:
-        """Differences in version (revision, weights, tokenizer), in words."""
+        """Differences in version (revision, weights, tokenizer, config, adapters), in words."""
         return self._differences(
             other,
             {
                 "revision": "revision {}, here {}",
                 "weights_sample": "other weights",
                 "tokenizer_sha256": "other tokenizer",
+                "config_sha256": "other config",
+                "adapters_sha256": "other adapters active",
             },
         )
 

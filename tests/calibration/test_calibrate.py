@@ -33,6 +33,7 @@ from rag_middle.methods import LPES, Method, NoMethod, resolve_method
 from rag_middle.methods.resolve import as_option
 from rag_middle.profiles import read_profile
 from rag_middle.workers import InProcess
+from tests.adapters import adapted_llama
 from tests.tokenizers import CHATML, byte_level_bpe
 
 Examples = Callable[..., list[Example]]
@@ -89,6 +90,18 @@ def test_it_finds_what_there_is_to_find(model: RagMiddleModel) -> None:
     assert calibration.profile.options == {"factors": [1.2, 1.3, 1.6, 1.7]}
     assert calibration.profile.recommended is None
     assert "Not checked on held-out prompts" in calibration.verdict
+
+
+def test_a_search_is_not_continued_under_another_adapter(tmp_path: Path) -> None:
+    tokenizer = byte_level_bpe()
+    network, layer = adapted_llama(vocab_size=len(tokenizer), num_hidden_layers=4)
+    model, state = RagMiddleModel(network, tokenizer, self_check=False), tmp_path / "s.state"
+    first = calibrate(model, SMALL, objective=lambda _: 0.5, state=state)
+    layer._active_adapter = ["b"]
+    with pytest.raises(CalibrationStateError, match="it differs in model"):
+        calibrate(model, SMALL, objective=lambda _: 0.5, state=state)
+    layer._active_adapter = ["a"]
+    assert calibrate(model, SMALL, objective=lambda _: 0.5, state=state).profile == first.profile
 
 
 @pytest.mark.parametrize("score", [float("nan"), -float("inf"), None, "high", 10**400])

@@ -53,6 +53,26 @@ def test_a_search_killed_in_its_first_line_begins_anew(tmp_path: Path) -> None:
     assert len(path.read_bytes()) > 20
 
 
+def test_a_model_with_another_adapter_is_refused_and_one_without_digests_taken(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "s.state"
+    model = {"id": "m", "adapters_sha256": "a", "generation": "b"}
+    with open_journal(path, {**IDENTITY, "model": {"id": "m"}}) as journal:  # as the first wrote it
+        journal.add("a", FIRST)
+    with open_journal(path, {**IDENTITY, "model": model}) as journal:
+        assert journal["a"] == FIRST
+    path.unlink()
+    with open_journal(path, {**IDENTITY, "model": model}):
+        pass
+    for field in ("adapters_sha256", "generation"):
+        with (
+            pytest.raises(CalibrationStateError, match="it differs in model"),
+            open_journal(path, {**IDENTITY, "model": {**model, field: "c"}}),
+        ):
+            pass
+
+
 def test_searches_side_by_side_do_not_share_a_lock(tmp_path: Path) -> None:
     (tmp_path / "poetry.lock").write_text("locked")
     with (

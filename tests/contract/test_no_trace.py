@@ -255,3 +255,17 @@ def test_threads_take_turns_and_get_their_own_answers(family_model: FamilyModel)
         together = dict(zip(ACTIVE, pool.map(answer, ACTIVE), strict=True))
     assert len(METHODS) <= len(together) + 1
     assert all(torch.equal(together[name], alone[name]) for name in ACTIVE)
+
+
+def test_a_refused_early_exit_leaves_all_layers(family_model: FamilyModel) -> None:
+    """transformers puts the config back only where the assistant's pass succeeds."""
+    model: Any = family_model("llama")
+    with (
+        unchanged(model),
+        pytest.raises(RagMiddleError),
+        torch.no_grad(),
+        applied(model, ACTIVE["pine"], [LONG.tokens]),
+    ):
+        model.generate(
+            input_ids=LONG.ids, max_new_tokens=5, do_sample=False, assistant_early_exit=1
+        )

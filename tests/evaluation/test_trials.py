@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections import Counter
@@ -195,6 +196,35 @@ def test_a_model_goes_by_its_folders_name_and_its_weights(
     path.write_text(content.replace(first.model["weights"], "0123456789abcdef"), encoding="utf-8")
     with pytest.raises(EvaluationRecordsError, match="another measurement"):
         run(fake, TASK, [], Measurement(limit=2), records=path)
+
+
+def test_a_run_is_not_continued_under_another_chat_template(
+    model: RagMiddleModel, tmp_path: Path
+) -> None:
+    path, tokenizer = tmp_path / "records.jsonl", copy.deepcopy(model.tokenizer)
+    run(fake_reader(model, TASK, u_shape), TASK, [], Measurement(limit=2), records=path)
+    tokenizer.chat_template = "Answer only: nothing. {{ messages[0].content }}"
+    other = fake_reader(RagMiddleModel(model.model, tokenizer), TASK, u_shape)
+    with pytest.raises(EvaluationRecordsError, match=r"model\.tokenizer is"):
+        run(other, TASK, [], Measurement(limit=4), records=path)
+
+
+@pytest.mark.parametrize("part", ["tokenizer", "config", "adapters", "generation"])
+def test_a_file_of_a_model_with_another_part_is_refused(
+    part: str, model: RagMiddleModel, tmp_path: Path
+) -> None:
+    path = tmp_path / "records.jsonl"
+    fake = fake_reader(model, TASK, u_shape)
+    run(fake, TASK, [], Measurement(limit=2), records=path)
+    head, *answers = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    header = json.loads(head)
+    header["model"][part] = "0123456789abcdef"
+    path.write_text("".join([json.dumps(header) + "\n", *answers]), encoding="utf-8")
+    with pytest.raises(EvaluationRecordsError, match=rf"model\.{part} is '0123456789abcdef'"):
+        run(fake, TASK, [], Measurement(limit=4), records=path)
+    del header["model"][part]  # as the first versions wrote it
+    path.write_text("".join([json.dumps(header) + "\n", *answers]), encoding="utf-8")
+    run(fake, TASK, [], Measurement(limit=4), records=path)
 
 
 def test_a_label_cannot_change_its_meaning(model: RagMiddleModel, tmp_path: Path) -> None:

@@ -260,6 +260,21 @@ def test_other_weights_under_the_same_name_are_refused(
         Answering(**found)()
 
 
+@pytest.mark.parametrize("changed", ["tokenizer files", "settings in config.json"])
+def test_another_template_or_config_under_the_same_name_is_refused(
+    changed: str, model: RagMiddleModel, tmp_path: Path
+) -> None:
+    model.model.save_pretrained(tmp_path)
+    model.tokenizer.save_pretrained(tmp_path)
+    loaded = RagMiddleModel.from_pretrained(tmp_path)
+    if changed == "tokenizer files":
+        loaded.tokenizer.chat_template = "{{ messages[0].content }}"
+    else:
+        loaded.model.config.rms_norm_eps = 0.1
+    with pytest.raises(WorkerConfigError, match=f"found other {changed} under"):
+        Answering(**origin(loaded))()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_node_without_the_model_ends_the_run_with_the_reason(

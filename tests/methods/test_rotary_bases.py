@@ -157,6 +157,16 @@ def test_routers_are_saved_and_loaded(tmp_path: Path, family_model: FamilyModel)
         assert all(map(torch.equal, gate, loaded.gates[layer]))
 
 
+def test_routers_of_one_provenance_are_told_apart(family_model: FamilyModel) -> None:
+    """Records of measurements know a method by its repr."""
+    new = ExpertRouters.new(model_traits(family_model("llama")), FACTORS)
+    some = {layer: ExpertGate(*(w.clone() for w in gate)) for layer, gate in new.gates.items()}
+    assert repr(replace(new, gates=some)) == repr(new)
+    some[1].up[0, 3] += 1e-5
+    assert repr(replace(new, gates=some)) != repr(new)
+    assert repr(replace(new, base_factors=(1.0, 0.05, 21.0))) != repr(new)
+
+
 @pytest.mark.parametrize("damage", ["missing", "json", "weights", "version"])
 def test_routers_that_cannot_be_read_are_refused(
     damage: str, tmp_path: Path, family_model: FamilyModel

@@ -32,6 +32,7 @@ from rag_middle.profiles import (
     read_profile,
     write_profile,
 )
+from tests.adapters import adapted_llama
 from tests.prompts import laid_out
 from tests.shipped_profiles import shipping
 from tests.tiny_models import build, tiny
@@ -233,6 +234,34 @@ def test_another_revision_or_tokenizer_is_warned_of(
     path = saved(replace(profile, model=replace(profile.model, **change)), tmp_path)
     with pytest.warns(ProfileWarning, match=told):
         RagMiddleModel(llama, tokenizer, method=f"profile:{path}")
+
+
+def test_an_adapter_switched_later_is_warned_of(
+    profile: Profile, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    network, layer = adapted_llama(vocab_size=len(tokenizer))
+    path = saved(replace(profile, model=model_facts(network, tokenizer)), tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = RagMiddleModel(network, tokenizer, method=f"profile:{path}")
+        model.generate(PROMPT, max_new_tokens=1)
+    layer._active_adapter = ["b"]
+    with pytest.warns(ProfileWarning, match="other adapters active") as told:
+        model.generate(PROMPT, max_new_tokens=1)
+    assert told[0].filename == __file__
+    model.generate(PROMPT, max_new_tokens=1)  # a second warning would be an error
+
+
+def test_another_tokenizer_of_a_model_already_compared_is_warned_of(
+    profile: Profile,
+    llama: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    tmp_path: Path,
+) -> None:
+    path = saved(profile, tmp_path)
+    RagMiddleModel(llama, tokenizer, method=f"profile:{path}")
+    with pytest.warns(ProfileWarning, match="other tokenizer"):
+        RagMiddleModel(llama, byte_level_bpe(), method=f"profile:{path}")
 
 
 def test_the_same_model_in_half_precision_is_no_other_version(

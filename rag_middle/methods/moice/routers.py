@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -120,7 +121,13 @@ class ExpertRouters:
         return cls(base_factors=factors, gates=gates, provenance=provenance)
 
     def __repr__(self) -> str:
+        # With what tells two of one provenance apart: records know methods by their repr.
+        digest = hashlib.sha256(repr(self.base_factors).encode())
+        for layer, gate in sorted(self.gates.items()):
+            digest.update(str(layer).encode())
+            for weights in gate:
+                digest.update(repr(weights.tolist()).encode())
         return (
             f"ExpertRouters({len(self.base_factors)} experts, {len(self.gates)} layers, "
-            f"{dict(self.provenance)})"
+            f"sha256 {digest.hexdigest()[:16]}, {dict(self.provenance)})"
         )

@@ -1,0 +1,147 @@
+"""What is written into files about a model: another one is told apart, the same one is not."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
+
+from rag_middle.fingerprint import adapters_sha256, config_sha256
+from rag_middle.generation import RagMiddleModel, model_facts
+from tests.adapters import Adapted, adapted_llama
+from tests.conftest import FamilyModel
+from tests.tiny_models import build, tiny
+
+SWITCHED: dict[str, Callable[[Adapted], object]] = {
+    "another adapter": lambda layer: setattr(layer, "_active_adapter", ["b"]),
+    "both": lambda layer: setattr(layer, "_active_adapter", ["a", "b"]),
+    "off": lambda layer: setattr(layer, "_disable_adapters", True),
+    "merged": lambda layer: layer.merged_adapters.append("a"),
+    "scaled": lambda layer: layer.scaling.update(a=0.9),
+}
+ROPE = {"rope_type": "default", "rope_theta": 17.0}
+CHANGED: dict[str, tuple[str, Callable[[Any, Any], object]]] = {
+    "RoPE base": ("config", lambda model, _: setattr(model.config, "rope_parameters", ROPE)),
+    "norm": ("config", lambda model, _: setattr(model.config, "rms_norm_eps", 0.1)),
+    "template": ("tokenizer", lambda _, tokenizer: setattr(tokenizer, "chat_template", "X")),
+    "end": ("generation", lambda model, _: setattr(model.generation_config, "eos_token_id", 7)),
+    "stop": ("generation", lambda model, _: setattr(model.generation_config, "stop_strings", ".")),
+}
+
+
+@pytest.mark.parametrize("switch", SWITCHED)
+def test_adapters_switched_make_another_model(
+    switch: str, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    model, layer = adapted_llama(vocab_size=len(tokenizer))
+    loaded = RagMiddleModel(model, tokenizer, self_check=False)
+    identity, facts = loaded.identity(), model_facts(model, tokenizer)
+    assert (loaded.identity(), model_facts(model, tokenizer)) == (identity, facts)
+    SWITCHED[switch](layer)
+    assert _changed(identity, loaded.identity()) == {"adapters"}
+    assert facts.version_differences(model_facts(model, tokenizer)) == ["other adapters active"]
+
+
+@pytest.mark.parametrize("change", CHANGED)
+def test_settings_changed_make_another_model(
+    change: str, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    where, make = CHANGED[change]
+    tokenizer = copy.deepcopy(tokenizer)
+    model = build("settings", tiny(LlamaConfig, vocab_size=len(tokenizer)), "sdpa")
+    loaded = RagMiddleModel(model, tokenizer, self_check=False)
+    identity, facts = loaded.identity(), model_facts(model, tokenizer)
+    make(model, tokenizer)
+    assert _changed(identity, loaded.identity()) == {where}
+    other = model_facts(model, tokenizer)
+    assert facts.version_differences(other) == ([f"other {where}"] * (where != "generation"))
+
+
+def _changed(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
+    return {name for name in before if before[name] != after[name]}
+
+
+def test_bookkeeping_makes_no_other_model(tokenizer: PreTrainedTokenizerFast) -> None:
+    model = build("bookkeeping", tiny(LlamaConfig, vocab_size=len(tokenizer)), "sdpa")
+    loaded = RagMiddleModel(model, tokenizer, self_check=False)
+    before = loaded.identity()
+    for name, value in {
+        "architectures": ["X"],
+        "use_cache": False,
+        "pad_token_id": 3,
+        "transformers_version": "5.0.0",
+        "quantization_config": None,
+        "initializer_range": 0.5,
+    }.items():
+        setattr(model.config, name, value)
+    model.generation_config.temperature = 0.5
+    model.set_attn_implementation("eager")
+    assert loaded.identity() == before
+
+
+# All families were tried once; these have configs with something of their own.
+@pytest.mark.parametrize("family", ["llama", "llama_yarn", "gemma3_text", "gpt_oss", "bloom"])
+def test_a_config_is_the_same_saved_loaded_and_in_another_format(
+    family: str, family_model: FamilyModel, tmp_path: Path
+) -> None:
+    model = family_model(family)
+    before = config_sha256(model.config)
+    model.save_pretrained(tmp_path)
+    assert config_sha256(model.config) == before
+    for dtype in (torch.float32, torch.bfloat16):
+        loaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype)
+        with torch.no_grad():
+            loaded(input_ids=torch.tensor([[1, 2, 3]]))
+        assert config_sha256(loaded.config) == before
+
+
+@pytest.mark.slow  # starts a process that imports everything again
+def test_switches_are_the_same_in_another_process_and_in_other_containers() -> None:
+    code = (
+        "from tests.adapters import *; from rag_middle.fingerprint import adapters_sha256;"
+        "m, layer = adapted_llama(); layer.targets = {'k', 'q', 'v'}; layer.scaling['a'] = 2;"
+        "print(adapters_sha256(m))"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout
+    model, layer = adapted_llama()
+    scaling: Any = {"b": torch.tensor(0.5), "a": 2.0}  # a tensor where PEFT swaps adapters
+    layer.scaling = scaling
+    layer._active_adapter = ("a",)  # type: ignore[assignment]
+    assert adapters_sha256(model) == printed.strip()
+
+
+@pytest.mark.filterwarnings("ignore")  # PEFT's own, of names that transformers has given up
+def test_the_switches_are_those_of_peft() -> None:
+    pytest.importorskip("peft", reason="needs PEFT, which is no dependency")
+    peft: Any = importlib.import_module("peft")
+    base: Any = build("peft", tiny(LlamaConfig), "sdpa")
+    assert adapters_sha256(base) is None
+    lora = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
+    model = peft.get_peft_model(base, lora, adapter_name="first")
+    model.add_adapter("second", lora)
+    model.set_adapter("first")
+    digests = [adapters_sha256(model)]
+    with model.disable_adapter():
+        digests.append(adapters_sha256(model))
+    assert adapters_sha256(model) == digests[0]
+    model.set_adapter("second")
+    digests.append(adapters_sha256(model))
+    model.merge_adapter()
+    digests.append(adapters_sha256(model))
+    model.unmerge_adapter()
+    assert adapters_sha256(model) == digests[2]
+    layers = [part for part in model.modules() if isinstance(part, peft.tuners.lora.LoraLayer)]
+    for layer in layers:
+        layer.scale_layer(0.5)
+    digests.append(adapters_sha256(model))
+    assert len(set(digests)) == 5
