@@ -18,7 +18,7 @@ from rag_middle.retrieval import storage
 from rag_middle.retrieval.embedders import Embedder, SentenceTransformerEmbedder
 from rag_middle.retrieval.faiss_index import Changes, FaissIndex
 from rag_middle.retrieval.loading import MAX_FILE_BYTES, Loaded, content_hash, load
-from rag_middle.retrieval.manifest import MANIFEST, Corpus, Manifest
+from rag_middle.retrieval.manifest import MANIFEST, Corpus, Manifest, read_manifest
 from rag_middle.retrieval.records import Skipped
 from rag_middle.retrieval.splitting import Splitter
 from rag_middle.retrieval.vectors import Kind, check_kind
@@ -162,10 +162,11 @@ def unchanged_index(
         IndexFormatError: the saved index is damaged.
         DocumentLoadError: there are no documents.
     """
-    path = Path(folder) / MANIFEST
-    if not path.is_file():
+    try:
+        content = read_manifest(Path(folder))
+    except (OSError, ValueError):
         return None
-    manifest = Manifest.from_json(path.read_bytes(), path)
+    manifest = Manifest.from_json(content, Path(folder) / MANIFEST)
     corpus = manifest.corpus
     if corpus is None or (manifest.embedder, manifest.kind) != (embedder, kind):
         return None
@@ -255,9 +256,8 @@ def load_changed(
 
 
 def _readable_manifest(folder: str | Path) -> Manifest | None:
-    path = Path(folder) / MANIFEST
     try:
-        return Manifest.from_json(path.read_bytes(), path)
+        return Manifest.from_json(read_manifest(Path(folder)), Path(folder) / MANIFEST)
     except (OSError, ValueError, IndexFormatError):
         return None  # build_index says what is wrong with it
 

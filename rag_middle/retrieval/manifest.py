@@ -10,17 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from rag_middle.errors import IndexFormatError
+from rag_middle.files import open_regular, read_regular
 from rag_middle.plain_data import parse_json
 from rag_middle.retrieval.records import Skipped
 from rag_middle.wording import Argument
 
-__all__ = ["FORMAT_VERSION", "MANIFEST", "Corpus", "Manifest", "is_index_folder"]
+__all__ = ["FORMAT_VERSION", "MANIFEST", "Corpus", "Manifest", "is_index_folder", "read_manifest"]
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
 
 _FORMAT = "rag-middle-index"
 _METRIC = "inner_product"
+_BEGINNING = re.compile(rb'(\xef\xbb\xbf)?\s*\{\s*"format"\s*:\s*"rag-middle-index"')
+_MAX_BYTES = 2**30  # it names every file that was skipped
 _FILE_NAME = re.compile(r"(vectors-[0-9a-f]{16}\.faiss|chunks-[0-9a-f]{16}\.jsonl)")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 REBUILD = ("Build it anew with ", Argument("rebuild", True), ".")
@@ -100,13 +103,27 @@ class Manifest:
             raise _damaged(where, error) from error
 
 
-def is_index_folder(folder: Path) -> bool:
-    """Whether `folder` holds a saved index."""
+def read_manifest(folder: Path) -> bytes:
+    """The bytes of the manifest in `folder`.
+
+    Raises:
+        OSError, ValueError: there is none that can be read.
+    """
+    return read_regular(folder / MANIFEST, _MAX_BYTES)
+
+
+def is_index_folder(folder: Path, *, follow: bool = True) -> bool:
+    """Whether `folder` holds a saved index, by how its manifest begins.
+
+    Args:
+        folder: where it may be.
+        follow: count a manifest that is a link; False for folders that anybody fills.
+    """
     try:
-        fields = parse_json((folder / MANIFEST).read_bytes())
+        with open_regular(folder / MANIFEST, follow=follow) as file:
+            return _BEGINNING.match(file.read(200)) is not None
     except (OSError, ValueError):
         return False
-    return isinstance(fields, dict) and fields.get("format") == _FORMAT
 
 
 def _manifest(fields: dict[str, Any]) -> Manifest:

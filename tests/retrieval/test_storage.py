@@ -20,6 +20,7 @@ from rag_middle.errors import (
     RetrievalConfigError,
 )
 from rag_middle.retrieval import Chunk, FaissIndex, storage
+from rag_middle.retrieval.manifest import is_index_folder
 from tests.retrieval.embedding import HashingEmbedder
 
 pytest.importorskip("faiss")
@@ -211,6 +212,31 @@ def test_an_index_of_another_embedder_is_refused(tmp_path: Path, embedder: Hashi
     assert "was made with the embedder hashing (dimension 64), not with" in str(caught.value)
     assert "embedder='hashing'" in str(caught.value)
     assert "rebuild=True" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "vectors", "chunks"])
+@pytest.mark.parametrize("endless", [False, True])
+def test_pipes_and_devices_are_not_waited_for(tmp_path: Path, name: str, endless: bool) -> None:
+    _index("a").save(tmp_path)
+    [path] = tmp_path.glob(f"{name}*")
+    path.unlink()
+    if endless:
+        path.symlink_to("/dev/zero")
+    else:
+        os.mkfifo(path)
+    with pytest.raises(IndexFormatError, match="no regular file"):
+        _load(tmp_path)
+    assert is_index_folder(tmp_path) == (name != "manifest.json")
+
+
+def test_files_of_an_index_may_be_links(tmp_path: Path) -> None:
+    """As some stores of data keep them."""
+    _index("a").save(tmp_path / "store")
+    (tmp_path / "index").mkdir()
+    for path in (tmp_path / "store").iterdir():
+        (tmp_path / "index" / path.name).symlink_to(path)
+    assert is_index_folder(tmp_path / "index")
+    assert len(_load(tmp_path / "index")) == 1
 
 
 # Two writers
