@@ -60,6 +60,7 @@ class Manifest:
         chunks: name of the JSON lines file.
         chunks_sha256: its hash.
         corpus: what the index was built from; None where chunks were added one by one.
+        fingerprint: of the embedder's files; None if the embedder has none.
     """
 
     embedder: str
@@ -71,6 +72,7 @@ class Manifest:
     chunks: str
     chunks_sha256: str
     corpus: Corpus | None
+    fingerprint: str | None = None  # indexes of earlier versions say none
 
     def to_json(self) -> str:
         """The file's text."""
@@ -150,8 +152,11 @@ def _manifest(fields: dict[str, Any]) -> Manifest:
         ("chunks_sha256", _SHA256),
         ("embedder", re.compile(r".+", re.DOTALL)),
         ("kind", re.compile(r"auto|flat|ivf")),
+        ("fingerprint", re.compile(r".+", re.DOTALL)),
     ):
         value = getattr(manifest, name)
+        if name == "fingerprint" and value is None:
+            continue
         if not isinstance(value, str) or not shape.fullmatch(value):
             raise ValueError(f"{name} is {value!r}")
     return manifest

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from rag_middle.errors import (
+    EmbedderError,
     IndexFormatError,
     IndexLockedError,
     IndexMismatchError,
@@ -212,6 +213,36 @@ def test_an_index_of_another_embedder_is_refused(tmp_path: Path, embedder: Hashi
     assert "was made with the embedder hashing (dimension 64), not with" in str(caught.value)
     assert "embedder='hashing'" in str(caught.value)
     assert "rebuild=True" in str(caught.value)
+
+
+@pytest.mark.parametrize("now", ["2", None])
+@pytest.mark.parametrize("then", ["1", "2", None])
+def test_an_index_of_other_weights_is_refused(
+    tmp_path: Path, then: str | None, now: str | None
+) -> None:
+    """Where one of the two says nothing of its weights, the name has to do."""
+    index = FaissIndex(HashingEmbedder(fingerprint=then))
+    index.add([_chunk("a")])
+    index.save(tmp_path)
+    if (then, now) == ("1", "2"):
+        with pytest.raises(IndexMismatchError, match=r"fingerprint 1, now 2.*rebuild=True"):
+            FaissIndex.load(tmp_path, HashingEmbedder(fingerprint=now))
+    else:
+        assert len(FaissIndex.load(tmp_path, HashingEmbedder(fingerprint=now))) == 1
+
+
+def test_a_fingerprint_is_a_text(tmp_path: Path) -> None:
+    index = FaissIndex(HashingEmbedder(fingerprint=7))  # type: ignore[arg-type]
+    with pytest.raises(EmbedderError, match="should be a text that changes with its weights"):
+        index.save(tmp_path / "index")
+
+
+def test_an_index_of_an_earlier_version_says_nothing_of_weights(tmp_path: Path) -> None:
+    _index("a").save(tmp_path)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    del manifest["fingerprint"]
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    assert len(FaissIndex.load(tmp_path, HashingEmbedder(fingerprint="1"))) == 1
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "vectors", "chunks"])
