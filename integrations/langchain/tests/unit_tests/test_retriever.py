@@ -103,6 +103,7 @@ def test_an_index_of_other_weights_is_refused(tmp_path: Path, kind: str) -> None
     texts, weights = tmp_path / "texts", tmp_path / "model" / "model.safetensors"
     texts.mkdir()
     weights.parent.mkdir()
+    (weights.parent / "config.json").touch()
     (texts / "a.txt").write_text("aaa")
 
     def retriever(version: str) -> FaissRetriever:
