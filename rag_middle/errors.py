@@ -380,7 +380,7 @@ class IndexFormatError(RetrievalError, ValueError):
 
 
 class IndexMismatchError(IndexFormatError):
-    """A saved index was made by another embedder than the one at hand."""
+    """A saved index was made by another embedder than the one at hand, or by other files of it."""
 
 
 class IndexWriteError(RetrievalError, OSError):

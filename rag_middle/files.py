@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import hashlib
 import os
+import stat
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from io import FileIO
+from io import BufferedReader, FileIO
 from pathlib import Path
 
 from rag_middle.errors import OutputWriteError
@@ -18,6 +20,8 @@ __all__ = [
     "check_lock_file",
     "checkpoint_state",
     "expanded",
+    "open_regular",
+    "read_regular",
     "reason",
     "remove_leftovers",
     "write_files",
@@ -38,6 +42,40 @@ def expanded(path: str | Path) -> Path:
         return Path(os.path.expanduser(path))
     except ValueError:  # a null byte after it: what opens the file says so
         return Path(path)
+
+
+def open_regular(path: str | Path, *, follow: bool = True) -> BufferedReader:
+    """Open a file to be read, without waiting: not a pipe or a device, which may never end.
+
+    Args:
+        path: of the file.
+        follow: read the target of a link; False: refuse links.
+
+    Raises:
+        OSError: there is no such regular file, or it may not be read.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+    descriptor = os.open(path, flags if follow else flags | getattr(os, "O_NOFOLLOW", 0))
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        return os.fdopen(descriptor, "rb")
+    except OSError:
+        os.close(descriptor)
+        raise
+
+
+def read_regular(path: str | Path, max_bytes: int, *, follow: bool = True) -> bytes:
+    """The content of a file, as :func:`open_regular` opens it.
+
+    Raises:
+        OSError: as there, or it holds more than `max_bytes`.
+    """
+    with open_regular(path, follow=follow) as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {max_bytes / 2**20:.0f} MiB")
+    return content
 
 
 def write_files(folder: str | Path, contents: Mapping[str, bytes]) -> None:

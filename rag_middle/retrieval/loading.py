@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from rag_middle.errors import DocumentLoadError, RetrievalConfigError
+from rag_middle.files import read_regular
 from rag_middle.retrieval.formats import READERS
 from rag_middle.retrieval.manifest import is_index_folder
 from rag_middle.retrieval.records import Record, Skipped
@@ -109,7 +112,8 @@ def _contents(root: Path, max_file_bytes: int) -> Iterator[_File | Skipped]:
             yield entry
             continue
         try:
-            yield _File(source, entry.suffix.lower(), _read(entry, max_file_bytes))
+            content = _read(entry, max_file_bytes, follow=entry is root)
+            yield _File(source, entry.suffix.lower(), content)
         except DocumentLoadError as error:
             yield Skipped(source=source, reason=str(error))
 
@@ -121,34 +125,36 @@ def _walk(root: Path) -> Iterator[tuple[str, Path | Skipped]]:
         source = _printable(path.relative_to(root).as_posix())
         return source, Skipped(source=source, reason=reason)
 
-    unreadable: list[OSError] = []
-    for folder, folders, files in os.walk(root, onerror=unreadable.append):
-        here = Path(folder)
-        for name in list(folders):
-            path = here / name
-            reason = None
-            if name.startswith("."):
-                reason = "hidden folder; rename it to have it read."
-            elif path.is_symlink():
-                reason = "link to a folder; load its target by its own path."
-            elif is_index_folder(path):
-                reason = "a saved index, not documents."
-            if reason is not None:
-                folders.remove(name)
-                yield skip(path, reason)
-        for name in files:
-            path = here / name
-            if name.startswith("."):
-                yield skip(path, "hidden file; rename it to have it read.")
-            elif path.is_symlink():
-                yield skip(path, "link; load its target by its own path.")
-            else:
+    folders = [root]  # not os.walk, which recurses: folders may be nested deeper than Python calls
+    while folders:
+        folder = folders.pop()
+        try:
+            with os.scandir(folder) as entries:
+                contents = list(entries)
+        except OSError as error:
+            yield skip(folder, f"folder cannot be read ({error.strerror}).")
+            continue
+        for entry in contents:
+            path = folder / entry.name
+            is_link = is_folder = False
+            with suppress(OSError):  # else a file, and reading it says why
+                is_link = entry.is_symlink()
+                is_folder = entry.is_dir()
+            kind = "folder" if is_folder else "file"
+            if entry.name.startswith("."):
+                yield skip(path, f"hidden {kind}; rename it to have it read.")
+            elif is_link:
+                to = " to a folder" if is_folder else ""
+                yield skip(path, f"link{to}; load its target by its own path.")
+            elif not is_folder:
                 yield _printable(path.relative_to(root).as_posix()), path
-    for error in unreadable:
-        yield skip(Path(error.filename), f"folder cannot be read ({error.strerror}).")
+            elif is_index_folder(path, follow=False):
+                yield skip(path, "a saved index, not documents.")
+            else:
+                folders.append(path)
 
 
-def _read(path: Path, max_file_bytes: int) -> bytes:
+def _read(path: Path, max_file_bytes: int, *, follow: bool) -> bytes:
     if path.suffix.lower() not in READERS:
         raise DocumentLoadError(f"{path.suffix!r} is not read. Read are {_SUFFIXES}.")
     try:
@@ -161,7 +167,7 @@ def _read(path: Path, max_file_bytes: int) -> bytes:
                 f"{max_file_bytes / 2**20:.0f} MiB for one file. Split it, or raise the limit: "
                 "max_file_bytes (--max-file-mib)."  # kept with the index, so for both readers
             )
-        content = path.read_bytes()
+        content = read_regular(path, max_file_bytes, follow=follow)
     except OSError as error:
         raise DocumentLoadError(
             f"it cannot be read ({error.strerror}). Check its permissions."
@@ -223,5 +229,10 @@ def _location(record: Record) -> str:
 
 
 def _printable(name: str) -> str:
-    """A file name may hold bytes that are no text; a source is always text."""
-    return name.encode("utf-8", errors="surrogateescape").decode("utf-8", errors="replace")
+    """A file name may hold bytes that are no text; a source is always text.
+
+    Such a byte is written as U+FFFD and its two hexadecimal digits, and U+FFFD itself as two of
+    them, so that different names stay different.
+    """
+    name = name.replace("\ufffd", "\ufffd\ufffd")
+    return re.sub("[\udc80-\udcff]", lambda byte: f"\ufffd{ord(byte[0]) - 0xDC00:02x}", name)

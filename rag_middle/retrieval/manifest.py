@@ -10,17 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from rag_middle.errors import IndexFormatError
+from rag_middle.files import open_regular, read_regular
 from rag_middle.plain_data import parse_json
 from rag_middle.retrieval.records import Skipped
 from rag_middle.wording import Argument
 
-__all__ = ["FORMAT_VERSION", "MANIFEST", "Corpus", "Manifest", "is_index_folder"]
+__all__ = ["FORMAT_VERSION", "MANIFEST", "Corpus", "Manifest", "is_index_folder", "read_manifest"]
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
 
 _FORMAT = "rag-middle-index"
 _METRIC = "inner_product"
+_BEGINNING = re.compile(rb'(\xef\xbb\xbf)?\s*\{\s*"format"\s*:\s*"rag-middle-index"')
+_MAX_BYTES = 2**30  # it names every file that was skipped
 _FILE_NAME = re.compile(r"(vectors-[0-9a-f]{16}\.faiss|chunks-[0-9a-f]{16}\.jsonl)")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 REBUILD = ("Build it anew with ", Argument("rebuild", True), ".")
@@ -57,6 +60,7 @@ class Manifest:
         chunks: name of the JSON lines file.
         chunks_sha256: its hash.
         corpus: what the index was built from; None where chunks were added one by one.
+        fingerprint: of the embedder's files; None if the embedder has none.
     """
 
     embedder: str
@@ -68,6 +72,7 @@ class Manifest:
     chunks: str
     chunks_sha256: str
     corpus: Corpus | None
+    fingerprint: str | None = None  # indexes of earlier versions say none
 
     def to_json(self) -> str:
         """The file's text."""
@@ -100,13 +105,27 @@ class Manifest:
             raise _damaged(where, error) from error
 
 
-def is_index_folder(folder: Path) -> bool:
-    """Whether `folder` holds a saved index."""
+def read_manifest(folder: Path) -> bytes:
+    """The bytes of the manifest in `folder`.
+
+    Raises:
+        OSError, ValueError: there is none that can be read.
+    """
+    return read_regular(folder / MANIFEST, _MAX_BYTES)
+
+
+def is_index_folder(folder: Path, *, follow: bool = True) -> bool:
+    """Whether `folder` holds a saved index, by how its manifest begins.
+
+    Args:
+        folder: where it may be.
+        follow: count a manifest that is a link; False for folders that anybody fills.
+    """
     try:
-        fields = parse_json((folder / MANIFEST).read_bytes())
+        with open_regular(folder / MANIFEST, follow=follow) as file:
+            return _BEGINNING.match(file.read(200)) is not None
     except (OSError, ValueError):
         return False
-    return isinstance(fields, dict) and fields.get("format") == _FORMAT
 
 
 def _manifest(fields: dict[str, Any]) -> Manifest:
@@ -133,8 +152,11 @@ def _manifest(fields: dict[str, Any]) -> Manifest:
         ("chunks_sha256", _SHA256),
         ("embedder", re.compile(r".+", re.DOTALL)),
         ("kind", re.compile(r"auto|flat|ivf")),
+        ("fingerprint", re.compile(r".+", re.DOTALL)),
     ):
         value = getattr(manifest, name)
+        if name == "fingerprint" and value is None:
+            continue
         if not isinstance(value, str) or not shape.fullmatch(value):
             raise ValueError(f"{name} is {value!r}")
     return manifest

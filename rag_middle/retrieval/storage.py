@@ -29,9 +29,9 @@ from rag_middle.errors import (
     IndexWriteError,
     RetrievalConfigError,
 )
-from rag_middle.files import check_lock_file, reason
+from rag_middle.files import check_lock_file, open_regular, reason
 from rag_middle.plain_data import parse_json
-from rag_middle.retrieval.manifest import MANIFEST, REBUILD, Manifest
+from rag_middle.retrieval.manifest import MANIFEST, REBUILD, Manifest, read_manifest
 from rag_middle.retrieval.vectors import faiss, is_store
 from rag_middle.wording import Argument
 
@@ -161,14 +161,14 @@ def read(folder: Path) -> Saved:
 def manifest_hash(folder: Path) -> str | None:
     """Identifies the state of the index in `folder`; None where there is none."""
     try:
-        return hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
+        return hashlib.sha256(read_manifest(folder)).hexdigest()
     except (OSError, ValueError):
         return None
 
 
 def _manifest_bytes(folder: Path) -> bytes:
     try:
-        return (folder / MANIFEST).read_bytes()
+        return read_manifest(folder)
     except (OSError, ValueError) as error:
         raise IndexFormatError(
             f"There is no index in {str(folder)!r} ({reason(error)}). Build one with "
@@ -248,7 +248,7 @@ def _json_line(row: dict[str, Any]) -> str:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -268,7 +268,7 @@ def _remove_unfinished(folder: Path) -> None:
     with suppress(OSError, IndexFormatError):
         saved = folder / MANIFEST
         if saved.exists():
-            _remove_unnamed(folder, Manifest.from_json(saved.read_bytes(), saved))
+            _remove_unnamed(folder, Manifest.from_json(read_manifest(folder), saved))
         else:
             for path in folder.iterdir():
                 if _DATA.fullmatch(path.name):

@@ -17,8 +17,11 @@ class HashingEmbedder:
         embedded: every text that was embedded, in order.
     """
 
-    def __init__(self, dimension: int = 64, name: str = "hashing") -> None:
+    def __init__(
+        self, dimension: int = 64, name: str = "hashing", fingerprint: str | None = None
+    ) -> None:
         self.name = name
+        self.fingerprint = fingerprint
         self.dimension = dimension
         self.embedded: list[str] = []
 

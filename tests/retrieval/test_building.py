@@ -180,6 +180,21 @@ def test_an_index_of_another_embedder_is_refused_and_rebuilt_on_request(docs: Pa
     assert _build(docs, other).changes is None
 
 
+@pytest.mark.parametrize("changed", [False, True])
+def test_an_index_of_other_weights_is_refused_and_rebuilt_on_request(
+    docs: Path, changed: bool
+) -> None:
+    _build(docs, HashingEmbedder(fingerprint="1"))
+    if changed:
+        (docs / "rome.txt").write_text("Rome lies on the Tiber.")
+    other = HashingEmbedder(fingerprint="2")
+    with pytest.raises(IndexMismatchError, match="other files of the embedder hashing"):
+        _build(docs, other)
+    assert other.embedded == []
+    _build(docs, other, rebuild=True)
+    assert _build(docs, other).changes is None
+
+
 def test_documents_that_are_gone_cost_no_index(docs: Path, embedder: HashingEmbedder) -> None:
     index = _build(docs, embedder).index
     for path in docs.iterdir():

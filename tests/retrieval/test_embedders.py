@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import importlib
 import json
 import logging
+import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from transformers import BertConfig, BertModel
 
-from rag_middle.errors import EmbedderError, RetrievalConfigError
+from rag_middle.errors import EmbedderError, IndexMismatchError, RetrievalConfigError
 from rag_middle.retrieval import (
     DEFAULT_EMBEDDER,
     Embedder,
@@ -21,9 +27,12 @@ from rag_middle.retrieval import (
     Record,
     SentenceTransformerEmbedder,
     TruncatedTextWarning,
+    build_index,
     default_splitter,
     embedders,
+    unchanged_index,
 )
+from rag_middle.retrieval.embedders import fingerprint_of_name
 from tests.retrieval.embedding import HashingEmbedder
 from tests.tokenizers import wordpiece
 
@@ -37,6 +46,29 @@ packaged = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def minilm() -> SentenceTransformerEmbedder:
     return SentenceTransformerEmbedder(device="cpu")
+
+
+def _saved_model(folder: Path, seed: int = 0) -> Any:
+    """A tiny model that does not end with a layer that normalises, saved in `folder`."""
+    torch.manual_seed(seed)
+    tokenizer = wordpiece()
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+    )
+    bert = folder.with_name(f"{folder.name}-bert")
+    BertModel(config).save_pretrained(bert)
+    tokenizer.save_pretrained(bert)
+    layers = importlib.import_module("sentence_transformers.sentence_transformer.modules")
+    words = layers.Transformer(str(bert))
+    library = sentence_transformers.SentenceTransformer(
+        modules=[words, layers.Pooling(config.hidden_size)], device="cpu"
+    )
+    library.save(str(folder))
+    return library
 
 
 def _installed_at(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,27 +168,127 @@ def test_an_index_is_searched_with_the_default_embedder(
 
 def test_vectors_have_length_one_whatever_the_model_puts_out(tmp_path: Path) -> None:
     """The default model ends with a layer that normalises; most models do not."""
-    tokenizer = wordpiece()
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-    )
-    BertModel(config).save_pretrained(tmp_path / "bert")
-    tokenizer.save_pretrained(tmp_path / "bert")
-    layers = importlib.import_module("sentence_transformers.sentence_transformer.modules")
-    words = layers.Transformer(str(tmp_path / "bert"))
-    library = sentence_transformers.SentenceTransformer(
-        modules=[words, layers.Pooling(config.hidden_size)], device="cpu"
-    )
-    library.save(str(tmp_path / "model"))
+    library = _saved_model(tmp_path / "model")
     texts = ["The cat sleeps on the sofa.", "A kitten naps."]
     lengths = np.linalg.norm(library.encode(texts), axis=1)
     assert np.abs(lengths - 1).min() > 0.1
     vectors = SentenceTransformerEmbedder(tmp_path / "model", device="cpu").embed(texts)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)  # float32
+
+
+def test_a_folder_with_other_weights_is_another_embedder(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    _saved_model(tmp_path / "model")
+    _saved_model(tmp_path / "other", seed=1)
+    docs, index, name = tmp_path / "docs", tmp_path / "index", str(tmp_path / "model")
+    docs.mkdir()
+    (docs / "lyon.txt").write_text("Lyon lies on the Rhône.")
+    before = SentenceTransformerEmbedder(name, device="cpu")
+    build_index(docs, index, embedder=before)
+    assert unchanged_index(docs, index, embedder=name) is not None
+    assert copy.copy(before).fingerprint == before.fingerprint
+
+    shutil.rmtree(name)
+    (tmp_path / "other").rename(name)
+    assert unchanged_index(docs, index, embedder=name) is None
+    after = SentenceTransformerEmbedder(name, device="cpu")
+    assert (after.name, after.dimension) == (before.name, before.dimension)
+    with pytest.raises(IndexMismatchError, match="weights, tokenizer or settings have been repl"):
+        FaissIndex.load(index, after)
+    (docs / "nantes.txt").write_text("Nantes lies on the Loire.")
+    with pytest.raises(IndexMismatchError, match="rebuild=True"):
+        build_index(docs, index, embedder=after)
+    with pytest.raises(EmbedderError, match="have been replaced since it was loaded"):
+        copy.copy(before)  # it would embed questions with the other weights
+
+
+def _link_folder(folder: Path) -> None:
+    (folder / "1_Pooling").rename(folder.with_name("pooling"))
+    (folder / "1_Pooling").symlink_to(folder.with_name("pooling"), target_is_directory=True)
+    (folder.with_name("pooling") / "config.json").write_text("{}")
+
+
+@pytest.mark.parametrize(
+    ("change", "counts"),
+    [
+        (lambda folder: (folder / "tokenizer.json").write_text("{}"), True),
+        (lambda folder: (folder / "1_Pooling" / "config.json").write_text("{}"), True),
+        (lambda folder: (folder / "config.json").rename(folder / "other.json"), True),
+        (_link_folder, True),
+        (lambda folder: (folder / "README.md").write_text("Other words"), False),
+        (
+            lambda folder: (folder / ".git").mkdir() or (folder / ".git" / "a").write_text("a"),
+            False,
+        ),
+        (lambda folder: (folder / "loop").symlink_to(folder, target_is_directory=True), False),
+        (lambda folder: (folder / "model.onnx").write_text("not read"), False),
+    ],
+)
+def test_the_fingerprint_follows_the_files_that_are_read(
+    tmp_path: Path, change: Callable[[Path], object], counts: bool
+) -> None:
+    folder = tmp_path / "model"
+    (folder / "1_Pooling").mkdir(parents=True)
+    for name in ("config.json", "tokenizer.json", "1_Pooling/config.json"):
+        (folder / name).write_text(name)
+    before = fingerprint_of_name(str(folder))
+    change(folder)
+    assert (fingerprint_of_name(str(folder)) != before) == counts
+
+
+def test_a_folder_that_is_no_model_is_not_read_for_a_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be somebody's home, named by mistake."""
+    (tmp_path / "large.bin").write_bytes(b"large")
+    monkeypatch.setattr(embedders, "_sha256", lambda path: pytest.fail(f"{path} was read"))
+    assert fingerprint_of_name(str(tmp_path)) is None
+
+
+def test_the_fingerprint_of_an_adapter_follows_its_base(tmp_path: Path) -> None:
+    for name in ("adapter", "base"):
+        (tmp_path / name).mkdir()
+    config = {"base_model_name_or_path": str(tmp_path / "base")}
+    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(config))
+    before = fingerprint_of_name(str(tmp_path / "adapter"))
+    (tmp_path / "base" / "model.safetensors").write_bytes(b"other weights")
+    assert fingerprint_of_name(str(tmp_path / "adapter")) != before
+
+
+def test_the_fingerprint_of_a_hub_name_is_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SENTENCE_TRANSFORMERS_HOME", str(tmp_path))
+    assert fingerprint_of_name("some/model") is None
+    commits = ["a" * 40, "b" * 40]
+    cached = tmp_path / "models--some--model"
+    (cached / "refs").mkdir(parents=True)
+    for commit, file in zip(commits, ("modules.json", "config.json"), strict=True):
+        (cached / "snapshots" / commit).mkdir(parents=True)
+        (cached / "snapshots" / commit / file).touch()
+        (cached / "refs" / "main").write_text(commit)
+        assert fingerprint_of_name("some/model") == commit
+    assert fingerprint_of_name("some/model", commits[0]) == commits[0]
+
+
+def test_the_default_model_is_the_same_from_the_package_and_from_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = b"published weights"
+    monkeypatch.setattr(embedders, "_PACKAGED_SHA256", hashlib.sha256(weights).hexdigest())
+    monkeypatch.setenv("SENTENCE_TRANSFORMERS_HOME", str(tmp_path))
+    cached = tmp_path / f"models--{DEFAULT_EMBEDDER.replace('/', '--')}"
+    snapshot = cached / "snapshots" / ("a" * 40)
+    snapshot.mkdir(parents=True)
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text(snapshot.name)
+    (snapshot / "modules.json").touch()
+    monkeypatch.setattr(embedders, "find_spec", lambda name: "here")
+    packaged = fingerprint_of_name(DEFAULT_EMBEDDER)
+    monkeypatch.setattr(embedders, "find_spec", lambda name: None)
+    assert fingerprint_of_name(DEFAULT_EMBEDDER) == snapshot.name
+    (snapshot / "model.safetensors").write_bytes(weights)
+    assert fingerprint_of_name(DEFAULT_EMBEDDER) == packaged
 
 
 @pytest.mark.parametrize("content", ["own.Layer", 7, None])

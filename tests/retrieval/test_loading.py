@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from itertools import count
 from pathlib import Path
+from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 
 from rag_middle.documents import CLOSE_MARKER, OPEN_MARKER, ContextPrompt, parse
 from rag_middle.errors import DocumentLoadError, RetrievalConfigError
-from rag_middle.retrieval import Record, Splitter, content_hash, formats, load
+from rag_middle.retrieval import Record, Splitter, content_hash, formats, load, loading
 from tests.retrieval.pdf import pdf
 
 pytest.importorskip("markdown_it")
@@ -223,27 +225,82 @@ def test_what_may_not_be_read_is_reported(tmp_path: Path) -> None:
 def test_an_unreadable_file_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _write(tmp_path / "good.txt", "good")
     _write(tmp_path / "secret.txt", "secret")
-    read = Path.read_bytes
+    read = loading.read_regular
 
-    def refuse(path: Path) -> bytes:
+    def refuse(path: Path, *args: Any, **options: Any) -> bytes:
         if path.name == "secret.txt":
             raise PermissionError(13, "Permission denied")
-        return read(path)
+        return read(path, *args, **options)
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(loading, "read_regular", refuse)
     [skipped] = load(tmp_path).skipped
     assert str(skipped) == (
         "secret.txt: it cannot be read (Permission denied). Check its permissions."
     )
 
 
-def test_names_that_are_no_text_are_loaded(tmp_path: Path) -> None:
-    name = os.fsdecode(b"caf\xe9.txt")
+def test_names_that_are_no_text_are_loaded_as_different_sources(tmp_path: Path) -> None:
+    names = [b"caf\xe8.txt", b"caf\xe9.txt", "caf\ufffde9.txt".encode(), "caf\ufffd.txt".encode()]
     try:
-        _write(tmp_path / name, "good")
+        for name in names:
+            _write(tmp_path / os.fsdecode(name), str(name))
     except OSError:
         pytest.skip("this file system takes only text as names")
-    assert _only(tmp_path).source == "caf�.txt"
+    sources = {record.text: record.source for record in load(tmp_path).records}
+    assert sources[str(names[1])] == "caf\ufffde9.txt"
+    assert len({*sources.values()}) == 4
+
+
+@pytest.mark.parametrize("kind", ["pipe", "endless", "link"])
+def test_a_manifest_among_documents_is_not_waited_for(tmp_path: Path, kind: str) -> None:
+    _write(tmp_path / "outside.json", '{"format": "rag-middle-index"}')
+    _write(tmp_path / "docs" / "below" / "good.txt", "good")
+    manifest = tmp_path / "docs" / "below" / "manifest.json"
+    if kind == "pipe":
+        os.mkfifo(manifest)
+    else:
+        manifest.symlink_to("/dev/zero" if kind == "endless" else tmp_path / "outside.json")
+    loaded = load(tmp_path / "docs")
+    assert [record.source for record in loaded.records] == ["below/good.txt"]
+    assert [each.source for each in loaded.skipped] == ["below/manifest.json"]
+
+
+def test_a_file_that_becomes_a_pipe_or_a_link_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = _write(tmp_path / "docs" / "good.txt", "good")
+    os.mkfifo(tmp_path / "docs" / "pipe.txt")
+    (tmp_path / "docs" / "link.txt").symlink_to(_write(tmp_path / "secret.txt", "secret"))
+    # As if they had been regular files when the folder was listed, and when they were looked at.
+    monkeypatch.setattr(loading, "_walk", lambda root: [(p.name, p) for p in root.iterdir()])
+    regular = good.stat()
+    monkeypatch.setattr(Path, "stat", lambda path, **_: regular)
+    loaded = load(tmp_path / "docs")
+    assert [record.source for record in loaded.records] == ["good.txt"]
+    assert [each.source for each in loaded.skipped] == ["link.txt", "pipe.txt"]
+
+
+def test_folders_may_be_nested_as_deep_as_the_system_allows(tmp_path: Path) -> None:
+    """Deeper than Python calls itself; what has too long a path is reported."""
+    _write(tmp_path / "good.txt", "good")
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    for level in range(2100):
+        os.mkdir("a", dir_fd=descriptor)
+        below = os.open("a", os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = below
+        if level in (1500, 2099):
+            file = os.open("deep.txt", os.O_CREAT | os.O_WRONLY, dir_fd=descriptor)
+            os.write(file, b"deep")
+            os.close(file)
+    os.close(descriptor)
+    try:
+        loaded = load(tmp_path)
+    finally:
+        subprocess.run(["rm", "-rf", tmp_path / "a"], check=True)  # shutil.rmtree recurses
+    assert [record.source for record in loaded.records] == ["a/" * 1501 + "deep.txt", "good.txt"]
+    [skipped] = loaded.skipped
+    assert skipped.reason == "folder cannot be read (File name too long)."
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from rag_middle.errors import (
+    EmbedderError,
     IndexFormatError,
     IndexLockedError,
     IndexMismatchError,
@@ -20,6 +21,7 @@ from rag_middle.errors import (
     RetrievalConfigError,
 )
 from rag_middle.retrieval import Chunk, FaissIndex, storage
+from rag_middle.retrieval.manifest import is_index_folder
 from tests.retrieval.embedding import HashingEmbedder
 
 pytest.importorskip("faiss")
@@ -211,6 +213,61 @@ def test_an_index_of_another_embedder_is_refused(tmp_path: Path, embedder: Hashi
     assert "was made with the embedder hashing (dimension 64), not with" in str(caught.value)
     assert "embedder='hashing'" in str(caught.value)
     assert "rebuild=True" in str(caught.value)
+
+
+@pytest.mark.parametrize("now", ["2", None])
+@pytest.mark.parametrize("then", ["1", "2", None])
+def test_an_index_of_other_weights_is_refused(
+    tmp_path: Path, then: str | None, now: str | None
+) -> None:
+    """Where one of the two says nothing of its weights, the name has to do."""
+    index = FaissIndex(HashingEmbedder(fingerprint=then))
+    index.add([_chunk("a")])
+    index.save(tmp_path)
+    if (then, now) == ("1", "2"):
+        with pytest.raises(IndexMismatchError, match=r"fingerprint 1, now 2.*rebuild=True"):
+            FaissIndex.load(tmp_path, HashingEmbedder(fingerprint=now))
+    else:
+        assert len(FaissIndex.load(tmp_path, HashingEmbedder(fingerprint=now))) == 1
+
+
+def test_a_fingerprint_is_a_text(tmp_path: Path) -> None:
+    index = FaissIndex(HashingEmbedder(fingerprint=7))  # type: ignore[arg-type]
+    with pytest.raises(EmbedderError, match="should be a text that changes with its weights"):
+        index.save(tmp_path / "index")
+
+
+def test_an_index_of_an_earlier_version_says_nothing_of_weights(tmp_path: Path) -> None:
+    _index("a").save(tmp_path)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    del manifest["fingerprint"]
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    assert len(FaissIndex.load(tmp_path, HashingEmbedder(fingerprint="1"))) == 1
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "vectors", "chunks"])
+@pytest.mark.parametrize("endless", [False, True])
+def test_pipes_and_devices_are_not_waited_for(tmp_path: Path, name: str, endless: bool) -> None:
+    _index("a").save(tmp_path)
+    [path] = tmp_path.glob(f"{name}*")
+    path.unlink()
+    if endless:
+        path.symlink_to("/dev/zero")
+    else:
+        os.mkfifo(path)
+    with pytest.raises(IndexFormatError, match="no regular file"):
+        _load(tmp_path)
+    assert is_index_folder(tmp_path) == (name != "manifest.json")
+
+
+def test_files_of_an_index_may_be_links(tmp_path: Path) -> None:
+    """As some stores of data keep them."""
+    _index("a").save(tmp_path / "store")
+    (tmp_path / "index").mkdir()
+    for path in (tmp_path / "store").iterdir():
+        (tmp_path / "index" / path.name).symlink_to(path)
+    assert is_index_folder(tmp_path / "index")
+    assert len(_load(tmp_path / "index")) == 1
 
 
 # Two writers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -168,19 +169,33 @@ def _document(found: PromptDocument) -> Document:
     return Document(found.text, id=found.id, metadata={**metadata, "title": title})
 
 
+def _fingerprint(embeddings: Embeddings, model: object) -> str | None:
+    from rag_middle.retrieval.embedders import fingerprint_of_name
+
+    if isinstance(embeddings, RagMiddleEmbeddings):
+        return embeddings.fingerprint
+    if isinstance(model, str) and os.path.isdir(model):  # as HuggingFaceEmbeddings names one
+        return fingerprint_of_name(model)
+    return None
+
+
 class _Embedder:
     """LangChain's embeddings as an embedder of rag-middle: vectors of length 1."""
 
     def __init__(self, embeddings: Embeddings) -> None:
         self._embeddings = embeddings
         self._dimension = len(embeddings.embed_query("dimension"))
+        self._model = getattr(embeddings, "model_name", None) or getattr(embeddings, "model", None)
+        self._fingerprint = _fingerprint(embeddings, self._model)
 
     @property
     def name(self) -> str:
-        model = getattr(self._embeddings, "model_name", None) or getattr(
-            self._embeddings, "model", None
-        )
-        return ":".join(filter(None, [type(self._embeddings).__name__, str(model or "")]))
+        return ":".join(filter(None, [type(self._embeddings).__name__, str(self._model or "")]))
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Changes with the weights, where they can be known: an index of others is refused."""
+        return self._fingerprint
 
     @property
     def dimension(self) -> int:
@@ -235,6 +250,13 @@ class RagMiddleEmbeddings(Embeddings):
     def dimension(self) -> int:
         """Length of a vector."""
         return self._embedder.dimension
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with the embedder and, where it says so, with its weights."""
+        from rag_middle.retrieval.embedders import fingerprint_of
+
+        return f"{self._embedder.name}:{fingerprint_of(self._embedder)}"
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """A vector for each text, in order."""

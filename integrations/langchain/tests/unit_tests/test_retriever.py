@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import numpy as np
 import pytest
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
+from numpy.typing import NDArray
 
-from langchain_rag_middle import FaissRetriever
+from langchain_rag_middle import FaissRetriever, RagMiddleEmbeddings
 from rag_middle import EmbedderError, IndexMismatchError, RetrievalConfigError
 
 pytestmark = pytest.mark.anyio
@@ -76,6 +78,44 @@ def test_a_folder_is_loaded_split_and_kept(tmp_path: Path) -> None:
         assert (found.metadata["title"], found.metadata["source"]) == ("Letters", "a.md")
     with pytest.raises(IndexMismatchError):
         FaissRetriever.from_folder(folder, index, embeddings=Letters())
+
+
+class Weights:
+    """An embedder of rag-middle, one name for all of its weights."""
+
+    name, dimension = "weights", 8
+
+    def __init__(self, fingerprint: str) -> None:
+        self.fingerprint = fingerprint
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        return np.eye(self.dimension, dtype=np.float32)[[len(text) % 8 for text in texts]]
+
+
+class Local(DeterministicFakeEmbedding):
+    """As those of langchain-huggingface, which name the folder of their model."""
+
+    model_name: str
+
+
+@pytest.mark.parametrize("kind", ["RagMiddleEmbeddings", "a folder"])
+def test_an_index_of_other_weights_is_refused(tmp_path: Path, kind: str) -> None:
+    texts, weights = tmp_path / "texts", tmp_path / "model" / "model.safetensors"
+    texts.mkdir()
+    weights.parent.mkdir()
+    (weights.parent / "config.json").touch()
+    (texts / "a.txt").write_text("aaa")
+
+    def retriever(version: str) -> FaissRetriever:
+        weights.write_text(version)
+        embeddings: Embeddings = RagMiddleEmbeddings(Weights(version))
+        if kind == "a folder":
+            embeddings = Local(size=8, model_name=str(weights.parent))
+        return FaissRetriever.from_folder(texts, tmp_path / "index", embeddings=embeddings)
+
+    assert retriever("1").invoke("a") == retriever("1").invoke("a")
+    with pytest.raises(IndexMismatchError, match="other files of the embedder"):
+        retriever("2")
 
 
 @pytest.mark.parametrize("question", ["", "  "])
