@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+from uuid import uuid4
 
 from langchain_core.language_models.base import LangSmithParams
 from pydantic import ConfigDict, Field, PrivateAttr, SecretStr, field_validator, model_validator
@@ -45,13 +46,18 @@ from rag_middle.plain_data import check_keywords
 if TYPE_CHECKING:
     from rag_middle import Generation, Method, RagMiddleModel
 
-__all__ = ["RagMiddleSettings"]
+__all__ = ["RagMiddleSettings", "known_by"]
 
 #: How documents get into a prompt here.
 _MARKING = (
     "Pass document_prompt=DocumentPrompt() where the chain takes one, or format_docs, which mark "
     "documents."
 )
+
+
+def known_by(template: Any) -> str:
+    """What caches know a template of a call by: a function's code does not say what it writes."""
+    return f"{template!r} {uuid4()}" if callable(template) else template
 
 
 class RagMiddleSettings(FromModelId, Described):
@@ -249,6 +255,7 @@ class RagMiddleSettings(FromModelId, Described):
     def _identifying_params(self) -> Mapping[str, Any]:
         """What answers depend on: the key of caches, and what traces show."""
         options = {name: getattr(self, name) for name in OPTIONS if name != "stop"}
+        options["template"] = known_by(self.template)
         return {
             "model_name": self.model_name,
             "method": repr(self._method),
