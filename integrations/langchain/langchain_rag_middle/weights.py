@@ -23,7 +23,7 @@ from rag_middle.tools import format_of
 if TYPE_CHECKING:
     from rag_middle import RagMiddleModel
 
-__all__ = ["Weights", "known_context_window", "known_to_call_tools", "release_models"]
+__all__ = ["Weights", "hidden", "known_context_window", "known_to_call_tools", "release_models"]
 
 
 class Weights:
@@ -51,10 +51,7 @@ class Weights:
         arguments["name_or_path"] = str(arguments["name_or_path"])
         for name in LOADING_OPTIONS:
             if name in arguments:
-                arguments[name] = {
-                    option: value.get_secret_value() if isinstance(value, SecretStr) else value
-                    for option, value in arguments[name].items()
-                }
+                arguments[name] = _revealed(arguments[name])
         return cls(arguments)
 
     @property
@@ -137,6 +134,19 @@ class Weights:
 
     def __deepcopy__(self, memo: object) -> Weights:
         return self  # copies of a LangChain model share the weights
+
+
+def hidden(value: Any) -> Any:
+    """A secret that nothing shows: a text, or a mapping that holds some."""
+    if isinstance(value, Mapping):
+        return {name: hidden(item) for name, item in value.items()}
+    return SecretStr(value) if isinstance(value, str) else value
+
+
+def _revealed(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _revealed(item) for name, item in value.items()}
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
 def release_models() -> None:

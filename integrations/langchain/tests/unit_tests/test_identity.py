@@ -16,6 +16,7 @@ from langchain_core.caches import InMemoryCache
 from langchain_core.documents import Document
 from langchain_core.load import dumps
 from langchain_core.messages import HumanMessage
+from langchain_core.prompt_values import StringPromptValue
 from langchain_core.runnables import ConfigurableField
 from langchain_core.tracers import BaseTracer
 from pydantic import create_model
@@ -30,7 +31,13 @@ from langchain_rag_middle import (
     release_models,
 )
 from langchain_rag_middle.schemas import openai_tool_of
-from rag_middle import PromptError, RagMiddleModel, UnsupportedGenerationError
+from rag_middle import (
+    MethodConfigError,
+    PromptError,
+    RagMiddleModel,
+    UnknownNameError,
+    UnsupportedGenerationError,
+)
 from rag_middle.methods import MsPoE
 from rag_middle.profiles import ModelFacts, Profile, write_profile
 
@@ -418,3 +425,56 @@ def test_pickles_and_copies_keep_the_options_and_no_weights(
         assert getattr(again.invoke("Hello"), "content", None) == getattr(answer, "content", None)
     with pytest.raises(UnsupportedGenerationError, match="model='"):
         pickle.dumps(kind(model=tiny))
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+class TestChangedFields:
+    @staticmethod
+    def method_of(model: Any) -> str:
+        model.generate_prompt([StringPromptValue(text="Hello")])
+        return str(model.last_report["method"])
+
+    def test_a_method_that_is_set_runs(self, kind: Any, tiny_folder: Path) -> None:
+        options = {"model": tiny_folder, "max_tokens": 1, "on_missing_documents": "ignore"}
+        model = kind(**options, method="lpes:reader")
+        model.method = "ms_poe"
+        assert self.method_of(model) == "ms_poe"
+        model.method_options = {"max_ratio": 2.0}
+        stated = kind(**options, method="ms_poe", method_options={"max_ratio": 2.0})
+        assert key(model) == key(stated)
+        assert dumps(model) == dumps(stated)
+        model.method = "siw"
+        assert model.method_options is None
+        copied = model.model_copy(update={"method": "ms_poe", "method_options": {"max_ratio": 2.0}})
+        assert key(copied) == key(stated)
+        assert self.method_of(copied) == "ms_poe"
+        assert self.method_of(model) == "siw"
+
+    def test_what_cannot_be_set_is_refused_and_changes_nothing(
+        self, kind: Any, tiny_folder: Path
+    ) -> None:
+        model = kind(model=tiny_folder, method="ms_poe")
+        before = key(model)
+        with pytest.raises(UnknownNameError, match="'pine'"):
+            model.method = "pin"
+        with pytest.raises(MethodConfigError):
+            model.method_options = {"factors": [1.0]}
+        for name in ("model", "tokenizer", "dtype", "token", "context_window"):
+            with pytest.raises(UnsupportedGenerationError, match="make another"):
+                setattr(model, name, "other")
+            with pytest.raises(UnsupportedGenerationError, match="make another"):
+                model.model_copy(update={name: "other"})
+        with pytest.raises(UnknownNameError, match="'pine'"):
+            model.model_copy(update={"method": "pin"})
+        assert key(model) == before
+        assert (model.method, model.method_options) == ("ms_poe", None)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_passwords_of_proxies_are_hidden(kind: Any, tiny_folder: Path) -> None:
+    proxies = {"https": "http://user:SECRET@host"}
+    model = kind(model=tiny_folder, model_kwargs={"proxies": proxies})
+    shown = [repr(model), model.model_dump_json(), dumps(model), key(model), pickle.dumps(model)]
+    assert "SECRET" not in str(shown)
+    for options in ("model_options", "tokenizer_options"):
+        assert model._weights._arguments[options] == {"proxies": proxies}
