@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from io import BufferedReader, FileIO
 from pathlib import Path
+from typing import Any
 
 from rag_middle.errors import OutputWriteError
 
 __all__ = [
     "append",
     "check_lock_file",
-    "checkpoint_state",
+    "checkpoint_states",
     "expanded",
     "open_regular",
     "read_regular",
@@ -27,7 +28,12 @@ __all__ = [
     "write_files",
 ]
 
-_CHECKPOINT_FILES = ("*.json", "*.safetensors", "*.bin", "*.jinja", "*.model")
+_CHECKPOINT_FILES = (
+    *("*.json", "*.safetensors", "*.bin", "*.gguf", "*.py"),
+    *("*.jinja", "*/*.jinja", "*.model", "merges.txt", "vocab.txt", "*.tiktoken"),  # of tokenizers
+)
+#: One of them is in the local cache of the hub where a model or a tokenizer is.
+_HUB_FILES = ("config.json", "tokenizer_config.json", "tokenizer.json")
 _LEFT_SECONDS = 3600  # a file that nobody finished writing in that time is left over
 
 
@@ -154,14 +160,51 @@ def append(file: FileIO, content: bytes) -> None:
         raise
 
 
-def checkpoint_state(folder: str | Path) -> str | None:
-    """What changes when a model in a folder is saved anew: its files' names, sizes and times.
+def checkpoint_states(loading: Mapping[str, Any]) -> list[str | None]:
+    """What changes when the files of a model, or of its tokenizer, change; one for each of the two.
 
-    None where there is no such folder. Reads no file.
+    Of a folder, that is the names, sizes and times of files; of a name on the hub, the commit in
+    the local cache; None of what is not here, and of a tokenizer that is an object. Reads no file
+    of a folder.
+
+    Args:
+        loading: arguments of `RagMiddleModel.from_pretrained`.
     """
-    path = Path(os.path.expanduser(folder))
-    if not os.path.isdir(path):  # unlike Path.is_dir, also of names that no system takes
-        return None
-    files = sorted(file for pattern in _CHECKPOINT_FILES for file in path.glob(pattern))
-    state = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return hashlib.sha256(repr(state).encode()).hexdigest()[:16]
+    name, tokenizer = loading["name_or_path"], loading.get("tokenizer")
+    revision = loading.get("revision")
+    of_model, of_tokenizer = (
+        loading.get(options) or {} for options in ("model_options", "tokenizer_options")
+    )
+    states = [_checkpoint_state(name, {"revision": revision, **of_model})]
+    if tokenizer is None:
+        tokenizer, of_tokenizer = name, {"revision": revision, **of_tokenizer}
+    is_named = isinstance(tokenizer, str | Path)
+    return [*states, _checkpoint_state(tokenizer, of_tokenizer) if is_named else None]
+
+
+def _checkpoint_state(name: str | Path, options: Mapping[str, Any]) -> str | None:
+    subfolder = options.get("subfolder") or ""
+    path = Path(os.path.expanduser(name), subfolder)
+    if os.path.isdir(path):  # unlike Path.is_dir, also of names that no system takes
+        files = sorted(file for pattern in _CHECKPOINT_FILES for file in path.glob(pattern))
+        state = [
+            (str(file.relative_to(path)), file.stat().st_size, file.stat().st_mtime_ns)
+            for file in files
+            if file.is_file()
+        ]
+        return hashlib.sha256(repr(state).encode()).hexdigest()[:16]
+    from huggingface_hub import try_to_load_from_cache  # not quick, and few need it
+    from huggingface_hub.errors import HFValidationError
+
+    for file in _HUB_FILES:
+        inside = f"{subfolder}/{file}" if subfolder else file
+        try:
+            found = try_to_load_from_cache(
+                str(name), inside, options.get("cache_dir"), options.get("revision")
+            )
+        except HFValidationError:  # no name on the hub: loading says what is wrong with it
+            return None
+        if isinstance(found, str):
+            parts = Path(found).parts  # .../snapshots/COMMIT/FILE
+            return parts[len(parts) - len(Path(inside).parts) - 1]
+    return None

@@ -61,8 +61,8 @@ __all__ = [
 ENDPOINT_SECONDS = 300.0
 #: Arguments of loading that hold the options of transformers' own functions.
 LOADING_OPTIONS = ("model_options", "tokenizer_options")
-#: Options of loading that nothing may show: tokens of the hub.
-SECRET_OPTIONS = ("token", "use_auth_token")
+#: Options of loading that nothing may show: tokens of the hub, addresses that hold passwords.
+SECRET_OPTIONS = ("token", "use_auth_token", "proxies")
 
 Kernels = Literal["auto", "triton", "torch"]
 #: What computed a method's attention: Triton kernels, or PyTorch's operators.

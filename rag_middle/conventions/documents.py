@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -465,11 +465,16 @@ def passed_documents(
         kinds: how the framework calls its documents, for messages.
 
     Raises:
-        PromptError: no list of documents.
+        PromptError: no list of documents; what can be read once only is none, since frameworks
+            make calls again, and look for their answers in caches first.
     """
     is_one = isinstance(entries, str | Mapping | Document)
-    if is_one or not isinstance(entries, Iterable) or read(entries) is not None:
-        raise PromptError(f"documents must be a list of documents, got {type(entries).__name__}.")
+    once = isinstance(entries, Iterator)
+    if once or is_one or not isinstance(entries, Iterable) or read(entries) is not None:
+        advice = " It can be read once only: pass list(...)." if once else ""
+        raise PromptError(
+            f"documents must be a list of documents, got {type(entries).__name__}.{advice}"
+        )
     documents = []
     for index, entry in enumerate(entries):
         document = entry if isinstance(entry, Document) else read(entry)

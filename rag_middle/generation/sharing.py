@@ -18,11 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import try_to_load_from_cache
-from huggingface_hub.errors import HFValidationError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rag_middle.files import checkpoint_state
+from rag_middle.files import checkpoint_states
 from rag_middle.generation.model import RagMiddleModel
 from rag_middle.generation.prompts import MethodLike
 from rag_middle.methods import resolve_method
@@ -153,30 +151,14 @@ def _forget_unused() -> None:
 
 
 def _key(arguments: Mapping[str, Any]) -> str:
-    revision = arguments.get("revision")
-    states = [_state(arguments["name_or_path"], revision)]
-    tokenizer = arguments.get("tokenizer")
-    if isinstance(tokenizer, str | Path):
-        states.append(_state(tokenizer, None))
     stated = {}
     for name, value in arguments.items():
         if name in LOADING_OPTIONS:  # a token changes no weights
             value = without_secrets(value)
         if value is not None and value != {}:
             stated[name] = value
-    text = json.dumps([stated, states], sort_keys=True, default=_identity)
+    text = json.dumps([stated, checkpoint_states(arguments)], sort_keys=True, default=_identity)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _state(name_or_path: str | Path, revision: str | None) -> str | None:
-    """What changes with the files of a model; None for those that are not here yet."""
-    if (state := checkpoint_state(name_or_path)) is not None:
-        return state
-    try:
-        cached = try_to_load_from_cache(str(name_or_path), "config.json", revision=revision)
-    except HFValidationError:  # no name on the hub: loading says what is wrong with it
-        return None
-    return Path(cached).parent.name if isinstance(cached, str) else None
 
 
 def _identity(value: Any) -> Any:

@@ -29,7 +29,7 @@ from langchain_rag_middle.responses import (
     usage,
 )
 from langchain_rag_middle.schemas import openai_tool_of
-from langchain_rag_middle.settings import RagMiddleSettings
+from langchain_rag_middle.settings import RagMiddleSettings, known_by
 from langchain_rag_middle.tools import StructuredMethod, call_chunks, call_fields, structured_output
 from langchain_rag_middle.weights import known_context_window, known_to_call_tools
 from rag_middle import UnsupportedGenerationError
@@ -164,7 +164,10 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
     def _get_llm_string(self, stop: list[str] | None = None, **kwargs: Any) -> str:
         # What caches look up answers by. Descriptions, which LangChain would take, do not tell one
         # state of a model's files from another.
-        params = {**self._get_invocation_params(stop=stop, **kwargs), **kwargs}
+        request = self._read(stop, kwargs)
+        options = {**request.options, "method": repr(request.options["method"])}
+        options["template"] = known_by(options["template"])
+        params = {**self._get_invocation_params(stop=stop), **options, "documents": request.prompt}
         return str(sorted(params.items()))
 
     # -- one call -----------------------------------------------------------------------------
@@ -176,20 +179,34 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
     def _request(
         self, messages: Sequence[BaseMessage], stop: list[str] | None, given: dict[str, Any]
     ) -> Request:
-        given = with_extra_body(given)
-        documents = as_prompt_documents(given.get("documents") or (), self.document_prompt)
-        options = self._options(stop, given)
+        own = self._read(stop, given)
         prompt = prompt_messages(
             messages,
-            documents,
+            own.prompt,
             document_prompt=self.document_prompt,
-            with_tools=bool(options.get("tools")),
+            with_tools=bool(own.options.get("tools")),
         )
-        return Request(prompt, options)
+        return Request(prompt, own.options)
+
+    def _read(self, stop: list[str] | None, given: Mapping[str, Any]) -> Request:
+        """What a call says beside its messages: documents, which are the prompt here, and options.
+
+        Raises:
+            PromptError: no list of documents.
+            UnsupportedGenerationError, UnknownNameError, MethodConfigError: as `_options`.
+        """
+        given = with_extra_body(given)
+        documents = as_prompt_documents(given.get("documents") or (), self.document_prompt)
+        return Request(documents, self._options(stop, given))
 
     def _more_options(self, call: Mapping[str, Any]) -> dict[str, Any]:
         names = ("tools", "tool_choice", "response_format")
         more = {name: call[name] for name in names if call.get(name)}
+        if isinstance(more.get("tools"), Iterator):
+            raise UnsupportedGenerationError(
+                f"tools must be a list, got {type(more['tools']).__name__}: it can be read once "
+                "only, and calls may be made again."
+            )
         if "tools" in more:
             more["tools"] = [openai_tool_of(tool) for tool in more["tools"]]
         return more

@@ -192,11 +192,13 @@ class RagMiddleLLM(RagMiddleSettings, BaseLLM):
 
     def _copy_with(self, call: Mapping[str, Any]) -> RagMiddleLLM:
         method = self._options(None, call)["method"]
-        names = {*OPTIONS, "n", "method", "method_options", *self._call_names}
-        own = {name: value for name, value in renamed(call).items() if name in names}
-        copy = self.model_copy(update={name: v for name, v in own.items() if v is not None})
-        copy._method = method
-        return copy
+        names = {*OPTIONS, "n", *self._call_names}
+        own = {
+            name: value
+            for name, value in renamed(call).items()
+            if name in names and value is not None
+        }
+        return self.model_copy(update={**own, "method": method})
 
     def _options(self, stop: list[str] | None, given: Mapping[str, Any]) -> dict[str, Any]:
         given = with_extra_body(given)

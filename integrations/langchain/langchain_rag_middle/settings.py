@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+from uuid import uuid4
 
 from langchain_core.language_models.base import LangSmithParams
 from pydantic import ConfigDict, Field, PrivateAttr, SecretStr, field_validator, model_validator
@@ -26,7 +27,7 @@ from langchain_rag_middle.arguments import (
 from langchain_rag_middle.descriptions import Described
 from langchain_rag_middle.documents import DocumentPrompt
 from langchain_rag_middle.responses import PROVIDER, response_metadata
-from langchain_rag_middle.weights import Weights
+from langchain_rag_middle.weights import Weights, hidden
 from rag_middle import MethodConfigError, UnsupportedGenerationError
 from rag_middle.notices import Caller, caller
 from rag_middle.options import (
@@ -45,13 +46,18 @@ from rag_middle.plain_data import check_keywords
 if TYPE_CHECKING:
     from rag_middle import Generation, Method, RagMiddleModel
 
-__all__ = ["RagMiddleSettings"]
+__all__ = ["RagMiddleSettings", "known_by"]
 
 #: How documents get into a prompt here.
 _MARKING = (
     "Pass document_prompt=DocumentPrompt() where the chain takes one, or format_docs, which mark "
     "documents."
 )
+
+
+def known_by(template: Any) -> str:
+    """What caches know a template of a call by: a function's code does not say what it writes."""
+    return f"{template!r} {uuid4()}" if callable(template) else template
 
 
 class RagMiddleSettings(FromModelId, Described):
@@ -162,6 +168,44 @@ class RagMiddleSettings(FromModelId, Described):
         self._method = self._chosen_method(self.method, self.method_options)
         self._checked_options({})
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set a field: the next call has it. Setting `method` resets `method_options`.
+
+        Raises:
+            UnknownNameError: no such method.
+            MethodConfigError: parameters that the method refuses.
+            UnsupportedGenerationError: the field says what is loaded.
+        """
+        fields, method = self._changed({name: value})
+        for each, its in fields.items():
+            super().__setattr__(each, its)
+        if method is not None:
+            self._method = method
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy with other fields, on the same weights; raises as setting a field does."""
+        fields, method = self._changed(update or {})
+        copy = super().model_copy(update=fields, deep=deep)
+        if method is not None:
+            copy._method = method
+        return copy
+
+    def _changed(self, update: Mapping[str, Any]) -> tuple[dict[str, Any], Method | None]:
+        """The fields to set for a change, and the method that they choose if any of them does."""
+        self._refuse_fixed(name for name in FIXED if name in update)
+        if "method" not in update and "method_options" not in update:
+            return dict(update), None
+        beside = {"method_options": None} if "method" in update else {"method": self.method}
+        fields = {**beside, **update}
+        return fields, self._chosen_method(fields["method"], fields["method_options"])
+
+    def _refuse_fixed(self, names: Iterable[str]) -> None:
+        if stated := ", ".join(names):
+            raise UnsupportedGenerationError(
+                f"{stated} cannot change, since weights are loaded once: make another "
+                f"{type(self).__name__}. It shares the weights where it can."
+            )
+
     def model_post_init(self, context: Any, /) -> None:
         """Pydantic's own, for private attributes, would end here: LangChain's has to come too."""
         super().model_post_init(context)
@@ -185,7 +229,7 @@ class RagMiddleSettings(FromModelId, Described):
     def _hide_secrets(cls, options: dict[str, Any] | None) -> dict[str, Any] | None:
         """Traces, caches and `repr` show every field."""
         return options and {
-            name: SecretStr(value) if name in SECRET_OPTIONS and isinstance(value, str) else value
+            name: hidden(value) if name in SECRET_OPTIONS else value
             for name, value in options.items()
         }
 
@@ -249,6 +293,7 @@ class RagMiddleSettings(FromModelId, Described):
     def _identifying_params(self) -> Mapping[str, Any]:
         """What answers depend on: the key of caches, and what traces show."""
         options = {name: getattr(self, name) for name in OPTIONS if name != "stop"}
+        options["template"] = known_by(self.template)
         return {
             "model_name": self.model_name,
             "method": repr(self._method),
@@ -297,12 +342,7 @@ class RagMiddleSettings(FromModelId, Described):
 
     @names_of_fields()
     def _checked_options(self, call: Mapping[str, Any]) -> dict[str, Any]:
-        fixed = [name for name in FIXED if call.get(name) is not None]
-        if fixed:
-            raise UnsupportedGenerationError(
-                f"{', '.join(fixed)} cannot change from call to call: make another "
-                f"{type(self).__name__}. It shares the weights where it can."
-            )
+        self._refuse_fixed(name for name in FIXED if call.get(name) is not None)
         options = {}
         for field, name in OPTIONS.items():
             own = getattr(self, field)

@@ -6,8 +6,8 @@ import hashlib
 import json
 import os
 import threading
+import weakref
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +16,14 @@ from huggingface_hub.errors import HFValidationError
 from pydantic import SecretStr
 
 from rag_middle import UnsupportedGenerationError
-from rag_middle.files import checkpoint_state
+from rag_middle.files import checkpoint_states
 from rag_middle.options import LOADING_OPTIONS, without_secrets
 from rag_middle.tools import format_of
 
 if TYPE_CHECKING:
     from rag_middle import RagMiddleModel
 
-__all__ = ["Weights", "known_context_window", "known_to_call_tools", "release_models"]
+__all__ = ["Weights", "hidden", "known_context_window", "known_to_call_tools", "release_models"]
 
 
 class Weights:
@@ -42,6 +42,7 @@ class Weights:
     def __init__(self, arguments: Mapping[str, Any], model: RagMiddleModel | None = None) -> None:
         self._arguments = dict(arguments)
         self._model = model
+        self._loaded_files: list[str | None] | None = None
         self._lock = threading.Lock()
 
     @classmethod
@@ -50,10 +51,7 @@ class Weights:
         arguments["name_or_path"] = str(arguments["name_or_path"])
         for name in LOADING_OPTIONS:
             if name in arguments:
-                arguments[name] = {
-                    option: value.get_secret_value() if isinstance(value, SecretStr) else value
-                    for option, value in arguments[name].items()
-                }
+                arguments[name] = _revealed(arguments[name])
         return cls(arguments)
 
     @property
@@ -73,6 +71,8 @@ class Weights:
                 from rag_middle.generation import shared_model
 
                 self._model = shared_model(**self._arguments)
+                # Now: they may change later, and the hub may have had another commit.
+                self._loaded_files = checkpoint_states(self._arguments)
             return self._model
 
     @property
@@ -88,24 +88,25 @@ class Weights:
     def identity(self) -> dict[str, Any]:
         """What tells these weights from others now, as JSON-ready values; loads nothing.
 
-        Of a model that was passed, adapters that were switched and weights that were edited show.
+        By name, the state of the files goes with it: the one that was loaded, or that would be. Of
+        a model that was passed, adapters that were switched and weights that were edited show.
         """
-        return self._identity_by_name if self._arguments else self._identity_of_loaded()
+        return self._identity_by_name() if self._arguments else self._identity_of_loaded()
 
-    @cached_property
     def _identity_by_name(self) -> dict[str, Any]:
-        given = {}
+        given: dict[str, Any] = {}
         for name, value in self._arguments.items():
             if name in LOADING_OPTIONS:  # a token changes no weights
                 value = without_secrets(value)
-            if value:
+            if name == "tokenizer" and not isinstance(value, str | Path):
+                given[name] = _tokenizer_identity(value)
+            elif value:
                 given[name] = _plain(value)
-        return {**given, "checkpoint": checkpoint_state(self._arguments["name_or_path"])}
+        return {**given, "checkpoint": self._loaded_files or checkpoint_states(self._arguments)}
 
     def _identity_of_loaded(self) -> dict[str, Any]:
         assert self._model is not None
         network: Any = self._model.model
-        tokenizer: Any = self._model.tokenizer
         config = network.config
         return {
             "name_or_path": config.name_or_path,
@@ -116,7 +117,7 @@ class Weights:
             "context_window": self._model.context_window,
             "checkpoint": self._model.fingerprint(),
             "generation_config": _plain(network.generation_config),
-            "tokenizer": _digest([tokenizer.name_or_path, len(tokenizer), tokenizer.chat_template]),
+            "tokenizer": _tokenizer_identity(self._model.tokenizer),
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -133,6 +134,19 @@ class Weights:
 
     def __deepcopy__(self, memo: object) -> Weights:
         return self  # copies of a LangChain model share the weights
+
+
+def hidden(value: Any) -> Any:
+    """A secret that nothing shows: a text, or a mapping that holds some."""
+    if isinstance(value, Mapping):
+        return {name: hidden(item) for name, item in value.items()}
+    return SecretStr(value) if isinstance(value, str) else value
+
+
+def _revealed(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _revealed(item) for name, item in value.items()}
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
 def release_models() -> None:
@@ -214,8 +228,29 @@ def _scaled_window(folder: Path) -> int | None:
     return context_window(config.get_text_config(decoder=True))
 
 
-def _digest(value: object) -> str:
-    return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
+#: Of tokenizers: what changes cheaply noticed then, and a digest of all that they are made of.
+_tokenizers: weakref.WeakKeyDictionary[Any, tuple[str, str]] = weakref.WeakKeyDictionary()
+
+
+def _tokenizer_identity(tokenizer: Any) -> str:
+    """A digest of a tokenizer; its vocabulary is read again where its other parts have changed."""
+    from rag_middle.generation.identity import _tokenizer
+
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    parts = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+    stated = [
+        type(tokenizer).__qualname__,
+        len(tokenizer),
+        tokenizer.special_tokens_map,
+        tokenizer.chat_template,
+        getattr(tokenizer, "response_template", None),
+        [repr(getattr(backend, part, None)) for part in parts],
+    ]
+    text = repr(stated)
+    known = _tokenizers.get(tokenizer)
+    if known is None or known[0] != text:
+        _tokenizers[tokenizer] = known = (text, _tokenizer(tokenizer))
+    return hashlib.sha256(repr(known).encode()).hexdigest()[:16]
 
 
 def _plain(value: Any) -> Any:

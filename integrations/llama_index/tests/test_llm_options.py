@@ -5,14 +5,23 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from llama_index.llms.rag_middle import RagMiddleLLM, RequestError
+from llama_index.core.output_parsers import PydanticOutputParser
+from llama_index.core.prompts import PromptTemplate
+from llama_index.llms.rag_middle import (
+    ContextWindowError,
+    RagMiddleLLM,
+    RequestError,
+    UnsavedArgumentWarning,
+)
+from pydantic import BaseModel
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from rag_middle import UnsupportedGenerationError
+from rag_middle import MethodConfigError, UnknownNameError, UnsupportedGenerationError
 
 if TYPE_CHECKING:
     from conftest import MakeLLM, User
@@ -108,3 +117,85 @@ def test_pickles_and_copies_keep_the_options_and_no_weights(
     assert llm.generate_kwargs["seed"] == 1
     with pytest.raises(UnsupportedGenerationError, match="model_name="):
         pickle.dumps(make_llm())
+
+
+@pytest.fixture
+def named_llm(
+    network: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> Callable[..., RagMiddleLLM]:
+    """Makes LLMs by name."""
+    network.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    return partial(RagMiddleLLM, model_name=tmp_path)
+
+
+def test_a_method_that_is_set_runs(named_llm: Callable[..., RagMiddleLLM], marked: str) -> None:
+    def report(llm: RagMiddleLLM) -> str:
+        return str(llm.complete(marked).raw["rag_middle"]["method"])
+
+    llm = named_llm(method="lpes", method_options={"factors": [1.0, 2.0]}, max_new_tokens=1)
+    llm.method = "siw"
+    assert report(llm) == "siw"
+    llm.method_options = {"alpha_dense": 0.3}
+    copied = llm.model_copy(update={"method": "pine"})
+    stated = named_llm(method="siw", method_options={"alpha_dense": 0.3}, max_new_tokens=1)
+    assert llm.to_dict() == stated.to_dict()
+    assert llm.rag_middle_model.method == stated.rag_middle_model.method
+    assert report(copied) == "pine"
+    assert copied.to_dict()["method_options"] == {}
+    assert report(llm) == "siw"
+    assert copied.rag_middle_model.model is llm.rag_middle_model.model
+
+
+def test_what_cannot_be_set_is_refused_and_changes_nothing(
+    named_llm: Callable[..., RagMiddleLLM],
+) -> None:
+    llm = named_llm(method="siw")
+    before = llm.to_dict()
+    with pytest.raises(UnknownNameError, match="'pine'"):
+        llm.method = "pin"
+    with pytest.raises(UnknownNameError, match="'pine'"):
+        llm.model_copy(update={"method": "pin"})
+    with pytest.raises(MethodConfigError):
+        llm.method_options = {"factors": [1.0]}
+    for name in ("model_name", "tokenizer_name", "model_kwargs"):
+        with pytest.raises(UnsupportedGenerationError, match="make another"):
+            setattr(llm, name, "other")
+    assert llm.to_dict() == before
+
+
+def test_other_fields_that_are_set_count(
+    named_llm: Callable[..., RagMiddleLLM], marked: str
+) -> None:
+    llm = named_llm(max_new_tokens=1)
+    llm.stopping_ids = [llm.rag_middle_model.tokenizer.eos_token_id]
+    assert llm.stop_strings == ("</s>",)
+    llm.context_window = 5
+    with pytest.raises(ContextWindowError):
+        llm.complete(marked)
+
+
+def test_descriptions_hold_the_query_wrapper(
+    named_llm: Callable[..., RagMiddleLLM], marked: str
+) -> None:
+    plain = named_llm(max_new_tokens=8)
+    for wrapper in ("Q {query_str} E", PromptTemplate("Q {query_str} E")):
+        llm = named_llm(query_wrapper_prompt=wrapper, max_new_tokens=8)
+        answer = llm.complete(marked).text
+        assert answer != plain.complete(marked).text
+        for again in (RagMiddleLLM.from_dict(llm.to_dict()), RagMiddleLLM.from_json(llm.to_json())):
+            assert again.complete(marked).text == answer
+
+
+def test_descriptions_name_what_they_lack(named_llm: Callable[..., RagMiddleLLM]) -> None:
+    partial = PromptTemplate("{a} {query_str}").partial_format(a="Q")
+    for name, value in {
+        "messages_to_prompt": lambda messages: str(messages),
+        "completion_to_prompt": str.upper,
+        "query_wrapper_prompt": partial,
+        "output_parser": PydanticOutputParser(output_cls=BaseModel),
+    }.items():
+        llm = named_llm(**{name: value})
+        with pytest.warns(UnsavedArgumentWarning, match=name):
+            data = llm.to_dict()
+        assert getattr(RagMiddleLLM.from_dict(data, **{name: value}), name) is value

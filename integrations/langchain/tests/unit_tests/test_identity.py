@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import copy
 import gc
+import json
 import pickle
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from langchain_core.caches import InMemoryCache
+from langchain_core.documents import Document
 from langchain_core.load import dumps
 from langchain_core.messages import HumanMessage
+from langchain_core.prompt_values import StringPromptValue
 from langchain_core.runnables import ConfigurableField
 from langchain_core.tracers import BaseTracer
+from pydantic import create_model
+from tokenizers import Tokenizer
+from tokenizers.normalizers import Lowercase
+from transformers import PreTrainedTokenizerFast
 
 from langchain_rag_middle import (
     ChatRagMiddle,
@@ -22,10 +30,19 @@ from langchain_rag_middle import (
     RagMiddleLLM,
     release_models,
 )
-from rag_middle import RagMiddleModel, UnsupportedGenerationError
+from langchain_rag_middle.schemas import openai_tool_of
+from rag_middle import (
+    MethodConfigError,
+    PromptError,
+    RagMiddleModel,
+    UnknownNameError,
+    UnsupportedGenerationError,
+)
 from rag_middle.methods import MsPoE
+from rag_middle.profiles import ModelFacts, Profile, write_profile
 
 CLASSES = [ChatRagMiddle, RagMiddleLLM]
+OTHER_TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 
 
 def key(model: Any) -> str:
@@ -82,7 +99,7 @@ def test_other_weights_under_one_name_have_another_key(make_model: Any, tiny_fol
     same, again, other = (make_model(seed=seed) for seed in (0, 0, 1))
     assert key(ChatRagMiddle(model=same)) == key(ChatRagMiddle(model=again))
     assert key(ChatRagMiddle(model=same)) != key(ChatRagMiddle(model=other))
-    template = make_model("{% for m in messages %}{{ m['content'] }}{% endfor %}")
+    template = make_model(OTHER_TEMPLATE)
     assert key(ChatRagMiddle(model=same)) != key(ChatRagMiddle(model=template))
 
 
@@ -131,6 +148,158 @@ def test_the_cache_answers_for_the_same_call_only(tiny: Any) -> None:
     other = ChatRagMiddle(model=tiny, cache=cache, max_tokens=4, method="ms_poe")
     other.invoke(prompt)
     assert len(tiny.sent.prompts) == len(calls) + 1
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("how", ["invoke", "bind", "batch"])
+def test_a_profile_written_anew_is_another_method(
+    kind: Any, how: str, tiny: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "profile.json"
+    model = kind(model=tiny, cache=InMemoryCache(), max_tokens=2)
+    method = f"profile:{path}"
+    for factors in ([1.0, 1.0, 1.0], [8.0, 4.0, 9.0]):
+        facts = ModelFacts(id="tiny", model_type="llama", layers=3, hidden_size=32)
+        options = {"factors": factors}
+        write_profile(Profile(method="lpes", options=options, model=facts, origin="measured"), path)
+        for _ in range(2):
+            if how == "invoke":
+                model.invoke("Hello", method=method)
+            elif how == "bind":
+                model.bind(method=method).invoke("Hello")
+            else:
+                model.batch(["Hello"], method=method)
+    assert len(tiny.sent.prompts) == 2
+
+
+class TestTokenizers:
+    @pytest.fixture
+    def variants(self, make_model: Any) -> Callable[[], list[Any]]:
+        """Makes tokenizers that differ, the same every time."""
+
+        def made() -> list[Any]:
+            other_end = make_model().tokenizer
+            other_end.eos_token = "<pad>"
+            plain = make_model().tokenizer
+            other_template = make_model(OTHER_TEMPLATE).tokenizer
+            return [plain, other_template, other_end, self.other_merges(plain)]
+
+        return made
+
+    @staticmethod
+    def other_merges(tokenizer: Any) -> Any:
+        content = json.loads(tokenizer.backend_tokenizer.to_str())
+        content["model"]["merges"] = []
+        return PreTrainedTokenizerFast(
+            tokenizer_object=Tokenizer.from_str(json.dumps(content)),
+            **tokenizer.special_tokens_map,
+            chat_template=tokenizer.chat_template,
+        )
+
+    @pytest.mark.parametrize("kind", CLASSES)
+    def test_each_has_its_key_whether_by_object_or_loaded(
+        self, kind: Any, tiny: Any, tiny_folder: Path, variants: Callable[[], list[Any]]
+    ) -> None:
+        for model in (
+            lambda tokenizer: kind(model=tiny_folder, tokenizer=tokenizer),
+            lambda tokenizer: kind(model=RagMiddleModel(tiny.model, tokenizer)),
+        ):
+            keys = [key(model(tokenizer)) for tokenizer in variants()]
+            assert len(set(keys)) == len(keys)
+            assert keys == [key(model(tokenizer)) for tokenizer in variants()]
+
+    def test_one_that_is_changed_after_the_first_question_has_another_key(
+        self, tiny: Any, make_model: Any
+    ) -> None:
+        tokenizer = make_model().tokenizer
+        chat = ChatRagMiddle(model=RagMiddleModel(tiny.model, tokenizer))
+        keys = [key(chat)]
+        tokenizer.chat_template = OTHER_TEMPLATE
+        keys.append(key(chat))
+        tokenizer.add_tokens(["Nantes"])
+        keys.append(key(chat))
+        tokenizer.backend_tokenizer.normalizer = Lowercase()
+        assert len({*keys, key(chat)}) == 4
+
+    def test_a_folder_written_anew_has_another_key(
+        self, tiny_folder: Path, tmp_path: Path, variants: Callable[[], list[Any]]
+    ) -> None:
+        keys = set()
+        for tokenizer in variants():
+            tokenizer.save_pretrained(tmp_path)
+            keys.add(key(ChatRagMiddle(model=tiny_folder, tokenizer=tmp_path)))
+        assert len(keys) == 4
+
+
+def test_a_model_is_known_by_the_files_that_it_was_loaded_from(
+    make_model: Any, tiny_folder: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(tiny_folder, tmp_path / "model")
+    early, late = ChatRagMiddle(model=folder), ChatRagMiddle(model=folder)
+    loaded = key(ChatRagMiddle(model=folder))
+    assert early.rag_middle_model
+    make_model(seed=1).model.save_pretrained(folder)
+    assert key(early) == loaded != key(late) == key(ChatRagMiddle(model=folder))
+
+
+def test_another_commit_of_a_model_on_the_hub_has_another_key(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    repository = tmp_path / "models--org--tiny"
+    (repository / "refs").mkdir(parents=True)
+    models, keys = [], []
+    for commit in ("a" * 40, "b" * 40):
+        shutil.copytree(tiny_folder, repository / "snapshots" / commit)
+        (repository / "refs" / "main").write_text(commit)
+        model = ChatRagMiddle(model="org/tiny", max_tokens=1)
+        keys.append(key(model))
+        model.invoke("Hello")
+        models.append(model)
+    assert keys == list(map(key, models))
+    assert keys[0] != keys[1]
+
+
+class TestCalls:
+    def test_tools_are_known_by_what_the_model_is_shown(self, tiny: Any) -> None:
+        chat = ChatRagMiddle(model=tiny)
+        tools: list[Any] = [
+            create_model("Search", query=(int, ...)),
+            create_model("Search", town=(bool, ...)),
+        ]
+        keys = [chat._get_llm_string(tools=[tool]) for tool in tools]
+        assert keys[0] != keys[1]
+        assert keys == [chat._get_llm_string(tools=[openai_tool_of(tool)]) for tool in tools]
+
+    def test_documents_are_known_by_what_the_model_reads(self, tiny: Any) -> None:
+        class Titled(DocumentPrompt):
+            def text(self, **variables: Any) -> str:
+                return f"Title\n{super().text(**variables)}"
+
+        documents = {"a": Document("Lyon lies on the Rhône.")}
+        chat, titled = (
+            ChatRagMiddle(model=tiny, document_prompt=prompt())
+            for prompt in (DocumentPrompt, Titled)
+        )
+        keys = [model._get_llm_string(documents=documents.values()) for model in (chat, titled)]
+        assert keys[0] == chat._get_llm_string(documents=[Document("Lyon lies on the Rhône.")])
+        assert keys[0] != keys[1]
+
+    @pytest.mark.parametrize("cache", [None, InMemoryCache()])
+    def test_what_can_be_read_once_is_refused(self, cache: Any, tiny: Any) -> None:
+        chat = ChatRagMiddle(model=tiny, cache=cache, max_tokens=1)
+        for documents in (iter(["a"]), map(str, "a"), reversed(["a"])):
+            with pytest.raises(PromptError, match="list"):
+                chat.invoke("Hello", documents=documents)
+        with pytest.raises(UnsupportedGenerationError, match="list"):
+            chat.invoke("Hello", tools=iter([{"name": "f", "parameters": {}}]))
+
+    @pytest.mark.parametrize("kind", CLASSES)
+    def test_a_template_that_is_a_function_is_never_known(self, kind: Any, tiny: Any) -> None:
+        model = kind(model=tiny, cache=InMemoryCache(), max_tokens=1)
+        for _ in range(2):
+            model.invoke("Hello", template=lambda messages: messages[0]["content"])
+        assert len(tiny.sent.prompts) == 2
 
 
 @pytest.mark.parametrize("kind", CLASSES)
@@ -256,3 +425,56 @@ def test_pickles_and_copies_keep_the_options_and_no_weights(
         assert getattr(again.invoke("Hello"), "content", None) == getattr(answer, "content", None)
     with pytest.raises(UnsupportedGenerationError, match="model='"):
         pickle.dumps(kind(model=tiny))
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+class TestChangedFields:
+    @staticmethod
+    def method_of(model: Any) -> str:
+        model.generate_prompt([StringPromptValue(text="Hello")])
+        return str(model.last_report["method"])
+
+    def test_a_method_that_is_set_runs(self, kind: Any, tiny_folder: Path) -> None:
+        options = {"model": tiny_folder, "max_tokens": 1, "on_missing_documents": "ignore"}
+        model = kind(**options, method="lpes:reader")
+        model.method = "ms_poe"
+        assert self.method_of(model) == "ms_poe"
+        model.method_options = {"max_ratio": 2.0}
+        stated = kind(**options, method="ms_poe", method_options={"max_ratio": 2.0})
+        assert key(model) == key(stated)
+        assert dumps(model) == dumps(stated)
+        model.method = "siw"
+        assert model.method_options is None
+        copied = model.model_copy(update={"method": "ms_poe", "method_options": {"max_ratio": 2.0}})
+        assert key(copied) == key(stated)
+        assert self.method_of(copied) == "ms_poe"
+        assert self.method_of(model) == "siw"
+
+    def test_what_cannot_be_set_is_refused_and_changes_nothing(
+        self, kind: Any, tiny_folder: Path
+    ) -> None:
+        model = kind(model=tiny_folder, method="ms_poe")
+        before = key(model)
+        with pytest.raises(UnknownNameError, match="'pine'"):
+            model.method = "pin"
+        with pytest.raises(MethodConfigError):
+            model.method_options = {"factors": [1.0]}
+        for name in ("model", "tokenizer", "dtype", "token", "context_window"):
+            with pytest.raises(UnsupportedGenerationError, match="make another"):
+                setattr(model, name, "other")
+            with pytest.raises(UnsupportedGenerationError, match="make another"):
+                model.model_copy(update={name: "other"})
+        with pytest.raises(UnknownNameError, match="'pine'"):
+            model.model_copy(update={"method": "pin"})
+        assert key(model) == before
+        assert (model.method, model.method_options) == ("ms_poe", None)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_passwords_of_proxies_are_hidden(kind: Any, tiny_folder: Path) -> None:
+    proxies = {"https": "http://user:SECRET@host"}
+    model = kind(model=tiny_folder, model_kwargs={"proxies": proxies})
+    shown = [repr(model), model.model_dump_json(), dumps(model), key(model), pickle.dumps(model)]
+    assert "SECRET" not in str(shown)
+    for options in ("model_options", "tokenizer_options"):
+        assert model._weights._arguments[options] == {"proxies": proxies}

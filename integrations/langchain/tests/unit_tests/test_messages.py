@@ -401,5 +401,5 @@ def test_without_messages_there_is_nothing_to_say(tiny: Any) -> None:
 
 
 def test_another_model_per_call_is_refused(tiny: Any) -> None:
-    with pytest.raises(UnsupportedGenerationError, match="cannot change from call to call"):
+    with pytest.raises(UnsupportedGenerationError, match="cannot change, since"):
         chat(tiny).invoke("Hello", model="other")

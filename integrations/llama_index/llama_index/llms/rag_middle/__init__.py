@@ -9,7 +9,11 @@
 
 from llama_index.llms.rag_middle.base import RagMiddleLLM
 from llama_index.llms.rag_middle.embedding import RagMiddleEmbedding
-from llama_index.llms.rag_middle.errors import ContextWindowError, RequestError
+from llama_index.llms.rag_middle.errors import (
+    ContextWindowError,
+    RequestError,
+    UnsavedArgumentWarning,
+)
 from llama_index.llms.rag_middle.nodes import (
     DistanceScoresWarning,
     MarkDocuments,
@@ -38,6 +42,7 @@ __all__ = [
     "RagMiddleLLM",
     "RequestError",
     "SimpleDocuments",
+    "UnsavedArgumentWarning",
     "format_nodes",
     "release_models",
     "unmark",

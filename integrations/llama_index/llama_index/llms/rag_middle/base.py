@@ -7,9 +7,12 @@ from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from llama_index.core import Settings
+from llama_index.core.base.llms.generic_utils import (
+    messages_to_prompt as generic_messages_to_prompt,
+)
 from llama_index.core.base.llms.types import (
     ChatMessage,
     ChatResponse,
@@ -25,10 +28,11 @@ from llama_index.core.callbacks import CallbackManager
 from llama_index.core.constants import DEFAULT_CONTEXT_WINDOW, DEFAULT_NUM_OUTPUTS
 from llama_index.core.llms import CustomLLM
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
+from llama_index.core.llms.llm import default_completion_to_prompt
 from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.types import BaseOutputParser, PydanticProgramMode
 from llama_index.llms.rag_middle.documents import documents_of_call, with_documents
-from llama_index.llms.rag_middle.errors import refusals
+from llama_index.llms.rag_middle.errors import UnsavedArgumentWarning, refusals
 from llama_index.llms.rag_middle.loading import (
     chosen_method,
     loaded_model,
@@ -56,6 +60,7 @@ from llama_index.llms.rag_middle.tools import ToolCalling
 from rag_middle import RagMiddleModel, UnsupportedGenerationError
 from rag_middle.generation import MethodLike
 from rag_middle.methods import method_in_words, method_name, resolve_method
+from rag_middle.notices import warn_caller
 from rag_middle.options import OPTIONS, MissingDocuments, without_secrets
 from rag_middle.plain_data import check_keywords
 
@@ -276,7 +281,82 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> RagMiddleLLM:
         """A copy whose options are its own and whose weights are shared."""
         own = ("generate_kwargs", "method_options", "model_kwargs", "stopping_ids")
-        return self.model_copy(update={name: deepcopy(getattr(self, name)) for name in own})
+        return super().model_copy(update={name: deepcopy(getattr(self, name)) for name in own})
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set a field: the next call has it. Of `method` and `profile`, each resets the other.
+
+        Raises:
+            UnknownNameError: no such method.
+            MethodConfigError: parameters that the method refuses.
+            UnsupportedGenerationError: the field says what is loaded.
+        """
+        for each, its in self._changed({name: value}).items():
+            super().__setattr__(each, its)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy with other fields, on the same weights; raises as setting a field does."""
+        changed = self._changed(update or {})
+        private = {name: changed.pop(name) for name in ("_model", "_stops") if name in changed}
+        copy = super().model_copy(update=changed, deep=deep)
+        for name, value in private.items():
+            setattr(copy, name, value)
+        return copy
+
+    def _changed(self, update: Mapping[str, Any]) -> dict[str, Any]:
+        """What to set for a change of fields."""
+        if fixed := [name for name in _LOADING if name in update]:
+            raise UnsupportedGenerationError(
+                f"{', '.join(fixed)} cannot change, since weights are loaded once: make another "
+                f"{type(self).__name__}. It shares the weights where it can."
+            )
+        changed = dict(update)
+        if "stopping_ids" in update:
+            changed["_stops"] = stop_strings(self._model.tokenizer, update["stopping_ids"])
+        if any(name in update for name in ("method", "profile")):
+            changed = {"method": None, "method_options": {}, "profile": None, **changed}
+        if any(name in update for name in ("method", "method_options", "profile")):
+            names = ("method", "method_options", "profile")
+            method, options, profile = (changed.get(name, getattr(self, name)) for name in names)
+            chosen = chosen_method(method, options, profile, None)
+        elif "context_window" in update:
+            chosen = self._model.method
+        else:
+            return changed
+        changed["_model"] = RagMiddleModel(
+            self._model.model,
+            self._model.tokenizer,
+            method=chosen,
+            context_window=update.get("context_window", self._model.context_window),
+        )
+        return changed
+
+    def to_dict(self, **kwargs: Any) -> dict[str, Any]:
+        """Names and options, from which `from_dict` makes the LLM again.
+
+        Warns:
+            UnsavedArgumentWarning: it has functions, which no text says. They are left out.
+        """
+        data = super().to_dict(**kwargs)
+        prompt = self.query_wrapper_prompt
+        if template := _plain_template(prompt):
+            data["query_wrapper_prompt"] = template
+        defaults = {
+            "query_wrapper_prompt": prompt if template else None,
+            "messages_to_prompt": generic_messages_to_prompt,
+            "completion_to_prompt": default_completion_to_prompt,
+            "output_parser": None,
+        }
+        unsaved = [name for name, value in defaults.items() if getattr(self, name) is not value]
+        if unsaved:
+            warn_caller(
+                UnsavedArgumentWarning(
+                    f"{', '.join(unsaved)} cannot be written as text, and what is made from this "
+                    f"description lacks it: pass it to from_dict(data, {unsaved[0]}=...) again, or "
+                    "use a pickle."
+                )
+            )
+        return data
 
     @field_serializer("method")
     def _method_as_text(self, method: Any) -> Any:
@@ -506,6 +586,16 @@ def _in_words(method: MethodLike) -> tuple[str, dict[str, Any]]:
     return method_in_words(chosen) or (repr(chosen), {})
 
 
+def _plain_template(prompt: BasePromptTemplate | None) -> str | None:
+    """The text of a template that is nothing but its text."""
+    if type(prompt) is not PromptTemplate:
+        return None
+    beside = (prompt.kwargs, prompt.output_parser, prompt.function_mappings)
+    return None if any(beside) or prompt.template_var_mappings else prompt.template
+
+
+#: Fields that say what is loaded.
+_LOADING = ("model_name", "tokenizer_name", "device_map", "model_kwargs", "tokenizer_kwargs")
 #: What makes an LLM again that was made from names.
 _ARGUMENTS = [
     name

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 
 from rag_middle import ContextOverflowError, RagMiddleError
 
-__all__ = ["ContextWindowError", "RequestError", "refusals"]
+__all__ = ["ContextWindowError", "RequestError", "UnsavedArgumentWarning", "refusals"]
 
 
 class RequestError(RagMiddleError):
@@ -40,6 +40,10 @@ class ContextWindowError(RequestError):
         self.prompt_tokens = prompt_tokens
         self.max_new_tokens = max_new_tokens
         self.context_window = context_window
+
+
+class UnsavedArgumentWarning(UserWarning):
+    """An argument of an LLM is not part of its description."""
 
 
 @contextmanager

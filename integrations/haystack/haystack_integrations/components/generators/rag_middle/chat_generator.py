@@ -164,8 +164,8 @@ class RagMiddleChatGenerator:
         for name in LOADING_OPTIONS:
             if set(SECRET_OPTIONS) & set(self.model_kwargs.get(name) or ()):
                 raise UnsupportedGenerationError(
-                    f"{name} would be saved with the pipeline, and it holds a token. Pass "
-                    "token=Secret.from_env_var(...) instead."
+                    f"{name} would be saved with the pipeline, and it holds a token or proxies. "
+                    "Pass token=Secret.from_env_var(...) instead; name a proxy in HTTPS_PROXY."
                 )
         if isinstance(self.model, RagMiddleModel) and (self.device or self.model_kwargs):
             raise UnsupportedGenerationError(
