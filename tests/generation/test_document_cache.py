@@ -348,6 +348,23 @@ def test_a_file_under_another_name_is_noticed(
         assert later.precompute([twice]) == 1
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes in folders")
+def test_a_pipe_under_a_files_name_is_not_waited_for(
+    llama: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    prompt: ContextPrompt,
+    tmp_path: Path,
+) -> None:
+    model = RagMiddleModel(llama, tokenizer, document_cache=DocumentCache(directory=tmp_path))
+    model.precompute([prompt])
+    for file in tmp_path.rglob("*.safetensors"):
+        file.unlink()
+        os.mkfifo(file)
+    later = RagMiddleModel(llama, tokenizer, document_cache=DocumentCache(directory=tmp_path))
+    with pytest.warns(UserWarning, match="no regular file"):
+        later.precompute([prompt])
+
+
 @pytest.fixture
 def no_room() -> Iterator[None]:
     """No file may grow beyond a kilobyte, as on a full disk."""

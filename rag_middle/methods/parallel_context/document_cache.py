@@ -25,7 +25,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from rag_middle.attention import in_eval_mode, input_device, turn
 from rag_middle.errors import UnsupportedGenerationError
-from rag_middle.files import expanded, reason, remove_leftovers
+from rag_middle.files import expanded, open_regular, reason, remove_leftovers
 from rag_middle.fingerprint import fingerprint
 from rag_middle.methods.base import Method
 from rag_middle.methods.cacheblend import CacheBlend
@@ -312,7 +312,8 @@ def _write(path: Path, states: DocumentStates) -> None:
 
 def _read(path: Path, tokens: int, like: Callable[[], DocumentStates]) -> DocumentStates | None:
     try:
-        data = path.read_bytes()
+        with open_regular(path) as file:
+            data = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
