@@ -12,7 +12,6 @@ from transformers import (
     DynamicCache,
     LogitsProcessor,
     LogitsProcessorList,
-    NoRepeatNGramLogitsProcessor,
     PreTrainedModel,
     StoppingCriteriaList,
 )
@@ -36,6 +35,7 @@ from rag_middle.generation.processors import (
     Combined,
     FiniteCheck,
     FirstBranches,
+    NoRepeatedNGrams,
     Progress,
     Sampler,
     first_rows,
@@ -266,7 +266,9 @@ def _generated_tokens(
     if any(request.alternatives(index) is not None for index in range(len(request.prompts))):
         processors.append(run.log_probabilities)
     if ngram_size := no_repeat_ngram_size(model, options):
-        processors.append(NoRepeatNGramLogitsProcessor(ngram_size))
+        rows = first_rows(branches) if method.combines else range(len(ids))
+        paddings = [width - len(batch.prompts[row]) for row in rows]
+        processors.append(NoRepeatedNGrams(ngram_size, paddings))
     if request.constraint is not None:
         constrained = Constrained(request.constraint, len(request.prompts), width)
         progress.complete = constrained.follow

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from transformers import (
     LogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
     StoppingCriteria,
     TopKLogitsWarper,
     TopPLogitsWarper,
@@ -32,6 +33,7 @@ __all__ = [
     "Combined",
     "FiniteCheck",
     "FirstBranches",
+    "NoRepeatedNGrams",
     "Progress",
     "Sampler",
     "combined",
@@ -79,6 +81,30 @@ class FiniteCheck(LogitsProcessor):
             "large or too close to 0 for the model's number format: choose a less extreme one. If "
             f"method='none' fails as well, {formats}."
         )
+
+
+class NoRepeatedNGrams(LogitsProcessor):
+    """Rules out tokens that would repeat `size` tokens of prompt or answer; padding is neither.
+
+    Args:
+        size: tokens in a row that come once only, at least 1.
+        paddings: columns before each prompt, one number per row (of beams, per `k` rows).
+    """
+
+    def __init__(self, size: int, paddings: Sequence[int]) -> None:
+        self._inner = NoRepeatNGramLogitsProcessor(size)
+        self._paddings = torch.tensor(paddings)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """From `[rows, v]` to `[rows, v]` with -inf for what is ruled out."""
+        self._paddings = self._paddings.to(input_ids.device)  # once
+        beams = len(input_ids) // len(self._paddings)
+        columns = torch.arange(input_ids.shape[1], device=input_ids.device)
+        padded = columns < self._paddings.repeat_interleave(beams)[:, None]
+        # As a token behind the vocabulary, which is ruled out in a column of its own.
+        tokens = input_ids.masked_fill(padded, scores.shape[1])
+        allowed: Tensor = self._inner(tokens, torch.nn.functional.pad(scores, (0, 1)))
+        return allowed[:, :-1]
 
 
 class Sampler(LogitsProcessor):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from math import lcm
 from typing import Any
 
 from rag_middle.errors import UnsupportedGenerationError
@@ -31,6 +33,8 @@ _SCHEMAS = {
 }
 _OF_SCHEMAS = {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
 _COMPOSING = {"anyOf", "oneOf", "$ref", "if", "dependentSchemas"}
+#: What the engine counts to for all ``multipleOf`` of a request: about a fifth of a second.
+_MOST_REMAINDERS = 20_000
 
 
 def answer_grammar(response_format: Mapping[str, Any]) -> str | None:
@@ -84,7 +88,7 @@ def call_grammar(
         ]
         names.append(f"call_{index}")
         rules.append(f"call_{index}: {' '.join(parts)}")
-        rules.append(f"arguments_{index}: {_json(parameters_of(tool))}")
+        rules.append(f"arguments_{index}: {_json(parameters_of(tool), len(tools))}")
     if answer is not None:
         names.append("answer")
         rules.append("answer" + answer.removeprefix("start"))
@@ -96,9 +100,11 @@ def _literal(text: str, form: ToolFormat, token_id: Callable[[str], int | None])
     return json.dumps(text, ensure_ascii=False) if token is None else f"<[{token}]>"
 
 
-def _json(schema: Mapping[str, Any]) -> str:
+def _json(schema: Mapping[str, Any], of_schemas: int = 1) -> str:
+    """The rule of a schema, one of so many."""
     try:
         schema = _mapped(schema, _without_unknown_format)
+        _check_multiples(schema, _MOST_REMAINDERS // of_schemas)
         if not _is_composed(schema):
             schema = _mapped(schema, _closed)
     except RecursionError as error:
@@ -130,6 +136,38 @@ def _without_unknown_format(schema: dict[str, Any]) -> dict[str, Any]:
     if isinstance(name := schema.get("format"), str) and name not in _FORMATS:
         del schema["format"]
     return schema
+
+
+def _check_multiples(schema: Mapping[str, Any], most: int) -> None:
+    """Refuse multiples of large numbers: the engine makes a state for every remainder.
+
+    Raises:
+        UnsupportedGenerationError: those of the schema have more than `most`, one by one or, where
+            parts of it are merged, together.
+    """
+    found: list[int] = []
+    merges = False
+
+    def look(part: dict[str, Any]) -> dict[str, Any]:
+        nonlocal merges
+        merges |= "allOf" in part or not _COMPOSING.isdisjoint(part)
+        value = part.get("multipleOf")
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            number = Decimal(repr(value)).normalize()
+            if number.is_finite() and number:
+                _, digits, exponent = number.as_tuple()
+                zeros = min(max(int(exponent), 0), len(str(most)))
+                found.append(int("".join(map(str, digits))) * 10**zeros)
+        return part
+
+    _mapped(schema, look)
+    if max(sum(found), lcm(*found) if merges else 0) > most:
+        raise UnsupportedGenerationError(
+            Argument("response_format"),
+            " or the parameters of a tool ask for multiples of so large numbers, or so many, that "
+            f"constrained decoding would count to more than {most}. Leave multipleOf out of the "
+            "schema and check the answer for it.",
+        )
 
 
 def _is_composed(schema: Mapping[str, Any]) -> bool:

@@ -142,6 +142,28 @@ def test_long_lists_and_texts_are_kept_to(model: RagMiddleModel, prompt: Context
     assert model.generate(prompt, response_format=form, max_new_tokens=40).text.startswith('{"a": ')
 
 
+#: Schemas for which the engine would make as many states as there are remainders.
+MULTIPLES: list[dict[str, Any]] = [
+    {"type": "integer", "multipleOf": 1_000_003},
+    {"type": "integer", "multipleOf": 10**400},
+    {"type": "number", "multipleOf": 12.34567},
+    {"allOf": [{"type": "integer", "multipleOf": n} for n in (83, 89, 97)]},
+    {
+        "type": "object",
+        "properties": {f"a{n}": {"type": "integer", "multipleOf": n} for n in range(9000, 9003)},
+    },
+]
+
+
+@pytest.mark.parametrize("value", [5, 0.01, 99.5, 1000])
+def test_small_multiples_are_kept_to(
+    model: RagMiddleModel, prompt: ContextPrompt, value: float
+) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "number", "multipleOf": value}}}
+    form = {"type": "json_schema", "json_schema": {"schema": {**schema, "required": ["n"]}}}
+    assert model.generate(prompt, response_format=form, max_new_tokens=9).text.startswith('{"n": ')
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -159,6 +181,13 @@ def test_long_lists_and_texts_are_kept_to(model: RagMiddleModel, prompt: Context
         ),
         ({"response_format": {"type": "regex", "regex": "(a{500}){500}"}}, "too many expressions"),
         ({"response_format": {"type": "regex", "regex": "\ud800"}}, "response_format.* no text"),
+        *(
+            (
+                {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}},
+                "count to more than 20000",
+            )
+            for schema in MULTIPLES
+        ),
         ({"tool_choice": "any"}, "needs tools"),
         ({"tools": [{"name": "search"}]}, "must hold"),
     ],

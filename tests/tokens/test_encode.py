@@ -316,3 +316,9 @@ def test_the_result_says_where_documents_lie() -> None:
     tokenizer = tokenizer_named("byte-level")
     spans = [tokenized.input_ids[start:end] for start, end in tokenized.layout.documents]
     assert [decoded(tokenizer, ids) for ids in spans] == ["Paris\n\n", "Lyon\n\n"]
+
+
+def test_much_whitespace_before_a_prompt() -> None:
+    """A search for a chat template's beginning must not try every way to share it out: hours."""
+    text = "\n" * 300_000 + "Why?"
+    assert len(encode(byte_level_bpe(), text).input_ids) > 300_000 // 8

@@ -153,6 +153,21 @@ def test_forced_calls_read_back(family: str) -> None:
     assert grammar.count("<[7]>") == len(markers)
 
 
+def test_tools_share_what_a_grammar_may_count_to() -> None:
+    def counting(name: str) -> dict[str, Any]:
+        number = {"type": "integer", "multipleOf": 15_013}
+        parameters = {"type": "object", "properties": {"n": number}}
+        return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+    _, template, _ = FAMILIES["qwen-2.5"]
+    form = format_of(template)
+    assert form is not None
+    ids = dict.fromkeys(form.markers, 7).get
+    assert "15013" in call_grammar([counting("one")], form, template, ids)
+    with pytest.raises(UnsupportedGenerationError, match="count to more than 10000"):
+        call_grammar([counting("one"), counting("two")], form, template, ids)
+
+
 def test_several_calls_and_thoughts() -> None:
     form = format_of("<tool_call>")
     assert form is not None
