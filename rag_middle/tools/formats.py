@@ -437,7 +437,8 @@ def _read_llama(answer: AnswerText, start: int, tools: Tools) -> Iterator[Piece]
 
 #: A name, maybe with an id, before arguments.
 _MISTRAL = re.compile(
-    r"\s*(?P<name>[^\[\]{}]+(?=\[)|[\w.-]+\s*(?=\{))(?:(?:\[CALL_ID\][^\[\]{}]*)?\[ARGS\]|(?=\{))"
+    r"\s*(?P<name>[^\s\[\]{}][^\[\]{}]*(?=\[)|[\w.-]+\s*(?=\{))"
+    r"(?:(?:\[CALL_ID\][^\[\]{}]*)?\[ARGS\]|(?=\{))"
 )
 
 

@@ -364,3 +364,10 @@ def test_properties_that_are_no_object_are_refused(properties: Any) -> None:
 def _tool(properties: Any) -> dict[str, Any]:
     parameters = {"type": "object", "properties": properties}
     return {"type": "function", "function": {"name": "search", "parameters": parameters}}
+
+
+def test_much_whitespace_where_a_name_should_be() -> None:
+    """A search that tries every way to share it out would take minutes."""
+    form = format_of("[TOOL_CALLS]")
+    assert form is not None
+    assert not read(form, "[TOOL_CALLS]" + " " * 100_000).calls
