@@ -170,7 +170,7 @@ def _document(found: PromptDocument) -> Document:
 
 
 def _fingerprint(embeddings: Embeddings, model: object) -> str | None:
-    from rag_middle.retrieval.embedders import fingerprint_of_name
+    from rag_middle.retrieval.embedder_files import fingerprint_of_name
 
     if isinstance(embeddings, RagMiddleEmbeddings):
         return embeddings.fingerprint

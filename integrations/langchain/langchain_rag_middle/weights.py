@@ -11,12 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from huggingface_hub import try_to_load_from_cache
-from huggingface_hub.errors import HFValidationError
 from pydantic import SecretStr
 
 from rag_middle import UnsupportedGenerationError
-from rag_middle.files import checkpoint_states
+from rag_middle.checkpoints import cached_file, checkpoint_states
 from rag_middle.options import LOADING_OPTIONS, without_secrets
 from rag_middle.tools import format_of
 
@@ -208,11 +206,7 @@ def _known_file(model: str | Path, name: str, revision: str | None) -> Path | No
         return path
     if os.path.isdir(path.parent):
         return None
-    try:
-        cached = try_to_load_from_cache(str(model), name, revision=revision)
-    except HFValidationError:  # no name of a model; loading says so
-        return None
-    return Path(cached) if isinstance(cached, str | Path) else None
+    return cached_file(str(model), name, revision=revision)
 
 
 def _scaled_window(folder: Path) -> int | None:
