@@ -222,13 +222,13 @@ def _scaled_window(folder: Path) -> int | None:
     return context_window(config.get_text_config(decoder=True))
 
 
-#: Of tokenizers: what changes cheaply noticed then, and a digest of all that they are made of.
+#: Of tokenizers: a digest, behind the parts that are quick to compare, as they were at that time.
 _tokenizers: weakref.WeakKeyDictionary[Any, tuple[str, str]] = weakref.WeakKeyDictionary()
 
 
 def _tokenizer_identity(tokenizer: Any) -> str:
     """A digest of a tokenizer; its vocabulary is read again where its other parts have changed."""
-    from rag_middle.generation.identity import _tokenizer
+    from rag_middle.generation.identity import tokenizer_sha256
 
     backend = getattr(tokenizer, "backend_tokenizer", None)
     parts = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
@@ -243,7 +243,7 @@ def _tokenizer_identity(tokenizer: Any) -> str:
     text = repr(stated)
     known = _tokenizers.get(tokenizer)
     if known is None or known[0] != text:
-        _tokenizers[tokenizer] = known = (text, _tokenizer(tokenizer))
+        _tokenizers[tokenizer] = known = (text, tokenizer_sha256(tokenizer))
     return hashlib.sha256(repr(known).encode()).hexdigest()[:16]
 
 
