@@ -173,7 +173,9 @@ class _GroupedAttention(ModelAttention):
 
         tables = request.shared(
             ("spans", near, oldest, scale, device),
-            lambda: SpanTables.of([spans_of(row) for row, _ in request.row_layouts()], device),
+            lambda: SpanTables.of(
+                [spans_of(padding) for padding, _ in request.row_layouts()], device
+            ),
         )
         read = attend_spans(call.query, call.key, call.value, tables, self._far_query)
         return with_sinks(read, call.options.get("s_aux")).out.transpose(1, 2)
