@@ -44,14 +44,14 @@ async def pieces_in_thread(
         pieces: that take their time.
         cancel: ends what the generator waits for, which may be long in coming.
     """
-    place, free = caller(), threading.Lock()
+    place, running = caller(), threading.Lock()
 
     def step() -> T:
-        with free:
+        with running:
             return next(pieces, _END)
 
     def close() -> None:
-        with free:  # a generator that is running cannot be closed
+        with running:  # a generator that is running cannot be closed
             pieces.close()
 
     try:

@@ -1,4 +1,7 @@
-"""Files that are whole at every moment, also where the disk fills up or the process dies."""
+"""Files that are whole at every moment, also where the disk fills up or the process dies.
+
+And files of others, read without waiting for what never ends.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from io import BufferedReader, FileIO
 from pathlib import Path
-from typing import Any
 
 from rag_middle.errors import OutputWriteError
 
 __all__ = [
     "append",
     "check_lock_file",
-    "checkpoint_states",
     "expanded",
+    "file_sha256",
     "open_regular",
     "read_regular",
     "reason",
@@ -28,12 +30,6 @@ __all__ = [
     "write_files",
 ]
 
-_CHECKPOINT_FILES = (
-    *("*.json", "*.safetensors", "*.bin", "*.gguf", "*.py"),
-    *("*.jinja", "*/*.jinja", "*.model", "merges.txt", "vocab.txt", "*.tiktoken"),  # of tokenizers
-)
-#: One of them is in the local cache of the hub where a model or a tokenizer is.
-_HUB_FILES = ("config.json", "tokenizer_config.json", "tokenizer.json")
 _LEFT_SECONDS = 3600  # a file that nobody finished writing in that time is left over
 
 
@@ -82,6 +78,12 @@ def read_regular(path: str | Path, max_bytes: int, *, follow: bool = True) -> by
     if len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"it has more than {max_bytes / 2**20:.0f} MiB")
     return content
+
+
+def file_sha256(path: str | Path) -> str:
+    """Digest of a file's bytes, as :func:`open_regular` opens it."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_files(folder: str | Path, contents: Mapping[str, bytes]) -> None:
@@ -158,53 +160,3 @@ def append(file: FileIO, content: bytes) -> None:
         with suppress(OSError):
             file.truncate(start)
         raise
-
-
-def checkpoint_states(loading: Mapping[str, Any]) -> list[str | None]:
-    """What changes when the files of a model, or of its tokenizer, change; one for each of the two.
-
-    Of a folder, that is the names, sizes and times of files; of a name on the hub, the commit in
-    the local cache; None of what is not here, and of a tokenizer that is an object. Reads no file
-    of a folder.
-
-    Args:
-        loading: arguments of `RagMiddleModel.from_pretrained`.
-    """
-    name, tokenizer = loading["name_or_path"], loading.get("tokenizer")
-    revision = loading.get("revision")
-    of_model, of_tokenizer = (
-        loading.get(options) or {} for options in ("model_options", "tokenizer_options")
-    )
-    states = [_checkpoint_state(name, {"revision": revision, **of_model})]
-    if tokenizer is None:
-        tokenizer, of_tokenizer = name, {"revision": revision, **of_tokenizer}
-    is_named = isinstance(tokenizer, str | Path)
-    return [*states, _checkpoint_state(tokenizer, of_tokenizer) if is_named else None]
-
-
-def _checkpoint_state(name: str | Path, options: Mapping[str, Any]) -> str | None:
-    subfolder = options.get("subfolder") or ""
-    path = Path(os.path.expanduser(name), subfolder)
-    if os.path.isdir(path):  # unlike Path.is_dir, also of names that no system takes
-        files = sorted(file for pattern in _CHECKPOINT_FILES for file in path.glob(pattern))
-        state = [
-            (str(file.relative_to(path)), file.stat().st_size, file.stat().st_mtime_ns)
-            for file in files
-            if file.is_file()
-        ]
-        return hashlib.sha256(repr(state).encode()).hexdigest()[:16]
-    from huggingface_hub import try_to_load_from_cache  # not quick, and few need it
-    from huggingface_hub.errors import HFValidationError
-
-    for file in _HUB_FILES:
-        inside = f"{subfolder}/{file}" if subfolder else file
-        try:
-            found = try_to_load_from_cache(
-                str(name), inside, options.get("cache_dir"), options.get("revision")
-            )
-        except HFValidationError:  # no name on the hub: loading says what is wrong with it
-            return None
-        if isinstance(found, str):
-            parts = Path(found).parts  # .../snapshots/COMMIT/FILE
-            return parts[len(parts) - len(Path(inside).parts) - 1]
-    return None

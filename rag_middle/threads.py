@@ -41,7 +41,7 @@ class ModelThread(threading.Thread):
 @atexit.register
 def _end_model_threads() -> None:
     """End the threads that run; a forked process has none."""
-    running = [each for each in threading.enumerate() if isinstance(each, ModelThread)]
+    running = [thread for thread in threading.enumerate() if isinstance(thread, ModelThread)]
     for thread in running:
         thread.stop()
     _join(running, _TOKEN_SECONDS)

@@ -61,7 +61,12 @@ def _length(cache: Any, layer: int) -> int | Tensor | None:
 
 @dataclass(slots=True)
 class _Reading:
-    """How many columns a layer has put into a cache, reading one prompt and what follows it."""
+    """How many columns a layer has put into a cache, reading one prompt and what follows it.
+
+    Attributes:
+        number: tells readings apart, in copies of a cache too.
+        columns: so far.
+    """
 
     number: int
     columns: int
@@ -105,19 +110,20 @@ class ReadColumns:
         last = self._reading or _Reading(next(_serial_numbers), self._prefilled)
         # What another request left in the cache does not matter to the first call.
         reading = readings.get(self._layer) if self._reading else None
-        held = _length(cache, self._layer)
-        if isinstance(held, Tensor):  # on the device: a static cache that is known is not asked
-            held = int(held) if reading is None else None
+        cached = _length(cache, self._layer)
+        if isinstance(cached, Tensor):  # on the device: a static cache that is known is not asked
+            cached = int(cached) if reading is None else None
         reading = reading or replace(last)  # the cache was filled, or put together, by hand
-        if reading.number == last.number and held in (None, reading.columns):
+        if reading.number == last.number and cached in (None, reading.columns):
             return reading
+        count = "other" if cached in (None, last.columns) else cached
         raise UnsupportedGenerationError(
-            f"The KV cache holds {'other' if held in (None, last.columns) else held} tokens, and "
-            f"{last.columns} were read under the method: it was filled elsewhere (by a prefix of "
-            "virtual tokens, or from another prompt, say), or cut or left out since. Under a "
-            "method that changes attention the whole prompt comes in one pass and each further "
-            "token once, with the same cache: no assisted decoding, no DynamicCache.crop(), and of "
-            "adapters those in weights, such as LoRA. method='none' takes all of these."
+            f"The KV cache holds {count} tokens, and {last.columns} were read under the method: it "
+            "was filled elsewhere (by a prefix of virtual tokens, or from another prompt, say), or "
+            "cut or left out since. Under a method that changes attention the whole prompt comes "
+            "in one pass and each further token once, with the same cache: no assisted decoding, "
+            "no DynamicCache.crop(), and of adapters those in weights, such as LoRA. "
+            "method='none' takes all of these."
         )
 
     def end(self, stop: int) -> None:

@@ -59,7 +59,12 @@ class _Ones:
 
 
 def output_for_ones(module: nn.Module, arguments: dict[str, Any]) -> Tensor:
-    """What `module` returns where attention gives ones, whatever it is asked; as `capture`."""
+    """The output `[b, n, hidden]` of `module` where its attention gives ones, whatever it is asked.
+
+    Args:
+        module: the attention module.
+        arguments: of its forward method, by name.
+    """
     name = cache_argument(module)
     named = arguments if name is None else arguments | {name: None}
     with handle_attention({module: _Ones()}), torch.no_grad():

@@ -39,7 +39,7 @@ class LayerCore:
             and any(change.defers_rotation for change in ordered)
         )
         #: Queries and keys of the call under way are rotated by the table of each head.
-        self._turned_by_head = False
+        self._rotated_by_head = False
         self._arguments: dict[str, Any] = {}
         self._tap = CacheTap(None)
         self._skipped = ExitStack()
@@ -61,7 +61,7 @@ class LayerCore:
             arguments[name] = self._tap
         for handler in self._handlers:
             handler.before(arguments)
-        self._turned_by_head = False
+        self._rotated_by_head = False
         if self._defers_rotation and not self._tables_by_head(arguments):
             arguments["position_embeddings"] = self._no_rotation(arguments["position_embeddings"])
             after = self._layer.traits.norms_after_rope
@@ -78,8 +78,8 @@ class LayerCore:
             tables = handler.tables_by_head(arguments)
             if tables is not None:
                 arguments["position_embeddings"] = tables
-                self._turned_by_head = True
-        return self._turned_by_head
+                self._rotated_by_head = True
+        return self._rotated_by_head
 
     def _no_rotation(self, embeddings: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Tables that rotate by nothing, made once per shape."""
@@ -92,7 +92,7 @@ class LayerCore:
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
         """Answer the module's attention call: output `[b, n, h, dv]`, no weights."""
         self._skipped.close()
-        if self._turned_by_head:
+        if self._rotated_by_head:
             call.query, call.key = own_heads(call.query), own_heads(call.key)
         request = self._layer.request
         request.attention_calls += 1

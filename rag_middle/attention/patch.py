@@ -162,7 +162,8 @@ def applied(
             "operators where a method has none."
         )
     with model_lock(model), ExitStack() as stack:
-        config = text_config(model)  # that early exit from assisted decoding changes for its time
+        config = text_config(model)
+        # Assisted decoding by early exit lowers it, and leaves it so where its pass is refused.
         stack.callback(setattr, config, "num_hidden_layers", config.num_hidden_layers)
         if plan.layers:
             _install(model, traits, plan, request, stack)

@@ -41,9 +41,9 @@ class LayerTraits:
             change of one channel is a rank-one update.
         rotates_by_table: rotary tables with further axes in front rotate queries and keys once by
             each of them, which any broadcasting rotation of whole heads does.
-        value_projection: attribute of the attention module that makes the values, and nothing
-            else, out of hidden states, of which the module makes nothing but queries, keys and
-            values (no gate); ``None`` where there is none.
+        value_projection: name of the submodule that makes the values, and nothing else, of hidden
+            states, where the module makes queries and keys of them besides and no more (no gate);
+            ``None`` where there is none.
         sliding_window: tokens a query can see back, itself included; ``None`` for all.
         attention_chunk: tokens of a chunk, where a query sees its own chunk only; else ``None``.
         softcap: scores are squashed to ``softcap * tanh(score / softcap)``.

@@ -469,9 +469,9 @@ def passed_documents(
             make calls again, and look for their answers in caches first.
     """
     is_one = isinstance(entries, str | Mapping | Document)
-    once = isinstance(entries, Iterator)
-    if once or is_one or not isinstance(entries, Iterable) or read(entries) is not None:
-        advice = " It can be read once only: pass list(...)." if once else ""
+    is_iterator = isinstance(entries, Iterator)
+    if is_iterator or is_one or not isinstance(entries, Iterable) or read(entries) is not None:
+        advice = " It can be read once only: pass list(...)." if is_iterator else ""
         raise PromptError(
             f"documents must be a list of documents, got {type(entries).__name__}.{advice}"
         )

@@ -12,6 +12,7 @@ from rag_middle.generation.model import RagMiddleModel
 
 __all__ = ["load_copy", "origin"]
 
+#: What `model_digests` tells apart, in words.
 _PARTS = {
     "weights": "weights",
     "tokenizer": "tokenizer files",
@@ -57,11 +58,14 @@ def load_copy(
     placed = dict(options) if device is None else {**options, "device": device}
     loaded = RagMiddleModel.from_pretrained(name, **placed)
     here = model_digests(loaded.model, loaded.tokenizer) if digests else {}
-    pairs = {part: (digest, here.get(part)) for part, digest in digests.items()}
-    others = [part for part, pair in pairs.items() if None not in pair and pair[0] != pair[1]]
-    if others:
+    different = [
+        _PARTS[part]
+        for part, digest in digests.items()
+        if digest is not None and here.get(part) not in (None, digest)
+    ]
+    if different:
         raise WorkerConfigError(
-            f"A worker found other {' and '.join(map(_PARTS.__getitem__, others))} under {name!r} "
+            f"A worker found other {' and '.join(different)} under {name!r} "
             "than those of this run: the folder differs from machine to machine, or it or the "
             "model of this run has changed since that was loaded. Save the model as it is, copy it "
             "to every machine, under the same path, and run it again."

@@ -40,6 +40,7 @@ __all__ = [
     "model_facts",
     "model_identity",
     "software",
+    "tokenizer_sha256",
     "warn_of_mismatch",
     "with_later_digests",
 ]
@@ -79,14 +80,27 @@ def model_facts(
         kv_heads=first.kv_heads if first else None,
         weights_sha256=weights_sha256(model) if all_weights else None,
         weights_sample=weights_sample(model),
-        tokenizer_sha256=_tokenizer(tokenizer),
+        tokenizer_sha256=tokenizer_sha256(tokenizer),
         config_sha256=config_sha256(config),
         adapters_sha256=adapters_sha256(model),
     )
 
 
+def tokenizer_sha256(tokenizer: PreTrainedTokenizerBase) -> str:
+    """A digest of the chat template and of a fast tokenizer; of the vocabulary of another."""
+    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    made_of: Any = sorted(tokenizer.get_vocab().items())
+    if backend is not None:
+        made_of = json.loads(backend.to_str())
+        # Set by the last call that padded or cut, and no part of what it is.
+        made_of.pop("padding", None)
+        made_of.pop("truncation", None)
+    content = json.dumps([made_of, tokenizer.chat_template], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
 def generation_sha256(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Of what the model's own generation config says of answers, and of tokens that end them."""
+    """A digest of what the model's own generation config says of answers, and of end tokens."""
     own = vars(model.generation_config)
     settings = {name: own.get(name) or None for name in TAKEN - _NO_ANSWERS - {"eos_token_id"}}
     return settings_sha256([settings, sorted(end_tokens(model, tokenizer, (), None))])
@@ -103,7 +117,7 @@ def model_digests(
     """
     return {
         "weights": weights_sample(model),
-        "tokenizer": _tokenizer(tokenizer),
+        "tokenizer": tokenizer_sha256(tokenizer),
         "config": config_sha256(model.config),
         "adapters": adapters_sha256(model),
         "generation": generation_sha256(model, tokenizer),
@@ -194,16 +208,3 @@ def warn_of_mismatch(
                     "the unmodified model."
                 )
             )
-
-
-def _tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Of what a fast tokenizer is made of; of its vocabulary where it is none."""
-    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
-    made_of: Any = sorted(tokenizer.get_vocab().items())
-    if backend is not None:
-        made_of = json.loads(backend.to_str())
-        # Set by the last call that padded or cut, and no part of what it is.
-        made_of.pop("padding", None)
-        made_of.pop("truncation", None)
-    content = json.dumps([made_of, tokenizer.chat_template], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()

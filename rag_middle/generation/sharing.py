@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rag_middle.files import checkpoint_states
+from rag_middle.checkpoints import checkpoint_states
 from rag_middle.generation.model import RagMiddleModel
 from rag_middle.generation.prompts import MethodLike
 from rag_middle.methods import resolve_method

@@ -37,21 +37,23 @@ class KernelWork(NamedTuple):
 KERNEL_WORK: dict[str, Callable[..., KernelWork]] = {}
 
 
-def uses_triton(kernels: Kernels, query: Tensor, value: Tensor, unknown: str | None = None) -> bool:
+def uses_triton(
+    kernels: Kernels, query: Tensor, value: Tensor, obstacle: str | None = None
+) -> bool:
     """Whether Triton kernels run on such tensors.
 
     Args:
         kernels: what was asked for.
         query: `[..., d]`.
         value: `[..., dv]`.
-        unknown: what is asked for here that the method's kernels do not know.
+        obstacle: why the method's kernels cannot run, whatever the tensors are like.
 
     Raises:
         KernelsUnavailableError: they were asked for and cannot run.
     """
     if kernels == "torch":
         return False
-    reason = unknown or _obstacle(query, value)
+    reason = obstacle or _obstacle(query, value)
     if reason is not None and kernels == "triton":
         raise KernelsUnavailableError(
             f"kernels='triton' cannot run here: {reason}. Use kernels='auto', which computes with "

@@ -64,7 +64,7 @@ def _rotate_heads(
 
 
 def _empty(x: Tensor, copies: int) -> Tensor:
-    """`[b, heads, n, C, d]`, heads behind tokens in memory, as the model's own rotation has it."""
+    """Room `[b, heads, n, C, d]`, heads behind tokens in memory, as the model's rotation has it."""
     b, heads, n, d = x.shape
     return x.new_empty(b, n, heads, copies, d).transpose(1, 2)
 

@@ -28,8 +28,8 @@ class Span(NamedTuple):
         begin: first column; below zero, counted back from behind the last one, which is -1.
         end: behind the last column, likewise.
         scale: factor on the scores.
-        exponent: of the sum of their exponentials,
-        log_weight: to whose logarithm this is added.
+        exponent: the sum of the exponentials of the scores is raised to this power.
+        log_weight: logarithm of the factor on what comes out.
         least: columns before it are not read, wherever the span begins.
         far: whether the second rotation of query and keys scores it.
     """
@@ -89,7 +89,7 @@ def reads_spans(
 def attend_spans(
     q: Tensor, k: Tensor, v: Tensor, tables: SpanTables, far: Tensor | None = None
 ) -> Attended:
-    """What one token per row reads, `[b, h, 1, dv]`.
+    """What one token per row reads, `[b, h, 1, dv]`, and its log-sum-exp.
 
     Args:
         q: `[b, h, 1, d]`.
@@ -134,6 +134,7 @@ def _attend_spans(
 
 
 def _empty(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Room for the output `[b, h, 1, dv]` and its log-sum-exp `[b, h, 1]`."""
     b, h = q.shape[:2]
     return q.new_empty(b, h, 1, v.shape[-1]), q.new_empty(b, h, 1, dtype=torch.float32)
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
         saved_settings,
         unchanged_index,
     )
+    from rag_middle.retrieval.embedder_files import DEFAULT_EMBEDDER
     from rag_middle.retrieval.embedders import (
-        DEFAULT_EMBEDDER,
         Embedder,
         SentenceTransformerEmbedder,
         TruncatedTextWarning,

@@ -15,11 +15,8 @@ from numpy.typing import NDArray
 
 from rag_middle.errors import EmbedderError, IndexFormatError
 from rag_middle.retrieval import storage
-from rag_middle.retrieval.embedders import (
-    Embedder,
-    SentenceTransformerEmbedder,
-    fingerprint_of_name,
-)
+from rag_middle.retrieval.embedder_files import fingerprint_of_name
+from rag_middle.retrieval.embedders import Embedder, SentenceTransformerEmbedder
 from rag_middle.retrieval.faiss_index import Changes, FaissIndex
 from rag_middle.retrieval.loading import MAX_FILE_BYTES, Loaded, content_hash, load
 from rag_middle.retrieval.manifest import MANIFEST, Corpus, Manifest, read_manifest

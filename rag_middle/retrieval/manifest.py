@@ -22,7 +22,7 @@ FORMAT_VERSION = 1
 
 _FORMAT = "rag-middle-index"
 _METRIC = "inner_product"
-_BEGINNING = re.compile(rb'(\xef\xbb\xbf)?\s*\{\s*"format"\s*:\s*"rag-middle-index"')
+_BEGINNING = re.compile(rb'(\xef\xbb\xbf)?\s*\{\s*"format"\s*:\s*"%b"' % _FORMAT.encode())
 _MAX_BYTES = 2**30  # it names every file that was skipped
 _FILE_NAME = re.compile(r"(vectors-[0-9a-f]{16}\.faiss|chunks-[0-9a-f]{16}\.jsonl)")
 _SHA256 = re.compile(r"[0-9a-f]{64}")

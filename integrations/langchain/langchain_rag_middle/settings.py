@@ -46,7 +46,7 @@ from rag_middle.plain_data import check_keywords
 if TYPE_CHECKING:
     from rag_middle import Generation, Method, RagMiddleModel
 
-__all__ = ["RagMiddleSettings", "known_by"]
+__all__ = ["RagMiddleSettings", "template_key"]
 
 #: How documents get into a prompt here.
 _MARKING = (
@@ -55,8 +55,11 @@ _MARKING = (
 )
 
 
-def known_by(template: Any) -> str:
-    """What caches know a template of a call by: a function's code does not say what it writes."""
+def template_key(template: Any) -> str:
+    """What caches know a template by: of a function, nothing that is found again.
+
+    Its code does not say what it writes.
+    """
     return f"{template!r} {uuid4()}" if callable(template) else template
 
 
@@ -177,8 +180,8 @@ class RagMiddleSettings(FromModelId, Described):
             UnsupportedGenerationError: the field says what is loaded.
         """
         fields, method = self._changed({name: value})
-        for each, its in fields.items():
-            super().__setattr__(each, its)
+        for field, setting in fields.items():
+            super().__setattr__(field, setting)
         if method is not None:
             self._method = method
 
@@ -293,7 +296,7 @@ class RagMiddleSettings(FromModelId, Described):
     def _identifying_params(self) -> Mapping[str, Any]:
         """What answers depend on: the key of caches, and what traces show."""
         options = {name: getattr(self, name) for name in OPTIONS if name != "stop"}
-        options["template"] = known_by(self.template)
+        options["template"] = template_key(self.template)
         return {
             "model_name": self.model_name,
             "method": repr(self._method),

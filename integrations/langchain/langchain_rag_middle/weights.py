@@ -11,12 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from huggingface_hub import try_to_load_from_cache
-from huggingface_hub.errors import HFValidationError
 from pydantic import SecretStr
 
 from rag_middle import UnsupportedGenerationError
-from rag_middle.files import checkpoint_states
+from rag_middle.checkpoints import cached_file, checkpoint_states
 from rag_middle.options import LOADING_OPTIONS, without_secrets
 from rag_middle.tools import format_of
 
@@ -208,11 +206,7 @@ def _known_file(model: str | Path, name: str, revision: str | None) -> Path | No
         return path
     if os.path.isdir(path.parent):
         return None
-    try:
-        cached = try_to_load_from_cache(str(model), name, revision=revision)
-    except HFValidationError:  # no name of a model; loading says so
-        return None
-    return Path(cached) if isinstance(cached, str | Path) else None
+    return cached_file(str(model), name, revision=revision)
 
 
 def _scaled_window(folder: Path) -> int | None:
@@ -228,13 +222,13 @@ def _scaled_window(folder: Path) -> int | None:
     return context_window(config.get_text_config(decoder=True))
 
 
-#: Of tokenizers: what changes cheaply noticed then, and a digest of all that they are made of.
+#: Of tokenizers: a digest, behind the parts that are quick to compare, as they were at that time.
 _tokenizers: weakref.WeakKeyDictionary[Any, tuple[str, str]] = weakref.WeakKeyDictionary()
 
 
 def _tokenizer_identity(tokenizer: Any) -> str:
     """A digest of a tokenizer; its vocabulary is read again where its other parts have changed."""
-    from rag_middle.generation.identity import _tokenizer
+    from rag_middle.generation.identity import tokenizer_sha256
 
     backend = getattr(tokenizer, "backend_tokenizer", None)
     parts = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
@@ -249,7 +243,7 @@ def _tokenizer_identity(tokenizer: Any) -> str:
     text = repr(stated)
     known = _tokenizers.get(tokenizer)
     if known is None or known[0] != text:
-        _tokenizers[tokenizer] = known = (text, _tokenizer(tokenizer))
+        _tokenizers[tokenizer] = known = (text, tokenizer_sha256(tokenizer))
     return hashlib.sha256(repr(known).encode()).hexdigest()[:16]
 
 

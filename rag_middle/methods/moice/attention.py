@@ -92,7 +92,7 @@ class _ExpertAttention(LayerHandler):
     def _rotated(
         self, call: AttentionCall, tables: WideTables, rows: slice
     ) -> tuple[Tensor, Tensor]:
-        """Queries, which stand in these rows, and keys."""
+        """Queries `[b, h, m, d]`, which stand in these rows of the tables, and keys."""
         query, key, style = call.query, call.key, self._traits.rotary
         request = self._layer.request
         assert style is not None
@@ -100,12 +100,12 @@ class _ExpertAttention(LayerHandler):
         if query.shape[2] == key.shape[2] and uses_triton(request.kernels, query, call.value):
             request.kernels_used = "triton"
             heads = query.shape[1] + key.shape[1]
-            one = request.shared(
-                ("one table", heads, query.device),
+            first_table = request.shared(
+                ("first table", heads, query.device),
                 lambda: torch.zeros(1, 1, heads, dtype=torch.long, device=query.device),
             )
             of_rows = WideTables(*(table.transpose(0, 1) for table in tables))
-            rotated = rotate_heads(query, key, of_rows, one, style)
+            rotated = rotate_heads(query, key, of_rows, first_table, style)
             return rotated[0][..., 0, :], rotated[1][..., 0, :]
         of_queries = WideTables(*(table[:, :, rows] for table in tables))
         return rotate_wide(query, of_queries, style), rotate_wide(key, tables, style)

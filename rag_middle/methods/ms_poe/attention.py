@@ -103,7 +103,7 @@ class _HeadRotation(LayerHandler):
         call, request = context.call, self._layer.request
         if context.start == 0:
             self._choice = self._choose(context)
-            # One for those whose tokens the model rotates: what is made of a stack differs.
+            # Layers whose tokens the model rotates pick other tables, from a stack of their own.
             name = ("ratios", self._scale.ratios, self._traits.rotates_by_table)
             self._stack = self._layer.layer_stack(name, call.query.device)
             self._stack.put(self._traits.layer, self._choice)

@@ -77,7 +77,12 @@ class _GroupedRotation(LayerHandler):
         return context.proceed()
 
     def _rotated(self, context: AttentionContext) -> tuple[Tensor, Tensor, Tensor]:
-        """Query at exact positions and at grouped ones, and keys at both, side by side."""
+        """Queries and keys as the layer's attention takes them.
+
+        Returns:
+            Queries `[b, h, n, d]` at exact positions, and at grouped ones; keys `[b, g, n, 2d]` at
+            both, side by side.
+        """
         call, start, request = context.call, context.start, self._layer.request
         style, plan, rotary = self._traits.rotary, self._positions, self._layer.rotary
         assert style is not None
@@ -119,7 +124,11 @@ class _GroupedRotation(LayerHandler):
 
 
 def _rotations(heads: int, groups: int, device: torch.device) -> Tensor:
-    """Tables of queries and keys, of what is near and what is far: `[1, 2, h + g]`."""
+    """Which tables rotate queries and keys, for what is near and for what is far.
+
+    Returns:
+        Indices `[1, 2, h + g]`: exact positions, grouped ones of keys, shifted ones of queries.
+    """
     near, far = [0] * (heads + groups), [2] * heads + [1] * groups
     return torch.tensor([[near, far]], device=device)
 
@@ -164,7 +173,9 @@ class _GroupedAttention(ModelAttention):
 
         tables = request.shared(
             ("spans", near, oldest, scale, device),
-            lambda: SpanTables.of([spans_of(row) for row, _ in request.row_layouts()], device),
+            lambda: SpanTables.of(
+                [spans_of(padding) for padding, _ in request.row_layouts()], device
+            ),
         )
         read = attend_spans(call.query, call.key, call.value, tables, self._far_query)
         return with_sinks(read, call.options.get("s_aux")).out.transpose(1, 2)

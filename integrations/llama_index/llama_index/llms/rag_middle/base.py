@@ -291,8 +291,8 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
             MethodConfigError: parameters that the method refuses.
             UnsupportedGenerationError: the field says what is loaded.
         """
-        for each, its in self._changed({name: value}).items():
-            super().__setattr__(each, its)
+        for field, setting in self._changed({name: value}).items():
+            super().__setattr__(field, setting)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy with other fields, on the same weights; raises as setting a field does."""
@@ -313,11 +313,11 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
         changed = dict(update)
         if "stopping_ids" in update:
             changed["_stops"] = stop_strings(self._model.tokenizer, update["stopping_ids"])
-        if any(name in update for name in ("method", "profile")):
+        if "method" in update or "profile" in update:
             changed = {"method": None, "method_options": {}, "profile": None, **changed}
-        if any(name in update for name in ("method", "method_options", "profile")):
-            names = ("method", "method_options", "profile")
-            method, options, profile = (changed.get(name, getattr(self, name)) for name in names)
+        choice = ("method", "method_options", "profile")
+        if any(name in changed for name in choice):
+            method, options, profile = (changed.get(name, getattr(self, name)) for name in choice)
             chosen = chosen_method(method, options, profile, None)
         elif "context_window" in update:
             chosen = self._model.method

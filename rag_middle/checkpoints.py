@@ -1,0 +1,81 @@
+"""Files of models: where they lie in the local cache of the hub, and what changes with them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+__all__ = ["cached_file", "checkpoint_states"]
+
+_CHECKPOINT_FILES = (
+    *("*.json", "*.safetensors", "*.bin", "*.gguf", "*.py"),
+    *("*.jinja", "*/*.jinja", "*.model", "merges.txt", "vocab.txt", "*.tiktoken"),  # of tokenizers
+)
+#: One of them is in the local cache of the hub where a model or a tokenizer is.
+_HUB_FILES = ("config.json", "tokenizer_config.json", "tokenizer.json")
+
+
+def cached_file(
+    name: str, file: str, *, revision: str | None = None, cache_dir: str | None = None
+) -> Path | None:
+    """A file of a model in the local cache of the hub; None where it is not there.
+
+    Args:
+        name: of the model on the hub; no file is there under what is no such name.
+        file: its path in the repository.
+        revision: commit, tag or branch.
+        cache_dir: of the cache; by default the hub's own.
+    """
+    from huggingface_hub import try_to_load_from_cache  # not quick, and few need it
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        cached = try_to_load_from_cache(name, file, cache_dir=cache_dir, revision=revision)
+    except HFValidationError:
+        return None  # loading says what is wrong with the name
+    return Path(cached) if isinstance(cached, str) else None
+
+
+def checkpoint_states(loading: Mapping[str, Any]) -> list[str | None]:
+    """What changes when the files of a model, or of its tokenizer, change; one for each of the two.
+
+    Of a folder, that is the names, sizes and times of files; of a name on the hub, the commit in
+    the local cache; None of what is not here, and of a tokenizer that is an object. Reads no file
+    of a folder.
+
+    Args:
+        loading: arguments of `RagMiddleModel.from_pretrained`.
+    """
+    name, tokenizer = loading["name_or_path"], loading.get("tokenizer")
+    revision = loading.get("revision")
+    of_model, of_tokenizer = (
+        loading.get(options) or {} for options in ("model_options", "tokenizer_options")
+    )
+    states = [_checkpoint_state(name, {"revision": revision, **of_model})]
+    if tokenizer is None:
+        tokenizer, of_tokenizer = name, {"revision": revision, **of_tokenizer}
+    is_named = isinstance(tokenizer, str | Path)
+    return [*states, _checkpoint_state(tokenizer, of_tokenizer) if is_named else None]
+
+
+def _checkpoint_state(name: str | Path, options: Mapping[str, Any]) -> str | None:
+    subfolder = options.get("subfolder") or ""
+    path = Path(os.path.expanduser(name), subfolder)
+    if os.path.isdir(path):  # unlike Path.is_dir, also of names that no system takes
+        files = sorted(file for pattern in _CHECKPOINT_FILES for file in path.glob(pattern))
+        state = [
+            (str(file.relative_to(path)), file.stat().st_size, file.stat().st_mtime_ns)
+            for file in files
+            if file.is_file()
+        ]
+        return hashlib.sha256(repr(state).encode()).hexdigest()[:16]
+    stated = {option: options.get(option) for option in ("revision", "cache_dir")}
+    for file in _HUB_FILES:
+        inside = PurePosixPath(subfolder, file)
+        cached = cached_file(str(name), str(inside), **stated)
+        if cached is not None:  # .../snapshots/COMMIT/FILE
+            return cached.parents[len(inside.parts) - 1].name
+    return None
