@@ -114,12 +114,17 @@ def adapters_sha256(model: nn.Module) -> str | None:
         ``None`` for a model without adapters.
     """
     switches = {
-        name: {switch: getattr(module, switch, None) for switch in _SWITCHES}
+        name: {switch: _listed(getattr(module, switch, None)) for switch in _SWITCHES}
         for name, module in model.named_modules()
         # Not by `getattr`, which is slow where a module lacks the attribute, and most do.
         if hasattr(type(module), "_active_adapter") or not vars(module).keys().isdisjoint(_MARKS)
     }
     return settings_sha256(switches) if switches else None
+
+
+def _listed(value: object) -> object:
+    """A lone name as a list of it: PEFT keeps either, for the same adapter."""
+    return [value] if isinstance(value, str) else value
 
 
 def settings_sha256(settings: object) -> str:

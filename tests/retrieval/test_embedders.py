@@ -223,6 +223,13 @@ def _link_folder(folder: Path) -> None:
         ),
         (lambda folder: (folder / "loop").symlink_to(folder, target_is_directory=True), False),
         (lambda folder: (folder / "model.onnx").write_text("not read"), False),
+        (lambda folder: (folder / "training_args.bin").write_text("not read"), False),
+        (
+            lambda folder: (
+                (folder / "eval").mkdir() or (folder / "eval" / "scores.csv").write_text("1")
+            ),
+            False,
+        ),
     ],
 )
 def test_the_fingerprint_follows_the_files_that_are_read(
@@ -235,6 +242,18 @@ def test_the_fingerprint_follows_the_files_that_are_read(
     before = fingerprint_of_name(str(folder))
     change(folder)
     assert (fingerprint_of_name(str(folder)) != before) == counts
+
+
+def test_a_model_in_too_many_folders_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_deep(*_: object, **__: object) -> object:
+        raise RecursionError
+
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setattr("os.walk", too_deep)
+    with pytest.raises(EmbedderError, match="too deeply"):
+        fingerprint_of_name(str(tmp_path))
 
 
 def test_a_folder_that_is_no_model_is_not_read_for_a_fingerprint(

@@ -383,6 +383,10 @@ class RagMiddleSettings(FromModelId, Described):
         from rag_middle.methods.resolve import as_option
 
         if method is None and not isinstance(self.model, str | Path):
+            if options:
+                raise MethodConfigError(
+                    f"Options {sorted(options)} were given without a method: name it too."
+                )
             return self.rag_middle_model.method
         # As JSON writes it in a description: lists, and layers as text.
         return resolve_method("none" if method is None else method, as_option(options))

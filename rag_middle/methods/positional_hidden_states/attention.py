@@ -131,10 +131,11 @@ class _ScaledRows(LayerHandler):
             context.arguments, plain, rows, keep, self._layer.rotary, placed=placed
         )
         stored_key, stored_value = context.cache.store(scaled.key, scaled.value)
-        mask = last_rows_mask(call, rows, stored_key.shape[2])
-        tail = AttentionCall(
-            call.module, scaled.query, stored_key, stored_value, mask, call.options
-        )
+        seen_key, seen_value = stored_key, stored_value
+        if call.mask is None:  # nothing hides the empty columns of a static cache
+            seen_key, seen_value = (x[:, :, : context.stop] for x in (stored_key, stored_value))
+        mask = last_rows_mask(call, rows, seen_key.shape[2])
+        tail = AttentionCall(call.module, scaled.query, seen_key, seen_value, mask, call.options)
         tail_output, _ = base_attention(tail)
         if rows == columns:
             return tail_output, None

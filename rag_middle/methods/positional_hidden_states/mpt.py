@@ -57,9 +57,13 @@ class _MptChannels(LayerHandler):
         # A pass that was interrupted leaves them behind; the plain run must find nothing to scale.
         self._hidden = self._unscaled = None
         if self._scaled_rows(hidden.shape[1]) < hidden.shape[1]:
-            # Not module(...): this run must not come back here.
-            forward = self._layer.module.forward
-            self._unscaled = forward(**(arguments | {"past_key_values": None}))[0]
+            # Not module(...): this run must not come back here. The mask of a static cache is as
+            # long as that.
+            forward, mask = self._layer.module.forward, arguments.get("attention_mask")
+            plain = {"past_key_values": None}
+            if mask is not None:
+                plain["attention_mask"] = mask[..., : hidden.shape[1]]
+            self._unscaled = forward(**(arguments | plain))[0]
         if self._columns is None:
             self._columns = self._unit_columns(hidden)
         self._hidden = hidden

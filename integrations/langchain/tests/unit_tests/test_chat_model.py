@@ -160,6 +160,13 @@ class TestOptions:
     def test_options_of_a_method_that_is_not_named_are_refused(self, tiny: Any) -> None:
         with pytest.raises(MethodConfigError, match="without a method"):
             chat(tiny).invoke("Why?", method_options={"max_ratio": 2.0})
+        with pytest.raises(MethodConfigError, match="without a method"):
+            chat(tiny, method_options={"max_ratio": 2.0})
+        model = chat(tiny)
+        with pytest.raises(MethodConfigError, match="without a method"):
+            model.method_options = {"max_ratio": 2.0}
+        with pytest.raises(MethodConfigError, match="without a method"):
+            model.model_copy(update={"method_options": {"max_ratio": 2.0}})
 
     def test_the_same_seed_draws_the_same_answer(self, tiny: Any) -> None:
         model = chat(tiny, temperature=2.0)
