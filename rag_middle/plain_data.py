@@ -21,6 +21,7 @@ __all__ = [
     "is_finite_number",
     "is_panic",
     "is_whole",
+    "levels_of",
     "map_strings",
     "parse_json",
     "whole_characters",
@@ -90,6 +91,8 @@ def are_identical(one: object, other: object) -> bool:
     To Python, 1, 1.0 and True are equal, and so are mappings in another order. A schema means
     something else with each.
     """
+    if one is other:
+        return True
     if type(one) is not type(other):
         return False
     if isinstance(one, Mapping):
@@ -99,6 +102,19 @@ def are_identical(one: object, other: object) -> bool:
         assert isinstance(other, list | tuple)
         return len(one) == len(other) and all(map(are_identical, one, other))
     return bool(one == other)
+
+
+def levels_of(value: object) -> int:
+    """How deeply lists and mappings are nested in plain JSON."""
+    levels, here = 0, [value]
+    while here := [part for part in here if isinstance(part, Mapping | list | tuple)]:
+        levels += 1
+        here = [
+            inner
+            for part in here
+            for inner in (part.values() if isinstance(part, Mapping) else part)
+        ]
+    return levels
 
 
 def map_strings(

@@ -416,7 +416,7 @@ def _pause_asked_for(headers: httpx.Headers) -> float | None:
     except ValueError:
         try:
             at = parsedate_to_datetime(value)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             return None
         at = at if at.tzinfo else at.replace(tzinfo=UTC)
         seconds = (at - datetime.now(UTC)).total_seconds()

@@ -81,7 +81,10 @@ class Job:
 
     def shares_batch_with(self, other: Job) -> bool:
         """Whether both may go through the model together."""
-        return self.method[0] == other.method[0] and are_identical(self.options, other.options)
+        try:
+            return self.method[0] == other.method[0] and are_identical(self.options, other.options)
+        except RecursionError:  # a client's nesting must not end the thread of the model
+            return self is other
 
     def follower(self) -> Follower:
         """Hands on what the model writes."""
@@ -270,7 +273,9 @@ class BatchQueue:
                 seed=[job.seed for job in jobs],
                 **jobs[0].options,
             )
-        except Exception as error:
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # a panic of an engine in Rust is no Exception
             # One prompt that is refused, or takes the memory, must not take the others with it.
             if len(jobs) > 1 and not any(job.has_text or job.has_ended for job in jobs):
                 half = len(jobs) // 2

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rag_middle.errors import UnsupportedGenerationError
+from rag_middle.plain_data import levels_of
+from rag_middle.tools.limits import MOST_NESTED
 from rag_middle.wording import Argument
 
 __all__ = [
@@ -121,6 +123,10 @@ def _check_plain(name: str, value: Any) -> None:
         raise UnsupportedGenerationError(
             Argument(name), f" must be plain JSON: {error}."
         ) from error
+    if levels_of(value) > MOST_NESTED:
+        raise UnsupportedGenerationError(
+            Argument(name), f" is nested more than {MOST_NESTED} levels deep. Make it flatter."
+        )
 
 
 def check_tool_choice(choice: Any, tools: Sequence[Mapping[str, Any]] | None) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
-from math import lcm
 from typing import Any
 
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.tools.definitions import parameters_of
 from rag_middle.tools.formats import ARGUMENTS, ToolFormat
+from rag_middle.tools.limits import OF_SCHEMAS, SCHEMAS, check_grammar, check_schema
 from rag_middle.wording import Argument
 
 __all__ = ["answer_grammar", "call_grammar"]
@@ -25,16 +24,7 @@ _FORMATS = {
     *("date", "time", "date-time", "duration"),
     *("email", "hostname", "ipv4", "ipv6", "uri", "uuid"),
 }
-#: Keys of a JSON schema that hold schemas (one or a list), and those that hold them by name.
-_SCHEMAS = {
-    *("items", "prefixItems", "additionalItems", "unevaluatedItems", "contains"),
-    *("additionalProperties", "unevaluatedProperties", "propertyNames"),
-    *("anyOf", "oneOf", "allOf", "not", "if", "then", "else"),
-}
-_OF_SCHEMAS = {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
 _COMPOSING = {"anyOf", "oneOf", "$ref", "if", "dependentSchemas"}
-#: What the engine counts to for all ``multipleOf`` of a request: about a fifth of a second.
-_MOST_REMAINDERS = 20_000
 
 
 def answer_grammar(response_format: Mapping[str, Any]) -> str | None:
@@ -47,7 +37,9 @@ def answer_grammar(response_format: Mapping[str, Any]) -> str | None:
     if kind == "text":
         return None
     if kind == "grammar":
-        return str(response_format["grammar"])
+        grammar = str(response_format["grammar"])
+        check_grammar(grammar)
+        return grammar
     if kind == "regex":
         # A slash would end the expression; what stands behind a backslash is escaped already.
         pattern = re.sub(
@@ -104,7 +96,7 @@ def _json(schema: Mapping[str, Any], of_schemas: int = 1) -> str:
     """The rule of a schema, one of so many."""
     try:
         schema = _mapped(schema, _without_unknown_format)
-        _check_multiples(schema, _MOST_REMAINDERS // of_schemas)
+        check_schema(schema, of_schemas)
         if not _is_composed(schema):
             schema = _mapped(schema, _closed)
     except RecursionError as error:
@@ -123,9 +115,9 @@ def _mapped(schema: Any, change: Callable[[dict[str, Any]], Mapping[str, Any]]) 
         return schema  # true and false are schemas
     below = {}
     for key, value in schema.items():
-        if key in _OF_SCHEMAS and isinstance(value, Mapping):
+        if key in OF_SCHEMAS and isinstance(value, Mapping):
             value = {name: _mapped(item, change) for name, item in value.items()}
-        elif key in _SCHEMAS:
+        elif key in SCHEMAS:
             value = _mapped(value, change)
         below[key] = value
     return change(below)
@@ -136,38 +128,6 @@ def _without_unknown_format(schema: dict[str, Any]) -> dict[str, Any]:
     if isinstance(name := schema.get("format"), str) and name not in _FORMATS:
         del schema["format"]
     return schema
-
-
-def _check_multiples(schema: Mapping[str, Any], most: int) -> None:
-    """Refuse multiples of large numbers: the engine makes a state for every remainder.
-
-    Raises:
-        UnsupportedGenerationError: those of the schema have more than `most`, one by one or, where
-            parts of it are merged, together.
-    """
-    found: list[int] = []
-    merges = False
-
-    def look(part: dict[str, Any]) -> dict[str, Any]:
-        nonlocal merges
-        merges |= "allOf" in part or not _COMPOSING.isdisjoint(part)
-        value = part.get("multipleOf")
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            number = Decimal(repr(value)).normalize()
-            if number.is_finite() and number:
-                _, digits, exponent = number.as_tuple()
-                zeros = min(max(int(exponent), 0), len(str(most)))
-                found.append(int("".join(map(str, digits))) * 10**zeros)
-        return part
-
-    _mapped(schema, look)
-    if max(sum(found), lcm(*found) if merges else 0) > most:
-        raise UnsupportedGenerationError(
-            Argument("response_format"),
-            " or the parameters of a tool ask for multiples of so large numbers, or so many, that "
-            f"constrained decoding would count to more than {most}. Leave multipleOf out of the "
-            "schema and check the answer for it.",
-        )
 
 
 def _is_composed(schema: Mapping[str, Any]) -> bool:

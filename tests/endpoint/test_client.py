@@ -549,6 +549,13 @@ def test_a_key_that_is_spread_over_events_is_struck_out(
         assert stream.result.text == "It is ***, sk-so sk-"
 
 
+def test_a_pause_until_no_date_is_none() -> None:
+    until = "Mon, 01 Jan 2020 00:00:00 +" + "9" * 20
+    busy = Said({"error": {"message": "busy"}}, 429, {"Retry-After": until})
+    with serving(_scripted(busy, Said(answer("there")))) as server:
+        assert EndpointModel(server.url).generate(PROMPT).text == "there"
+
+
 def test_a_pause_without_end_is_said_in_a_number() -> None:
     busy = Said({"error": {"message": "busy"}}, 429, {"Retry-After": "inf"})
     with (

@@ -222,6 +222,26 @@ def test_schemas_that_python_calls_equal_share_no_batch(one: Any, other: Any) ->
     assert jobs[0].shares_batch_with(jobs[2])
 
 
+def test_nesting_does_not_end_the_thread_that_compares() -> None:
+    def job() -> Job:
+        nested: list[Any] = []
+        for _ in range(900):
+            nested = [nested]
+        return Job(
+            prompt="?",
+            method=("none", NoMethod()),
+            options={"response_format": nested},
+            seed=0,
+            alternatives=None,
+            streams=False,
+            emit=lambda event: None,
+        )
+
+    one = job()
+    assert one.shares_batch_with(one)
+    assert not one.shares_batch_with(job())
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [
