@@ -132,6 +132,7 @@ class Worker:
 
 
 _worker: Worker | None = None  # of this process
+_is_busy = _is_interrupted = False  # likewise
 
 
 @contextmanager
@@ -164,7 +165,7 @@ def _interrupts_blocked() -> Iterator[None]:
 def _start_worker(make_work: MakeWork, threads_each: int, devices: SimpleQueue[str] | None) -> None:
     global _worker
     # A terminal sends Ctrl-C to every process of the command; the first one says what happened.
-    signal.signal(signal.SIGINT, lambda *_: os._exit(1))
+    signal.signal(signal.SIGINT, _interrupted)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     _end_with_parent()
@@ -172,7 +173,29 @@ def _start_worker(make_work: MakeWork, threads_each: int, devices: SimpleQueue[s
     _worker = Worker(make_work, threads_each, None if devices is None else devices.get())
 
 
+def _interrupted(*_: object) -> None:
+    """End this process, but not between tasks: it may hold a lock of the queues there.
+
+    The other workers, and the pool that waits for them, would wait for it for ever.
+    """
+    global _is_interrupted
+    _is_interrupted = True
+    if _is_busy:
+        os._exit(1)
+
+
 def _do_in_worker(task: Any) -> Any:
+    global _is_busy
+    _is_busy = True
+    try:
+        return _done(task)
+    finally:
+        _is_busy = False
+
+
+def _done(task: Any) -> Any:
+    if _is_interrupted:
+        os._exit(1)
     if _worker is None:
         raise RuntimeError("_start_worker was not called in this process")
     try:

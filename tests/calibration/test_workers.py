@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -325,3 +326,29 @@ def test_an_interrupt_that_another_thread_takes_waits_too() -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert finished
+
+
+class Echo:
+    """Does tasks by giving them back."""
+
+    def __call__(self) -> Callable[[Any], Any]:
+        return str
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="no Ctrl-C to a process here")
+def test_ctrl_c_between_tasks_ends_no_process_that_may_hold_a_lock() -> None:
+    """Its end would leave the lock of the queue taken, and the others waiting for ever."""
+    workers: Processes[int, str] = Processes(Echo(), 1, 1)
+    before = set(multiprocessing.active_children())
+    with closing(workers):
+        assert dict(workers.results([1])) == {0: "1"}
+        (process,) = set(multiprocessing.active_children()) - before
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGINT)
+        process.join(1)
+        assert process.is_alive()
+        # At the next task it ends, and another one does it.
+        assert dict(workers.results([2])) == {0: "2"}
+        assert not process.is_alive()
