@@ -32,7 +32,12 @@ def interrupted_on_its_way(arguments: Sequence[object], file: Path, lines: int) 
     """
     process = _on_its_way(arguments, file, lines)
     os.killpg(process.pid, signal.SIGINT)
-    _, told = process.communicate(timeout=_PATIENCE)
+    try:
+        _, told = process.communicate(timeout=_PATIENCE)
+    except subprocess.TimeoutExpired:  # it must not be left to the tests that follow
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise
     assert process.returncode == 130, told.decode()
     return told.decode()
 
