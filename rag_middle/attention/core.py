@@ -91,7 +91,8 @@ class LayerCore:
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
         """Answer the module's attention call: output `[b, n, h, dv]`, no weights."""
-        self._skipped.close()
+        if self._layer.traits.norms_after_rope:
+            self._skipped.close()
         if self._rotated_by_head:
             call.query, call.key = own_heads(call.query), own_heads(call.key)
         request = self._layer.request

@@ -66,9 +66,10 @@ def own_heads(turned: Tensor) -> Tensor:
         turned: `[h, 1, b, heads, n, d]` of `h` tables, for query heads or the key heads of their
             groups.
     """
-    tables, heads = turned.shape[0], turned.shape[3]
-    own = turned[:: tables // heads, 0].diagonal(dim1=0, dim2=2)  # [b, n, d, heads]
-    return own.permute(0, 3, 1, 2)
+    tables, _, b, heads, n, d = turned.shape
+    table, _, row, head, token, part = turned.stride()
+    # One view, not four: a token's time here is the number of its operations.
+    return turned.as_strided((b, heads, n, d), (row, table * (tables // heads) + head, token, part))
 
 
 class _Rebased:
@@ -389,11 +390,51 @@ class RotaryCall:
         """
         key = (name, table_format, style)
         if key not in self._wide:
-            cos, sin = self.at(positions())
-            tables = self._widened(cos, sin, table_format, style)
-            shape = (several, -1)
-            self._wide[key] = WideTables(*(table.unflatten(0, shape) for table in tables))
+            self._wide[key] = self._several(positions(), several, table_format, style)
         return self._wide[key]
+
+    def wide_by_column(
+        self,
+        name: Hashable,
+        several: int,
+        positions: Callable[[range], Tensor],
+        columns: range,
+        table_format: TableFormat,
+        style: RotaryStyle,
+        *,
+        reach: int,
+    ) -> WideTables:
+        """Tables like those of `wide_at`, made with room to grow.
+
+        Further tokens of a request make no tables, unless frequencies follow the length.
+
+        Args:
+            name: of these positions.
+            several: how many positions a token has.
+            positions: makes those of columns, `[several * b, columns]`.
+            columns: of the call.
+            table_format: of the model.
+            style: of the model.
+            reach: columns to make tables for, at least up to the call's last.
+
+        Returns:
+            Cosine and sine `[several, b or 1, columns, 2r]`.
+        """
+        if self.follows_length:
+            return self.wide_at(name, several, lambda: positions(columns), table_format, style)
+        key = ("columns", name, id(self.module), self.extra, table_format, style)
+        kept = self.lasting.get(key)
+        if kept is None or kept.cos.shape[2] < columns.stop:
+            kept = self._several(positions(range(reach)), several, table_format, style)
+            self.lasting[key] = kept
+        return WideTables(*(table[:, :, columns.start : columns.stop] for table in kept))
+
+    def _several(
+        self, positions: Tensor, several: int, table_format: TableFormat, style: RotaryStyle
+    ) -> WideTables:
+        cos, sin = self.at(positions)
+        tables = self._widened(cos, sin, table_format, style)
+        return WideTables(*(table.unflatten(0, (several, -1)) for table in tables))
 
 
 class RotaryTables:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from rag_middle.attention import applied
+from rag_middle.attention import applied, change
 from rag_middle.methods import SIW, Compose, SelfExtend
 from rag_middle.methods.self_extend import kernels
 from rag_middle.methods.self_extend.kernels import TwoFold, attend
@@ -15,6 +15,7 @@ from rag_middle.ops.scores import ScoreRule
 from tests.conftest import FamilyModel
 from tests.contract.cases import LONG, SHORT
 from tests.contract.running import distance, generated, prompt_logits
+from tests.families import FAMILIES
 from tests.methods.against_naive import TOLERANCE, WAYS, assert_equal_to_naive
 from tests.reference.self_extend import NaiveSelfExtend
 
@@ -125,3 +126,19 @@ def test_a_prompt_within_the_window_is_not_changed(family_model: FamilyModel) ->
     plain = prompt_logits(model, LONG)
     with applied(model, method, [LONG.tokens]):
         assert distance(prompt_logits(model, LONG), plain) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["llama", "llama_dynamic"])
+def test_tokens_beyond_the_tables_that_were_made_get_their_own(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method, prompts = SelfExtend(group=2, window=3), [SHORT.tokens, LONG.tokens]
+    found = []
+    for step in (change.TABLE_STEP, 1):
+        monkeypatch.setattr(change, "TABLE_STEP", step)
+        model = FAMILIES[name].build()  # dynamic frequencies remember earlier inputs
+        with applied(model, method, prompts):
+            found.append(generated(model, [SHORT, LONG]))
+    (tokens, expected), (again, logits) = found
+    assert torch.equal(again, tokens)
+    assert distance(logits, expected) < TOLERANCE

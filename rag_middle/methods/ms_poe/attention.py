@@ -88,10 +88,10 @@ class _HeadRotation(LayerHandler):
 
         def pick(choices: Tensor) -> tuple[Tensor, ...]:
             """Cosine and sine of every layer, `[layers, h, b, 1, 1, w]`."""
-            tables = rotary.at_scales(self._scale.ratios)
-            of_rows = _of_rows(choices, b)[..., :heads]
-            picked = (_picked(table, of_rows) for table in tables)
-            return tuple(table.transpose(1, 2)[..., None, :] for table in picked)
+            # In one tensor: what is picked in one operation.
+            tables = torch.cat(rotary.at_scales(self._scale.ratios), dim=-1)
+            picked = _picked(tables, _of_rows(choices, b)[..., :heads])
+            return picked.transpose(1, 2)[..., None, :].chunk(2, dim=-1)
 
         cos, sin = rotary.of_layer(self._traits.layer, self._stack, pick)
         return cos, sin

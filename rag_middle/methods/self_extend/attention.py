@@ -87,22 +87,30 @@ class _GroupedRotation(LayerHandler):
         style, plan, rotary = self._traits.rotary, self._positions, self._layer.rotary
         assert style is not None
         assert rotary is not None
-        n = call.query.shape[2]
 
-        def tokens() -> Tensor:
+        def tokens(columns: range) -> Tensor:
             device = rotary.x.device
-            columns = torch.arange(start, start + n, device=device)
-            return (columns - request.paddings(device)[:, None]).clamp(min=0)  # [b, n]
+            each = torch.arange(columns.start, columns.stop, device=device)
+            return (each - request.paddings(device)[:, None]).clamp(min=0)  # [b, columns]
 
-        def positions() -> Tensor:
-            exact = tokens()
+        def positions(columns: range) -> Tensor:
+            exact = tokens(columns)
             grouped = exact.div(plan.group, rounding_mode="floor").float()
             return torch.cat((exact.float(), grouped, grouped + plan.query_shift))
 
         device, query = call.query.device, call.query
-        tables = rotary.wide_at(plan, 3, positions, self._traits.table_format, style)
+        columns = range(start, start + call.query.shape[2])
+        tables = rotary.wide_by_column(
+            (plan, request.rows),
+            3,
+            positions,
+            columns,
+            self._traits.table_format,
+            style,
+            reach=self._layer.table_reach(columns.stop),
+        )
         if plan.log_base is not None:
-            growth = (tokens() + 1).to(query.device).float().log() / log(plan.log_base)
+            growth = (tokens(columns) + 1).to(query.device).float().log() / log(plan.log_base)
             # A rounded factor would be wrong in one direction for the whole query.
             query = (query * growth.clamp(min=1)[:, None, :, None]).to(query.dtype)
         if uses_triton(request.kernels, query, call.value):
