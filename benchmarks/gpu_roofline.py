@@ -23,6 +23,7 @@ from overhead import METHODS
 from reporting import facts, report
 from transformers import LlamaConfig, PretrainedConfig, Qwen2Config
 
+from rag_middle.attention import use_kernels
 from rag_middle.costs.counting import Work
 from rag_middle.costs.gpus import GPUS, Gpu
 from rag_middle.costs.methods import MethodWork, count_method, prompt_of, without_numbers
@@ -170,15 +171,17 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="*", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--tokens", nargs="*", type=int, default=list(TOKENS))
     parser.add_argument("--methods", nargs="*", choices=METHODS, metavar="METHOD")
+    parser.add_argument("--kernels", choices=("auto", "torch"), default="auto")
     parser.add_argument("--output", type=Path, help="write provenance and rows as JSON")
     args = parser.parse_args()
     chosen = {name: METHODS[name] for name in args.methods or METHODS}
-    rows = [
-        row
-        for shape in args.shapes
-        for tokens in args.tokens
-        for row in rows_of(shape, tokens, chosen)
-    ]
+    with use_kernels(args.kernels):
+        rows = [
+            row
+            for shape in args.shapes
+            for tokens in args.tokens
+            for row in rows_of(shape, tokens, chosen)
+        ]
     rows.sort(key=lambda row: (row["shape"], row["gpu"]))
     known = facts(
         None,
