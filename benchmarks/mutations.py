@@ -266,7 +266,7 @@ FAULTS: tuple[Fault, ...] = (
     *_faults(
         f"{M}/self_extend/attention.py",
         ("grouped queries not shifted", "grouped + plan.query_shift", "grouped"),
-        ("length counted without the token", "(tokens() + 1)", "tokens()"),
+        ("length counted without the token", "(tokens(columns) + 1)", "tokens(columns)"),
     ),
     *_faults(
         f"{M}/moice/attention.py",
