@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
 import transformers.utils
-from huggingface_hub import HfApi, try_to_load_from_cache
+from huggingface_hub import HfApi
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
@@ -24,6 +24,7 @@ from transformers import (
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from rag_middle.checkpoints import cached_file
 from rag_middle.errors import (
     ModelFormatError,
     ModelNotFoundError,
@@ -116,7 +117,7 @@ def load_model(
         quantization_config = _quantization(quantization_config, dtype)
     if quantization_config is not None and device is not None:  # quantised weights cannot be moved
         device_map, device = {"": str(_device(device))}, None
-    _check_reachable("model", source, revision)
+    _check_reachable("model", source, revision, options)
     target = None
     if device_map is None and (device is not None or quantization_config is None):
         target = _device(device)
@@ -132,8 +133,11 @@ def load_model(
         arguments["revision"] = revision
     stated = {name: value for name, value in arguments.items() if value is not None}
     has_config = "config" not in options and not _lacks(source, "config.json")
+    access = {name: options[name] for name in _ACCESS if name in options}
     if has_config and not trust_remote_code:
-        config = load_config(source, revision=revision, attn_implementation=attn_implementation)
+        config = load_config(
+            source, revision=revision, attn_implementation=attn_implementation, access=access
+        )
         numbers = check_config(source, config)
         check_json_files(source, "generation_config.json")
         if numbers is not None:
@@ -141,7 +145,6 @@ def load_model(
     try:
         with format_errors(source, "config.json"):
             if has_config and trust_remote_code:
-                access = {name: options[name] for name in _ACCESS if name in options}
                 _check_stated(source, revision, attn_implementation, **access)
             outcome: Any = AutoModelForCausalLM.from_pretrained(
                 source, output_loading_info=True, **stated
@@ -221,7 +224,7 @@ def load_tokenizer(
         ModelFormatError: one of its files is damaged.
     """
     source = _source(name_or_path)
-    _check_reachable("tokenizer", source, revision)
+    _check_reachable("tokenizer", source, revision, options)
     chosen = {"trust_remote_code": trust_remote_code, **options}
     if revision is not None:
         chosen.setdefault("revision", revision)
@@ -244,23 +247,30 @@ def load_config(
     *,
     revision: str | None = None,
     attn_implementation: str | None = None,
+    access: Mapping[str, Any] | None = None,
 ) -> PretrainedConfig:
     """A model's config, without its weights; code that comes with it does not run.
 
     A kernel of the hub that the config names is refused, but for `attn_implementation`.
+
+    Args:
+        name_or_path: of the model.
+        revision: commit, tag or branch.
+        attn_implementation: that the model is to be loaded with.
+        access: options of transformers' own loading that say how files are reached.
 
     Raises:
         ModelNotFoundError: neither here nor to be fetched.
         ModelFormatError: it is damaged.
         UnsupportedGenerationError: the config needs code of the model's own.
     """
-    source = _source(name_or_path)
-    _check_reachable("model", source, revision)
-    chosen = {} if revision is None else {"revision": revision}
+    source, access = _source(name_or_path), access or {}
+    _check_reachable("model", source, revision, access)
+    chosen = dict(access) if revision is None else {**access, "revision": revision}
     check_json_files(source, "config.json")
     try:
         with format_errors(source, "config.json"):
-            _check_stated(source, revision, attn_implementation)
+            _check_stated(source, revision, attn_implementation, **access)
             config: PretrainedConfig = AutoConfig.from_pretrained(
                 source, trust_remote_code=False, **chosen
             )
@@ -301,17 +311,31 @@ def _source(name_or_path: str | Path) -> str:
     return os.path.expanduser(source)
 
 
-def _check_reachable(what: str, source: str, revision: str | None) -> None:
+def _check_reachable(
+    what: str, source: str, revision: str | None, options: Mapping[str, Any] | None = None
+) -> None:
     """Fail at once where nothing is cached and the hub cannot be asked.
 
     Loading itself would try again and again for the better part of a minute first.
+
+    Args:
+        what: is loaded, in words.
+        source: path, or name on the hub.
+        revision: commit, tag or branch.
+        options: of transformers' own loading, some of which say where files are.
     """
     if os.path.exists(source) or Path(source).is_absolute() or source.startswith("."):
         return
+    how = options or {}
+    revision = how.get("revision", revision)
+    file = str(PurePosixPath(how.get("subfolder") or "", "config.json"))
     try:
-        if isinstance(try_to_load_from_cache(source, "config.json", revision=revision), str):
+        if cached_file(source, file, revision=revision, cache_dir=how.get("cache_dir")):
             return
-        HfApi().model_info(source, revision=revision, timeout=_HUB_TIMEOUT_S)
+        if not how.get("local_files_only"):  # else loading says at once what is missing
+            HfApi(token=how.get("token")).model_info(
+                source, revision=revision, timeout=_HUB_TIMEOUT_S
+            )
     except Exception as error:  # of the hub's client, its transport, or the name itself
         raise _not_found(what, source, revision, error) from error
 

@@ -92,6 +92,22 @@ def test_a_model_that_is_nowhere_is_named_with_next_steps(name: str) -> None:
     assert "hf download" in str(raised.value)
 
 
+@pytest.mark.parametrize("subfolder", ["", "inner"])
+def test_a_model_in_a_cache_of_its_own(subfolder: str, folder: Path, tmp_path: Path) -> None:
+    repository = tmp_path / "models--nobody--cached"
+    commit = "c" * 40
+    shutil.copytree(folder, repository / "snapshots" / commit / subfolder)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    options = {"cache_dir": str(tmp_path), "subfolder": subfolder}
+    loaded = RagMiddleModel.from_pretrained(
+        "nobody/cached", model_options=options, tokenizer_options=options
+    )
+    here = RagMiddleModel.from_pretrained(folder)
+    ours, expected = (model.generate("Why?", max_new_tokens=2) for model in (loaded, here))
+    assert ours.token_ids == expected.token_ids
+
+
 @pytest.mark.parametrize("name", ["a/b/c", "a b", "x--y", "org/", ""])
 def test_a_name_that_no_hub_can_have(name: str) -> None:
     with pytest.raises(ModelNotFoundError, match="Cannot load"):
