@@ -20,6 +20,7 @@ from rag_middle.errors import OutputWriteError
 
 __all__ = [
     "append",
+    "check_appendable",
     "check_lock_file",
     "expanded",
     "file_sha256",
@@ -142,6 +143,17 @@ def check_lock_file(path: str | Path) -> None:
                 f"{str(path)!r}, which is to be locked, is not empty. Move it away if it is a "
                 "file of yours; if a process is at work here, wait for it"
             )
+
+
+def check_appendable(path: str | Path) -> None:
+    """Refuse a file to be continued that is a pipe or a device: it may never end.
+
+    Raises:
+        OSError: what is there is no regular file, or cannot be looked at.
+    """
+    with suppress(FileNotFoundError):
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
 
 
 def append(file: FileIO, content: bytes) -> None:

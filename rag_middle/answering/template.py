@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import PromptError
-from rag_middle.files import reason
+from rag_middle.files import read_regular, reason
 from rag_middle.plain_data import parse_json
 from rag_middle.registry import suggest
 
@@ -19,6 +19,7 @@ __all__ = ["DEFAULT_TEMPLATE", "TEMPLATE_FILE", "PromptTemplate"]
 TEMPLATE_FILE = "prompt_template.json"
 """File beside a model's weights with the prompt template that the model was trained on."""
 
+_MAX_BYTES = 2**24
 _FIELD = re.compile(r"\{(\w+)\}")
 
 
@@ -105,7 +106,7 @@ class PromptTemplate:
             PromptError: there is no such file, or it holds something else.
         """
         try:
-            content = parse_json(Path(path).read_text(encoding="utf-8"))
+            content = parse_json(read_regular(path, _MAX_BYTES))
         except OSError as error:
             raise PromptError(
                 f"The prompt template {str(path)!r} cannot be read ({reason(error)}). Pass the "

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Sequence
 from functools import partial
 from io import TextIOWrapper
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -24,6 +26,7 @@ from rag_middle.cli.methods import methods
 from rag_middle.cli.plan import plan
 from rag_middle.cli.serve import serve
 from rag_middle.cli.verify import verify
+from rag_middle.files import reason
 
 __all__ = ["app"]
 
@@ -43,6 +46,9 @@ class _Group(TyperGroup):
         run = partial(
             super().main, args, prog_name, complete_var, windows_expand_args=windows_expand_args
         )
+        for name in ("stdout", "stderr"):
+            if getattr(sys, name) is None:  # closed by who started the command
+                setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, TextIOWrapper):  # names of files may have no encoding
                 stream.reconfigure(errors="backslashreplace")
@@ -50,9 +56,23 @@ class _Group(TyperGroup):
         if not standalone_mode or not given:  # without arguments, help is shown
             return run(standalone_mode=standalone_mode, **extra)
         try:
-            sys.exit(run(standalone_mode=False, **extra))
+            status = run(standalone_mode=False, **extra)
+            sys.stdout.flush()  # a full disk is told of here, not while Python ends
+            sys.exit(status)
         except typer.Abort:  # standard input has ended
             sys.exit(1)
+        except OSError as error:
+            if not _lost(sys.stdout):
+                raise
+            if error.errno == errno.EPIPE:  # whoever read it has read enough
+                sys.exit(1)
+            tell(
+                "Error",
+                "bold red",
+                f"Standard output cannot be written ({reason(error)}). Free space, or send it "
+                "somewhere else.",
+            )
+            sys.exit(USAGE_ERROR)
         except Exception as error:
             # The exceptions for wrong usage have this method and no public base class.
             format_message = getattr(error, "format_message", None)
@@ -65,6 +85,19 @@ class _Group(TyperGroup):
                 ended = message if message.endswith((".", "?")) else f"{message}."
                 tell("Error", "bold red", f"{ended} See --help.")
             sys.exit(USAGE_ERROR)
+
+
+def _lost(stream: TextIO) -> bool:
+    """Whether a stream takes nothing any more; what it still holds is thrown away then."""
+    try:
+        stream.write("\n")  # where nothing is buffered, flushing alone would not fail again
+        stream.flush()
+    except OSError:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())  # Python flushes it once more when it ends
+        os.close(null)
+        return True
+    return False
 
 
 app = typer.Typer(

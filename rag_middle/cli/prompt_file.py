@@ -22,6 +22,7 @@ from rag_middle.registry import suggest
 
 __all__ = ["PromptFormat", "read_prompt"]
 
+_MAX_BYTES = 2**28
 _PROMPT_FIELDS: Mapping[str, type] = {
     "prefix": str,
     "documents": list,
@@ -72,12 +73,21 @@ def read_prompt(source: str, kind: PromptFormat = PromptFormat.auto) -> ContextP
 
 def _read(source: str) -> str:
     try:
-        content = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
+        if source == "-":
+            content = sys.stdin.buffer.read(_MAX_BYTES + 1)
+        else:
+            with Path(source).open("rb") as file:  # may be a pipe, as <(command) is
+                content = file.read(_MAX_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: no file can have that name
         raise PromptError(
             f"The prompt file {source!r} cannot be read ({reason(error)}). Pass the path of a "
             "file, or - to read standard input."
         ) from error
+    if len(content) > _MAX_BYTES:
+        raise PromptError(
+            f"The prompt in {_named(source)} has more than {_MAX_BYTES // 2**20} MiB, which no "
+            "model reads. Pass a shorter one."
+        )
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

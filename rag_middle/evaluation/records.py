@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from rag_middle.errors import EvaluationRecordsError
 from rag_middle.evaluation.metrics import METRICS
-from rag_middle.files import append, check_lock_file, expanded, reason
+from rag_middle.files import append, check_appendable, check_lock_file, expanded, reason
 from rag_middle.generation.identity import with_later_digests
 from rag_middle.plain_data import parse_json
 from rag_middle.wording import counted, shortened
@@ -204,6 +204,7 @@ def open_records(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         check_lock_file(f"{path}.lock")
+        check_appendable(path)
         lock.acquire()
     except Timeout as error:
         raise EvaluationRecordsError(

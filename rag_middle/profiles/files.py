@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from rag_middle.errors import ProfileFormatError, RegistrationError
-from rag_middle.files import expanded, write_files
+from rag_middle.files import expanded, read_regular, reason, write_files
 from rag_middle.plain_data import parse_json
 from rag_middle.profiles.profile import Profile
 
@@ -22,6 +22,7 @@ __all__ = [
 
 _PUBLISHED = Path(__file__).parent / "published"
 _MEASURED = Path(__file__).parent / "measured"
+_MAX_BYTES = 2**26  # it lists every candidate of its search
 
 
 def read_profile(path: str | Path) -> Profile:
@@ -38,17 +39,15 @@ def read_profile(path: str | Path) -> Profile:
             f"(METHOD.json). JSON files in this folder: {there or 'none'}."
         )
     try:
-        if os.path.exists(path) and not os.path.isfile(path):
-            raise OSError("it is no file")  # some devices never end
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path, _MAX_BYTES).decode("utf-8")
         _refuse_state(path, text)
         content = parse_json(text)
     except ProfileFormatError:
         raise
     except (OSError, ValueError) as error:  # ValueError: neither UTF-8 nor JSON
         raise ProfileFormatError(
-            f"The profile {str(path)!r} cannot be read ({error}). Give the path of a file that "
-            "`rag-middle calibrate` wrote."
+            f"The profile {str(path)!r} cannot be read ({reason(error)}). Give the path of a "
+            "file that `rag-middle calibrate` wrote."
         ) from error
     try:
         return Profile.from_dict(content)

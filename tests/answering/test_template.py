@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,17 @@ def test_a_model_without_a_folder_reads_no_template_from_the_working_directory(
     (tmp_path / TEMPLATE_FILE).write_text('{"prefix": "Mine."}')
     monkeypatch.chdir(tmp_path)
     assert PromptTemplate.of_model("") is DEFAULT_TEMPLATE
+
+
+@pytest.mark.parametrize("target", [None, "/dev/zero"])
+def test_a_pipe_or_a_device_is_not_waited_for(tmp_path: Path, target: str | None) -> None:
+    path = tmp_path / TEMPLATE_FILE
+    if target is None:
+        os.mkfifo(path)
+    else:
+        path.symlink_to(target)
+    with pytest.raises(PromptError, match="no regular file"):
+        PromptTemplate.load(path)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from pathlib import Path
 
@@ -41,6 +42,17 @@ def test_a_file_of_something_else_is_left_as_it_is(tmp_path: Path, content: byte
     with pytest.raises(CalibrationStateError), open_journal(path, IDENTITY):
         pass
     assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("target", [None, "/dev/zero"])
+def test_a_pipe_or_a_device_is_not_waited_for(tmp_path: Path, target: str | None) -> None:
+    path = tmp_path / "s.state"
+    if target is None:
+        os.mkfifo(path)
+    else:
+        path.symlink_to(target)
+    with pytest.raises(CalibrationStateError, match="no regular file"), open_journal(path, {}):
+        pass
 
 
 def test_a_search_killed_in_its_first_line_begins_anew(tmp_path: Path) -> None:

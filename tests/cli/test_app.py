@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -36,6 +37,39 @@ def test_help_shows_the_markers_as_they_are_written(run: Run) -> None:
 
 def test_version(run: Run) -> None:
     assert run("--version").out == f"rag-middle {rag_middle.__version__}\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no full device")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [["--version"], ["methods", "nothing", "--json"]])
+def test_results_for_a_full_disk_are_refused_in_one_line(
+    arguments: list[str], unbuffered: str
+) -> None:
+    with open("/dev/full", "wb") as full:
+        finished = subprocess.run(
+            [sys.executable, "-m", "rag_middle", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+    assert finished.returncode == 2
+    assert finished.stderr == (
+        "Error: Standard output cannot be written (No space left on device). Free space, or send "
+        "it somewhere else.\n"
+    )
+
+
+def test_standard_output_may_be_closed() -> None:
+    script = (
+        "import sys\nfrom rag_middle.cli import main\n"
+        "sys.stdout, sys.argv = None, ['rag-middle', 'methods']\nmain()"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert (finished.returncode, finished.stderr) == (0, "")
 
 
 @pytest.mark.slow

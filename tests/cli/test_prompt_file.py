@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rag_middle.cli import prompt_file
 from rag_middle.cli.options import parse_method_options
 from rag_middle.cli.prompt_file import PromptFormat, read_prompt
 from rag_middle.documents import ContextPrompt, Document
@@ -104,6 +105,12 @@ def test_unbalanced_markers_are_refused(path: Path) -> None:
 def test_a_missing_file_is_refused(path: Path) -> None:
     with pytest.raises(PromptError, match=r"cannot be read \(No such file.*- to read standard"):
         read_prompt(str(path))
+
+
+def test_what_never_ends_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt_file, "_MAX_BYTES", 2**20)
+    with pytest.raises(PromptError, match="more than 1 MiB"):
+        read_prompt("/dev/zero")
 
 
 def test_other_encodings_are_refused(path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import tracemalloc
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from rag_middle.evaluation.conditions import (
     spread_positions,
 )
 from rag_middle.evaluation.metrics import METRICS, normalized
-from rag_middle.evaluation.tasks import TASKS, Task, make_task, task_for_file
+from rag_middle.evaluation.tasks import TASKS, Task, data_files, make_task, task_for_file
 from tests.retrieval.embedding import HashingEmbedder
 
 DATA = Path(__file__).parent / "data"
@@ -187,6 +189,38 @@ def test_a_gzipped_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "kv.jsonl.gz"
     path.write_bytes(gzip.compress((DATA / "kv_75_keys.jsonl").read_bytes()))
     assert len(make_task("key_value_retrieval", {"data": path}).items(None, 0)) == 2
+
+
+def test_a_file_that_would_fill_the_memory_is_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "questions.jsonl.gz"
+    path.write_bytes(gzip.compress(b" " * 2**24))
+    monkeypatch.setattr(data_files, "_MOST_UNPACKED", 2**23)
+    tracemalloc.start()
+    try:
+        with pytest.raises(EvaluationDataError, match="more than 8 MiB"):
+            make_task("own_questions", {"data": path})
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("target", [None, "/dev/zero"])
+def test_a_pipe_or_a_device_holds_no_questions(tmp_path: Path, target: str | None) -> None:
+    path = tmp_path / "questions.jsonl"
+    if target is None:
+        os.mkfifo(path)
+    else:
+        path.symlink_to(target)
+    with pytest.raises(EvaluationDataError, match="no regular file"):
+        make_task("own_questions", {"data": path})
+
+
+def test_a_truth_value_is_no_position(tmp_path: Path) -> None:
+    line = {"question": "q", "answers": ["a"], "documents": ["a", "b"], "gold": True}
+    with pytest.raises(EvaluationDataError, match="'gold' should be a int, got bool"):
+        make_task("own_questions", {"data": written(tmp_path / "own.jsonl", line)})
 
 
 def test_pairs_without_their_key_are_refused(tmp_path: Path) -> None:

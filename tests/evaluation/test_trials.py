@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
 from collections import Counter
 from dataclasses import replace
@@ -108,6 +109,19 @@ def test_a_finished_run_is_read_and_not_repeated(model: RagMiddleModel, tmp_path
     again = run(fake, TASK, ["pine"], HOW, records=tmp_path / "records.jsonl")
     assert fake.asked == asked
     assert again.records == first.records
+
+
+@pytest.mark.parametrize("target", [None, "/dev/zero", "/dev/full"])
+def test_records_are_no_pipe_or_device(
+    model: RagMiddleModel, tmp_path: Path, target: str | None
+) -> None:
+    path = tmp_path / "records.jsonl"
+    if target is None:
+        os.mkfifo(path)
+    else:
+        path.symlink_to(target)
+    with pytest.raises(EvaluationRecordsError, match="no regular file"):
+        run(fake_reader(model, TASK, u_shape), TASK, ["pine"], HOW, records=path)
 
 
 class KilledError(Exception):

@@ -22,6 +22,7 @@ from pydantic import BaseModel
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rag_middle import MethodConfigError, UnknownNameError, UnsupportedGenerationError
+from rag_middle.methods import MsPoE
 
 if TYPE_CHECKING:
     from conftest import MakeLLM, User
@@ -199,3 +200,16 @@ def test_descriptions_name_what_they_lack(named_llm: Callable[..., RagMiddleLLM]
         with pytest.warns(UnsavedArgumentWarning, match=name):
             data = llm.to_dict()
         assert getattr(RagMiddleLLM.from_dict(data, **{name: value}), name) is value
+
+
+def test_descriptions_say_that_no_name_chooses_a_method(
+    named_llm: Callable[..., RagMiddleLLM], marked: str
+) -> None:
+    method = ["siw", MsPoE(max_ratio=2.0, first_layer=0)]
+    llm = named_llm(method=method, max_new_tokens=4)
+    with pytest.warns(UnsavedArgumentWarning, match="method"):
+        data = llm.to_dict()
+    with pytest.raises(UnknownNameError):  # rather than another method
+        RagMiddleLLM.from_dict(data)
+    again = RagMiddleLLM.from_dict(data, method=method)
+    assert again.complete(marked).text == llm.complete(marked).text

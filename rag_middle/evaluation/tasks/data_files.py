@@ -14,6 +14,7 @@ from typing import Any
 from rag_middle.documents import Document
 from rag_middle.errors import EvaluationDataError
 from rag_middle.extras import require
+from rag_middle.files import open_regular
 from rag_middle.plain_data import parse_json
 from rag_middle.registry import suggest
 
@@ -28,6 +29,9 @@ __all__ = [
     "read_lines",
     "read_text",
 ]
+
+_PIECE = 2**20
+_MOST_UNPACKED = 2**30  # a thousandth of that on the disk can unpack to it
 
 #: The name of an entry for messages, and its fields.
 Entry = tuple[str, dict[str, Any]]
@@ -73,8 +77,7 @@ def read_text(path: str | Path) -> str:
     """
     path = Path(path)
     try:
-        raw = path.read_bytes()
-        return (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
+        return _unpacked(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise EvaluationDataError(
             f"The data file {str(path)!r} is not UTF-8 text ({error.reason} at byte "
@@ -85,6 +88,28 @@ def read_text(path: str | Path) -> str:
             f"The data file {str(path)!r} cannot be read ({error}). Pass the path of a file of "
             "JSON lines, plain or gzipped."
         ) from error
+
+
+def _unpacked(path: Path) -> bytes:
+    """What a file holds, plain or gzipped.
+
+    Raises:
+        OSError: it cannot be read, or would fill the memory with what it is said to hold.
+        EOFError, zlib.error: it is damaged.
+    """
+    with open_regular(path) as file:
+        if file.peek(2)[:2] != b"\x1f\x8b":
+            return file.read()
+        content = bytearray()
+        with gzip.GzipFile(fileobj=file) as unpacking:
+            while piece := unpacking.read(_PIECE):
+                content += piece
+                if len(content) > _MOST_UNPACKED:
+                    raise OSError(
+                        f"unpacked it has more than {_MOST_UNPACKED // 2**20} MiB; if you trust "
+                        "it, unpack it with gunzip"
+                    )
+        return bytes(content)
 
 
 def _parsed_lines(file: str, text: str) -> Iterator[Entry]:
@@ -189,7 +214,7 @@ def get_field(content: Mapping[str, Any], name: str, kind: type, line: str) -> A
             f"{', '.join(content) or 'none'}."
         )
     value = content[name]
-    if not isinstance(value, kind):
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise EvaluationDataError(
             f"{line}: {name!r} should be a {kind.__name__}, got {type(value).__name__}."
         )

@@ -348,6 +348,8 @@ class RagMiddleLLM(ToolCalling, CustomLLM):
             "output_parser": None,
         }
         unsaved = [name for name, value in defaults.items() if getattr(self, name) is not value]
+        if self.method is not None and method_in_words(resolve_method(self._model.method)) is None:
+            unsaved.append("method")
         if unsaved:
             warn_caller(
                 UnsavedArgumentWarning(
