@@ -79,7 +79,7 @@ def call_grammar(
         form: with a form of forced calls.
         template: the chat template's text.
         token_id: the id of a text that is one control token.
-        answer: a grammar that the answer may follow instead.
+        answer: a whole grammar that the answer may follow instead.
     """
     assert form.forced is not None
     rules, names = [], []
@@ -94,7 +94,7 @@ def call_grammar(
         rules.append(f"arguments_{index}: {_json(parameters_of(tool), len(tools))}")
     if answer is not None:
         names.append("answer")
-        rules.append("answer" + answer.removeprefix("start"))
+        rules.append(f"answer: %lark {{\n{answer}\n}}")  # its names are its own
     return "\n".join([f"start: {' | '.join(names)}", *rules])
 
 
