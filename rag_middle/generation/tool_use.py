@@ -209,10 +209,6 @@ def constraint_of(
                 Argument("response_format"),
                 " instead of a call.",
             )
-        if not chosen and not str(answer).startswith("start: "):
-            raise UnsupportedGenerationError(
-                Argument("response_format"), " of type grammar leaves no room for tools: pass one."
-            )
         ids = {str(token.content): i for i, token in tokenizer.added_tokens_decoder.items()}
         grammar = call_grammar(
             chosen or list(reader.tools),

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import isfinite
 from typing import Any
 
@@ -56,7 +58,7 @@ Tools = Sequence[Mapping[str, Any]]
 THINKING = ("<think>", "</think>")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AnswerText:
     """What a model wrote, and which of it are control tokens.
 
@@ -77,12 +79,19 @@ class AnswerText:
         """The offset of the first `marker` at or after `start`; -1 if there is none."""
         if marker not in self.tokens:
             return self.text.find(marker, start)
-        places = (
-            at
-            for at, token in self.places.items()
-            if at >= start and token == marker and self.text.startswith(marker, at)
-        )
-        return min(places, default=-1)
+        offsets = self._offsets.get(marker, [])
+        for index in range(bisect_left(offsets, start), len(offsets)):
+            if self.text.startswith(marker, offsets[index]):
+                return offsets[index]
+        return -1
+
+    @cached_property
+    def _offsets(self) -> dict[str, list[int]]:
+        """Of each token, in order: an answer of nothing but markers is searched at every one."""
+        offsets: dict[str, list[int]] = {}
+        for at, token in sorted(self.places.items()):
+            offsets.setdefault(token, []).append(at)
+        return offsets
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,15 @@ from typing import Any
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.tools.definitions import parameters_of
 from rag_middle.tools.formats import ARGUMENTS, ToolFormat
-from rag_middle.tools.limits import OF_SCHEMAS, SCHEMAS, check_grammar, check_schema
+from rag_middle.tools.limits import (
+    OF_SCHEMAS,
+    SCHEMAS,
+    check_grammar,
+    check_regex,
+    check_schema,
+    check_size,
+    with_whole_bounds,
+)
 from rag_middle.wording import Argument
 
 __all__ = ["answer_grammar", "call_grammar"]
@@ -41,6 +49,7 @@ def answer_grammar(response_format: Mapping[str, Any]) -> str | None:
         check_grammar(grammar)
         return grammar
     if kind == "regex":
+        check_regex(str(response_format["regex"]))
         # A slash would end the expression; what stands behind a backslash is escaped already.
         pattern = re.sub(
             r"\\.|/",
@@ -52,6 +61,7 @@ def answer_grammar(response_format: Mapping[str, Any]) -> str | None:
     schema: Any = {"type": "object"}
     if kind == "json_schema":
         schema = response_format["json_schema"]["schema"]
+    check_size([schema])
     return f"start: {_json(schema)}"
 
 
@@ -69,10 +79,11 @@ def call_grammar(
         form: with a form of forced calls.
         template: the chat template's text.
         token_id: the id of a text that is one control token.
-        answer: a grammar that the answer may follow instead.
+        answer: a whole grammar that the answer may follow instead.
     """
     assert form.forced is not None
     rules, names = [], []
+    check_size([parameters_of(tool) for tool in tools])
     for index, tool in enumerate(tools):
         parts = [
             f"arguments_{index}" if part is ARGUMENTS else _literal(part, form, token_id)
@@ -83,7 +94,7 @@ def call_grammar(
         rules.append(f"arguments_{index}: {_json(parameters_of(tool), len(tools))}")
     if answer is not None:
         names.append("answer")
-        rules.append("answer" + answer.removeprefix("start"))
+        rules.append(f"answer: %lark {{\n{answer}\n}}")  # its names are its own
     return "\n".join([f"start: {' | '.join(names)}", *rules])
 
 
@@ -96,6 +107,7 @@ def _json(schema: Mapping[str, Any], of_schemas: int = 1) -> str:
     """The rule of a schema, one of so many."""
     try:
         schema = _mapped(schema, _without_unknown_format)
+        schema = _mapped(schema, with_whole_bounds)
         check_schema(schema, of_schemas)
         if not _is_composed(schema):
             schema = _mapped(schema, _closed)

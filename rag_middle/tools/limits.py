@@ -2,22 +2,34 @@
 
 It makes a state for every remainder of ``multipleOf``, and follows references and rules by
 recursion, which ends the process where the stack does: on 8 MiB, between 2,000 and 4,000 levels.
+Where patterns have to match at once, one step may take time exponential in their number; optional
+properties and disjoint patterns cost their number squared, texts their length at every byte.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from math import lcm
-from typing import Any
+from math import inf, lcm, nextafter
+from typing import Any, TypeGuard
 
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.plain_data import levels_of
 from rag_middle.wording import Argument
 
-__all__ = ["MOST_NESTED", "OF_SCHEMAS", "SCHEMAS", "check_grammar", "check_schema"]
+__all__ = [
+    "MOST_NESTED",
+    "OF_SCHEMAS",
+    "SCHEMAS",
+    "check_grammar",
+    "check_regex",
+    "check_schema",
+    "check_size",
+    "with_whole_bounds",
+]
 
 #: Keys of a JSON schema that hold schemas (one or a list), and those that hold them by name.
 SCHEMAS = {
@@ -31,12 +43,27 @@ MOST_NESTED = 100
 
 _MERGING = {"allOf", "anyOf", "oneOf", "$ref", "if", "dependentSchemas"}
 _DATA = {"const", "enum", "default", "examples"}  # what looks like a schema there is none
+_BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 _MOST_REMAINDERS = 20_000  # of a request: about a fifth of a second
 _MOST_LEVELS = 500  # of what a schema refers to, all together
+_MOST_PARTS = 5_000  # of a request: a second
+_MOST_PAIRS = 1_000_000  # of optional properties of one object: a fifth of a second
+_MOST_DISJOINT = 10_000  # pairs of patterns of names: a third of a second
+_MOST_AT_ONCE = 5  # patterns that a string has to match; eight may take a minute and a gigabyte
+_LONG = 200
+_MOST_IN_LONG = 20_000  # characters of texts that are long: ten milliseconds a token
 _MOST_OPERATORS = 1_000
 _OPERATORS = frozenset(":|([{?*+~")
-_LITERAL = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/(?:[^/\\\n]|\\.)+/')
+# As the engine reads them: an expression may hold line ends, and a token's name quotation marks.
+_LITERAL = re.compile(
+    r'"(?:[^"\\\n]|\\.)*"|(?P<comment>(?://|#)[^\n]*)|<[^<>\s]+>|/(?:[^/\\]|\\.)+/'
+)
 _INLINE = re.compile(r"%json\s*")
+_AT_ONCE = re.compile(r"&|~(?!\s*[0-9])")
+#: Integers that doubles hold, in which the engine counts.
+_WHOLE = 2**53
+#: The last double before the end of the engine's own integers.
+_FARTHEST = 2**63 - 1024
 
 
 def check_schema(schema: Mapping[str, Any], of_schemas: int = 1) -> None:
@@ -44,7 +71,8 @@ def check_schema(schema: Mapping[str, Any], of_schemas: int = 1) -> None:
 
     Raises:
         UnsupportedGenerationError: it is nested too deeply, by itself or by references; a reference
-            leads where no schema is; or multiples have too many remainders.
+            leads where no schema is; multiples have too many remainders; numbers are beyond those
+            that the engine tells apart; or a string has to match too many patterns at once.
     """
     if levels_of(schema) > MOST_NESTED:
         raise _refused("nested too deeply. Make it flatter.")
@@ -65,6 +93,50 @@ def check_schema(schema: Mapping[str, Any], of_schemas: int = 1) -> None:
             "with multiples of so large numbers, or so many, that constrained decoding would count "
             f"to more than {most}. Leave multipleOf out of it and check the answer for it."
         )
+    _check_numbers(parts)
+    try:
+        at_once = _patterns_at_once(schema)
+    except RecursionError as error:
+        raise _refused("with too many references to others, one in another.") from error
+    if at_once > _MOST_AT_ONCE:
+        raise _refused(
+            f"with more than {_MOST_AT_ONCE} patterns and formats that one string may have to "
+            "match. Leave some out and check the answer for them."
+        )
+
+
+def check_size(schemas: Sequence[Any]) -> None:
+    """Refuse the JSON schemas of a request if they have too many parts, or too long texts.
+
+    Raises:
+        UnsupportedGenerationError: they have.
+    """
+    parts = [part for schema in schemas for part in _parts(schema)]
+    values = [value for part in parts for value in _data_of(part)]
+    composed = sum(isinstance(value, Mapping | list | tuple) for value in values)
+    pairs = disjoint = 0
+    texts = [value for value in values if isinstance(value, str)]
+    for value in values:
+        texts += _texts(value if isinstance(value, Mapping) else None)
+    for part in parts:
+        names, required, patterns = map(
+            _texts, map(part.get, ("properties", "required", "patternProperties"))
+        )
+        pairs += len({*names} - {*required}) ** 2
+        disjoint += len(patterns) * (len(patterns) + len(names))
+        texts += [*names, *required, *patterns, *_texts([part.get("pattern")])]
+    if len(parts) + composed > _MOST_PARTS or pairs > _MOST_PAIRS or disjoint > _MOST_DISJOINT:
+        raise _refused("with too many parts. Make it smaller.")
+    _check_texts(piece for text in texts for piece in text.split("|"))
+
+
+def check_regex(pattern: str) -> None:
+    """Refuse a regular expression with too much text.
+
+    Raises:
+        UnsupportedGenerationError: it has.
+    """
+    _check_texts(pattern.split("|"))
 
 
 def check_grammar(grammar: str) -> None:
@@ -73,10 +145,12 @@ def check_grammar(grammar: str) -> None:
     Raises:
         UnsupportedGenerationError: it has too many, or a schema in it is refused.
     """
-    at, operators, schemas = 0, 0, []
+    at, operators, at_once, schemas, texts = 0, 0, 0, [], []
     while at < len(grammar):
         if literal := _LITERAL.match(grammar, at):
             at = literal.end()
+            if not literal["comment"]:
+                texts += literal[0].split("|")
         elif inline := _INLINE.match(grammar, at):
             try:
                 schema, at = json.JSONDecoder().raw_decode(grammar, inline.end())
@@ -86,18 +160,64 @@ def check_grammar(grammar: str) -> None:
                 raise _refused("nested too deeply. Make it flatter.") from error
             else:
                 schemas.append(schema)
+        elif grammar.startswith("::", at):
+            raise UnsupportedGenerationError(
+                Argument("response_format"),
+                " holds a grammar whose rules have parameters, which may be followed without end. "
+                "Write the rules out.",
+            )
         else:
             operators += grammar[at] in _OPERATORS
+            at_once += _AT_ONCE.match(grammar, at) is not None
             at += 1
+    _check_texts(texts)
+    if at_once >= _MOST_AT_ONCE:
+        raise UnsupportedGenerationError(
+            Argument("response_format"),
+            f" holds a grammar with {at_once} of & and ~, and fewer than {_MOST_AT_ONCE} are "
+            "followed. Leave some out and check the answer for them.",
+        )
     if operators > _MOST_OPERATORS:
         raise UnsupportedGenerationError(
             Argument("response_format"),
             f" holds a grammar of {operators} rules, groups and alternatives, and no more than "
             f"{_MOST_OPERATORS} are followed. Make it smaller.",
         )
+    check_size(schemas)
     for schema in schemas:
         if isinstance(schema, Mapping):
             check_schema(schema, len(schemas))
+
+
+def with_whole_bounds(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema with bounds that the engine keeps to, as near within its own as there are.
+
+    It counts in doubles, whose neighbours are more than one apart beyond 2^53, and takes an end of
+    its own integers for any number beyond.
+    """
+    for key in _BOUNDS:
+        bound = schema.get(key)
+        if not _is_number(bound) or abs(bound) < _WHOLE:
+            continue
+        is_least = "inimum" in key
+        if (bound < -_FARTHEST) if is_least else (bound > _FARTHEST):
+            bound = -_FARTHEST if is_least else _FARTHEST
+        elif abs(bound) <= _FARTHEST:
+            bound = _inner(bound, inf if is_least else -inf, key.startswith("exclusive"))
+        schema[key] = bound
+    return schema
+
+
+def _inner(bound: float, direction: float, excluded: bool) -> int:
+    """The nearest double that is no smaller (towards inf) or no greater, and is another one."""
+    near = float(bound)
+    while near < bound if direction > 0 else near > bound:
+        near = nextafter(near, direction)
+    return int(nextafter(near, direction) if excluded else near)
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _refused(what: str) -> UnsupportedGenerationError:
@@ -113,9 +233,98 @@ def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
         part = waiting.pop()
         if isinstance(part, Mapping):
             yield part
-            waiting += [value for key, value in part.items() if key not in _DATA]
+            for key, value in part.items():
+                if key in OF_SCHEMAS and isinstance(value, Mapping):
+                    waiting += value.values()  # whose names may be those of keywords
+                elif key not in _DATA:
+                    waiting.append(value)
         elif isinstance(part, list | tuple):
             waiting += part
+
+
+def _check_numbers(parts: Iterable[Mapping[str, Any]]) -> None:
+    """Refuse numbers for which the engine, which counts in doubles, takes others."""
+    for part in parts:
+        values = [value for value in _data_of(part) if _is_large(value)]
+        bounds = [bound for key in _BOUNDS if _is_large(bound := part.get(key))]
+        # Values are written with as few digits as tell the double from others.
+        rounded = [value for value in values if Decimal(repr(_double(value))) != value]
+        rounded += [bound for bound in bounds if abs(bound) > _FARTHEST or _double(bound) != bound]
+        if rounded:
+            raise _refused(
+                f"with the number {str(rounded[0])[:40]}, instead of which constrained decoding "
+                "would take another one. Leave it out and check the answer for it."
+            )
+
+
+def _is_large(value: object) -> TypeGuard[int | float]:
+    return _is_number(value) and _WHOLE < abs(value) < inf
+
+
+def _double(number: float) -> float:
+    return float(number) if abs(number) < sys.float_info.max else inf
+
+
+def _check_texts(texts: Iterable[str]) -> None:
+    if sum(len(text) for text in texts if len(text) > _LONG) > _MOST_IN_LONG:
+        raise UnsupportedGenerationError(
+            Argument("response_format"),
+            f" or the parameters of a tool hold texts of more than {_MOST_IN_LONG} characters that "
+            "an answer may have to repeat. Shorten them.",
+        )
+
+
+def _data_of(part: Mapping[str, Any]) -> Iterator[Any]:
+    """The values that a schema allows, and all in them."""
+    waiting = [part[key] for key in ("const", "enum") if key in part]
+    while waiting:
+        value = waiting.pop()
+        yield value
+        if isinstance(value, Mapping):
+            waiting += value.values()
+        elif isinstance(value, list | tuple):
+            waiting += value
+
+
+def _texts(value: Any) -> list[str]:
+    """The names of a mapping, or the strings of a list."""
+    if not isinstance(value, Mapping | list | tuple):
+        return []
+    return [item for item in value if isinstance(item, str)]
+
+
+def _patterns_at_once(schema: Mapping[str, Any]) -> int:
+    """The most patterns that one string may have to match, or more."""
+    counted: dict[str, int] = {}
+
+    def most(parts: Iterable[Any]) -> int:
+        return max(map(count, parts), default=0)
+
+    def count(part: Any) -> int:
+        if not isinstance(part, Mapping):
+            return 0
+        total = sum(isinstance(part.get(key), str) for key in ("pattern", "format"))
+        target = part.get("$ref")
+        if isinstance(target, str):
+            if target not in counted:
+                counted[target] = 0  # one that refers to itself adds nothing at the same string
+                counted[target] = count(_target(schema, target))
+            total += counted[target]
+        inner: list[Any] = []
+        for key, value in part.items():
+            if key == "allOf" and isinstance(value, list | tuple):
+                total += sum(map(count, value))
+            elif key in ("anyOf", "oneOf") and isinstance(value, list | tuple):
+                total += most(value)
+            elif key in ("$defs", "definitions"):
+                pass  # counted where they are referred to
+            elif key in OF_SCHEMAS and isinstance(value, Mapping):
+                inner += value.values()
+            elif key in SCHEMAS:
+                inner += value if isinstance(value, list | tuple) else [value]
+        return total + most(inner)
+
+    return count(schema)
 
 
 def _leads_to_schema(target: str) -> bool:

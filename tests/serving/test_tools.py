@@ -267,6 +267,29 @@ def test_models_whose_template_knows_no_tools_refuse_them(server: Served) -> Non
     assert "tools" in response.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("grammar", "expected"),
+    [
+        ('start: "b" start | "a"', "ba"),
+        ('start: "a" call_0\ncall_0: "b"', "ab"),
+        ('start: "a" arguments_0\narguments_0: "}"', "a}"),
+        ('other: "ab"\nstart: other', "ab"),
+        ('%llguidance {}\nstart: /a/ "b"', "ab"),
+    ],
+)
+def test_grammars_beside_tools_have_names_of_their_own(
+    served: Served, write: Write, grammar: str, expected: str
+) -> None:
+    pytest.importorskip("llguidance")
+    write(expected[0] + CALL)  # a call within the answer is none
+    form: Any = {"type": "grammar", "grammar": grammar}
+    [choice] = ask(served, tools=[TOOL], response_format=form).choices
+    assert (choice.message.content, choice.finish_reason) == (expected, "stop")
+    write(CALL)
+    [choice] = ask(served, tools=[TOOL], response_format=form).choices
+    assert choice.finish_reason == "tool_calls"
+
+
 def test_what_the_engine_cannot_keep_to_is_the_requests_mistake(served: Served) -> None:
     pytest.importorskip("llguidance")
     schema = {"type": "object", "not": {"required": ["n"]}}

@@ -371,3 +371,25 @@ def test_much_whitespace_where_a_name_should_be() -> None:
     form = format_of("[TOOL_CALLS]")
     assert form is not None
     assert not read(form, "[TOOL_CALLS]" + " " * 100_000).calls
+
+
+def test_an_answer_of_markers_only_is_gone_through_once() -> None:
+    class Walked(dict[int, str]):
+        walks = 0
+
+        def items(self) -> Any:
+            self.walks += 1
+            return super().items()
+
+    marker = "<tool_call>"
+    places = Walked({len(marker) * index: marker for index in range(500)})
+    _, template, _ = FAMILIES["qwen-2.5"]
+    form = format_of(template)
+    assert form is not None
+    answer = AnswerText(marker * 500, frozenset({marker}), places)
+    message = form.message(answer, [SEARCH])
+    assert not message.calls
+    assert len(message.invalid) == 500
+    assert places.walks == 1
+    assert answer.find(marker, 12) == 2 * len(marker)
+    assert answer.find(marker, 499 * len(marker) + 1) == -1
