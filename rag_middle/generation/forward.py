@@ -239,13 +239,26 @@ def _token_scores(
     return results
 
 
+def _arguments(model: PreTrainedModel) -> frozenset[str]:
+    """What a forward pass takes, by name; also where a wrapper hands on what it does not name."""
+    declared = inspect.signature(model.forward).parameters
+    names = frozenset(declared)
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in declared.values()):
+        inside = (part for part in model.modules() if isinstance(part, PreTrainedModel))
+        names |= frozenset(inspect.signature(next(inside, model).forward).parameters)
+    # PEFT counts virtual tokens by itself, and warns of positions that it is given.
+    if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
+        names -= {"position_ids"}
+    return names
+
+
 class _Forward:
     """Forward passes of one request: masks and positions of a left-padded batch."""
 
     def __init__(self, model: PreTrainedModel, batch: TokenizedBatch) -> None:
         self._model = model
         self._ids, self._mask = batch.padded(0, device=input_device(model))
-        self._accepted = inspect.signature(model.forward).parameters
+        self._accepted = _arguments(model)
 
     def prefill(self, *, all_positions: bool, cache: Any = None) -> tuple[Tensor, Any]:
         """Logits `[b, n or 1, v]` in float32, and the cache, which may hold a part already."""
