@@ -298,7 +298,7 @@ class _BlockAttention(LayerHandler):
 
     def _moved(self, key: Tensor, positions: Tensor, layout: PromptLayout) -> tuple[Tensor, Tensor]:
         """Keys and positions of documents where the tokens that read them find them."""
-        if not layout.documents:
+        if layout.suffix_start == layout.prefix_tokens:  # some rotary modules take no empty tensors
             return key, positions
         key = moved_keys(self._layer, key, layout, self._plan.placement)
         return key, self._moved_positions(positions, layout)
