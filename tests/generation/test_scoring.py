@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from rag_middle.evaluation.trials import check_takes
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import PINE, Method, RoToR
 from rag_middle.tokens import TokenizedPrompt, encode
-from tests.adapters import Wrapper
+from tests.adapters import PromptTuned, Wrapper
 from tests.conftest import FamilyModel
 from tests.generation.test_generate import METHODS
 
@@ -95,6 +96,22 @@ def test_rows_of_a_wrapped_model_score_as_each_alone(
     together = model.score_batch(prompts, [(5, 6, 7), (8, 9)])
     for prompt, ids, score in zip(prompts, [(5, 6, 7), (8, 9)], together, strict=True):
         assert score.total == pytest.approx(model.score(prompt, ids).total, abs=1e-3)
+
+
+def test_virtual_tokens_come_once_and_stand_before_each_prompt_alone(
+    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompts: list[ContextPrompt]
+) -> None:
+    """A wrapper puts them before whatever it is given, and PEFT's before the padding of a row."""
+    tuned: Any = PromptTuned(llama)
+    tuned.active_peft_config = SimpleNamespace(is_prompt_learning=True)
+    model = RagMiddleModel(tuned, tokenizer)
+    with pytest.raises(UnsupportedGenerationError, match="5 tokens before the prompt"):
+        model.score(prompts[0], (5, 6))
+    ids = [(5,)] * len(prompts)
+    together = model.score_batch(prompts, ids)
+    for prompt, score in zip(prompts, together, strict=True):
+        expected = model.logits(prompt).log_softmax(-1)[5]
+        assert score.total == pytest.approx(expected.item(), abs=ATOL)
 
 
 @each_method
