@@ -30,13 +30,13 @@ class _ByRow(Wrapper):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         factors = torch.tensor(FACTORS[: len(kwargs["input_ids"])])[:, None, None]
 
-        def of_rows(_module: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+        def of_rows(_module: nn.Module, inputs: tuple[Tensor], options: Any) -> tuple[Any, Any]:
             if len(inputs[0]) != len(factors):
                 raise ValueError("one adapter per row")
-            return (inputs[0] * factors,)
+            return (inputs[0] * factors,), options
 
         layer = self.base.model.layers[1].self_attn.q_proj  # type: ignore[union-attr]
-        hook = layer.register_forward_pre_hook(of_rows)
+        hook = layer.register_forward_pre_hook(of_rows, with_kwargs=True)
         try:
             return self.base(*args, **kwargs)
         finally:

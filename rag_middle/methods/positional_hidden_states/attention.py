@@ -239,15 +239,16 @@ def scaled_hidden(hidden: Tensor, scaling: ChannelScaling) -> Tensor:
 
 
 def _projects_by_row(module: nn.Module) -> bool:
-    """Whether hooks of others tell projections what to do in each row or token.
+    """Whether hooks of others tell projections what to do in each row or token, by keyword.
 
     PEFT does that for batches of several adapters, and for those that act behind certain tokens.
+    Other hooks may only look: nothing is projected again because of them.
     """
     return any(
-        not isinstance(hook, MethodHook)
+        not isinstance(part._forward_pre_hooks[number], MethodHook)
         for part in module.modules()
         if part is not module
-        for hook in (*part._forward_pre_hooks.values(), *part._forward_hooks.values())
+        for number in part._forward_pre_hooks_with_kwargs
     )
 
 
