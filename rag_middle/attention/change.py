@@ -76,6 +76,8 @@ class LayerChange(ABC):
         depends_on_prompt: false where tokens are treated alike, whatever the prompt's layout.
         rotates_only: true where rotary tables are all that differs, so that a prompt leaves nothing
             behind but its keys and values.
+        has_gradients: true where gradients pass through the attention call as it is answered; else
+            a backward pass through it is refused.
     """
 
     claims: ClassVar[frozenset[Aspect]]
@@ -83,6 +85,7 @@ class LayerChange(ABC):
     answers_attention: ClassVar[bool] = True
     depends_on_prompt: ClassVar[bool] = True
     rotates_only: ClassVar[bool] = False
+    has_gradients: ClassVar[bool] = False
 
     @abstractmethod
     def start(self, layer: Layer) -> LayerHandler:

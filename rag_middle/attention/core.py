@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +15,24 @@ from rag_middle.attention.plan import in_order
 from rag_middle.attention.rotary import own_heads
 from rag_middle.attention.seam import AttentionCall, CacheTap, cache_argument, keyword_arguments
 from rag_middle.attention.weights import ModelAttention
+from rag_middle.errors import UnsupportedGenerationError
 
 __all__ = ["LayerCore"]
+
+
+class _WithoutGradients(torch.autograd.Function):
+    """An output whose derivatives nobody knows: log-sum-exps of fused attention have none."""
+
+    @staticmethod
+    def forward(_context: Any, output: Tensor, *_inputs: Tensor) -> Tensor:
+        return output.clone()
+
+    @staticmethod
+    def backward(_context: Any, *_gradients: Tensor) -> NoReturn:
+        raise UnsupportedGenerationError(
+            "No gradients pass through attention under this method: they would be wrong. "
+            "method='none' has them, and so do methods that change rotary positions only."
+        )
 
 
 class LayerCore:
@@ -38,6 +54,8 @@ class LayerCore:
             and traits.uses_rope
             and any(change.defers_rotation for change in ordered)
         )
+        answering = [change for change in ordered if change.answers_attention]
+        self._has_gradients = all(change.has_gradients for change in answering)
         #: Queries and keys of the call under way are rotated by the table of each head.
         self._rotated_by_head = False
         self._arguments: dict[str, Any] = {}
@@ -107,8 +125,14 @@ class LayerCore:
             ModelAttention(self._layer.traits, request),
             iter(self._handlers),
         )
+        inputs: tuple[Tensor, ...] = ()
+        if not self._has_gradients and torch.is_grad_enabled():
+            inputs = tuple(x for x in (call.query, call.key, call.value) if x.requires_grad)
         try:
-            return context.proceed()
+            output, weights = context.proceed()
+            if inputs:
+                output = _WithoutGradients.apply(output, *inputs)  # type: ignore[no-untyped-call]
+            return output, weights
         finally:
             self._layer.end_call(columns)
             # Hidden states and caches are not kept alive between calls.

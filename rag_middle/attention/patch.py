@@ -242,8 +242,27 @@ def _install(
             request.check_prompt(tokens, arguments.get("attention_mask"), cached)
         request.forward_passes += 1
 
-    guarded = _Guarded(begin_pass, owner=first)
-    stack.callback(runs.register_forward_pre_hook(guarded, with_kwargs=True).remove)
+    # Wrappers may call its `forward`, past its hooks: then the model inside it tells of the pass.
+    inside = next(
+        (p for p in runs.modules() if isinstance(p, PreTrainedModel) and p is not runs), None
+    )
+    begun = False
+
+    def begin(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        nonlocal begun
+        if module is runs or not begun:
+            begun = module is runs
+            begin_pass(module, args, kwargs)
+
+    def end(*_: Any) -> None:
+        nonlocal begun
+        begun = False
+
+    for module in filter(None, (runs, inside)):
+        guarded = _Guarded(begin, owner=first)
+        stack.callback(module.register_forward_pre_hook(guarded, with_kwargs=True).remove)
+    ended = _Guarded(end, owner=first)
+    stack.callback(runs.register_forward_hook(ended, always_call=True).remove)
     # Blocks of other models that this one stands in go on.
     stack.enter_context(handle_attention({**handlers_in_force(), **cores}))
 

@@ -131,7 +131,9 @@ def probe(model: PreTrainedModel) -> ModelTraits:
             config_views(modules),
             handle_attention(dict.fromkeys(modules, Observe())),
         ):
-            model(input_ids=tokens, use_cache=False)
+            # Not a wrapper of adapters around it, which may have a word for each row of its call.
+            within = (part for part in model.modules() if isinstance(part, PreTrainedModel))
+            next(within, model)(input_ids=tokens, use_cache=False)
     finally:
         for handle in handles:
             handle.remove()

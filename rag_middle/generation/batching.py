@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from transformers import PreTrainedModel
 
 from rag_middle.attention import model_traits
+from rag_middle.generation.forward import puts_virtual_tokens
 from rag_middle.generation.prompts import PreparedPrompt
 from rag_middle.methods import Method
 from rag_middle.methods.parallel_context.document_cache import DocumentCache, serves
@@ -56,8 +57,9 @@ def rows_of(
     max_batch_size: int,
 ) -> list[int]:
     """How many rows of a batch each prompt takes under a method: all, where it has to go alone."""
-    if serves(documents, model, method):
-        return [max_batch_size] * len(prompts)  # prefilled caches differ in length
+    # Prefilled caches differ in length; virtual tokens are as far away as a row's padding is wide.
+    if serves(documents, model, method) or puts_virtual_tokens(model):
+        return [max_batch_size] * len(prompts)
     return [len(prompt.branches) for prompt in prompts]
 
 

@@ -239,13 +239,30 @@ def _token_scores(
     return results
 
 
+def puts_virtual_tokens(model: PreTrainedModel) -> bool:
+    """Whether a wrapper of PEFT puts tokens before a prompt, or before the padding of its row."""
+    adapter = getattr(model, "active_peft_config", None)
+    return bool(getattr(adapter, "is_prompt_learning", False))
+
+
+def _arguments(model: PreTrainedModel) -> frozenset[str]:
+    """What a forward pass takes, by name; also where a wrapper hands on what it does not name."""
+    declared = inspect.signature(model.forward).parameters
+    names = frozenset(declared)
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in declared.values()):
+        inside = (part for part in model.modules() if isinstance(part, PreTrainedModel))
+        names |= frozenset(inspect.signature(next(inside, model).forward).parameters)
+    # PEFT counts virtual tokens by itself, and warns of positions that it is given.
+    return names - {"position_ids"} if puts_virtual_tokens(model) else names
+
+
 class _Forward:
     """Forward passes of one request: masks and positions of a left-padded batch."""
 
     def __init__(self, model: PreTrainedModel, batch: TokenizedBatch) -> None:
         self._model = model
         self._ids, self._mask = batch.padded(0, device=input_device(model))
-        self._accepted = inspect.signature(model.forward).parameters
+        self._accepted = _arguments(model)
 
     def prefill(self, *, all_positions: bool, cache: Any = None) -> tuple[Tensor, Any]:
         """Logits `[b, n or 1, v]` in float32, and the cache, which may hold a part already."""
@@ -271,6 +288,13 @@ class _Forward:
         columns = list(zip_longest(*continuations, fillvalue=0))
         if not columns:
             return []
+        cached = cache.get_seq_length() if hasattr(cache, "get_seq_length") else 0
+        if isinstance(cached, int) and cached > self._mask.shape[1]:
+            raise UnsupportedGenerationError(
+                f"The model put {cached - self._mask.shape[1]} tokens before the prompt (prompt "
+                "tuning, prefix tuning) and would put them before the continuation again: it "
+                "cannot score more than one token. generate() and logits() work."
+            )
         tokens = torch.tensor(columns, device=self._ids.device).T
         traits = model_traits(self._model)
         # Linear attention takes one token at a time after a cache.

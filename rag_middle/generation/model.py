@@ -409,6 +409,10 @@ class RagMiddleModel:
             continuation: text (give the space it begins with, if any) or token ids.
             method: as for `generate`, like `method_options`.
             options: those of `GenerationOptions` that shape the prompt.
+
+        Raises:
+            UnsupportedGenerationError: also for several tokens behind the virtual tokens of prompt
+                or prefix tuning, which the model would put before the continuation again.
         """
         return self.score_batch(
             [prompt], [continuation], method=method, method_options=method_options, **options

@@ -151,14 +151,26 @@ def test_tokens_before_the_prompt_are_seen_in_every_mask(
             model(input_ids=IDS)  # or the block would end without the method
 
 
-def test_padding_on_the_right_is_refused(family_model: FamilyModel) -> None:
+@pytest.mark.parametrize("past_hooks", [False, True], ids=["called", "forward"])
+def test_padding_on_the_right_is_refused(family_model: FamilyModel, past_hooks: bool) -> None:
+    """Some wrappers (AdaLoRA's) call the forward method of what they wrap, past its hooks."""
+    model = family_model("llama")
     mask = torch.ones_like(IDS)
     mask[:, -1] = 0
     with (
         pytest.raises(UnsupportedGenerationError, match="left"),
-        applied(family_model("llama"), PINE(), [laid_out(PromptLayout(11, ((2, 5), (5, 9))))]),
+        applied(model, PINE(), [laid_out(PromptLayout(11, ((2, 5), (5, 9))))]),
     ):
-        family_model("llama")(input_ids=IDS, attention_mask=mask)
+        (model.forward if past_hooks else model)(input_ids=IDS, attention_mask=mask)
+
+
+@pytest.mark.parametrize("past_hooks", [False, True], ids=["called", "forward"])
+def test_a_pass_is_counted_once(family_model: FamilyModel, past_hooks: bool) -> None:
+    model = family_model("llama")
+    with torch.no_grad(), applied(model, PINE(), [laid_out(LAYOUT)]) as request:
+        for number in (1, 2):
+            (model.forward if past_hooks else model)(input_ids=IDS)
+            assert request.forward_passes == number
 
 
 def test_position_scaling_alone_does_not_depend_on_the_layout(family_model: FamilyModel) -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from rag_middle import ContextPrompt, applied
+from rag_middle import ContextPrompt, PromptLayout, applied
 from rag_middle.calibration import Example, ExampleObjective
 from rag_middle.errors import KernelsUnavailableError, UnsupportedGenerationError
 from rag_middle.evaluation.trials import check_takes
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import PINE, Method, RoToR
-from rag_middle.tokens import encode
+from rag_middle.tokens import TokenizedPrompt, encode
+from tests.adapters import PromptTuned, Wrapper
 from tests.conftest import FamilyModel
 from tests.generation.test_generate import METHODS
 
@@ -69,9 +72,6 @@ def test_what_generate_writes_is_greedy(
 def test_windows_sinks_hybrids_and_alibi_are_scored_too(
     family_model: FamilyModel, tokenizer: PreTrainedTokenizerFast, family: str
 ) -> None:
-    from rag_middle import PromptLayout
-    from rag_middle.tokens import TokenizedPrompt
-
     model = RagMiddleModel(family_model(family), tokenizer)
     prompts = [
         TokenizedPrompt(input_ids=tuple(range(30, 30 + length)), layout=PromptLayout(length=length))
@@ -80,6 +80,38 @@ def test_windows_sinks_hybrids_and_alibi_are_scored_too(
     written = [model.generate(prompt, max_new_tokens=5) for prompt in prompts]
     scores = model.score_batch(prompts, [g.token_ids for g in written])
     assert all(score.is_greedy for score in scores)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_rows_of_a_wrapped_model_score_as_each_alone(
+    family_model: FamilyModel, tokenizer: PreTrainedTokenizerFast, family: str
+) -> None:
+    """A wrapper that names no arguments hands on positions, which learned ones go by."""
+    wrapped: Any = Wrapper(family_model(family))
+    model = RagMiddleModel(wrapped, tokenizer)
+    prompts = [
+        TokenizedPrompt(input_ids=tuple(range(30, 30 + length)), layout=PromptLayout(length=length))
+        for length in (25, 40)
+    ]
+    together = model.score_batch(prompts, [(5, 6, 7), (8, 9)])
+    for prompt, ids, score in zip(prompts, [(5, 6, 7), (8, 9)], together, strict=True):
+        assert score.total == pytest.approx(model.score(prompt, ids).total, abs=1e-3)
+
+
+def test_virtual_tokens_come_once_and_stand_before_each_prompt_alone(
+    llama: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompts: list[ContextPrompt]
+) -> None:
+    """A wrapper puts them before whatever it is given, and PEFT's before the padding of a row."""
+    tuned: Any = PromptTuned(llama)
+    tuned.active_peft_config = SimpleNamespace(is_prompt_learning=True)
+    model = RagMiddleModel(tuned, tokenizer)
+    with pytest.raises(UnsupportedGenerationError, match="5 tokens before the prompt"):
+        model.score(prompts[0], (5, 6))
+    ids = [(5,)] * len(prompts)
+    together = model.score_batch(prompts, ids)
+    for prompt, score in zip(prompts, together, strict=True):
+        expected = model.logits(prompt).log_softmax(-1)[5]
+        assert score.total == pytest.approx(expected.item(), abs=ATOL)
 
 
 @each_method

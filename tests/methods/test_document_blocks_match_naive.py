@@ -130,3 +130,15 @@ def test_bloom_reads_documents_apart(method: str, family_model: FamilyModel) -> 
         alone = model(input_ids=ids).logits[0]
         near = distance(together[start:end], alone[first:]) < TOLERANCE
         assert near == (method != "kept" or start == first)
+
+
+@pytest.mark.parametrize("family", ["llama", "phimoe"])
+@pytest.mark.parametrize("name", ["kept", "end", "structured"])
+def test_empty_documents_alone_change_nothing(
+    name: str, family: str, family_model: FamilyModel
+) -> None:
+    """The rotary module of Phi-3.5-MoE asks for the largest of the positions it is given."""
+    model = family_model(family)
+    with applied(model, METHODS[name][0], [laid_out(PromptLayout(24, ((3, 3), (3, 3))))]):
+        logits = prompt_logits(model, LONG)
+    assert distance(logits, prompt_logits(model, LONG)) < TOLERANCE

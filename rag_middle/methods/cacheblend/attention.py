@@ -109,7 +109,7 @@ class _Handler(LayerHandler):
     def __init__(self, layer: Layer, readings: _Readings) -> None:
         self._layer = layer
         self._readings = readings
-        self._blocks = DocumentBlocks(placement="to_order").start(layer)
+        self._blocks = DocumentBlocks(placement="to_order", from_model=True).start(layer)
         #: Keys and values of the prompt whose documents were read apart.
         self._apart: tuple[Tensor, Tensor] | None = None
 

@@ -39,6 +39,7 @@ class RotaryExperts(LayerChange):
     claims = frozenset({"positions", "hidden", "weights"})
     defers_rotation = True
     has_kernels = True
+    has_gradients = True
 
     base_factors: tuple[float, ...]
     routers: Mapping[int, ExpertGate] | None

@@ -48,6 +48,7 @@ class HeadPositionScale(LayerChange):
     claims = frozenset({"positions"})
     defers_rotation = True
     has_kernels = True
+    has_gradients = True
 
     ratios: tuple[float, ...]
     assign: Literal["rank", "order", "sequential"]

@@ -60,6 +60,8 @@ class DocumentBlocks(LayerChange):
         temperature: later tokens' scores on documents are divided by it.
         scale: exponent of the documents' mass in their softmax, on top of the temperature (APE).
         one_of_many: that mass is divided by the number of documents (structured prompting).
+        from_model: prompts begin at the position that the model was given for their first token,
+            not at 0: what is read so stands beside tokens that the model rotates.
     """
 
     claims = frozenset(ASPECTS)
@@ -68,6 +70,7 @@ class DocumentBlocks(LayerChange):
     temperature: float = 1.0
     scale: float = 1.0
     one_of_many: bool = False
+    from_model: bool = False
 
     @property
     def has_kernels(self) -> bool:
@@ -90,6 +93,12 @@ def _position_ids(placement: Placement, request: Request, start: int, columns: i
         placed = token_positions(group.layout, placement, (tokens - group.padding).clamp(min=0))
         of_row |= dict.fromkeys(group.rows, placed)
     return torch.stack([of_row[row] for row in sorted(of_row)])
+
+
+def _first_positions(request: Request, position_ids: Tensor) -> Tensor:
+    """The position of every row's first token behind its padding, `[b, 1]`."""
+    paddings = request.paddings(position_ids.device)[:, None]
+    return position_ids.gather(1, paddings)
 
 
 class _BlockAttention(LayerHandler):
@@ -115,7 +124,11 @@ class _BlockAttention(LayerHandler):
 
         def positions() -> Tensor:
             if start < request.width:
-                return _position_ids(placement, request, start, columns)
+                placed = _position_ids(placement, request, start, columns)
+                if not self._plan.from_model or rotary.position_ids.ndim != 2:
+                    return placed
+                of_row = rotary.position_ids.expand(rows, -1)
+                return placed.to(of_row.device) + _first_positions(request, of_row)
             # Generated tokens follow one another: what they are apart is sent to the device once.
             apart = request.shared(
                 ("generated positions", placement, device),
@@ -285,7 +298,7 @@ class _BlockAttention(LayerHandler):
 
     def _moved(self, key: Tensor, positions: Tensor, layout: PromptLayout) -> tuple[Tensor, Tensor]:
         """Keys and positions of documents where the tokens that read them find them."""
-        if not layout.documents:
+        if layout.suffix_start == layout.prefix_tokens:  # some rotary modules take no empty tensors
             return key, positions
         key = moved_keys(self._layer, key, layout, self._plan.placement)
         return key, self._moved_positions(positions, layout)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +23,7 @@ from rag_middle.attention import (
     capture,
     config_views,
 )
+from rag_middle.attention.seam import MethodHook
 from rag_middle.methods.positional_hidden_states.masks import last_rows_mask
 from rag_middle.ops.rope import WideTables, rotate_wide
 
@@ -82,6 +83,7 @@ class _ScaledRows(LayerHandler):
         self._scaler = _Scaler(layer.module, layer.traits, scaling)
         #: Its columns, with those of other layers.
         self._stack: LayerStack | None = None
+        self._prompts = 0
         values = layer.traits.value_projection
         #: Whether the module can make a generated token's queries and keys of scaled hidden states,
         #: and its values of plain ones.
@@ -119,6 +121,9 @@ class _ScaledRows(LayerHandler):
             context.store()
             return base_attention(call)[0], None
         columns, width = call.query.shape[2], self._layer.request.width
+        if not context.start:
+            self._scaler.begin_prompt()
+            self._stack, self._prompts = None, self._prompts + 1
         if not context.in_prompt and not scaling.scale_generated:
             return context.proceed()
         rows = columns
@@ -155,7 +160,9 @@ class _ScaledRows(LayerHandler):
         if self._stack is None:
             columns, _ = scaler.columns(context.arguments)
             # Layers that are rotated alike: LPES gives each its own tables.
-            self._stack = self._layer.layer_stack((self._scaling, id(own)), columns.device)
+            self._stack = self._layer.layer_stack(
+                (self._scaling, id(own), self._prompts), columns.device
+            )
             self._stack.put(self._layer.traits.layer, columns)
         if context.call.query.shape[2] > 1:
             return None
@@ -231,6 +238,20 @@ def scaled_hidden(hidden: Tensor, scaling: ChannelScaling) -> Tensor:
     return changed
 
 
+def _projects_by_row(module: nn.Module) -> bool:
+    """Whether hooks of others tell projections what to do in each row or token, by keyword.
+
+    PEFT does that for batches of several adapters, and for those that act behind certain tokens.
+    Other hooks may only look: nothing is projected again because of them.
+    """
+    return any(
+        not isinstance(part._forward_pre_hooks[number], MethodHook)
+        for part in module.modules()
+        if part is not module
+        for number in part._forward_pre_hooks_with_kwargs
+    )
+
+
 @dataclass(slots=True)
 class _Scaler:
     """Scaled queries, keys and values of one layer during one request.
@@ -245,9 +266,21 @@ class _Scaler:
     module: nn.Module
     traits: LayerTraits
     scaling: ChannelScaling
+    _ranks_one: bool = field(init=False)
     #: Un-rotated projections of the unit vectors, times ``s - 1``: queries' and keys'
     #: `[h + g, C, d]`, values' `[g, C, dv]`.
-    _columns: tuple[Tensor, Tensor] | None = None
+    _columns: tuple[Tensor, Tensor] | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.begin_prompt()
+
+    def begin_prompt(self) -> None:
+        """Look at the module anew: adapters may have been switched since the last prompt."""
+        self._columns = None
+        rotation_known = not self.traits.uses_rope or self.traits.rotary is not None
+        self._ranks_one = (
+            self.traits.affine_projections and rotation_known and not _projects_by_row(self.module)
+        )
 
     def tables(self, arguments: dict[str, Any], rotary: RotaryCall | None) -> WideTables | None:
         """Tables of the layer's rotation in force, `[b or 1, n, 2r]`, where columns need them."""
@@ -336,8 +369,7 @@ class _Scaler:
     @property
     def ranks_one(self) -> bool:
         """Scaling adds a rank-one term that we can compute without projecting again."""
-        rotation_known = not self.traits.uses_rope or self.traits.rotary is not None
-        return self.traits.affine_projections and rotation_known
+        return self._ranks_one
 
     def _placed_anew(
         self, arguments: dict[str, Any], rows: int, tables: WideTables | None
