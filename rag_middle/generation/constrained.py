@@ -7,8 +7,11 @@ vocabulary, and says at every step which tokens may come next. docs/tools.md say
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from importlib import import_module
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from copy import copy
+from importlib.util import find_spec
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,16 +20,27 @@ from torch import Tensor
 from transformers import LogitsProcessor, PreTrainedTokenizerBase
 
 from rag_middle.errors import MissingExtraError, UnsupportedGenerationError
+from rag_middle.tools.engine import Engine, EngineError, Here, Isolated, Texts, Vocabulary
 from rag_middle.wording import Argument
 
-__all__ = ["Constrained", "Constraint"]
+__all__ = ["Constrained", "Constraint", "isolating_forms"]
 
-#: Of what the engine builds for a pattern. Under its own, `(a{500}){500}` takes a quarter of a
-#: second at every token; lists of thousands of values and long texts stay far below these.
-_LIMITS = {"initial_lexer_fuel": 200_000, "step_lexer_fuel": 100_000, "max_lexer_states": 20_000}
-
-_vocabularies: WeakKeyDictionary[PreTrainedTokenizerBase, dict[Any, Any]] = WeakKeyDictionary()
+_engines: WeakKeyDictionary[PreTrainedTokenizerBase, dict[Any, Engine]] = WeakKeyDictionary()
 _lock = threading.Lock()
+_isolates: ContextVar[bool] = ContextVar("rag_middle_isolates_forms", default=False)
+
+
+@contextmanager
+def isolating_forms() -> Iterator[None]:
+    """In this thread, compile and follow forms in processes of their own: strangers wrote them.
+
+    Where the system cannot fork processes, they stay in this one.
+    """
+    token = _isolates.set(Isolated.possible)
+    try:
+        yield
+    finally:
+        _isolates.reset(token)
 
 
 class Constraint:
@@ -47,57 +61,42 @@ class Constraint:
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, width: int, ends: Sequence[int], grammar: str
     ) -> None:
-        try:
-            self._engine = import_module("llguidance")
-        except ModuleNotFoundError as error:
+        if find_spec("llguidance") is None:
             raise MissingExtraError(
                 "Constrained decoding", package="llguidance", extra="structured"
-            ) from error
-        self._vocabulary = self._compiled_vocabulary(tokenizer, width, ends)
-        self._first = self._compiled(grammar)
-
-    def matcher(self) -> Any:
-        """What follows one text from its beginning."""
-        return self._first.deep_copy()
-
-    def _compiled(self, grammar: str) -> Any:
-        """A matcher at the beginning of a text."""
-        try:
-            written = self._engine.LLMatcher.grammar_from_lark(grammar)
-            limits = self._engine.LLParserLimits(**_LIMITS)
-            matcher = self._engine.LLMatcher(self._vocabulary, written, log_level=0, limits=limits)
-        except UnicodeEncodeError as error:  # half of a surrogate pair
-            raise UnsupportedGenerationError(
-                Argument("response_format"), f" or the name of a tool is no text: {error}."
-            ) from error
-        if not matcher.is_error():
-            return matcher
-        reason = matcher.get_error()
-        raise UnsupportedGenerationError(
-            Argument("response_format"),
-            " or the parameters of a tool hold what constrained decoding cannot keep to: "
-            f"{reason.splitlines()[0]}. Leave it out of the schema and check the answer for it.",
-        )
-
-    def _compiled_vocabulary(
-        self, tokenizer: PreTrainedTokenizerBase, width: int, ends: Sequence[int]
-    ) -> Any:
-        if not tokenizer.is_fast:
-            raise UnsupportedGenerationError(
-                f"Constrained decoding needs a fast tokenizer, and {type(tokenizer).__name__} is a "
-                "slow one. Load it with use_fast=True, or convert it."
             )
-        key = (width, len(tokenizer), tuple(ends))
-        with _lock:  # compiling takes up to a second
-            compiled = _vocabularies.setdefault(tokenizer, {})
-            if key not in compiled:
-                compiled[key] = import_module("llguidance.hf").from_tokenizer(
-                    tokenizer,
-                    n_vocab=(beyond := max(width, len(tokenizer))) + 1,
-                    # The engine wants an end token. Where there is none, no logit stands for it.
-                    eos_token=list(ends) or beyond,
-                )
-            return compiled[key]
+        try:
+            self._form = _engine(tokenizer, width, ends).compile(grammar)
+        except EngineError as error:
+            raise UnsupportedGenerationError(
+                Argument("response_format"),
+                " or the parameters of a tool hold what constrained decoding cannot keep to: "
+                f"{error}. Leave it out of the schema and check the answer for it.",
+            ) from error
+
+    def begin(self, texts: int) -> Texts:
+        """So many texts from their beginning."""
+        return self._form.begin(texts)
+
+
+def _engine(tokenizer: PreTrainedTokenizerBase, width: int, ends: Sequence[int]) -> Engine:
+    if not tokenizer.is_fast:
+        raise UnsupportedGenerationError(
+            f"Constrained decoding needs a fast tokenizer, and {type(tokenizer).__name__} is a "
+            "slow one. Load it with use_fast=True, or convert it."
+        )
+    kind = Isolated if _isolates.get() else Here
+    key = (width, len(tokenizer), tuple(ends), kind)
+    with _lock:  # a vocabulary takes up to a second
+        engines = _engines.setdefault(tokenizer, {})
+        if key not in engines:
+            backend = copy(tokenizer.backend_tokenizer)
+            backend.no_padding()
+            backend.no_truncation()
+            beyond = max(width, len(tokenizer))
+            # The engine wants an end token. Where there is none, no logit stands for it.
+            engines[key] = kind(Vocabulary(backend.to_str(), beyond + 1, list(ends) or [beyond]))
+        return engines[key]
 
 
 class Constrained(LogitsProcessor):
@@ -110,38 +109,41 @@ class Constrained(LogitsProcessor):
     """
 
     def __init__(self, constraint: Constraint, rows: int, width: int) -> None:
-        self._matchers = [constraint.matcher() for _ in range(rows)]
+        self._texts = constraint.begin(rows)
         self._read = width
 
     def follow(self, input_ids: Tensor) -> list[bool]:
         """Read the tokens that are new; say which texts are complete and cannot go on."""
         new = input_ids[:, self._read :].tolist()
         self._read = input_ids.shape[1]
-        for matcher, tokens in zip(self._matchers, new, strict=True):
-            for token in tokens:
-                if not matcher.is_stopped():  # a finished row is filled with padding
-                    matcher.consume_token(token)
-            if matcher.is_error():
-                raise UnsupportedGenerationError(
-                    f"Constrained decoding failed: {matcher.get_error().splitlines()[0]}. "
-                    "Simplify the schema or the grammar."
-                )
-        return [matcher.is_stopped() for matcher in self._matchers]
+        try:
+            return self._texts.read(new)
+        except EngineError as error:
+            raise _failed(error) from error
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """From `[b, v]` to `[b, v]`, impossible tokens at -inf."""
-        stopped = self.follow(input_ids)
-        rows = []
-        for matcher, is_stopped in zip(self._matchers, stopped, strict=True):
-            if is_stopped:
-                rows.append(torch.ones(scores.shape[1], dtype=torch.bool))
-                continue
-            # One byte per token, 0 where it is not allowed.
-            bias = torch.frombuffer(bytearray(matcher.compute_logit_bias()), dtype=torch.uint8)
-            allowed = bias[: scores.shape[1]] > 0
-            rows.append(allowed)
+        self.follow(input_ids)
+        try:
+            allowed = self._texts.allowed()
+        except EngineError as error:
+            raise _failed(error) from error
+        width = scores.shape[1]
+        everything = torch.ones(width, dtype=torch.bool)
+        rows = [
+            everything
+            if row is None
+            else torch.frombuffer(bytearray(row), dtype=torch.uint8)[:width] > 0
+            for row in allowed
+        ]
         mask = torch.stack(rows).to(scores.device)
         constrained = scores.masked_fill(~mask, -torch.inf)
         # Where the model's own config suppresses all that is left, the constraint counts.
         lost = constrained.isneginf().all(dim=-1, keepdim=True) & mask
         return constrained.masked_fill(lost, 0.0)
+
+
+def _failed(error: EngineError) -> UnsupportedGenerationError:
+    return UnsupportedGenerationError(
+        f"Constrained decoding failed: {error}. Simplify the schema or the grammar."
+    )

@@ -214,11 +214,10 @@ def test_integers_beyond_doubles_are_within_their_bounds(schema: Any) -> None:
     ends = [tokenizer.eos_token_id]
     constraint = Constraint(tokenizer, len(tokenizer), ends, grammar)
     for chosen in (0, -1):  # the first or the last token that is possible
-        matcher, ids = constraint.matcher(), []
-        while not matcher.is_stopped():
-            allowed = [i for i, bias in enumerate(matcher.compute_logit_bias()) if bias]
+        texts, ids = constraint.begin(1), []
+        while (mask := texts.allowed()[0]) is not None:
+            allowed = [i for i, bias in enumerate(mask) if bias]
             ids.append(ends[0] if ends[0] in allowed else allowed[chosen])
-            matcher.consume_token(ids[-1])
-        assert not matcher.is_error()
+            texts.read([ids[-1:]])
         value = json.loads(tokenizer.decode(ids, skip_special_tokens=True))
         assert schema["minimum"] <= value <= schema["maximum"]

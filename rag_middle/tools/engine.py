@@ -1,0 +1,373 @@
+"""The engine of constrained decoding, in this process or in one of its own.
+
+llguidance recurses, counts and allocates as forms ask of it: one may end the process, or not come
+back. Forms of strangers are therefore compiled and followed by a process for each of them, forked
+from one that has the vocabulary, within limits of time and memory. That one runs this file as a
+script: it imports nothing but the engine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
+from typing import Any, NamedTuple, Protocol
+from weakref import finalize
+
+__all__ = ["Engine", "EngineError", "Form", "Here", "Isolated", "Texts", "Vocabulary"]
+
+#: Of what the engine builds for a pattern. Under its own, `(a{500}){500}` takes a quarter of a
+#: second at every token; lists of thousands of values and long texts stay far below these.
+_LIMITS = {"initial_lexer_fuel": 200_000, "step_lexer_fuel": 100_000, "max_lexer_states": 20_000}
+_START_SECONDS = 120.0  # to load the engine and a vocabulary
+_STEP_SECONDS = 2.0  # of a processor, to compile a form or to follow one token
+_PROCESSOR_SECONDS = 60  # of a form, all together
+_WAIT_SECONDS = 60.0  # for a step, where others have the processors
+_MEMORY = 1 << 30  # that a form may take, bytes
+_REMEMBERED = 64  # forms that took the engine too far: requests for one come together
+
+
+class EngineError(Exception):
+    """The engine refuses a form, or failed at it; says why."""
+
+
+class _EndedError(EngineError):
+    """The process of a form has ended."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "it takes the engine too deep, more than a GiB of memory, or more than "
+            f"{_STEP_SECONDS:g} seconds at once"
+        )
+
+
+class Vocabulary(NamedTuple):
+    """What a model writes with.
+
+    Attributes:
+        tokenizer: the JSON of a fast tokenizer.
+        entries: tokens.
+        ends: those that end a text.
+    """
+
+    tokenizer: str
+    entries: int
+    ends: Sequence[int]
+
+
+class Texts(Protocol):
+    """Texts that are written in one form."""
+
+    def read(self, tokens: Sequence[Sequence[int]]) -> list[bool]:
+        """Go on by each text's new tokens; says which texts are complete and cannot go on.
+
+        Raises:
+            EngineError: the engine failed.
+        """
+        ...
+
+    def allowed(self) -> list[bytes | None]:
+        """One byte per token for each text, 0 where it cannot come next; None of complete texts.
+
+        Raises:
+            EngineError: the engine failed.
+        """
+        ...
+
+
+class Form(Protocol):
+    """A compiled grammar."""
+
+    def begin(self, texts: int) -> Texts:
+        """So many texts at their beginning."""
+        ...
+
+
+class Engine(Protocol):
+    """A vocabulary, and what compiles grammars for it."""
+
+    def compile(self, grammar: str) -> Form:
+        """A grammar in the Lark dialect of llguidance.
+
+        Raises:
+            EngineError: it is wrong, or takes the engine too far.
+        """
+        ...
+
+
+class Here:
+    """The engine in this process."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._library = import_module("llguidance")
+        self._vocabulary = self._library.LLTokenizer(
+            vocabulary.tokenizer, n_vocab=vocabulary.entries, eos_token=list(vocabulary.ends)
+        )
+
+    def compile(self, grammar: str) -> _FormHere:
+        """As `Engine` says."""
+        try:
+            written = self._library.LLMatcher.grammar_from_lark(grammar)
+            limits = self._library.LLParserLimits(**_LIMITS)
+            matcher = self._library.LLMatcher(self._vocabulary, written, log_level=0, limits=limits)
+        except UnicodeEncodeError as error:  # half of a surrogate pair
+            raise EngineError(f"it is no text: {error}") from error
+        if matcher.is_error():
+            raise EngineError(_first_line(matcher))
+        return _FormHere(matcher)
+
+
+class _FormHere:
+    def __init__(self, first: Any) -> None:
+        self._first = first
+
+    def begin(self, texts: int) -> _TextsHere:
+        return _TextsHere([self._first.deep_copy() for _ in range(texts)])
+
+
+class _TextsHere:
+    def __init__(self, matchers: list[Any]) -> None:
+        self._matchers = matchers
+
+    def read(self, tokens: Sequence[Sequence[int]]) -> list[bool]:
+        for matcher, new in zip(self._matchers, tokens, strict=True):
+            for token in new:
+                if not matcher.is_stopped():  # a finished row is filled with padding
+                    matcher.consume_token(token)
+            if matcher.is_error():
+                raise EngineError(_first_line(matcher))
+        return [matcher.is_stopped() for matcher in self._matchers]
+
+    def allowed(self) -> list[bytes | None]:
+        return [
+            None if matcher.is_stopped() else bytes(matcher.compute_logit_bias())
+            for matcher in self._matchers
+        ]
+
+
+def _first_line(matcher: Any) -> str:
+    return str(matcher.get_error()).splitlines()[0]
+
+
+class Isolated:
+    """The engine in processes that may end, each with one form."""
+
+    #: Whether this system has what it takes.
+    possible = hasattr(os, "fork") and hasattr(socket, "send_fds")
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._lock = threading.Lock()
+        self._control: socket.socket | None = None
+        self._too_far: dict[str, EngineError] = {}
+
+    def compile(self, grammar: str) -> _FormElsewhere:
+        """As `Engine` says."""
+        if grammar in self._too_far:
+            raise self._too_far[grammar]
+        ours, theirs = socket.socketpair()
+        form = _FormElsewhere(ours)
+        with theirs:
+            self._hand_over(theirs)
+        try:
+            form.ask({"compile": grammar})
+        except _EndedError as error:
+            if len(self._too_far) == _REMEMBERED:
+                self._too_far.clear()
+            self._too_far[grammar] = error
+            raise
+        return form
+
+    def _hand_over(self, connection: socket.socket) -> None:
+        """Give a connection to a new process."""
+        with self._lock:
+            for _ in range(2):  # the process that forks may have been ended
+                if self._control is None:
+                    self._control = self._started()
+                try:
+                    socket.send_fds(self._control, [b"\0"], [connection.fileno()])
+                except OSError:
+                    self._control.close()
+                    self._control = None
+                else:
+                    return
+        raise EngineError("its process ends whenever it is started")
+
+    def _started(self) -> socket.socket:
+        """The connection to a process that forks."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            # No Ctrl-C of the terminal reaches it: it ends when nobody holds the other end.
+            process = subprocess.Popen(
+                [sys.executable, "-P", __file__, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        threading.Thread(target=process.wait, daemon=True).start()
+        ours.settimeout(_START_SECONDS)
+        try:
+            _send(ours, json.dumps(self._vocabulary).encode())
+            _receive(ours)
+        except (OSError, EOFError) as error:
+            process.kill()
+            ours.close()
+            raise EngineError("its process cannot be started") from error
+        finalize(self, ours.close)
+        return ours
+
+
+class _FormElsewhere:
+    """A form in a process that ends with this object, or when it is too much."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.settimeout(_WAIT_SECONDS)
+        self._connection = connection
+        finalize(self, connection.close)
+
+    def begin(self, texts: int) -> _TextsElsewhere:
+        return _TextsElsewhere(self, self.ask({"begin": texts})["number"], texts)
+
+    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        """What the process answers.
+
+        Raises:
+            EngineError: it says so, or has ended.
+        """
+        try:
+            _send(self._connection, json.dumps(question).encode())
+        except OSError as error:
+            raise _EndedError from error
+        answer: dict[str, Any] = json.loads(self.block())
+        if "error" in answer:
+            raise EngineError(answer["error"])
+        return answer
+
+    def block(self) -> bytes:
+        """The next that it sends.
+
+        Raises:
+            EngineError: it has ended.
+        """
+        try:
+            return _receive(self._connection)
+        except (OSError, EOFError) as error:
+            self._connection.close()
+            raise _EndedError from error
+
+
+class _TextsElsewhere:
+    def __init__(self, form: _FormElsewhere, number: int, texts: int) -> None:
+        self._form = form
+        self._number = number
+        self._stopped = [False] * texts
+
+    def read(self, tokens: Sequence[Sequence[int]]) -> list[bool]:
+        if any(tokens):
+            answer = self._form.ask({"read": self._number, "tokens": tokens})
+            self._stopped = answer["stopped"]
+        return self._stopped
+
+    def allowed(self) -> list[bytes | None]:
+        stopped = self._form.ask({"allowed": self._number})["stopped"]
+        return [None if is_stopped else self._form.block() for is_stopped in stopped]
+
+
+def _send(connection: socket.socket, block: bytes) -> None:
+    connection.sendall(struct.pack(">Q", len(block)) + block)
+
+
+def _receive(connection: socket.socket) -> bytes:
+    """The next block.
+
+    Raises:
+        EOFError: the other end is closed.
+    """
+    (size,) = struct.unpack(">Q", _exactly(connection, 8))
+    return _exactly(connection, size)
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < size:
+        part = connection.recv(min(size - len(parts), 1 << 20))
+        if not part:
+            raise EOFError
+        parts += part
+    return bytes(parts)
+
+
+def _fork_for_each(control: socket.socket) -> None:
+    """Read a vocabulary, and give every connection that follows to a process of its own."""
+    engine = Here(Vocabulary(*json.loads(_receive(control))))
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    _send(control, b"")
+    while True:
+        _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+        if not descriptors:
+            return
+        connection = socket.socket(fileno=descriptors[0])
+        if os.fork():
+            connection.close()
+            continue
+        try:
+            control.close()
+            _limit_this_process()
+            _answer(engine, connection)
+        finally:
+            os._exit(0)
+
+
+def _limit_this_process() -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (_PROCESSOR_SECONDS, _PROCESSOR_SECONDS))
+    with suppress(OSError):  # only Linux says how much there is
+        with open("/proc/self/statm") as file:
+            most = int(file.read().split()[0]) * resource.getpagesize() + _MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def _answer(engine: Here, connection: socket.socket) -> None:
+    """Compile a form and follow its texts, until the other end is closed."""
+    forms: list[Form] = []
+    texts: list[Texts] = []
+    while True:
+        try:
+            question = json.loads(_receive(connection))
+        except (OSError, EOFError):
+            return
+        signal.setitimer(signal.ITIMER_PROF, _STEP_SECONDS)  # whose signal ends the process
+        answer: dict[str, Any] = {}
+        masks: list[bytes | None] = []
+        try:
+            if "compile" in question:
+                forms.append(engine.compile(question["compile"]))
+            elif "begin" in question:
+                texts.append(forms[0].begin(question["begin"]))
+                answer["number"] = len(texts) - 1
+            elif "read" in question:
+                answer["stopped"] = texts[question["read"]].read(question["tokens"])
+            else:
+                masks = texts[question["allowed"]].allowed()
+                answer["stopped"] = [mask is None for mask in masks]
+        except EngineError as error:
+            answer["error"] = str(error)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        _send(connection, json.dumps(answer).encode())
+        for mask in masks:
+            if mask is not None:
+                _send(connection, mask)
+
+
+if __name__ == "__main__":
+    _fork_for_each(socket.socket(fileno=int(sys.argv[1])))

@@ -1,0 +1,140 @@
+"""Forms in processes of their own: what the engine writes there, and how it may end."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rag_middle.tools.engine import Engine, EngineError, Here, Isolated, Vocabulary
+from tests.tokenizers import byte_level_bpe
+
+pytest.importorskip("llguidance")
+pytestmark = pytest.mark.skipif(not Isolated.possible, reason="no fork here")
+
+#: Each ends the process that compiles it, or would not come back: the stack, time, memory.
+TOO_FAR = {
+    "deep": "start: r0\n"
+    + "\n".join(f'r{i}: "a" r{i + 1}' for i in range(20_000))
+    + '\nr20000: "b"',
+    "long": 'start: %json {"type": "integer", "multipleOf": 10000019}',
+    "at every token": 'start: %json {"type": "string", "allOf": ['
+    + ", ".join(f'{{"pattern": "a{{{i},}}.*b{{{i + 3}}}"}}' for i in range(39))
+    + "]}",
+}
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Vocabulary:
+    tokenizer = byte_level_bpe()
+    backend = tokenizer.backend_tokenizer
+    return Vocabulary(backend.to_str(), len(tokenizer) + 1, [tokenizer.eos_token_id])
+
+
+@pytest.fixture(scope="module")
+def isolated(vocabulary: Vocabulary) -> Isolated:
+    return Isolated(vocabulary)
+
+
+def _written(engine: Engine, grammar: str, chosen: int, vocabulary: Vocabulary) -> list[list[int]]:
+    """Two texts by the first, the last or another token that is possible."""
+    texts = engine.compile(grammar).begin(2)
+    rows: list[list[int]] = [[], []]
+    for _ in range(40):
+        masks = texts.allowed()
+        new: list[list[int]] = []
+        for row, mask in zip(rows, masks, strict=True):
+            if mask is None:
+                new.append([])
+                continue
+            possible = [i for i, bias in enumerate(mask) if bias]
+            token = possible[(chosen + len(row) * (row is rows[1])) % len(possible)]
+            row.append(token)
+            new.append([token])
+        if all(texts.read(new)):
+            break
+    return rows
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        'start: "yes" | "no"',
+        'start: %json {"type": "object", "properties": {"a": {"enum": ["x", 1]}}}',
+        'start: /[a-c]{2,5}/ "." ',
+    ],
+)
+@pytest.mark.parametrize("chosen", [0, 1, -1])
+def test_a_process_of_its_own_writes_the_same(
+    grammar: str, chosen: int, vocabulary: Vocabulary, isolated: Isolated
+) -> None:
+    expected = _written(Here(vocabulary), grammar, chosen, vocabulary)
+    assert _written(isolated, grammar, chosen, vocabulary) == expected
+
+
+@pytest.mark.parametrize("grammar", ["start: %json {", 'start: "\ud800"', "start: nowhere"])
+def test_what_the_engine_refuses_is_refused_in_the_same_words(
+    grammar: str, vocabulary: Vocabulary, isolated: Isolated
+) -> None:
+    said = []
+    for engine in (Here(vocabulary), isolated):
+        with pytest.raises(EngineError) as raised:
+            engine.compile(grammar)
+        said.append(str(raised.value))
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("name", TOO_FAR)
+def test_a_form_that_takes_the_engine_too_far_takes_nothing_else_with_it(
+    name: str, vocabulary: Vocabulary, isolated: Isolated
+) -> None:
+    other = isolated.compile('start: "yes"').begin(1)
+    with pytest.raises(EngineError, match=r"too deep, more than a GiB of memory, or more than 2 s"):
+        _written(isolated, TOO_FAR[name], 0, vocabulary)
+    assert other.allowed()[0] is not None
+    assert isolated.compile('start: "no"').begin(1).allowed()[0] is not None
+
+
+def _children(name: str) -> Iterator[Path]:
+    """Processes that run this file, on Linux."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if name.encode() in (process / "cmdline").read_bytes():
+                yield process
+        except OSError:
+            continue
+
+
+def test_a_process_ends_with_its_form_and_the_last_with_the_engine(vocabulary: Vocabulary) -> None:
+    if not Path("/proc/self/cmdline").exists():
+        pytest.skip("no list of processes here")
+    from rag_middle.tools import engine as module
+
+    before = set(_children(module.__file__))
+    engine = Isolated(vocabulary)
+    forms = [engine.compile('start: "yes"') for _ in range(3)]
+    assert len(set(_children(module.__file__)) - before) == 4
+    del forms
+    _await(lambda: len(set(_children(module.__file__)) - before) == 1)
+    del engine
+    _await(lambda: not set(_children(module.__file__)) - before)
+
+
+def _await(holds: object) -> None:
+    assert callable(holds)
+    until = time.monotonic() + 20
+    while not holds():
+        gc.collect()
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_the_process_that_forks_is_started_again(vocabulary: Vocabulary) -> None:
+    engine = Isolated(vocabulary)
+    engine.compile('start: "yes"')
+    assert engine._control is not None
+    engine._control.close()
+    assert engine.compile('start: "yes"').begin(1).allowed()[0] is not None
