@@ -19,6 +19,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from time import monotonic
 from typing import Any, NamedTuple, Protocol
 from weakref import finalize
 
@@ -32,7 +33,7 @@ _STEP_SECONDS = 2.0  # of a processor, to compile a form or to follow one token
 _PROCESSOR_SECONDS = 60  # of a form, all together
 _WAIT_SECONDS = 60.0  # for a step, where others have the processors
 _MEMORY = 1 << 30  # that a form may take, bytes
-_REMEMBERED = 64  # forms that took the engine too far: requests for one come together
+_REFUSED_SECONDS = 60.0  # a form that took the engine too far: requests for one come together
 
 
 class EngineError(Exception):
@@ -167,22 +168,22 @@ class Isolated:
         self._vocabulary = vocabulary
         self._lock = threading.Lock()
         self._control: socket.socket | None = None
-        self._too_far: dict[str, EngineError] = {}
+        self._too_far: dict[str, float] = {}
 
     def compile(self, grammar: str) -> _FormElsewhere:
         """As `Engine` says."""
+        now = monotonic()
+        self._too_far = {form: until for form, until in self._too_far.items() if until > now}
         if grammar in self._too_far:
-            raise self._too_far[grammar]
+            raise _EndedError
         ours, theirs = socket.socketpair()
         form = _FormElsewhere(ours)
         with theirs:
             self._hand_over(theirs)
         try:
             form.ask({"compile": grammar})
-        except _EndedError as error:
-            if len(self._too_far) == _REMEMBERED:
-                self._too_far.clear()
-            self._too_far[grammar] = error
+        except _EndedError:
+            self._too_far[grammar] = monotonic() + _REFUSED_SECONDS
             raise
         return form
 

@@ -89,11 +89,15 @@ def test_what_the_engine_refuses_is_refused_in_the_same_words(
 
 @pytest.mark.parametrize("name", TOO_FAR)
 def test_a_form_that_takes_the_engine_too_far_takes_nothing_else_with_it(
-    name: str, vocabulary: Vocabulary, isolated: Isolated
+    name: str, vocabulary: Vocabulary, isolated: Isolated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = isolated.compile('start: "yes"').begin(1)
     with pytest.raises(EngineError, match=r"too deep, more than a GiB of memory, or more than 2 s"):
         _written(isolated, TOO_FAR[name], 0, vocabulary)
+    if name != "at every token":  # requests for one form come together
+        with monkeypatch.context() as patched, pytest.raises(EngineError, match="too deep"):
+            patched.setattr(isolated, "_hand_over", lambda _: pytest.fail("tried again"))
+            isolated.compile(TOO_FAR[name])
     assert other.allowed()[0] is not None
     assert isolated.compile('start: "no"').begin(1).allowed()[0] is not None
 
