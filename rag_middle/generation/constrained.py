@@ -22,8 +22,14 @@ from rag_middle.wording import Argument
 __all__ = ["Constrained", "Constraint"]
 
 #: Of what the engine builds for a pattern. Under its own, `(a{500}){500}` takes a quarter of a
-#: second at every token; lists of thousands of values and long texts stay far below these.
-_LIMITS = {"initial_lexer_fuel": 200_000, "step_lexer_fuel": 100_000, "max_lexer_states": 20_000}
+#: second at every token; lists of thousands of values and long texts stay far below these. A step
+#: of an ambiguous grammar takes time by the square of its items: 50,000 are ten seconds.
+_LIMITS = {
+    "initial_lexer_fuel": 200_000,
+    "step_lexer_fuel": 100_000,
+    "step_max_items": 10_000,
+    "max_lexer_states": 20_000,
+}
 
 _vocabularies: WeakKeyDictionary[PreTrainedTokenizerBase, dict[Any, Any]] = WeakKeyDictionary()
 _lock = threading.Lock()
@@ -121,11 +127,7 @@ class Constrained(LogitsProcessor):
             for token in tokens:
                 if not matcher.is_stopped():  # a finished row is filled with padding
                     matcher.consume_token(token)
-            if matcher.is_error():
-                raise UnsupportedGenerationError(
-                    f"Constrained decoding failed: {matcher.get_error().splitlines()[0]}. "
-                    "Simplify the schema or the grammar."
-                )
+            _check(matcher)
         return [matcher.is_stopped() for matcher in self._matchers]
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -138,6 +140,7 @@ class Constrained(LogitsProcessor):
                 continue
             # One byte per token, 0 where it is not allowed.
             bias = torch.frombuffer(bytearray(matcher.compute_logit_bias()), dtype=torch.uint8)
+            _check(matcher)  # before other rows take as long
             allowed = bias[: scores.shape[1]] > 0
             rows.append(allowed)
         mask = torch.stack(rows).to(scores.device)
@@ -145,3 +148,11 @@ class Constrained(LogitsProcessor):
         # Where the model's own config suppresses all that is left, the constraint counts.
         lost = constrained.isneginf().all(dim=-1, keepdim=True) & mask
         return constrained.masked_fill(lost, 0.0)
+
+
+def _check(matcher: Any) -> None:
+    if matcher.is_error():
+        raise UnsupportedGenerationError(
+            f"Constrained decoding failed: {matcher.get_error().splitlines()[0]}. "
+            "Simplify the schema or the grammar."
+        )
