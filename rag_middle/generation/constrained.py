@@ -44,6 +44,9 @@ class Constraint:
         ends: tokens that end a text.
         grammar: in the Lark dialect of llguidance.
 
+    Attributes:
+        ends: as given.
+
     Raises:
         MissingExtraError: llguidance is not installed.
         UnsupportedGenerationError: the tokenizer is no fast one, or the grammar or a schema in it
@@ -59,6 +62,7 @@ class Constraint:
             raise MissingExtraError(
                 "Constrained decoding", package="llguidance", extra="structured"
             ) from error
+        self.ends = list(ends)
         self._vocabulary = self._compiled_vocabulary(tokenizer, width, ends)
         self._first = self._compiled(grammar)
 
@@ -117,6 +121,7 @@ class Constrained(LogitsProcessor):
 
     def __init__(self, constraint: Constraint, rows: int, width: int) -> None:
         self._matchers = [constraint.matcher() for _ in range(rows)]
+        self._ends = constraint.ends
         self._read = width
 
     def follow(self, input_ids: Tensor) -> list[bool]:
@@ -142,6 +147,15 @@ class Constrained(LogitsProcessor):
             bias = torch.frombuffer(bytearray(matcher.compute_logit_bias()), dtype=torch.uint8)
             _check(matcher)  # before other rows take as long
             allowed = bias[: scores.shape[1]] > 0
+            if not matcher.is_accepting():  # an end may be text as well
+                allowed[self._ends] = False
+                if not allowed.any():
+                    raise UnsupportedGenerationError(
+                        "Constrained decoding failed: the form needs a token that ends answers. "
+                        "Leave such text out of it, or such tokens out of ",
+                        Argument("eos_token_id"),
+                        " and the model's generation config.",
+                    )
             rows.append(allowed)
         mask = torch.stack(rows).to(scores.device)
         constrained = scores.masked_fill(~mask, -torch.inf)
