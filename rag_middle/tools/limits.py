@@ -12,12 +12,14 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from decimal import Decimal
 from math import inf, lcm, nextafter
 from typing import Any, TypeGuard
 
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.plain_data import levels_of
+from rag_middle.tools.patterns import read_alike
 from rag_middle.wording import Argument
 
 __all__ = [
@@ -195,6 +197,16 @@ def check_grammar(grammar: str) -> None:
     for schema in schemas:
         if isinstance(schema, Mapping):
             check_schema(schema, len(schemas))
+            if with_bounds_kept(deepcopy(schema)) != schema or any(
+                read_alike(pattern) != pattern
+                for part in parts_of(schema)
+                for pattern in _texts([part.get("pattern"), *_texts(part.get("patternProperties"))])
+            ):
+                raise UnsupportedGenerationError(
+                    Argument("response_format"),
+                    " holds a grammar with a schema whose bounds or patterns its engine would "
+                    "widen. Ask for that schema as json_schema.",
+                )
 
 
 def with_whole_bounds(schema: dict[str, Any]) -> dict[str, Any]:

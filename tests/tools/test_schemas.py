@@ -135,6 +135,20 @@ def test_bounds_beyond_all_numbers_raise_nothing_else(bound: float) -> None:
         assert _written(schema, 0) == []
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "pattern": '^[^"]$'},
+        {"patternProperties": {'^[^"]$': {}}},
+        {"items": {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}},
+    ],
+)
+def test_schemas_within_grammars_are_refused_where_they_would_be_changed(schema: Any) -> None:
+    form = {"type": "grammar", "grammar": f"start: %json {json.dumps(schema)}"}
+    with pytest.raises(UnsupportedGenerationError, match="Ask for that schema as json_schema"):
+        answer_grammar(form)
+
+
 def test_a_property_written_twice_counts_once() -> None:
     for schema in (
         {"type": "object", "minProperties": 2},
