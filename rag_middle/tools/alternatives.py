@@ -24,12 +24,16 @@ def leave_open(schema: Any) -> None:
     The engine then refuses those that overlap.
     """
     opened: set[int] = set()
-    compared = [
-        [list(_leaves(choice, schema, set())) for choice in choices]
-        for part in parts_of(schema)
-        if isinstance(choices := part.get("oneOf"), list)
-    ]
-    pairs = sum(sum(map(len, branches)) ** 2 for branches in compared)
+    compared: list[list[list[dict[str, Any]]]] = []
+    pairs = 0
+    for part in parts_of(schema):
+        if isinstance(choices := part.get("oneOf"), list):
+            branches = [list(_leaves(choice, schema, set())) for choice in choices]
+            pairs += sum(map(len, branches)) ** 2
+            if pairs > _MOST_PAIRS:
+                _open(schema, schema, opened)
+                return
+            compared.append(branches)
     before = -1
     while len(opened) > before:  # what is open excludes less
         before = len(opened)
@@ -37,9 +41,8 @@ def leave_open(schema: Any) -> None:
             for index, branch in enumerate(branches):
                 others = [leaf for i, other in enumerate(branches) if i != index for leaf in other]
                 for leaf in branch:
-                    if id(leaf) not in opened and (
-                        pairs > _MOST_PAIRS or not all(_excludes(leaf, other) for other in others)
-                    ):
+                    excluded = id(leaf) in opened or all(_excludes(leaf, o) for o in others)
+                    if not excluded:
                         _open(leaf, schema, opened)
 
 
@@ -103,10 +106,9 @@ def _texts(schema: Any) -> set[str]:
 def _open(schema: dict[str, Any], root: dict[str, Any], opened: set[int]) -> None:
     waiting: list[Any] = [schema]
     while waiting:
-        parts: Iterable[Any] = parts_of(waiting.pop())
+        reached = waiting.pop()
+        parts: Iterable[Any] = () if id(reached) in opened else parts_of(reached)
         for part in parts:
-            if id(part) in opened:
-                continue
             opened.add(id(part))
             if isinstance(part.get("properties"), dict):
                 part.setdefault("additionalProperties", True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from decimal import Decimal
@@ -240,12 +241,15 @@ def with_bounds_kept(schema: Any) -> Any:
         ("exclusiveMaximum", ("minimum", "exclusiveMinimum"), -1),
     ):
         # Of any part: they may come together by references.
-        ends = [part[other] for part in parts for other in others if _is_number(part.get(other))]
+        ends = sorted(
+            end for part in parts for other in others if _is_number(end := part.get(other))
+        )
         for part in parts:
             bound = part.get(key)
             if not _is_number(bound) or bound % 1:  # infinities too
                 continue
-            if any(0 < (end - bound) * towards < 1 for end in ends):
+            least, most = sorted((bound, bound + towards))
+            if bisect_right(ends, least) < bisect_left(ends, most):
                 inner = float(Decimal(bound) + Decimal(towards) / 10**9)
                 part[key] = nextafter(bound, inf * towards) if inner == bound else inner
     return schema

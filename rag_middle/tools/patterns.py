@@ -16,7 +16,7 @@ __all__ = ["read_alike"]
 # An escape is one piece, and so is everything from a bracket on; the rest are characters.
 _PIECE = re.compile(
     r"(?P<named>\\[pP](?:\{[^}]*\}|\w))|\\(?:x\{|z)(?P<other>)|\\."
-    r"|\[\^?(?P<first>\]?)(?P<inner>(?:\\.|[^\]\\])*)\]"
+    r"|\[\^?(?P<first>\]?)(?P<inner>(?:\\.|[^\]\\])*+)(?:\]|\Z)"
     r"|\(\?(?P<flags>[a-zA-Z-]+)[:)]|(?:[*+?}])(?P<possessive>\+)|.",
     re.DOTALL,
 )
@@ -60,7 +60,7 @@ def _lets_quotes_pass(characters: str) -> bool:
     It does in place of those that hold every control character, or all but the line end.
     """
     try:
-        expression = re.compile(characters)
+        expression = re.compile(re.sub(r"\|+", "|", characters))  # Python warns of two
     except re.error:
         return True  # classes by name, which Python does not know
     return all(map(expression.match, _CONTROL)) and not all(map(expression.match, '"\\'))

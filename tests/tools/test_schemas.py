@@ -201,6 +201,23 @@ def test_alternatives_that_exclude_each_other_stay_closed() -> None:
     assert _written(named, {"a": 1}, {"b": 1}, {"a": 1, "b": 1}) == [{"a": 1}, {"b": 1}]
 
 
+def test_what_costs_too_much_to_compare_is_left_open() -> None:
+    shared = {"anyOf": [_object(f"k{i}", **{f"k{i}": INTEGER}) for i in range(700)]}
+    both = {"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}]}
+    bounds = {"exclusiveMinimum": 0, "maximum": 0.5}
+    began = time.process_time()
+    answer_grammar(_form({"anyOf": [both] * 900, "$defs": {"a": shared}}))
+    answer_grammar(_form({"anyOf": [bounds] * 4000}))
+    for pattern in ("[" * 19_000, "[\\" * 9_000, "\\p{" * 6_000, '[^"]' * 4_000):
+        with suppress(UnsupportedGenerationError):
+            answer_grammar(_form({"pattern": pattern}))
+    assert time.process_time() - began < 3  # 0.5
+
+
+def test_characters_that_python_warns_of() -> None:
+    assert _written({"type": "string", "pattern": '^[^a||"]$'}, *TEXTS[:3]) == ["\\"]
+
+
 def test_arguments_of_tools_are_objects() -> None:
     def tool(parameters: Any) -> Any:
         return {"type": "function", "function": {"name": "f", "parameters": parameters}}
