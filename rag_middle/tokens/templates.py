@@ -132,7 +132,8 @@ class ChatTemplate:
         options = {**self._options, "tools": list(tools)} if tools else self._options
         try:
             rendered = self._tokenizer.apply_chat_template(messages, tokenize=False, **options)
-        except (TemplateError, TypeError) as error:
+        # Filters raise what Python's functions do.
+        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
             if isinstance(error, TypeError) and not tools:
                 raise  # of an option
             raise ChatTemplateError(

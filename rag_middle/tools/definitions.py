@@ -108,6 +108,13 @@ def check_tools(tools: Any) -> None:
                 f": the parameters of {name!r} must be a JSON schema, "
                 "whose properties are an object.",
             )
+        kind = with_top_resolved(parameters).get("type", "object")
+        if "object" not in (kind if isinstance(kind, list | tuple) else [kind]):
+            raise UnsupportedGenerationError(
+                Argument("tools"),
+                f": the parameters of {name!r} must be a JSON schema of an object, got the type "
+                f"{kind!r}.",
+            )
         names.append(name)
     if len({*names}) < len(names):
         raise UnsupportedGenerationError(
@@ -174,9 +181,10 @@ def forced_tools(
 def parameters_of(tool: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON schema of a tool's arguments; of no arguments where it says none."""
     parameters = with_top_resolved(tool["function"].get("parameters") or {})
+    # Arguments are an object, whatever else the schema takes.
     if not {"$ref", "anyOf", "oneOf", "allOf"}.isdisjoint(parameters):  # those name arguments
-        return {"type": "object", **parameters}
-    return {"type": "object", "properties": {}, **parameters}
+        return {**parameters, "type": "object"}
+    return {"properties": {}, **parameters, "type": "object"}
 
 
 def with_top_resolved(schema: Mapping[str, Any]) -> Mapping[str, Any]:

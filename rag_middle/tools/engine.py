@@ -26,8 +26,14 @@ from weakref import finalize
 __all__ = ["Engine", "EngineError", "Form", "Here", "Isolated", "Texts", "Vocabulary"]
 
 #: Of what the engine builds for a pattern. Under its own, `(a{500}){500}` takes a quarter of a
-#: second at every token; lists of thousands of values and long texts stay far below these.
-_LIMITS = {"initial_lexer_fuel": 200_000, "step_lexer_fuel": 100_000, "max_lexer_states": 20_000}
+#: second at every token; lists of thousands of values and long texts stay far below these. A step
+#: of an ambiguous grammar takes time by the square of its items: 50,000 are ten seconds.
+_LIMITS = {
+    "initial_lexer_fuel": 200_000,
+    "step_lexer_fuel": 100_000,
+    "step_max_items": 10_000,
+    "max_lexer_states": 20_000,
+}
 _START_SECONDS = 120.0  # to load the engine and a vocabulary
 _STEP_SECONDS = 2.0  # of a processor, to compile a form or to follow one token
 _PROCESSOR_SECONDS = 60  # of a form, all together
@@ -109,6 +115,7 @@ class Here:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._library = import_module("llguidance")
+        self._ends = vocabulary.ends
         self._vocabulary = self._library.LLTokenizer(
             vocabulary.tokenizer, n_vocab=vocabulary.entries, eos_token=list(vocabulary.ends)
         )
@@ -121,41 +128,54 @@ class Here:
             matcher = self._library.LLMatcher(self._vocabulary, written, log_level=0, limits=limits)
         except UnicodeEncodeError as error:  # half of a surrogate pair
             raise EngineError(f"it is no text: {error}") from error
-        if matcher.is_error():
-            raise EngineError(_first_line(matcher))
-        return _FormHere(matcher)
+        _check(matcher)
+        return _FormHere(matcher, self._ends)
 
 
 class _FormHere:
-    def __init__(self, first: Any) -> None:
+    def __init__(self, first: Any, ends: Sequence[int]) -> None:
         self._first = first
+        self._ends = ends
 
     def begin(self, texts: int) -> _TextsHere:
-        return _TextsHere([self._first.deep_copy() for _ in range(texts)])
+        return _TextsHere([self._first.deep_copy() for _ in range(texts)], self._ends)
 
 
 class _TextsHere:
-    def __init__(self, matchers: list[Any]) -> None:
+    def __init__(self, matchers: list[Any], ends: Sequence[int]) -> None:
         self._matchers = matchers
+        self._ends = ends
 
     def read(self, tokens: Sequence[Sequence[int]]) -> list[bool]:
         for matcher, new in zip(self._matchers, tokens, strict=True):
             for token in new:
                 if not matcher.is_stopped():  # a finished row is filled with padding
                     matcher.consume_token(token)
-            if matcher.is_error():
-                raise EngineError(_first_line(matcher))
+            _check(matcher)
         return [matcher.is_stopped() for matcher in self._matchers]
 
     def allowed(self) -> list[bytes | None]:
         return [
-            None if matcher.is_stopped() else bytes(matcher.compute_logit_bias())
-            for matcher in self._matchers
+            None if matcher.is_stopped() else self._allowed(matcher) for matcher in self._matchers
         ]
 
+    def _allowed(self, matcher: Any) -> bytes:
+        mask = bytearray(matcher.compute_logit_bias())
+        _check(matcher)  # before other texts take as long
+        if not matcher.is_accepting():  # an end may be text as well
+            for end in self._ends:
+                mask[end] = 0
+            if not any(mask):
+                raise EngineError(
+                    "the form needs a token that ends answers, by eos_token_id or the model's "
+                    "generation config"
+                )
+        return bytes(mask)
 
-def _first_line(matcher: Any) -> str:
-    return str(matcher.get_error()).splitlines()[0]
+
+def _check(matcher: Any) -> None:
+    if matcher.is_error():
+        raise EngineError(str(matcher.get_error()).splitlines()[0])
 
 
 class Isolated:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rag_middle.errors import UnsupportedGenerationError
+from rag_middle.tools.alternatives import leave_open
 from rag_middle.tools.definitions import parameters_of
 from rag_middle.tools.formats import ARGUMENTS, ToolFormat
 from rag_middle.tools.limits import (
@@ -17,8 +18,10 @@ from rag_middle.tools.limits import (
     check_regex,
     check_schema,
     check_size,
+    with_bounds_kept,
     with_whole_bounds,
 )
+from rag_middle.tools.patterns import read_alike
 from rag_middle.wording import Argument
 
 __all__ = ["answer_grammar", "call_grammar"]
@@ -109,7 +112,9 @@ def _json(schema: Mapping[str, Any], of_schemas: int = 1) -> str:
         schema = _mapped(schema, _without_unknown_format)
         schema = _mapped(schema, with_whole_bounds)
         check_schema(schema, of_schemas)
+        schema = _mapped(with_bounds_kept(schema), _with_patterns)
         if not _is_composed(schema):
+            leave_open(schema)
             schema = _mapped(schema, _closed)
     except RecursionError as error:
         raise UnsupportedGenerationError(
@@ -139,6 +144,14 @@ def _without_unknown_format(schema: dict[str, Any]) -> dict[str, Any]:
     """JSON Schema: a format that one does not know says nothing."""
     if isinstance(name := schema.get("format"), str) and name not in _FORMATS:
         del schema["format"]
+    return schema
+
+
+def _with_patterns(schema: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(pattern := schema.get("pattern"), str):
+        schema["pattern"] = read_alike(pattern)
+    if isinstance(patterns := schema.get("patternProperties"), Mapping):
+        schema["patternProperties"] = {read_alike(str(p)): part for p, part in patterns.items()}
     return schema
 
 

@@ -11,13 +11,16 @@ from __future__ import annotations
 import json
 import re
 import sys
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from decimal import Decimal
 from math import inf, lcm, nextafter
 from typing import Any, TypeGuard
 
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.plain_data import levels_of
+from rag_middle.tools.patterns import read_alike
 from rag_middle.wording import Argument
 
 __all__ = [
@@ -28,6 +31,9 @@ __all__ = [
     "check_regex",
     "check_schema",
     "check_size",
+    "parts_of",
+    "target_of",
+    "with_bounds_kept",
     "with_whole_bounds",
 ]
 
@@ -76,14 +82,14 @@ def check_schema(schema: Mapping[str, Any], of_schemas: int = 1) -> None:
     """
     if levels_of(schema) > MOST_NESTED:
         raise _refused("nested too deeply. Make it flatter.")
-    parts = list(_parts(schema))
+    parts = list(parts_of(schema))
     targets = {part["$ref"] for part in parts if isinstance(part.get("$ref"), str)}
     if unknown := sorted(target for target in targets if not _leads_to_schema(target)):
         raise _refused(
             f"with a reference to {unknown[0][:80]!r}. Refer to '#/$defs/NAME', where the schema "
             "is then looked at."
         )
-    if sum(levels_of(_target(schema, target)) for target in targets) > _MOST_LEVELS:
+    if sum(levels_of(target_of(schema, target)) for target in targets) > _MOST_LEVELS:
         raise _refused("with too many references to others. Write the parts where they are used.")
     most = _MOST_REMAINDERS // of_schemas
     multiples = [number for part in parts for number in _multiple(part, most)]
@@ -94,6 +100,11 @@ def check_schema(schema: Mapping[str, Any], of_schemas: int = 1) -> None:
             f"to more than {most}. Leave multipleOf out of it and check the answer for it."
         )
     _check_numbers(parts)
+    if any(_needs_names(part) for part in parts):
+        raise _refused(
+            "with minProperties beyond the required ones by more than one. Constrained decoding "
+            "may write a property twice to get there: leave it out and check the answer for it."
+        )
     try:
         at_once = _patterns_at_once(schema)
     except RecursionError as error:
@@ -111,7 +122,7 @@ def check_size(schemas: Sequence[Any]) -> None:
     Raises:
         UnsupportedGenerationError: they have.
     """
-    parts = [part for schema in schemas for part in _parts(schema)]
+    parts = [part for schema in schemas for part in parts_of(schema)]
     values = [value for part in parts for value in _data_of(part)]
     composed = sum(isinstance(value, Mapping | list | tuple) for value in values)
     pairs = disjoint = 0
@@ -187,6 +198,16 @@ def check_grammar(grammar: str) -> None:
     for schema in schemas:
         if isinstance(schema, Mapping):
             check_schema(schema, len(schemas))
+            if with_bounds_kept(deepcopy(schema)) != schema or any(
+                read_alike(pattern) != pattern
+                for part in parts_of(schema)
+                for pattern in _texts([part.get("pattern"), *_texts(part.get("patternProperties"))])
+            ):
+                raise UnsupportedGenerationError(
+                    Argument("response_format"),
+                    " holds a grammar with a schema whose bounds or patterns its engine would "
+                    "widen. Ask for that schema as json_schema.",
+                )
 
 
 def with_whole_bounds(schema: dict[str, Any]) -> dict[str, Any]:
@@ -208,6 +229,32 @@ def with_whole_bounds(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
+def with_bounds_kept(schema: Any) -> Any:
+    """A schema of new mappings, with excluded whole bounds moved inside where they would be taken.
+
+    Of ``0 < x <= 0.5`` the engine includes the 0: a whole number that is excluded, and less than
+    one away from the bound of the other side.
+    """
+    parts = [part for part in parts_of(schema) if isinstance(part, dict)]
+    for key, others, towards in (
+        ("exclusiveMinimum", ("maximum", "exclusiveMaximum"), 1),
+        ("exclusiveMaximum", ("minimum", "exclusiveMinimum"), -1),
+    ):
+        # Of any part: they may come together by references.
+        ends = sorted(
+            end for part in parts for other in others if _is_number(end := part.get(other))
+        )
+        for part in parts:
+            bound = part.get(key)
+            if not _is_number(bound) or bound % 1:  # infinities too
+                continue
+            least, most = sorted((bound, bound + towards))
+            if bisect_right(ends, least) < bisect_left(ends, most):
+                inner = float(Decimal(bound) + Decimal(towards) / 10**9)
+                part[key] = nextafter(bound, inf * towards) if inner == bound else inner
+    return schema
+
+
 def _inner(bound: float, direction: float, excluded: bool) -> int:
     """The nearest double that is no smaller (towards inf) or no greater, and is another one."""
     near = float(bound)
@@ -226,7 +273,7 @@ def _refused(what: str) -> UnsupportedGenerationError:
     )
 
 
-def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
+def parts_of(schema: Any) -> Iterator[Mapping[str, Any]]:
     """Every mapping that may be a schema."""
     waiting = [schema]
     while waiting:
@@ -255,6 +302,12 @@ def _check_numbers(parts: Iterable[Mapping[str, Any]]) -> None:
                 f"with the number {str(rounded[0])[:40]}, instead of which constrained decoding "
                 "would take another one. Leave it out and check the answer for it."
             )
+
+
+def _needs_names(part: Mapping[str, Any]) -> bool:
+    """Whether an object needs two names or more that the schema does not give."""
+    least = part.get("minProperties")
+    return _is_number(least) and least - len({*_texts(part.get("required"))}) > 1
 
 
 def _is_large(value: object) -> TypeGuard[int | float]:
@@ -308,7 +361,7 @@ def _patterns_at_once(schema: Mapping[str, Any]) -> int:
         if isinstance(target, str):
             if target not in counted:
                 counted[target] = 0  # one that refers to itself adds nothing at the same string
-                counted[target] = count(_target(schema, target))
+                counted[target] = count(target_of(schema, target))
             total += counted[target]
         inner: list[Any] = []
         for key, value in part.items():
@@ -343,7 +396,7 @@ def _leads_to_schema(target: str) -> bool:
     return True
 
 
-def _target(schema: Any, target: str) -> Any:
+def target_of(schema: Any, target: str) -> Any:
     """What a reference leads to; None where nothing is, which the engine says."""
     for step in target.split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")

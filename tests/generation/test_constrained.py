@@ -86,6 +86,24 @@ def test_a_cut_answer_says_so(model: RagMiddleModel, prompt: ContextPrompt) -> N
     assert answer.finish_reason == "length"
 
 
+def test_an_end_token_that_is_text_cuts_no_answer(
+    model: RagMiddleModel, prompt: ContextPrompt
+) -> None:
+    own = model.tokenizer.eos_token_id
+    text = model.tokenizer.encode("4", add_special_tokens=False)
+    ends = [own, *text]
+    form = {"type": "regex", "regex": "4?5?[34]"}
+    for seed in range(6):
+        answer = model.generate(
+            prompt, response_format=form, eos_token_id=ends, temperature=2.0, seed=seed
+        )
+        assert answer.text in ("3", "53")
+        assert answer.finish_reason == "stop"
+    form["regex"] = "345"
+    with pytest.raises(UnsupportedGenerationError, match="a token that ends answers"):
+        model.generate(prompt, response_format=form, eos_token_id=ends)
+
+
 @pytest.mark.parametrize(
     ("form", "pattern"),
     [

@@ -373,3 +373,12 @@ def test_messages_and_fields_that_differ_differ_where_they_are_masked() -> None:
     ]
     found = control_tokens(template, messages)
     assert found == [OWN[0], "<tool_call>", "<tool_call>", OWN[1], *OWN]
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["[m['content']] | urlencode", "1 % (m['content'] | int)", "'{a}'.format()"],
+)
+def test_what_filters_raise_is_an_error_of_the_template(expression: str) -> None:
+    with pytest.raises(ChatTemplateError, match="refuses the messages"):
+        control_tokens(wrapped(expression), [{"role": "user", "content": "Who?"}])
