@@ -152,7 +152,7 @@ class _Passes:
                 again = model(
                     **{name: inputs[:, span], "position_ids": at},
                     use_cache=True,
-                    past_key_values=RereadingCache(),
+                    past_key_values=RereadingCache(column),
                 )
             if -back <= logits.shape[1]:
                 logits[:, back] = again.logits[:, 0].to(logits)
