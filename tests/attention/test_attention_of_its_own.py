@@ -17,7 +17,7 @@ from rag_middle.methods import LPES, Method, MsPoE, PositionalHiddenStates
 from tests.contract.cases import ACTIVE, EXAMPLES, LONG, SHORT
 from tests.contract.running import at_once, distance, generated, recomputed
 from tests.families import FAMILIES
-from tests.tiny_models import build, tiny
+from tests.tiny_models import build, scramble, tiny
 
 LATENT: dict[str, Any] = {
     "num_key_value_heads": 4, "head_dim": ..., "q_lora_rank": 16, "kv_lora_rank": 16,
@@ -150,3 +150,27 @@ def _growing_queries(name: str) -> PreTrainedModel:
         "mscale_all_dim": 1.0,
     }  # fmt: skip
     return build(name, tiny(hf.Ministral3Config, rope_parameters=rope), "sdpa")
+
+
+def test_tokens_are_read_again_where_the_model_puts_them() -> None:
+    """PaliGemma counts from 1 where it is told no positions."""
+    text = {
+        "model_type": "gemma", "vocab_size": 211, "hidden_size": 64, "intermediate_size": 96,
+        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    }  # fmt: skip
+    vision = {
+        "model_type": "siglip_vision_model", "hidden_size": 32, "intermediate_size": 32,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 32, "patch_size": 16,
+    }  # fmt: skip
+    config = hf.PaliGemmaConfig(
+        text_config=text, vision_config=vision, image_token_index=200, projection_dim=64
+    )
+    model = hf.PaliGemmaForConditionalGeneration(config).eval().requires_grad_(False)
+    model.set_attn_implementation("eager")
+    scramble(model, seed=1, std=0.18)
+    told = torch.arange(1, LONG.ids.shape[1] + 1)[None]
+    made = []
+    for options in ({}, {"position_ids": told}):
+        with torch.no_grad(), applied(model, ACTIVE["dysco"], [LONG.tokens]):
+            made.append(model(input_ids=LONG.ids, **options).logits)
+    assert distance(*made) < 1e-4

@@ -136,6 +136,8 @@ class _Passes:
         for column in self.observed[:-1]:
             self.advance(column)
         positions = arguments.get("position_ids")
+        if positions is None and (rotary := self.request.tables.of(None)) is not None:
+            positions = rotary.position_ids  # some models count from 1
         for column in range(first, stop):
             back = column - stop  # from the end: negative
             columns = range(column, min(column + 2, stop))
