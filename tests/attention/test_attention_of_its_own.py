@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rag_middle.attention import applied, model_traits
-from rag_middle.errors import UnsupportedArchitectureError
+from rag_middle.errors import UnsupportedArchitectureError, UnsupportedGenerationError
 from rag_middle.methods import LPES, Method, MsPoE, PositionalHiddenStates
 from tests.contract.cases import ACTIVE, EXAMPLES, LONG, SHORT
 from tests.contract.running import at_once, distance, generated, recomputed
@@ -174,3 +175,19 @@ def test_tokens_are_read_again_where_the_model_puts_them() -> None:
         with torch.no_grad(), applied(model, ACTIVE["dysco"], [LONG.tokens]):
             made.append(model(input_ids=LONG.ids, **options).logits)
     assert distance(*made) < 1e-4
+
+
+def test_adapters_weighed_by_the_pass_are_not_read_again() -> None:
+    """As PEFT's X-LoRA hands its layers their weights, for the length of a pass."""
+
+    def weigh(*_: Any, scalings: Tensor) -> None: ...
+
+    model = FAMILIES["llama"].build()
+    weights = partial(weigh, scalings=torch.ones(1))
+    model.model.layers[0].self_attn.q_proj.register_forward_pre_hook(weights, with_kwargs=True)
+    with (
+        torch.no_grad(),
+        pytest.raises(UnsupportedGenerationError, match="X-LoRA"),
+        applied(model, ACTIVE["dysco"], [LONG.tokens]),
+    ):
+        model(input_ids=LONG.ids)
