@@ -74,8 +74,8 @@ def _require_ungated(model: nn.Module) -> None:
         for hook in part._forward_pre_hooks.values():
             if "scalings" in getattr(hook, "keywords", {}):
                 raise UnsupportedGenerationError(
-                    "DySCO reads single tokens again, and adapters of this model (X-LoRA) are weighed "
-                    "by all tokens of a pass: use LoRA, or another method."
+                    "DySCO reads single tokens again, and adapters of this model (X-LoRA) are "
+                    "weighed by all tokens of a pass: use LoRA, or another method."
                 )
 
 
