@@ -23,7 +23,14 @@ class RereadingCache(DynamicCache):
     """The empty cache of a pass that reads tokens once more, whose keys and values layers have.
 
     It does not look like the beginning of a prompt.
+
+    Args:
+        column: of the first of those tokens, for modules that ask the cache where they stand.
     """
+
+    def __init__(self, column: int) -> None:
+        super().__init__()
+        self.column = column
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return 1

@@ -13,7 +13,13 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from rag_middle.attention.seam import AttentionCall, cache_argument, handle_attention, handler_of
+from rag_middle.attention.seam import (
+    AttentionCall,
+    CacheTap,
+    cache_argument,
+    handle_attention,
+    handler_of,
+)
 
 __all__ = ["capture", "output_for_ones", "skip_modules"]
 
@@ -34,15 +40,16 @@ def capture(module: nn.Module, arguments: dict[str, Any], **replaced: Any) -> At
     Args:
         module: an attention module whose config is a `ConfigView`.
         arguments: its arguments by name, as the model passed them.
-        replaced: arguments to change. The cache is left out in any case.
+        replaced: arguments to change. The cache stays as it is: some modules ask it for the place
+            of their tokens, so its layer must not have those of this call yet.
 
     Returns:
         Query `[b, h, n, d]`, key `[b, g, n, d]` and value `[b, g, n, dv]` with the call's options.
     """
     name = cache_argument(module)
     named = arguments | replaced
-    if name is not None:
-        named[name] = None
+    if name is not None and named.get(name) is not None:
+        named[name] = CacheTap(named[name])
     try:
         with handle_attention({module: _Grab()}), torch.no_grad():
             # Not module(...): hooks of a request in progress must not see this call.

@@ -130,6 +130,7 @@ class LayerCore:
             inputs = tuple(x for x in (call.query, call.key, call.value) if x.requires_grad)
         try:
             output, weights = context.proceed()
+            output = output.contiguous()  # as backends give it: some modules take views of it
             if inputs:
                 output = _WithoutGradients.apply(output, *inputs)  # type: ignore[no-untyped-call]
             return output, weights

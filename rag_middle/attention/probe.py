@@ -31,6 +31,7 @@ from rag_middle.attention.seam import (
     AttentionCall,
     ConfigView,
     base_attention,
+    cache_argument,
     handle_attention,
     handler_of,
     in_eval_mode,
@@ -47,6 +48,8 @@ _PROBE_TOKENS = 6
 #: Lengths of the steps that tell affine projections, in sizes of the hidden state: the first whose
 #: outputs are finite. Long enough to run into any clip that a prompt could run into.
 _STEPS = (64.0, 8.0, 1.0)
+#: A place behind any that a model was made for: logarithms of it are large, too.
+_FAR = 2**24
 _DRAWS = 4  # 24 random tokens: no channel is quiet in all of them
 
 
@@ -90,6 +93,7 @@ def probe(model: PreTrainedModel) -> ModelTraits:
     """Find out what the attention layers of `model` are like. The model is left as it was."""
     config = text_config(model)
     layers: dict[int, LayerTraits] = {}
+    peculiar: dict[int, str] = {}
     modules = attention_modules(model)
     borrowing = [m.layer_idx for m in modules if getattr(m, "is_kv_shared_layer", False)]
     if borrowing:
@@ -109,7 +113,13 @@ def probe(model: PreTrainedModel) -> ModelTraits:
         def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
             module = call.module
             layer: int = module.layer_idx  # type: ignore[assignment]
-            layers[layer] = _layer_traits(module, arguments[module], call)
+            reason = _peculiarity(module, arguments[module], call)
+            if layer in layers or layer in peculiar:
+                reason = "it attends several times in a layer"
+            if reason:
+                peculiar.setdefault(layer, reason)
+            else:
+                layers[layer] = _layer_traits(module, arguments[module], call)
             return base_attention(call)
 
     def remember(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -139,13 +149,17 @@ def probe(model: PreTrainedModel) -> ModelTraits:
             handle.remove()
 
     model_type: str = config.model_type
+    obstacle = _obstacle(model_type)
+    if peculiar:  # no layer alone: what the others do would rest on what these hand on
+        first = min(peculiar)
+        layers, obstacle = {}, f"{peculiar[first]} (layer {first})"
     return ModelTraits(
         model_type=model_type,
         num_layers=config.num_hidden_layers,
         hidden_size=config.hidden_size,
         rope_type=_rope_type(config) if any(t.uses_rope for t in layers.values()) else None,
         layers=dict(sorted(layers.items())),
-        obstacle="" if layers else _obstacle(model_type),
+        obstacle="" if layers else obstacle,
         context_window=context_window(config),
     )
 
@@ -156,6 +170,43 @@ def _obstacle(model_type: str) -> str:
     return "its attention does not go through transformers' attention interface" + (
         f" (positions: {kind})" if kind else ""
     )
+
+
+def _peculiarity(module: nn.Module, arguments: dict[str, Any], call: AttentionCall) -> str:
+    """What the module does around its attention that methods would undo without a word, if so.
+
+    They take the scores of a call for products of its queries and keys under the model's mask, and
+    its keys for those of the tokens.
+    """
+    given = [value for value in arguments.values() if isinstance(value, Tensor)]
+    mask = call.mask
+    if isinstance(mask, Tensor) and not any(_same(mask, value) for value in given):
+        return "its attention modules change the mask that they are given"
+    for name, value in call.options.items():
+        if isinstance(value, Tensor) and not (
+            name in _PLAIN_TENSORS or any(value is other for other in given)
+        ):
+            return f"its attention modules pass a {name} of their own to attention"
+    if call.key.shape[2] != arguments["hidden_states"].shape[1]:
+        return "its attention modules add keys to those of the tokens"
+    if call.key is call.value:
+        return "its keys are its values"
+    return "its attention is not causal" if _looks_ahead(module, mask) else ""
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
+
+
+#: Tensors besides queries, keys, values and mask that attention is called with and methods know.
+_PLAIN_TENSORS = ("position_ids", "cache_position", "s_aux")
+
+
+def _looks_ahead(module: nn.Module, mask: Any) -> bool:
+    if not isinstance(mask, Tensor) or mask.ndim != 4:
+        return getattr(module, "is_causal", True) is False
+    ahead = mask[..., 0, 1:]
+    return bool((ahead if mask.dtype == torch.bool else ahead == 0).any())
 
 
 def _rope_type(config: Any) -> str | None:
@@ -214,7 +265,9 @@ def _layer_traits(module: nn.Module, arguments: dict[str, Any], call: AttentionC
         rotary=rotary,
         table_format=table_format,
         norms_after_rope=after,
-        affine_projections=not after and _is_affine(module, arguments, size),
+        affine_projections=not after
+        and not _knows_place(module, probed)
+        and _is_affine(module, arguments, size),
         rotates_by_table=rotates_by_table,
         value_projection=_value_projection(module, probed),
         sliding_window=options.get("sliding_window"),
@@ -361,6 +414,35 @@ def _alike(one: Tensor, other: Tensor) -> bool:
     missing = (one - other).square().mean().sqrt()
     # 8-bit activations miss 0.02 of their size, bf16 0.005; unrelated numbers 1.4.
     return bool(missing <= 0.1 * other.square().mean().sqrt())
+
+
+class _LongCache:
+    """A cache that says that many tokens went before."""
+
+    def get_seq_length(self, _layer: int = 0) -> int:
+        return _FAR
+
+    def update(self, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        return key, value
+
+
+def _knows_place(module: nn.Module, arguments: dict[str, Any]) -> bool:
+    """Whether queries, keys or values depend on where tokens stand besides by rotary tables.
+
+    Some models scale queries by it, as they are told it or as they count in the cache.
+    """
+    moved: dict[str, Any] = {}
+    if isinstance(place := arguments.get("position_ids"), Tensor):
+        moved["position_ids"] = place + _FAR
+    if (name := cache_argument(module)) is not None:
+        moved[name] = _LongCache()
+    try:
+        far = capture(module, arguments, **moved)
+    except Exception:  # whatever else it asks of its cache
+        return True
+    near = capture(module, arguments)
+    pairs = ((far.query, near.query), (far.key, near.key), (far.value, near.value))
+    return not all(_alike(*pair) for pair in pairs)
 
 
 def _is_affine(module: nn.Module, arguments: dict[str, Any], size: float) -> bool:

@@ -318,12 +318,16 @@ class RotaryCall:
         self._scaled.update(zip(scales, chunks, strict=True))
 
     def _positions_at(self, scales: tuple[float, ...]) -> Tensor:
-        """``position_ids`` on every scale, `[scales * b, n]`."""
+        """``position_ids`` on every scale, `[scales * b, n]`.
+
+        Models that see pictures give a token a place on each of three axes: `[3, scales * b, n]`.
+        """
         key = (scales, self.position_ids.device)
         if key not in self.lasting:
             self.lasting[key] = torch.tensor(scales, device=self.position_ids.device)
         divisors: Tensor = self.lasting[key]
-        return (self.position_ids.float()[None] / divisors[:, None, None]).flatten(0, 1)
+        scaled = self.position_ids.float().unsqueeze(-3) / divisors[:, None, None]
+        return scaled.flatten(-3, -2)
 
     def at_scales(self, scales: tuple[float, ...]) -> tuple[Tensor, Tensor]:
         """Cosine and sine on every one of these scales, `[scales, b or 1, n, w]`."""

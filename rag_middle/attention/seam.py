@@ -245,6 +245,12 @@ class CacheTap:
         self._pending = (args, kwargs)
         return key, value
 
+    def get_seq_length(self, layer_idx: int = 0) -> Any:
+        """Tokens before those of the call, also where it reads tokens once more."""
+        cache: Any = self.cache
+        column = getattr(cache, "column", None)
+        return cache.get_seq_length(layer_idx) if column is None else column
+
     def store(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Do the recorded update with these tensors.
 

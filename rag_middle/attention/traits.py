@@ -37,8 +37,8 @@ class LayerTraits:
         table_format: layout of the model's cosine and sine tables.
         norms_after_rope: attributes of the attention module that normalise rotated queries and
             keys, so that un-rotated ones must skip them and be normalised later.
-        affine_projections: queries, keys and values depend on the hidden state affinely, so a
-            change of one channel is a rank-one update.
+        affine_projections: queries, keys and values depend on the hidden state affinely, in the
+            same way wherever a token stands, so a change of one channel is a rank-one update.
         rotates_by_table: rotary tables with further axes in front rotate queries and keys once by
             each of them, which any broadcasting rotation of whole heads does.
         value_projection: name of the submodule that makes the values, and nothing else, of hidden

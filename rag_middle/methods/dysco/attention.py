@@ -68,6 +68,17 @@ class _SeenEnough(Exception):  # noqa: N818 - ends a pass, and is no error
     """All retrieval heads have attended."""
 
 
+def _require_ungated(model: nn.Module) -> None:
+    """Refuse adapters that PEFT weighs by the tokens of a pass, in one of its own before it."""
+    for part in model.modules():
+        for hook in part._forward_pre_hooks.values():
+            if "scalings" in getattr(hook, "keywords", {}):
+                raise UnsupportedGenerationError(
+                    "DySCO reads single tokens again, and adapters of this model (X-LoRA) are "
+                    "weighed by all tokens of a pass: use LoRA, or another method."
+                )
+
+
 class _Passes:
     """What the layers of a request share: which pass runs, and what retrieval heads have shown.
 
@@ -123,6 +134,7 @@ class _Passes:
         if self.now in ("before", "again"):
             return
         if self.now == "several" and self.observed:
+            _require_ungated(model)
             arguments = keyword_arguments(model, args, kwargs)
             with torch.no_grad():
                 self._read_again(model, arguments, output)
@@ -136,6 +148,8 @@ class _Passes:
         for column in self.observed[:-1]:
             self.advance(column)
         positions = arguments.get("position_ids")
+        if positions is None and (rotary := self.request.tables.of(None)) is not None:
+            positions = rotary.position_ids  # some models count from 1
         for column in range(first, stop):
             back = column - stop  # from the end: negative
             columns = range(column, min(column + 2, stop))
@@ -152,7 +166,7 @@ class _Passes:
                 again = model(
                     **{name: inputs[:, span], "position_ids": at},
                     use_cache=True,
-                    past_key_values=RereadingCache(),
+                    past_key_values=RereadingCache(column),
                 )
             if -back <= logits.shape[1]:
                 logits[:, back] = again.logits[:, 0].to(logits)

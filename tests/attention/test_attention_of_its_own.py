@@ -1,0 +1,193 @@
+"""Modules that do more than hand queries, keys and values to transformers' attention interface."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rag_middle.attention import applied, model_traits
+from rag_middle.errors import UnsupportedArchitectureError, UnsupportedGenerationError
+from rag_middle.methods import LPES, Method, MsPoE, PositionalHiddenStates
+from tests.contract.cases import ACTIVE, EXAMPLES, LONG, SHORT
+from tests.contract.running import at_once, distance, generated, recomputed
+from tests.families import FAMILIES
+from tests.tiny_models import build, scramble, tiny
+
+LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4, "head_dim": ..., "q_lora_rank": 16, "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16, "n_routed_experts": 4,
+    "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "moe_intermediate_size": 32,
+    "n_shared_experts": 1, "first_k_dense_replace": 1,
+}  # fmt: skip
+
+#: Family, its settings, and what is said of it.
+PECULIAR: dict[str, tuple[type[hf.PretrainedConfig], dict[str, Any], str]] = {
+    "doge": (hf.DogeConfig, {}, "change the mask"),
+    "diffllama": (hf.DiffLlamaConfig, {}, "several times"),
+    "deepseek_v4": (hf.DeepseekV4Config, {"num_local_experts": 4}, "keys are its values"),
+    "deepseek_v32": (
+        hf.DeepseekV32Config,
+        LATENT | {"index_n_heads": 2, "index_head_dim": 16, "index_topk": 8},
+        "pass a indices",
+    ),
+    "bert": (hf.BertConfig, {}, "not causal"),
+}
+
+
+@pytest.mark.parametrize("name", PECULIAR)
+def test_what_methods_would_undo_is_refused(name: str) -> None:
+    config_class, settings, said = PECULIAR[name]
+    model = build(name, tiny(config_class, **settings), "eager")
+    assert said in model_traits(model).obstacle
+    for method in ACTIVE.values():
+        with (
+            pytest.raises(UnsupportedArchitectureError, match=said),
+            applied(model, method, [LONG.tokens]),
+        ):
+            pass
+
+
+@pytest.mark.parametrize("name", ["afmoe", "jetmoe"])
+def test_a_module_may_take_views_of_what_attention_gives(name: str) -> None:
+    config = tiny(hf.AfmoeConfig, sliding_window=8) if name == "afmoe" else tiny(hf.JetMoeConfig)
+    model = build(name, config, "sdpa")
+    for method in ACTIVE.values():
+        with torch.no_grad(), applied(model, method, [LONG.tokens, SHORT.tokens]):
+            assert generated(model, [LONG, SHORT])[1].isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["llama4_text", "ministral3"])
+def test_queries_that_grow_with_their_place_are_projected_again(name: str) -> None:
+    """What a channel adds to a query grows with it."""
+    model = _growing_queries(name)
+    method = PositionalHiddenStates(channels=(3,), factor=-1, layers=(2,), scale_values=True)
+    with torch.no_grad(), applied(model, method, [LONG.tokens]):
+        tokens, logits = generated(model, [LONG])
+    assert distance(logits[0], _scaled_by_hand(model, tokens[0])) < 1e-4
+
+
+def _scaled_by_hand(model: PreTrainedModel, tokens: Tensor) -> Tensor:
+    """Logits that lead to `tokens`, the last layer's attention reading another channel 3."""
+
+    def scale(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        hidden = (args[0] if args else kwargs["hidden_states"]).clone()
+        hidden[..., 3] *= -1
+        return ((hidden, *args[1:]), kwargs) if args else ((), kwargs | {"hidden_states": hidden})
+
+    attention = model.model.layers[-1].self_attn
+    hook = attention.register_forward_pre_hook(scale, with_kwargs=True)
+    try:
+        with torch.no_grad():
+            return recomputed(model, LONG, tokens)
+    finally:
+        hook.remove()
+
+
+@pytest.mark.parametrize("name", ["llama4_text", "ministral3"])
+def test_neutral_parameters_leave_queries_that_grow_as_they_are(name: str) -> None:
+    """Tokens that are read again (DySCO) keep their place among those that were."""
+    model = _growing_queries(name)
+    for example in EXAMPLES.values():
+        prompt = example.neutral_prompt
+        with torch.no_grad():
+            expected = generated(model, [prompt])[1]
+            with contextlib.suppress(UnsupportedArchitectureError):
+                with applied(model, example.neutral, [prompt.tokens]):
+                    logits = generated(model, [prompt])[1]
+                assert distance(logits, expected) < 1e-4, example.neutral
+
+
+@pytest.mark.parametrize("name", ["llama4_text", "ministral3"])
+def test_queries_grow_by_place_with_a_cache_and_without(name: str) -> None:
+    model = _growing_queries(name)
+    for method in ACTIVE.values():
+        if method.name == "cacheblend":
+            continue  # recomputes other tokens in another pass
+        with torch.no_grad(), contextlib.suppress(UnsupportedArchitectureError):
+            with applied(model, method, [LONG.tokens]):
+                tokens, logits = generated(model, [LONG])
+            with applied(model, method, [LONG.tokens]):
+                whole = at_once(model, LONG, tokens[0])
+            assert distance(logits[0], whole) < 1e-4, method
+
+
+@pytest.mark.parametrize("method", [LPES(factors=(1.0, 1.3, 1.9)), MsPoE(first_layer=0)], ids=str)
+def test_positions_may_have_axes(method: Method) -> None:
+    """Models that see pictures give a token a place on each of three axes, of text the same."""
+    model = build("axes", tiny(hf.Qwen3_5TextConfig, **HYBRID), "sdpa")
+    with torch.no_grad():
+        plain = generated(model, [LONG])[1]
+        with applied(model, method, [LONG.tokens, SHORT.tokens]):
+            both = generated(model, [LONG, SHORT])[1]
+        for row, prompt in enumerate((LONG, SHORT)):
+            with applied(model, method, [prompt.tokens]):
+                tokens, alone = generated(model, [prompt])
+            assert distance(both[row], alone[0]) < 1e-4
+            with applied(model, method, [prompt.tokens]):
+                assert distance(alone[0], at_once(model, prompt, tokens[0])) < 1e-4
+    assert distance(both[0], plain[0]) > 1e-3
+
+
+HYBRID: dict[str, Any] = {
+    "layer_types": ["linear_attention", "full_attention", "full_attention"],
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+}  # fmt: skip
+
+
+def _growing_queries(name: str) -> PreTrainedModel:
+    if name == "llama4_text":
+        return FAMILIES[name].build(floor_scale=4, attn_scale=0.5, no_rope_layers=[1, 0, 0])
+    rope = {
+        "rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "llama_4_scaling_beta": 0.5,
+        "original_max_position_embeddings": 4, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+    }  # fmt: skip
+    return build(name, tiny(hf.Ministral3Config, rope_parameters=rope), "sdpa")
+
+
+def test_tokens_are_read_again_where_the_model_puts_them() -> None:
+    """PaliGemma counts from 1 where it is told no positions."""
+    text = {
+        "model_type": "gemma", "vocab_size": 211, "hidden_size": 64, "intermediate_size": 96,
+        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    }  # fmt: skip
+    vision = {
+        "model_type": "siglip_vision_model", "hidden_size": 32, "intermediate_size": 32,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 32, "patch_size": 16,
+    }  # fmt: skip
+    config = hf.PaliGemmaConfig(
+        text_config=text, vision_config=vision, image_token_index=200, projection_dim=64
+    )
+    model = hf.PaliGemmaForConditionalGeneration(config).eval().requires_grad_(False)
+    model.set_attn_implementation("eager")
+    scramble(model, seed=1, std=0.18)
+    told = torch.arange(1, LONG.ids.shape[1] + 1)[None]
+    made = []
+    for options in ({}, {"position_ids": told}):
+        with torch.no_grad(), applied(model, ACTIVE["dysco"], [LONG.tokens]):
+            made.append(model(input_ids=LONG.ids, **options).logits)
+    assert distance(*made) < 1e-4
+
+
+def test_adapters_weighed_by_the_pass_are_not_read_again() -> None:
+    """As PEFT's X-LoRA hands its layers their weights, for the length of a pass."""
+
+    def weigh(*_: Any, scalings: Tensor) -> None: ...
+
+    model = FAMILIES["llama"].build()
+    weights = partial(weigh, scalings=torch.ones(1))
+    model.model.layers[0].self_attn.q_proj.register_forward_pre_hook(weights, with_kwargs=True)
+    with (
+        torch.no_grad(),
+        pytest.raises(UnsupportedGenerationError, match="X-LoRA"),
+        applied(model, ACTIVE["dysco"], [LONG.tokens]),
+    ):
+        model(input_ids=LONG.ids)
