@@ -42,13 +42,14 @@ def _written(schema: Any, *values: Any) -> list[Any]:
     kept = []
     for value in values:
         texts = constraint.begin(1)
-        for token in (*_tokenizer().encode(json.dumps(value), add_special_tokens=False), end):
+        for token in _tokenizer().encode(json.dumps(value), add_special_tokens=False):
             mask = texts.allowed()[0]
             if mask is None or not mask[token]:
                 break
             texts.read([[token]])
         else:
-            kept.append(value)
+            mask = texts.allowed()[0]
+            kept += [value] if mask is None or mask[end] else []
     return kept
 
 
