@@ -221,8 +221,8 @@ def _rows_at_a_time(metadata: Any) -> int:
     values = sum(max(0, column.num_values) for column in columns)
     if _BYTES_OF_A_VALUE * values > _MOST_UNPACKED:
         raise _unpacks_to_too_much()
-    longest = max((column.total_uncompressed_size for column in columns), default=0)
-    return max(1, min(64, _MOST_UNPACKED // max(1, longest * metadata.num_columns)))
+    longest = max((int(column.total_uncompressed_size) for column in columns), default=0)
+    return max(1, min(64, _MOST_UNPACKED // max(1, longest * int(metadata.num_columns))))
 
 
 def _bytes_of(array: Any) -> int:
