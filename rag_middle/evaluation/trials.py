@@ -131,6 +131,9 @@ def run(
         "measurement": measurement.identity(),
         "model": model.identity(),
     }
+    most_tokens = _most_tokens(model, task, measurement)
+    if most_tokens is not None:  # prompts that are cut to another length are other prompts
+        identity["measurement"]["most_prompt_tokens"] = most_tokens
     kept = open_records(
         records,
         identity,
@@ -190,16 +193,23 @@ def _prompt(
     model: TextGenerator, task: Task, measurement: Measurement, item: Item, condition: Condition
 ) -> ContextPrompt:
     """What is asked, without its middle where the task wants that and it is too long."""
-    prompt, window = task.prompt(item, condition), model.context_window
+    prompt = task.prompt(item, condition)
     if condition.change == "question_first":
         prompt = replace(prompt, prefix=f"{item.question}\n\n{prompt.prefix}")
-    if not task.cuts_middle or not isinstance(model, RagMiddleModel):
-        return prompt
-    limits = [task.most_prompt_tokens, window and window - _room(measurement, task)]
-    most_tokens = min((limit for limit in limits if limit is not None), default=None)
+    most_tokens = _most_tokens(model, task, measurement)
     if most_tokens is None:
         return prompt
+    assert isinstance(model, RagMiddleModel)  # there is no limit elsewhere
     return cut_middle(model, prompt, most_tokens, template=measurement.template)
+
+
+def _most_tokens(model: TextGenerator, task: Task, measurement: Measurement) -> int | None:
+    """Tokens that prompts are cut to; None where they stay whole."""
+    if not task.cuts_middle or not isinstance(model, RagMiddleModel):
+        return None
+    window = model.context_window
+    limits = [task.most_prompt_tokens, window and window - _room(measurement, task)]
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def check_measurement(

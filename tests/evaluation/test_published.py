@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rag_middle.errors import EvaluationConfigError, EvaluationDataError
+from rag_middle.errors import (
+    EvaluationConfigError,
+    EvaluationDataError,
+    EvaluationRecordsError,
+)
 from rag_middle.evaluation import Measurement, run
 from rag_middle.evaluation.conditions import AS_GIVEN, CLOSED_BOOK, GOLD_ONLY, position
-from rag_middle.evaluation.tasks import Task, task_for_file
+from rag_middle.evaluation.tasks import Task, data_files, task_for_file
 from rag_middle.evaluation.tasks.base import require_gold_documents
 from rag_middle.evaluation.tasks.published import PublishedTask
 from rag_middle.generation import RagMiddleModel
@@ -292,6 +298,70 @@ def test_parquet_rows_are_read_as_lines_are(tmp_path: Path) -> None:
         task_for_file(tmp_path / "torn.parquet")
 
 
+def parquet_tables() -> dict[str, Any]:
+    """Tables that take a few kilobytes on the disk, and 16 MiB or more in memory."""
+    import pyarrow
+
+    def repeated(times: int, value: Any) -> Any:
+        values = pyarrow.array([value])
+        return pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * times), values)
+
+    def one_list(values: Any) -> Any:
+        return pyarrow.ListArray.from_arrays(pyarrow.array([0, len(values)]), values)
+
+    text, none = "x" * 2**16, pyarrow.nulls(2**21, pyarrow.int8())
+    rows = {
+        "a text in many rows": repeated(256, text),
+        "a text in a list": one_list(repeated(256, text)),
+        "a text in a field of objects": pyarrow.StructArray.from_arrays(
+            [repeated(256, text)], names=["a"]
+        ),
+        "a list of nothing": one_list(none),
+    }
+    return {name: pyarrow.table({"question": column}) for name, column in rows.items()}
+
+
+@pytest.mark.parametrize("stored_types", [True, False])
+@pytest.mark.parametrize("kind", ["many rows", "list", "field of objects", "nothing"])
+def test_parquet_files_that_would_fill_the_memory_are_refused(
+    kind: str, stored_types: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not find_spec("pyarrow"):
+        pytest.skip("needs pyarrow")
+    from pyarrow import parquet
+
+    [table] = [table for name, table in parquet_tables().items() if name.endswith(kind)]
+    path = tmp_path / "questions.parquet"
+    parquet.write_table(table, path, compression="zstd", store_schema=stored_types)
+    assert path.stat().st_size < 2**13
+    assert sum(1 for _ in data_files.read_entries(path)) == table.num_rows
+    monkeypatch.setattr(data_files, "_MOST_UNPACKED", 2**23)
+    with pytest.raises(EvaluationDataError, match="unpacked it has more than 8 MiB"):
+        list(data_files.read_entries(path))
+
+
+def test_parquet_files_are_regular_files_of_text(tmp_path: Path) -> None:
+    if not find_spec("pyarrow"):
+        pytest.skip("needs pyarrow")
+    import pyarrow
+    from pyarrow import parquet
+
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / "questions.parquet")
+    with pytest.raises(EvaluationDataError, match="no regular file"):
+        task_for_file(tmp_path / "pipe" / "questions.parquet")
+    texts = pyarrow.array([b"\xff"]).view(pyarrow.string())
+    parquet.write_table(pyarrow.table({"question": texts}), tmp_path / "bytes.parquet")
+    with pytest.raises(EvaluationDataError, match=r"cannot be read as Parquet.*can't decode"):
+        task_for_file(tmp_path / "bytes.parquet")
+    kinds = {"m": pyarrow.array([[("k", 1)]], pyarrow.map_(pyarrow.string(), pyarrow.int8()))}
+    kinds["c"] = pyarrow.array(["a"]).dictionary_encode()
+    kinds["n"] = pyarrow.array([3]).dictionary_encode()
+    parquet.write_table(pyarrow.table(kinds), tmp_path / "kinds.parquet")
+    [(_, row)] = data_files.read_entries(tmp_path / "kinds.parquet")
+    assert row == {"m": [("k", 1)], "c": "a", "n": 3}
+
+
 def test_torn_lists_and_rows_are_named(tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text('[{"question": ')
     (tmp_path / "numbers.json").write_text("[1]")
@@ -384,6 +454,19 @@ def test_methods_are_compared_on_questions_without_positions(model: RagMiddleMod
     summary = results.summary()
     assert [method.label for method in summary.methods] == ["none", "pine"]
     assert summary.questions == 2
+
+
+def test_prompts_cut_to_another_length_are_another_measurement(
+    model: RagMiddleModel, tmp_path: Path
+) -> None:
+    path, how = tmp_path / "records.jsonl", Measurement(controls=False, max_new_tokens=2)
+    task = task_for_file(FILES / "longbench_v2.json")
+    shorter = RagMiddleModel(model.model, model.tokenizer, context_window=150)
+    first = run(shorter, task, [], replace(how, limit=1), records=path)
+    assert {record.prompt_tokens for record in first.records.values()} <= {*range(149)}
+    run(shorter, task, [], how, records=path)
+    with pytest.raises(EvaluationRecordsError, match="most_prompt_tokens is 148 there and"):
+        run(model, task, [], how, records=path)
 
 
 def test_a_text_that_does_not_fit_is_not_said_to_fit_in_fewer_passages(
