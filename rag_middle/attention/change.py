@@ -146,7 +146,8 @@ class LayerHandler:
 
         Returns:
             Cosine and sine `[h, b or 1, 1, 1, w]` in the model's format, one for every query head;
-            a key head takes those of its group's first. ``None`` where `attend` rotates.
+            a key head takes those of its group's first. Where keys have as many heads,
+            `[1, b or 1, h, 1, w]`. ``None`` where `attend` rotates.
         """
         return None
 

@@ -363,23 +363,40 @@ def _find_rotation(
 
 
 def _rotates_by_table(module: nn.Module, arguments: dict[str, Any], like: Tensor) -> bool:
-    """Whether tables `[t, b, 1, 1, w]` give queries `[t, 1, b, h, 1, d]` of a token, keys alike.
+    """Whether tables `[t, b, h, 1, w]` give queries `[t, 1, b, h, 1, d]` of a token, keys alike.
 
-    Compared with a batch of ``t * b`` rows, each of which has the table to itself.
+    Each head by a table of its own where keys have as many, else all by one, `[t, b, 1, 1, w]`.
+    Compared with a batch of rows, each of which has the table to itself.
     """
     t, b = 3, 2
-    tokens = arguments["hidden_states"][:1, -1:].expand(t * b, -1, -1)
-    cos, sin = (_random((t * b, 1, like.shape[-1]), like, seed) for seed in (3, 4))
-    rows = capture(module, arguments, hidden_states=tokens, position_embeddings=(cos, sin))
-    tables = tuple(table.view(t, b, 1, 1, -1) for table in (cos, sin))
+    token = arguments["hidden_states"][:1, -1:]
+    table = _random((1, 1, like.shape[-1]), like, seed=3)
+    plain = capture(module, arguments, hidden_states=token, position_embeddings=(table, table))
+    h = plain.query.shape[1] if plain.query.shape[1] == plain.key.shape[1] else 1
+    rows = t * b * h
+    cos, sin = (_random((rows, 1, like.shape[-1]), like, seed) for seed in (3, 4))
+    alone = capture(
+        module,
+        arguments,
+        hidden_states=token.expand(rows, -1, -1),
+        position_embeddings=(cos, sin),
+    )
+    tables = tuple(table.view(t, b, h, 1, -1) for table in (cos, sin))
     try:
-        call = capture(module, arguments, hidden_states=tokens[:b], position_embeddings=tables)
+        call = capture(
+            module,
+            arguments,
+            hidden_states=token.expand(b, -1, -1),
+            position_embeddings=tables,
+        )
     except Exception:  # whatever a rotation makes of tables that it does not expect
         return False
-    return all(
-        turned.shape == (t, 1, b, *row.shape[1:]) and _alike(turned.flatten(0, 2), row)
-        for turned, row in ((call.query, rows.query), (call.key, rows.key))
-    )
+    for turned, rotated in ((call.query, alone.query), (call.key, alone.key)):
+        expected = rotated.view(t, 1, b, h, *rotated.shape[1:])
+        own = expected.diagonal(dim1=3, dim2=4).movedim(-1, 3) if h > 1 else expected[:, :, :, 0]
+        if turned.shape != own.shape or not _alike(turned, own):
+            return False
+    return True
 
 
 def _value_projection(module: nn.Module, arguments: dict[str, Any]) -> str | None:

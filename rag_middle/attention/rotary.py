@@ -64,7 +64,7 @@ def own_heads(turned: Tensor) -> Tensor:
 
     Args:
         turned: `[h, 1, b, heads, n, d]` of `h` tables, for query heads or the key heads of their
-            groups.
+            groups; or `[1, 1, b, heads, n, d]`, each head rotated by its own already.
     """
     tables, _, b, heads, n, d = turned.shape
     table, _, row, head, token, part = turned.stride()

@@ -81,18 +81,21 @@ class _HeadRotation(LayerHandler):
         """Let the model rotate a generated token, whose heads' ratios are known."""
         rotary, heads = self._layer.rotary, self._traits.heads
         b, n, _ = arguments["hidden_states"].shape
-        # Every head is rotated by every table: nothing for a few rows, traffic for many.
-        self._model_rotates = self._layer.start > 0 and n == 1 and b * heads <= _MOST_TABLES
+        alone = heads == self._traits.kv_heads
+        # Else each head is rotated by every table: nothing for a few rows, traffic for many.
+        few = alone or b * heads <= _MOST_TABLES
+        self._model_rotates = self._layer.start > 0 and n == 1 and few
         if not self._model_rotates:
             return None
         assert rotary is not None
 
         def pick(choices: Tensor) -> tuple[Tensor, ...]:
-            """Cosine and sine of every layer, `[layers, h, b, 1, 1, w]`."""
+            """Of every layer, `[layers, 1, b, h, 1, w]` or `[layers, h, b, 1, 1, w]`."""
             # In one tensor: what is picked in one operation.
             tables = torch.cat(rotary.at_scales(self._scale.ratios), dim=-1)
             picked = _picked(tables, _of_rows(choices, b)[..., :heads])
-            return picked.transpose(1, 2)[..., None, :].chunk(2, dim=-1)
+            by_head = picked[:, None] if alone else picked.transpose(1, 2)[..., None, :]
+            return by_head.chunk(2, dim=-1)
 
         cos, sin = rotary.of_layer(self._traits.layer, self._stack, pick)
         return cos, sin
