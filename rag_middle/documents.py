@@ -102,7 +102,7 @@ class ContextPrompt:
             the same wherever it stands.
 
     Raises:
-        PromptError: `documents` is one string, or holds something else than documents and strings.
+        PromptError: `documents` is no list of documents and strings.
     """
 
     prefix: str
@@ -117,8 +117,8 @@ class ContextPrompt:
         suffix: str = "",
         separator: str = "\n\n",
     ) -> None:
-        if isinstance(documents, str):
-            raise PromptError("documents must be a list of documents, got a single string.")
+        if isinstance(documents, str) or not isinstance(documents, Iterable):
+            raise PromptError(f"documents must be a list of documents, got {documents!r:.80}.")
         as_documents = tuple(_as_document(d, index) for index, d in enumerate(documents))
         object.__setattr__(self, "prefix", prefix)
         object.__setattr__(self, "documents", as_documents)

@@ -8,11 +8,11 @@ from time import perf_counter
 from typing import Any, Unpack
 
 from rag_middle.answering.opening import open_index, open_tokenizer
-from rag_middle.answering.request import AnswerRequest, check_top_k, with_defaults
+from rag_middle.answering.request import AnswerRequest, with_defaults
 from rag_middle.answering.results import Answer, AnswerStream
 from rag_middle.answering.states import existing_states
 from rag_middle.answering.template import DEFAULT_TEMPLATE, PromptTemplate
-from rag_middle.documents import Document
+from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import MethodConfigError, PromptError, UnsupportedGenerationError
 from rag_middle.generation import (
     DocumentCache,
@@ -26,7 +26,7 @@ from rag_middle.methods import Method, NoMethod, resolve_method
 from rag_middle.notices import warn_caller
 from rag_middle.options import AskKwargs
 from rag_middle.retrieval import Built, Embedder, FaissIndex, Retriever, check_exists
-from rag_middle.retrieval.retriever import check_question
+from rag_middle.retrieval.retriever import check_question, check_top_k
 from rag_middle.wording import Argument
 
 __all__ = ["Answerer"]
@@ -180,7 +180,7 @@ class Answerer:
         self,
         question: str,
         *,
-        documents: Iterable[Document] | None = None,
+        documents: Iterable[Document | str] | None = None,
         top_k: int | None = None,
         method: MethodLike | None = None,
         method_options: Mapping[str, Any] | None = None,
@@ -199,7 +199,8 @@ class Answerer:
 
         Raises:
             RetrievalConfigError: the question is empty.
-            PromptError: no document was retrieved or fits, with ``on_missing_documents="error"``.
+            PromptError: `documents` is no list of documents; or none was retrieved or fits, with
+                ``on_missing_documents="error"``.
             UnsupportedGenerationError: options that do not exist, make no sense or cannot be
                 served.
             ContextOverflowError: the question does not fit, not even without documents.
@@ -221,7 +222,7 @@ class Answerer:
         self,
         question: str,
         *,
-        documents: Iterable[Document] | None = None,
+        documents: Iterable[Document | str] | None = None,
         top_k: int | None = None,
         method: MethodLike | None = None,
         method_options: Mapping[str, Any] | None = None,
@@ -247,7 +248,7 @@ class Answerer:
         )
 
     def _request(
-        self, question: str, documents: Iterable[Document] | None, top_k: int | None
+        self, question: str, documents: Iterable[Document | str] | None, top_k: int | None
     ) -> AnswerRequest:
         check_question(question)
         if top_k is not None:
@@ -257,7 +258,7 @@ class Answerer:
             documents = self.retriever(question, top_k=top_k)
         return AnswerRequest(
             question=question,
-            documents=tuple(documents),
+            documents=ContextPrompt(documents=documents).documents,
             template=self.prompt_template,
             seconds=perf_counter() - start,
         )

@@ -9,13 +9,10 @@ from typing import Any
 from rag_middle.answering.results import Answer, AnswerTimings, Source, cites
 from rag_middle.answering.template import PromptTemplate
 from rag_middle.documents import ContextPrompt, Document
-from rag_middle.errors import RetrievalConfigError
 from rag_middle.generation import Generation
 from rag_middle.options import GenerationKwargs, checked_options
-from rag_middle.plain_data import is_whole
-from rag_middle.wording import Argument
 
-__all__ = ["AnswerRequest", "check_top_k", "with_defaults"]
+__all__ = ["AnswerRequest", "with_defaults"]
 
 SentIds = Sequence[str | None]
 """Of the documents in a prompt as sent: indices of `AnswerRequest.documents`."""
@@ -90,11 +87,3 @@ def with_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
     chosen = {"on_overflow": "drop_documents", **options}
     checked_options(chosen, allowed=GenerationKwargs)
     return chosen
-
-
-def check_top_k(top_k: object) -> None:
-    """Raise `RetrievalConfigError` unless `top_k` is a number of documents."""
-    if not is_whole(top_k, 1):
-        raise RetrievalConfigError(
-            Argument("top_k"), f" must be a whole number of documents, at least 1, got {top_k!r}."
-        )

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 from rag_middle.errors import EvaluationConfigError, MethodConfigError
 from rag_middle.evaluation.conditions import (
+    CHANGES,
     Change,
     Condition,
     order,
@@ -144,8 +145,14 @@ class Measurement:
             raise EvaluationConfigError(
                 f"template must be one of {', '.join(get_args(Template))}, got {self.template!r}."
             )
+        for name, several in (("changes", self.changes), ("grid", self.grid)):
+            if not isinstance(several, list | tuple):
+                raise EvaluationConfigError(f"{name} must be a list, got {several!r}.")
         for change in self.changes:
-            position(0, change=change)  # refuses what there is not
+            if change not in CHANGES:
+                raise EvaluationConfigError(
+                    f"A change is one of {', '.join(CHANGES)}; got {change!r}."
+                )
         for number in self.grid:
             require_whole("evaluation", 2, grid=number)
         object.__setattr__(self, "grid", tuple(sorted(set(self.grid))))

@@ -17,6 +17,7 @@ from rag_middle.errors import (
     IndexMismatchError,
     RetrievalConfigError,
 )
+from rag_middle.plain_data import is_whole
 from rag_middle.retrieval import storage
 from rag_middle.retrieval.embedders import Embedder, SentenceTransformerEmbedder, fingerprint_of
 from rag_middle.retrieval.manifest import REBUILD, Corpus, Manifest
@@ -55,9 +56,17 @@ class FaissIndex:
         embedder: turns chunks and queries into vectors.
         kind: ``"flat"`` is exact; ``"ivf"`` is approximate and faster for many vectors; ``"auto"``
             is flat up to 100,000 vectors.
+
+    Raises:
+        EmbedderError: the embedder's dimension is no whole number.
     """
 
     def __init__(self, embedder: Embedder, *, kind: Kind = "auto") -> None:
+        if not is_whole(embedder.dimension, 1):
+            raise EmbedderError(
+                f"The dimension of the embedder {embedder.name} must be a whole number, at least "
+                f"1, got {embedder.dimension!r}."
+            )
         self.embedder = embedder
         self.corpus: Corpus | None = None
         self._store = VectorStore(embedder.dimension, kind)
@@ -99,7 +108,12 @@ class FaissIndex:
 
         Returns:
             How many were here and were removed.
+
+        Raises:
+            RetrievalConfigError: `ids` is a single string.
         """
+        if isinstance(ids, str):
+            raise RetrievalConfigError(f"ids must be a list of ids, got {ids!r}.")
         keys = {self._keys[id_] for id_ in ids if id_ in self._keys}
         if source is not None:
             keys |= {key for key, chunk in self._chunks.items() if chunk.source == source}
@@ -139,8 +153,8 @@ class FaissIndex:
         self, queries: Sequence[str] | NDArray[np.float32], k: int = 20
     ) -> list[list[Hit]]:
         """:meth:`search` for several texts, or vectors [queries, dimension], at once."""
-        if k < 1:
-            raise RetrievalConfigError(f"k must be at least 1, got {k}.")
+        if not is_whole(k, 1):
+            raise RetrievalConfigError(f"k must be a whole number, at least 1, got {k!r}.")
         if isinstance(queries, np.ndarray):
             vectors = self._normalised(queries)
         else:

@@ -7,18 +7,27 @@ from typing import TYPE_CHECKING
 
 from rag_middle.documents import Document
 from rag_middle.errors import RetrievalConfigError
+from rag_middle.plain_data import is_whole
 from rag_middle.wording import Argument
 
 if TYPE_CHECKING:
     from rag_middle.retrieval.faiss_index import FaissIndex
 
-__all__ = ["Retriever", "check_question"]
+__all__ = ["Retriever", "check_question", "check_top_k"]
 
 
 def check_question(question: object) -> None:
     """Raise `RetrievalConfigError` unless `question` asks something."""
     if not isinstance(question, str) or not question.strip():
         raise RetrievalConfigError(f"The question is empty: ask something; got {question!r}.")
+
+
+def check_top_k(top_k: object) -> None:
+    """Raise `RetrievalConfigError` unless `top_k` is a number of documents."""
+    if not is_whole(top_k, 1):
+        raise RetrievalConfigError(
+            Argument("top_k"), f" must be a whole number of documents, at least 1, got {top_k!r}."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +49,7 @@ class Retriever:
     min_score: float | None = None
 
     def __post_init__(self) -> None:
-        if self.top_k < 1:
-            raise RetrievalConfigError(Argument("top_k"), f" must be at least 1, got {self.top_k}.")
+        check_top_k(self.top_k)
 
     def __call__(self, question: str, *, top_k: int | None = None) -> list[Document]:
         """The best documents, best first.

@@ -238,6 +238,16 @@ def test_top_k_is_a_number_of_documents(answerer: Answerer, top_k: Any) -> None:
         answerer.ask(QUESTION, top_k=top_k)
     with pytest.raises(RetrievalConfigError, match="top_k must be a whole number of documents"):
         Answerer.over("nothing loaded", top_k=top_k)
+    with pytest.raises(RetrievalConfigError, match="top_k must be a whole number of documents"):
+        Retriever(index=answerer.retriever.index, top_k=top_k)
+
+
+def test_documents_may_be_texts(answerer: Answerer) -> None:
+    given = answerer.ask(QUESTION, documents=["Nantes lies on the Loire."], **SHORT)
+    assert [source.document.text for source in given.sources] == ["Nantes lies on the Loire."]
+    for documents in ("Nantes lies on the Loire.", 5, [None]):
+        with pytest.raises(PromptError, match=r"documents must be a list|Document 0 must be"):
+            answerer.ask(QUESTION, documents=documents, **SHORT)  # type: ignore[arg-type]
 
 
 # --- over ------------------------------------------------------------------------------------

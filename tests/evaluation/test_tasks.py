@@ -465,6 +465,12 @@ def test_a_file_that_cannot_be_read_is_refused(
         make_task("own_questions", {"data": path})
 
 
+@pytest.mark.parametrize("data", [5, ["a.jsonl"]])
+def test_what_is_no_path_is_refused(data: object) -> None:
+    with pytest.raises(EvaluationConfigError, match="data must be a path, got"):
+        make_task("own_questions", {"data": data})
+
+
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EvaluationDataError, match="cannot be read"):
         task_for_file(tmp_path / "nothing.jsonl")

@@ -322,6 +322,9 @@ def test_methods_the_model_cannot_take_are_refused_before_anything_is_asked(
         ({"scoring": "guess"}, "scoring"),
         ({"max_batch_size": 0}, "max_batch_size"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"grid": 3}, "grid must be a list"),
+        ({"changes": "repeated"}, "changes must be a list"),
+        ({"changes": [None]}, "A change is one of repeated"),
     ],
 )
 def test_a_measurement_checks_itself(settings: dict[str, object], message: str) -> None:

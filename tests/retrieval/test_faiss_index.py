@@ -145,7 +145,8 @@ def test_vectors_that_are_none_are_refused(vectors: np.ndarray, message: str) ->
 @pytest.mark.parametrize(
     ("query", "k", "message"),
     [
-        ("Lyon", 0, "k must be at least 1, got 0"),
+        ("Lyon", 0, "k must be a whole number, at least 1, got 0"),
+        ("Lyon", True, "k must be a whole number, at least 1, got True"),
         (" \n", 5, "The query is empty"),
         (np.zeros(64), 5, "zero or not finite"),
         (np.ones(63), 5, r"\[queries, 64\], got \[1, 63\]"),
@@ -155,6 +156,19 @@ def test_vectors_that_are_none_are_refused(vectors: np.ndarray, message: str) ->
 def test_wrong_questions_are_refused(query: object, k: int, message: str) -> None:
     with pytest.raises(RetrievalConfigError, match=message):
         _index().search(query, k)  # type: ignore[arg-type]
+
+
+def test_a_single_id_is_no_list_of_ids() -> None:
+    with pytest.raises(RetrievalConfigError, match="ids must be a list of ids, got 'lyon'"):
+        _index().delete("lyon")
+
+
+@pytest.mark.parametrize("dimension", [0, None, 64.0])
+def test_a_dimension_that_is_none_is_refused(dimension: object) -> None:
+    embedder = HashingEmbedder()
+    embedder.dimension = dimension  # type: ignore[assignment]
+    with pytest.raises(EmbedderError, match="must be a whole number, at least 1, got"):
+        FaissIndex(embedder)
 
 
 def test_an_unknown_kind_is_refused() -> None:

@@ -76,8 +76,13 @@ class Task(ABC):
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, str) and "Path" in str(field.type):
-                object.__setattr__(self, field.name, Path(value))
+            if "Path" not in str(field.type) or (value is None and field.default is None):
+                continue
+            if not isinstance(value, str | Path):
+                raise EvaluationConfigError(
+                    f"{self.name}: {field.name} must be a path, got {value!r}."
+                )
+            object.__setattr__(self, field.name, Path(value))
 
     @property
     @abstractmethod
