@@ -176,7 +176,8 @@ def fingerprint(model: nn.Module) -> str:
     these name in the same file; the modules' attributes (which adapters are active, merged or
     scaled), whoever put them there; forward hooks, those of all modules too; and every tensor that
     a module has, registered or not. Functions go by their code, their defaults and what they close
-    over, so two of one name differ. The hooks of this package's own requests do not count.
+    over, so two of one name differ. The hooks of this package's own requests do not count; a method
+    that was installed does.
 
     Each tensor goes through a checksum of all its values, once: it is computed again when the
     tensor's version counter or address says so, and when one of 64 values, spread over the tensor
@@ -313,7 +314,8 @@ class _Description:
                 plain = getattr(value, "wrapped", value) if name == "config" else value
                 parts += (name, self.of(plain, depth + 1))
         for hooks in (module._forward_pre_hooks, module._forward_hooks):
-            parts += [self.of(hook) for hook in list(hooks.values()) if not _ours(hook)]
+            lasting = map(_lasting, list(hooks.values()))
+            parts += [self.of(hook) for hook in lasting if hook is not None]
         for inside in (module._parameters, module._buffers, module._modules):
             # Modules stand in each other as deep as people build them: no depth is counted.
             for name, value in list(inside.items()):
@@ -382,8 +384,11 @@ def _name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _ours(hook: object) -> bool:
-    return str(getattr(hook, "__module__", "")).partition(".")[0] == "rag_middle"
+def _lasting(hook: object) -> object:
+    """A hook, or what a method that was installed does; None for one of a request."""
+    if str(getattr(hook, "__module__", "")).partition(".")[0] == "rag_middle":
+        return getattr(hook, "installed", None)
+    return hook
 
 
 def _has_state_of_its_own(kind: type[nn.Module]) -> bool:

@@ -85,7 +85,7 @@ class _Before(MethodHook):
     def __init__(self, tables: _TablesOfThread, layer: LayerTraits, rotation: Rotation) -> None:
         self._tables = tables
         self._layer_type = layer.layer_type
-        self._rotation = rotation
+        self.installed = rotation  # counts in the model's fingerprint
 
     def __call__(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -94,7 +94,7 @@ class _Before(MethodHook):
         if call is None or handler_of(module) is not None:  # the probe sets tables of its own
             return None
         arguments = keyword_arguments(module, args, kwargs)
-        tables = call.rotated(self._rotation.scale, self._rotation.base_factor)
+        tables = call.rotated(self.installed.scale, self.installed.base_factor)
         arguments["position_embeddings"] = on_device(tables, arguments["hidden_states"].device)
         return (), arguments
 

@@ -63,6 +63,8 @@ class _Group(TyperGroup):
             sys.exit(1)
         except OSError as error:
             if not _lost(sys.stdout):
+                if _lost(sys.stderr):  # nothing can be said
+                    sys.exit(USAGE_ERROR)
                 raise
             if error.errno == errno.EPIPE:  # whoever read it has read enough
                 sys.exit(1)

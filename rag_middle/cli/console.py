@@ -7,6 +7,7 @@ holds exactly one JSON document, also when the command fails.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import warnings
@@ -114,6 +115,7 @@ def reporting(*, as_json: bool, debug: bool, flags: Mapping[str, str]) -> Iterat
     try:
         with warnings.catch_warnings():
             warnings.showwarning = show_warning
+            _check_working_directory()
             yield
     except RagMiddleError as error:
         if debug:
@@ -124,6 +126,16 @@ def reporting(*, as_json: bool, debug: bool, flags: Mapping[str, str]) -> Iterat
         else:
             tell("Error", "bold red", message)
         raise typer.Exit(USAGE_ERROR) from None
+
+
+def _check_working_directory() -> None:
+    # Paths could not be made absolute, and PyTorch's mathematics (oneMKL) would end the process.
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise RagMiddleError(
+            "The working directory was removed. Change to one that is there."
+        ) from error
 
 
 def tell(kind: str, style: str, message: str) -> None:

@@ -130,7 +130,7 @@ class Bootstrap:
             return Estimate(0.0, 0.0, 0.0, exact=True)
         outside = (1 - confidence) / 2
         low, high = np.quantile(statistic(self.resampled_means), [outside, 1 - outside])
-        return Estimate(float(statistic(self.means)), float(low), float(high))
+        return Estimate(float(statistic(self.means)), _end(low), _end(high))
 
     def estimates(self) -> tuple[Estimate, ...]:
         """Each column's mean."""
@@ -154,7 +154,12 @@ class Bootstrap:
         deviations = self.resampled_means - self.means
         half = float(np.quantile(np.ptp(deviations, axis=1), confidence))
         value = float(np.ptp(self.means))
-        return Estimate(value, value - half, value + half)
+        return Estimate(value, _end(value - half), _end(value + half))
+
+
+def _end(value: float) -> float:
+    """Of an interval: differences of means that are 0 may miss it by rounding, to either side."""
+    return round(float(value), 12) + 0.0  # -0.0 is 0
 
 
 def paired_difference(

@@ -16,8 +16,10 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import rag_middle
-from rag_middle.attention import model_traits
+from rag_middle.attention import model_traits, modules_by_layer
+from rag_middle.attention.installed import is_installed
 from rag_middle.attention.turns import OfModel
+from rag_middle.errors import MethodConfigError
 from rag_middle.fingerprint import (
     adapters_sha256,
     config_sha256,
@@ -66,7 +68,11 @@ def model_facts(
         model: that is calibrated.
         tokenizer: of the model.
         all_weights: digest every value, which reads the whole model once; else only the sample.
+
+    Raises:
+        MethodConfigError: a method is installed on the model.
     """
+    _check_unmodified(model)
     config: Any = model.config
     traits = model_traits(model)
     first = next(iter(traits.layers.values()), None)
@@ -114,7 +120,11 @@ def model_digests(
     Returns:
         The same for one model wherever it is loaded; ``None`` for offloaded weights, and where
         there are no adapters.
+
+    Raises:
+        MethodConfigError: a method is installed on the model.
     """
+    _check_unmodified(model)
     return {
         "weights": weights_sample(model),
         "tokenizer": tokenizer_sha256(tokenizer),
@@ -138,6 +148,15 @@ def model_identity(
         "dtype": str(model.dtype).removeprefix("torch."),
         **{name: digest and digest[:16] for name, digest in digests.items()},
     }
+
+
+def _check_unmodified(model: PreTrainedModel) -> None:
+    if any(map(is_installed, modules_by_layer(model, model_traits(model)).values())):
+        raise MethodConfigError(
+            "This model has a method installed (rag_middle.install), so its answers are not those "
+            "of the unmodified model, and no copy of it has the method. Undo that, and name the "
+            "method among those to be compared."
+        )
 
 
 def with_later_digests(there: object, here: object) -> object:

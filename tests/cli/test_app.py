@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from rich.text import Text
@@ -59,6 +61,32 @@ def test_results_for_a_full_disk_are_refused_in_one_line(
         "Error: Standard output cannot be written (No space left on device). Free space, or send "
         "it somewhere else.\n"
     )
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no full device")
+def test_standard_error_on_a_full_disk_is_a_refusal() -> None:
+    with open("/dev/full", "wb") as full:
+        finished = subprocess.run(
+            [sys.executable, "-m", "rag_middle", "methods", "nothing"],
+            stderr=full,
+            check=False,
+        )
+    assert finished.returncode == 2
+
+
+def test_a_working_directory_that_was_removed_is_named(tmp_path: Path) -> None:
+    gone = str(tmp_path / "gone")
+    script = (
+        "import os\nfrom rag_middle.cli import main\n"
+        f"os.mkdir({gone!r})\nos.chdir({gone!r})\nos.rmdir({gone!r})\nmain()"
+    )
+    for arguments in (["verify", "--method", "siw"], ["index", str(tmp_path)]):
+        finished = subprocess.run(
+            [sys.executable, "-c", script, *arguments, "--json"], capture_output=True, check=False
+        )
+        assert finished.returncode == 2
+        message = json.loads(finished.stdout)["error"]["message"]
+        assert message == "The working directory was removed. Change to one that is there."
 
 
 def test_standard_output_may_be_closed() -> None:

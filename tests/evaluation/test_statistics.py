@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rag_middle.errors import EvaluationConfigError
+from rag_middle.evaluation.shapes import shape_of
 from rag_middle.evaluation.statistics import Bootstrap, Estimate, consistency, wilson
 
 scipy_stats = pytest.importorskip("scipy.stats")
@@ -147,3 +148,22 @@ def test_estimates_as_text() -> None:
     points = {"share": True, "digits": 0, "signed": True}
     assert Estimate(0.05, -0.001, 0.6).text(**points) == "+5 [0, +60]"  # type: ignore[arg-type]
     assert Estimate(-0.05, -0.2, 0.002).text(**points) == "−5 [−20, 0]"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("questions", [20, 30, 50])
+def test_an_interval_that_ends_at_zero_is_not_significant(questions: int) -> None:
+    """Means of right and wrong are multiples of 1/n, so intervals often end at 0 exactly."""
+    rng = np.random.default_rng(0)
+    ends = []
+    for _ in range(100):
+        right = (rng.random((questions, 5)) < [0.8, 0.7, 0.55, 0.7, 0.8]).astype(float)
+        bootstrap = Bootstrap(right, resamples=500)
+        estimates = [
+            bootstrap.gap(),
+            bootstrap.estimate(lambda m: np.mean(m[..., 2:], -1) - np.mean(m[..., :2], -1)),
+        ]
+        ends += [estimate for estimate in estimates if abs(estimate.low) < 1e-9]
+        flat = shape_of(bootstrap).name == "flat"
+        assert flat or not estimates[0].includes_zero  # a report says both
+    assert len(ends) > 5
+    assert all(estimate.includes_zero for estimate in ends)

@@ -12,12 +12,16 @@ from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedM
 import rag_middle
 from rag_middle import RagMiddleModel, applied
 from rag_middle.attention import model_lock
+from rag_middle.calibration import calibrate, draw_examples
 from rag_middle.errors import (
     MethodConfigError,
     PatchIneffectiveError,
     RagMiddleError,
     UnsupportedArchitectureError,
 )
+from rag_middle.evaluation import InventedDocuments, Measurement, run
+from rag_middle.fingerprint import fingerprint
+from rag_middle.generation.copies import origin
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import (
     LPES,
@@ -233,3 +237,30 @@ def test_undo_waits_for_the_lock_of_the_model() -> None:
         assert not torch.equal(before, logits(model))
     undoing.join(timeout=10)
     assert torch.equal(before, logits(model))
+
+
+def test_a_fingerprint_tells_what_is_installed() -> None:
+    model = FAMILIES["llama"].build("sdpa")
+    before = fingerprint(model)
+    seen = {before}
+    for method in (LPES_3, PositionInterpolation(scale=2), PositionInterpolation(scale=3)):
+        with rag_middle.install(model, method):
+            seen.add(fingerprint(model))
+            assert fingerprint(model) in seen
+    assert len(seen) == 4
+    assert fingerprint(model) == before
+
+
+def test_measuring_what_a_method_is_installed_on_is_refused() -> None:
+    """Its own answers would be taken for the unmodified model's, and be kept as such."""
+    model = RagMiddleModel.from_pretrained(reader_path())
+    task, how = InventedDocuments(documents=4), Measurement(limit=2, positions=2)
+    with rag_middle.install(model.model, "lpes:reader"):
+        for measured in (
+            lambda: run(model, task, measurement=how),
+            lambda: calibrate(model, "siw", *draw_examples(task, "siw", questions=3, held_out=2)),
+            lambda: origin(model),
+        ):
+            with pytest.raises(MethodConfigError, match="has a method installed"):
+                measured()
+    assert run(model, task, measurement=how).records
