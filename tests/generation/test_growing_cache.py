@@ -75,11 +75,13 @@ def test_a_token_moves_only_itself() -> None:
     assert work.bytes == 2 * 2 * token.nbytes  # keys and values, read and written
 
 
-def test_after_reset_it_begins_anew() -> None:
-    _, cache = _caches(10)
-    cache.reset()
-    keys, _ = cache.update(*_states(2, 5), 0)
-    assert torch.equal(keys, _states(2, 5)[0])
+def test_after_reset_it_holds_what_a_growing_cache_holds() -> None:
+    # Older versions of transformers write zeros over what there is.
+    grown, roomy = _caches(10)
+    for cache in (grown, roomy):
+        cache.reset()
+    both = (cache.update(*_states(2, 5), 0) for cache in (grown, roomy))
+    assert all(torch.equal(*states) for states in zip(*both, strict=True))
 
 
 @pytest.mark.parametrize("kind", [LlamaConfig, Gemma3TextConfig])

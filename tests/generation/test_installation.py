@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -109,7 +110,11 @@ def test_continuous_batching_equals_generation() -> None:
     model = FAMILIES["llama"].build("sdpa")
     prompts = [IDS[0, :length].tolist() for length in (40, 25, 33)]
     config = GenerationConfig(max_new_tokens=8, do_sample=False, pad_token_id=0, eos_token_id=-1)
-    small = ContinuousBatchingConfig(page_size=16, num_blocks=64, max_batch_tokens=64)
+    sizes = {"num_blocks": 64, "max_batch_tokens": 64}
+    names = signature(ContinuousBatchingConfig).parameters
+    small = ContinuousBatchingConfig(
+        **sizes, **{"page_size" if "page_size" in names else "block_size": 16}
+    )
 
     def answers() -> list[list[int]]:
         outputs = model.generate_batch(
