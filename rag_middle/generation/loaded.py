@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.generation.loading import load_tokenizer
@@ -52,11 +52,7 @@ def loaded_parts(model: Any, tokenizer: Any = None) -> LoadedParts:
                 f"The pipeline is for {model.task!r}, and only pipelines for 'text-generation' "
                 "hold a decoder that answers prompts: make one of these."
             )
-        stated = {  # where these are depends on the release of transformers
-            **(getattr(model, "_forward_params", None) or {}),
-            **(getattr(model, "_generate_kwargs", None) or {}),
-        }
-        options = transformers_options("pipeline", stated)
+        options = transformers_options("pipeline", _options_of(model))
         model, tokenizer = model.model, tokenizer or model.tokenizer
     if not callable(getattr(model, "can_generate", None)):
         raise UnsupportedGenerationError(
@@ -74,6 +70,22 @@ def loaded_parts(model: Any, tokenizer: Any = None) -> LoadedParts:
     if isinstance(tokenizer, str | Path):
         tokenizer = load_tokenizer(tokenizer, revision=None, trust_remote_code=False, options={})
     return LoadedParts(model, tokenizer, options)
+
+
+def _options_of(pipeline: Any) -> dict[str, Any]:
+    """What a pipeline was made with; where that is depends on the release of transformers."""
+    stated = getattr(pipeline, "_generate_kwargs", None)
+    if stated is None:  # among defaults, from which only other values can be told
+        configs = pipeline.model.generation_config, pipeline._default_generation_config
+        usual = [config.to_dict() for config in configs if config is not None]
+        usual += [GenerationConfig()._get_default_generation_params()]
+        usual += [{"pad_token_id": pipeline.tokenizer.pad_token_id}]
+        stated = {
+            name: value
+            for name, value in pipeline.generation_config.to_dict().items()
+            if all(value != defaults.get(name) for defaults in usual)
+        }
+    return {**pipeline._forward_params, **stated}
 
 
 _NAMES = {"stop_strings": "stop", "stop_sequence": "stop", "num_return_sequences": "n"}

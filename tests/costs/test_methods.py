@@ -58,7 +58,8 @@ def test_passes_before_the_prompt_and_branches_count() -> None:
     plain = count_method(model, NoMethod(), prompt)
     assert count_method(model, AttentionSorting(iterations=2), prompt).passes == 2
     several = count_method(model, Permutation(orders=3), prompt)
-    assert several.prefill.flops == 3 * plain.prefill.flops
+    # All but the angles of the rotation, which are made once.
+    assert several.prefill.flops == pytest.approx(3 * plain.prefill.flops, rel=1e-4)
     assert several.cache_bytes == 3 * plain.cache_bytes
 
 
