@@ -18,7 +18,7 @@ VLLM_VENV ?= .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.ready
 VLLM_GOLDENS := $(abspath build/vllm/goldens.json)
 
-.PHONY: setup setup-eval setup-kernels demo test setup-vllm test-vllm contract check bench docs docs-serve tutorials dist canary
+.PHONY: setup setup-eval setup-kernels demo test setup-oldest test-oldest setup-vllm test-vllm contract check bench docs docs-serve tutorials dist canary
 
 setup: $(READY)
 
@@ -43,6 +43,19 @@ PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses=8 --dist worksteal
 
 test: setup
 	$(PYTEST) -m "not slow"
+
+# The same under the oldest transformers of the range in pyproject.toml, found before the other.
+OLDEST := build/oldest
+
+$(OLDEST)/.ready: constraints-oldest.txt
+	rm -rf $(OLDEST)
+	$(PYTHON) -m pip install --disable-pip-version-check -q --no-deps --target $(OLDEST) -r $<
+	@touch $@
+
+setup-oldest: $(OLDEST)/.ready
+
+test-oldest: setup setup-oldest
+	PYTHONPATH=$(abspath $(OLDEST)) $(PYTEST) -m "not slow"
 
 setup-vllm: $(VLLM_READY)
 

@@ -30,6 +30,7 @@ from rag_middle.attention.rotary import TableFormat, pair_tables
 from rag_middle.attention.seam import (
     AttentionCall,
     ConfigView,
+    backend_name,
     base_attention,
     cache_argument,
     handle_attention,
@@ -272,7 +273,8 @@ def _layer_traits(module: nn.Module, arguments: dict[str, Any], call: AttentionC
         value_projection=_value_projection(module, probed),
         sliding_window=options.get("sliding_window"),
         attention_chunk=_attention_chunk(module),
-        softcap=options.get("softcap"),
+        # PyTorch's fused attention has none, and older transformers let a model run without.
+        softcap=None if backend_name(module) == "sdpa" else options.get("softcap"),
         sinks=options.get("s_aux") is not None,
         score_scale=head_size**-0.5 if scale is None else float(scale),
     )

@@ -13,8 +13,9 @@ from transformers import PretrainedConfig, PreTrainedModel
 from rag_middle.attention import applied
 from rag_middle.attention.probe import probe
 from rag_middle.methods import PositionalHiddenStates
-from tests.contract.cases import LONG
+from tests.contract.cases import EXAMPLES, LONG
 from tests.contract.half import half_precision, rounded
+from tests.contract.running import distance, prompt_logits
 from tests.families import FAMILIES
 from tests.methods.against_naive import naive
 from tests.reference.llama import NaiveLlama
@@ -102,6 +103,20 @@ def test_sums_in_another_order_at_every_call_change_nothing(family: str, dtype: 
         if name.endswith(("q_proj", "k_proj", "v_proj")):
             module.register_forward_hook(inexact)
     assert probe(model) == expected
+
+
+def test_a_model_that_runs_without_its_soft_cap_is_followed() -> None:
+    """Older transformers load Gemma 2 under PyTorch's fused attention, which caps nothing."""
+    model = FAMILIES["gemma2"].build("eager")
+    model.config._attn_implementation = "sdpa"
+    prompt = EXAMPLES["pine"].neutral_prompt
+    try:
+        plain = prompt_logits(model, prompt)
+    except ValueError:
+        pytest.skip("this version of transformers refuses")
+    with applied(model, EXAMPLES["pine"].neutral, [prompt.tokens]):
+        neutral = prompt_logits(model, prompt)
+    assert distance(neutral, plain) < 1e-4
 
 
 def test_outputs_beyond_half_precision_are_probed_by_shorter_steps() -> None:

@@ -80,9 +80,7 @@ def test_a_retriever_returns_what_there_is_and_what_is_good_enough(
     assert len(Retriever(index=index)("Lyon", top_k=1)) == 1
     [only] = Retriever(index=index, min_score=0.5)("Lyon")
     assert only.title == "Lyon"
-    with pytest.raises(
-        RetrievalConfigError, match="top_k must be a whole number"
-    ):
+    with pytest.raises(RetrievalConfigError, match="top_k must be a whole number"):
         Retriever(index=index, top_k=0)
 
 
