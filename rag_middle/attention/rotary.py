@@ -442,10 +442,10 @@ class RotaryCall:
 
 
 class RotaryTables:
-    """The rotary calls of the forward pass under way, by layer type."""
+    """The rotary calls of the forward pass under way, by layer type and by module."""
 
     def __init__(self) -> None:
-        self._calls: dict[str | None, RotaryCall] = {}
+        self._calls: dict[str | int | None, RotaryCall] = {}
         self._scales: dict[float, None] = {}
         self._lasting: dict[Hashable, Any] = {}
 
@@ -454,13 +454,18 @@ class RotaryTables:
         self._scales[scale] = None
 
     def record(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _output: Any
+        self,
+        number: int,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        _output: Any,
     ) -> None:
-        """Forward hook of a rotary module."""
+        """Forward hook of a rotary module, bound to its `number` among those of the model."""
         names = parameters(type(module).forward)
         named = dict(zip(names, args, strict=False)) | kwargs
         layer_type = named.get("layer_type")
-        self._calls[layer_type] = RotaryCall(
+        self._calls[number] = self._calls[layer_type] = RotaryCall(
             module=module,
             x=named[names[0]],
             position_ids=named["position_ids"],
@@ -469,8 +474,8 @@ class RotaryTables:
             lasting=self._lasting,
         )
 
-    def of(self, layer_type: str | None) -> RotaryCall | None:
-        """The call whose tables a layer of this type was given."""
+    def of(self, layer_type: str | int | None) -> RotaryCall | None:
+        """The call whose tables a layer of this type, or of this rotary module, was given."""
         if layer_type in self._calls:
             return self._calls[layer_type]
         return self._calls.get(None) or next(iter(self._calls.values()), None)
