@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rag_middle.attention.seam import parameters
+from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.ops.prompt_kernels import RotaryAngles
 from rag_middle.ops.rope import RotaryStyle, WideTables, wide_tables
 
@@ -164,7 +165,17 @@ class RotaryCall:
         Frequencies stay those of the model's own call: the part of the module that re-derives
         them from the largest position (dynamic NTK, longrope) is stepped over. `base_factor`
         multiplies the base that they are powers of.
+
+        Raises:
+            UnsupportedGenerationError: the model's own positions are of several axes, and differ.
         """
+        own = self.position_ids
+        if positions.ndim < own.ndim and own.shape[-1] > 1 and bool((own != own[:1]).any()):
+            raise UnsupportedGenerationError(
+                "Tokens of this prompt stand on several axes (those of a picture), and the method "
+                "gives them places on one. Leave the picture out, or use a method that keeps "
+                "positions or scales them, such as position_interpolation."
+            )
         forward: Callable[..., Any] = inspect.unwrap(type(self.module).forward)
         module = self.module if base_factor == 1 else _Rebased(self.module, base_factor)
         with torch.no_grad():
