@@ -301,7 +301,7 @@ def _attention_chunk(module: nn.Module) -> int | None:
 def _random(shape: Sequence[int], like: Tensor, seed: int) -> Tensor:
     """Standard normal numbers, the same ones each time."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator).to(like)
+    return torch.randn(*shape, generator=generator, dtype=torch.float32).to(like)
 
 
 def _vanishes(zero: Tensor, full: Tensor) -> bool:

@@ -335,7 +335,9 @@ class RotaryCall:
         """
         key = (scales, self.position_ids.device)
         if key not in self.lasting:
-            self.lasting[key] = torch.tensor(scales, device=self.position_ids.device)
+            self.lasting[key] = torch.tensor(
+                scales, device=self.position_ids.device, dtype=torch.float32
+            )
         divisors: Tensor = self.lasting[key]
         scaled = self.position_ids.float().unsqueeze(-3) / divisors[:, None, None]
         return scaled.flatten(-3, -2)
