@@ -57,6 +57,7 @@ class LayerCore:
         )
         answering = [change for change in ordered if change.answers_attention]
         self._has_gradients = all(change.has_gradients for change in answering)
+        self._has_own_attention = any("visibility" in change.claims for change in ordered)
         #: Queries and keys of the call under way are rotated by the table of each head.
         self._rotated_by_head = False
         self._arguments: dict[str, Any] = {}
@@ -120,6 +121,12 @@ class LayerCore:
         request.see(rows, columns, self._layer.start)
         if columns > 1 and request.forward_passes <= 1:
             request.shared(("mask", id(call.mask)), partial(self._check_mask, call.mask))
+            if self._has_own_attention and call.query.dtype != call.value.dtype:
+                raise UnsupportedGenerationError(
+                    "Queries and values have different number formats, as under torch.autocast, "
+                    "and this method attends by itself. Load the model in half precision instead "
+                    "(dtype=torch.bfloat16), and leave the autocast block."
+                )
         context = AttentionContext(
             self._layer,
             call,
@@ -166,7 +173,7 @@ class LayerCore:
                 "Tokens of this prompt attend to later ones (those of a picture, or of a prefix "
                 "that is read both ways), and methods that act on attention take it to be causal. "
                 "Leave that out of the prompt, or use method='none' or one that changes rotary "
-                "positions only, such as position_interpolation."
+                "positions only."
             )
 
     def close(self) -> None:

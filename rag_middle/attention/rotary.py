@@ -174,7 +174,7 @@ class RotaryCall:
             raise UnsupportedGenerationError(
                 "Tokens of this prompt stand on several axes (those of a picture), and the method "
                 "gives them places on one. Leave the picture out, or use a method that keeps "
-                "positions or scales them, such as position_interpolation."
+                "positions or scales them."
             )
         forward: Callable[..., Any] = inspect.unwrap(type(self.module).forward)
         module = self.module if base_factor == 1 else _Rebased(self.module, base_factor)

@@ -19,6 +19,7 @@ from rag_middle.methods import (
     Method,
     MsPoE,
     PositionInterpolation,
+    RoToR,
     SelfExtend,
     ZeroTuning,
 )
@@ -181,6 +182,20 @@ def test_a_prompt_that_is_not_read_causally_is_refused(
             model(input_ids=IDS)
     finally:
         handle.remove()
+
+
+@pytest.mark.parametrize("method", [PINE(), RoToR(), APE(temperature=0.6, scale=0.8)], ids=str)
+def test_autocast_is_refused_where_a_method_attends_itself(
+    family_model: FamilyModel, method: Method
+) -> None:
+    model = family_model("llama")
+    with (
+        torch.no_grad(),
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        pytest.raises(UnsupportedGenerationError, match="autocast"),
+        applied(model, method, [laid_out(LAYOUT, IDS[0].tolist())]),
+    ):
+        model(input_ids=IDS)
 
 
 def test_places_on_several_axes_are_refused_where_a_method_gives_others() -> None:
