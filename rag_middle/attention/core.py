@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -56,6 +57,7 @@ class LayerCore:
         )
         answering = [change for change in ordered if change.answers_attention]
         self._has_gradients = all(change.has_gradients for change in answering)
+        self._has_own_attention = any("visibility" in change.claims for change in ordered)
         #: Queries and keys of the call under way are rotated by the table of each head.
         self._rotated_by_head = False
         self._arguments: dict[str, Any] = {}
@@ -117,6 +119,14 @@ class LayerCore:
         request.attention_calls += 1
         rows, columns = call.query.shape[0], call.query.shape[2]
         request.see(rows, columns, self._layer.start)
+        if columns > 1 and request.forward_passes <= 1:
+            request.shared(("mask", id(call.mask)), partial(self._check_mask, call.mask))
+            if self._has_own_attention and call.query.dtype != call.value.dtype:
+                raise UnsupportedGenerationError(
+                    "Queries and values have different number formats, as under torch.autocast, "
+                    "and this method attends by itself. Load the model in half precision instead "
+                    "(dtype=torch.bfloat16), and leave the autocast block."
+                )
         context = AttentionContext(
             self._layer,
             call,
@@ -139,6 +149,32 @@ class LayerCore:
             # Hidden states and caches are not kept alive between calls.
             self._arguments = {}
             self._tap = CacheTap(None)
+
+    def _check_mask(self, mask: Any) -> None:
+        """See that tokens of the prompt attend to those before them, as methods take for granted.
+
+        Raises:
+            UnsupportedGenerationError: they do not, or the mask cannot be read.
+        """
+        if mask is not None and not isinstance(mask, Tensor):
+            raise UnsupportedGenerationError(
+                f"Methods cannot read the masks of this attention implementation "
+                f"({type(mask).__name__}). Load the model with attn_implementation='sdpa'."
+            )
+        start = self._layer.start
+        if mask is None or mask.is_meta or mask.ndim != 4 or mask.shape[-1] <= start + 1:
+            return
+        # Who attends to anything later attends to the next token: pictures and prefixes are whole.
+        ahead = mask[:, 0].diagonal(start + 1, -2, -1)
+        seen = ahead if mask.dtype == torch.bool else ahead > torch.finfo(mask.dtype).min / 2
+        columns = torch.arange(start, start + seen.shape[-1], device=mask.device)
+        if (seen & (columns >= self._layer.request.paddings(mask.device)[:, None])).any():
+            raise UnsupportedGenerationError(
+                "Tokens of this prompt attend to later ones (those of a picture, or of a prefix "
+                "that is read both ways), and methods that act on attention take it to be causal. "
+                "Leave that out of the prompt, or use method='none' or one that changes rotary "
+                "positions only."
+            )
 
     def close(self) -> None:
         """Undo what an interrupted call left on the module."""

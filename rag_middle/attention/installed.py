@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -51,8 +52,8 @@ class InstalledRotations(MethodHook):
             raise MethodConfigError(
                 "This model has a method installed. Undo that first: a layer rotates in one way."
             )
-        for rotary in rotary_modules(model):
-            hook = rotary.register_forward_hook(self._record, with_kwargs=True)
+        for number, rotary in enumerate(rotary_modules(model)):
+            hook = rotary.register_forward_hook(partial(self._record, number), with_kwargs=True)
             self._handles.append(hook)
         for index, rotation in rotations.items():
             module = modules[index]

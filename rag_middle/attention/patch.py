@@ -228,8 +228,8 @@ def _install(
     stack.enter_context(config_views([m for m, core in cores.items() if core.needs_attention_call]))
     depends_on_prompt = any(change.depends_on_prompt for change in plan.changes)
     first = next(iter(cores), None)
-    for rotary in rotary_modules(model):
-        record = _Guarded(request.tables.record, owner=first)
+    for number, rotary in enumerate(rotary_modules(model)):
+        record = _Guarded(partial(request.tables.record, number), owner=first)
         stack.callback(rotary.register_forward_hook(record, with_kwargs=True).remove)
 
     def begin_pass(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -16,8 +16,9 @@ and where a device adds in another order from one call to the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -109,6 +110,7 @@ def probe(model: PreTrainedModel) -> ModelTraits:
             context_window=context_window(config),
         )
     arguments: dict[nn.Module, dict[str, Any]] = {}
+    tables: dict[int, Any] = {}  # by the number of the rotary module that made them
 
     class Observe:
         def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
@@ -120,12 +122,16 @@ def probe(model: PreTrainedModel) -> ModelTraits:
             if reason:
                 peculiar.setdefault(layer, reason)
             else:
-                layers[layer] = _layer_traits(module, arguments[module], call)
+                layers[layer] = _layer_traits(module, arguments[module], call, tables)
             return base_attention(call)
 
     def remember(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if handler_of(module) is not None:  # else another thread is using the model
             arguments[module] = keyword_arguments(module, args, kwargs)
+
+    def keep(number: int, _module: Any, _args: Any, kwargs: dict[str, Any], made: Any) -> None:
+        if handler_of(modules[0]) is not None and "layer_type" not in kwargs:
+            tables[number] = made
 
     embeddings: Any = model.get_input_embeddings()
     device = embeddings.weight.device
@@ -136,6 +142,8 @@ def probe(model: PreTrainedModel) -> ModelTraits:
     handles = []
     try:
         handles += [m.register_forward_pre_hook(remember, with_kwargs=True) for m in modules]
+        for number, rotary in enumerate(rotary_modules(model)):
+            handles.append(rotary.register_forward_hook(partial(keep, number), with_kwargs=True))
         with (
             in_eval_mode(model),
             torch.no_grad(),
@@ -219,7 +227,9 @@ def _rope_type(config: Any) -> str | None:
     return rope_type
 
 
-def _layer_traits(module: nn.Module, arguments: dict[str, Any], call: AttentionCall) -> LayerTraits:
+def _layer_traits(
+    module: nn.Module, arguments: dict[str, Any], call: AttentionCall, tables: Mapping[int, Any]
+) -> LayerTraits:
     embeddings = arguments.get("position_embeddings")
     hidden: Tensor = arguments["hidden_states"]
     size = hidden.float().square().mean().sqrt().item()
@@ -261,7 +271,7 @@ def _layer_traits(module: nn.Module, arguments: dict[str, Any], call: AttentionC
         heads=call.query.shape[1],
         kv_heads=call.key.shape[1],
         head_size=head_size,
-        layer_type=_layer_type(module),
+        layer_type=_rotary_module(embeddings, tables) if len(tables) > 1 else _layer_type(module),
         uses_rope=uses_rope,
         rotary=rotary,
         table_format=table_format,
@@ -293,7 +303,7 @@ def _attention_chunk(module: nn.Module) -> int | None:
 def _random(shape: Sequence[int], like: Tensor, seed: int) -> Tensor:
     """Standard normal numbers, the same ones each time."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator).to(like)
+    return torch.randn(*shape, generator=generator, dtype=torch.float32).to(like)
 
 
 def _vanishes(zero: Tensor, full: Tensor) -> bool:
@@ -302,6 +312,14 @@ def _vanishes(zero: Tensor, full: Tensor) -> bool:
     missing = (full.float() - zero.float()).abs().amax(tokens)
     # Half: a channel is missing altogether or differs by rounding.
     return bool((missing > 0.5 * full.float().abs().amax(tokens)).any())
+
+
+def _rotary_module(given: Any, tables: Mapping[int, Any]) -> int | None:
+    """The number of the rotary module, of several, that made the tables that a layer was given."""
+    if not _is_cos_sin(given):
+        return None
+    equal = (n for n, made in tables.items() if _same(made[0].to(given[0].device), given[0]))
+    return next(equal, None)
 
 
 def _layer_type(module: nn.Module) -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -130,16 +131,17 @@ def reading(model: PreTrainedModel) -> Iterator[PromptStates]:
     states = PromptStates(recorders, tables)
     first = recorders[min(recorders)]
 
-    def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+    def record(number: int, *call: Any) -> None:
         if handler_of(first.module) is first:  # this thread's pass
-            tables.record(module, args, kwargs, out)
+            tables.record(number, *call)
 
     with model_lock(model), ExitStack() as stack:
         for recorder in recorders.values():
             hook = recorder.module.register_forward_pre_hook(recorder.before, with_kwargs=True)
             stack.callback(hook.remove)
-        for rotary in rotary_modules(model):
-            stack.callback(rotary.register_forward_hook(record, with_kwargs=True).remove)
+        for number, rotary in enumerate(rotary_modules(model)):
+            hook = rotary.register_forward_hook(partial(record, number), with_kwargs=True)
+            stack.callback(hook.remove)
         stack.enter_context(config_views([recorder.module for recorder in recorders.values()]))
         handlers = {recorder.module: recorder for recorder in recorders.values()}
         stack.enter_context(handle_attention({**handlers_in_force(), **handlers}))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rag_middle.attention.seam import parameters
+from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.ops.prompt_kernels import RotaryAngles
 from rag_middle.ops.rope import RotaryStyle, WideTables, wide_tables
 
@@ -164,7 +165,17 @@ class RotaryCall:
         Frequencies stay those of the model's own call: the part of the module that re-derives
         them from the largest position (dynamic NTK, longrope) is stepped over. `base_factor`
         multiplies the base that they are powers of.
+
+        Raises:
+            UnsupportedGenerationError: the model's own positions are of several axes, and differ.
         """
+        own = self.position_ids
+        if positions.ndim < own.ndim and own.shape[-1] > 1 and bool((own != own[:1]).any()):
+            raise UnsupportedGenerationError(
+                "Tokens of this prompt stand on several axes (those of a picture), and the method "
+                "gives them places on one. Leave the picture out, or use a method that keeps "
+                "positions or scales them."
+            )
         forward: Callable[..., Any] = inspect.unwrap(type(self.module).forward)
         module = self.module if base_factor == 1 else _Rebased(self.module, base_factor)
         with torch.no_grad():
@@ -324,7 +335,9 @@ class RotaryCall:
         """
         key = (scales, self.position_ids.device)
         if key not in self.lasting:
-            self.lasting[key] = torch.tensor(scales, device=self.position_ids.device)
+            self.lasting[key] = torch.tensor(
+                scales, device=self.position_ids.device, dtype=torch.float32
+            )
         divisors: Tensor = self.lasting[key]
         scaled = self.position_ids.float().unsqueeze(-3) / divisors[:, None, None]
         return scaled.flatten(-3, -2)
@@ -442,10 +455,10 @@ class RotaryCall:
 
 
 class RotaryTables:
-    """The rotary calls of the forward pass under way, by layer type."""
+    """The rotary calls of the forward pass under way, by layer type and by module."""
 
     def __init__(self) -> None:
-        self._calls: dict[str | None, RotaryCall] = {}
+        self._calls: dict[str | int | None, RotaryCall] = {}
         self._scales: dict[float, None] = {}
         self._lasting: dict[Hashable, Any] = {}
 
@@ -454,13 +467,18 @@ class RotaryTables:
         self._scales[scale] = None
 
     def record(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _output: Any
+        self,
+        number: int,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        _output: Any,
     ) -> None:
-        """Forward hook of a rotary module."""
+        """Forward hook of a rotary module, bound to its `number` among those of the model."""
         names = parameters(type(module).forward)
         named = dict(zip(names, args, strict=False)) | kwargs
         layer_type = named.get("layer_type")
-        self._calls[layer_type] = RotaryCall(
+        self._calls[number] = self._calls[layer_type] = RotaryCall(
             module=module,
             x=named[names[0]],
             position_ids=named["position_ids"],
@@ -469,8 +487,8 @@ class RotaryTables:
             lasting=self._lasting,
         )
 
-    def of(self, layer_type: str | None) -> RotaryCall | None:
-        """The call whose tables a layer of this type was given."""
+    def of(self, layer_type: str | int | None) -> RotaryCall | None:
+        """The call whose tables a layer of this type, or of this rotary module, was given."""
         if layer_type in self._calls:
             return self._calls[layer_type]
         return self._calls.get(None) or next(iter(self._calls.values()), None)

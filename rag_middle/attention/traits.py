@@ -31,7 +31,8 @@ class LayerTraits:
         heads: query heads ``h``.
         kv_heads: key/value heads ``g``.
         head_size: ``d``.
-        layer_type: the name under which the model keeps this layer's rotary frequencies apart.
+        layer_type: the name under which the model keeps this layer's rotary frequencies apart, or
+            the number of its rotary module, where the model has several.
         uses_rope: queries and keys are rotated (false for NoPE layers).
         rotary: how they are rotated; ``None`` where no known pairing explains the model's output.
         table_format: layout of the model's cosine and sine tables.
@@ -55,7 +56,7 @@ class LayerTraits:
     heads: int
     kv_heads: int
     head_size: int
-    layer_type: str | None
+    layer_type: str | int | None
     uses_rope: bool
     rotary: RotaryStyle | None
     table_format: TableFormat

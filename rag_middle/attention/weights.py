@@ -120,7 +120,8 @@ class ModelAttention:
             output, lse = self._fused(query, key, call.value[:, :, :n])
             return output, None, lse
         output, weights = base_attention(call)
-        if weights is not None and weights.shape[-1] == call.key.shape[2]:
+        # Some models scale the output by the sink's share, and hand on weights without it.
+        if weights is not None and not traits.sinks and weights.shape[-1] == call.key.shape[2]:
             return output, weights, None
         lse = logsumexp_rows(
             query,

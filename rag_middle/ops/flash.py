@@ -255,7 +255,7 @@ def flash_texts(
             out, lse = flash(query[:, :, index], key[:, :, span], value[:, :, span], scale=scale)
         else:
             out = value.new_zeros(b, h, m, value.shape[-1])
-            lse = torch.full((b, h, m), -torch.inf, device=query.device)
+            lse = torch.full((b, h, m), -torch.inf, device=query.device, dtype=torch.float32)
         outputs.append(out)
         sums.append(lse)
         start += length

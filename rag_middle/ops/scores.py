@@ -103,7 +103,7 @@ class Scratch:
     """Room for one block of scores, used again and again: fresh pages cost more than a softmax."""
 
     def __init__(self, device: torch.device) -> None:
-        self._room = torch.empty(0, device=device)
+        self._room = torch.empty(0, device=device, dtype=torch.float32)
 
     def product(self, q: Tensor, keys: Tensor) -> Tensor:
         """Dot products `[b, m, n]` of `[b, m, d]` and `[b, n, d]`, valid until the next call."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration, Qwen2VLTextConfig
 
 from rag_middle.attention import applied
 from rag_middle.errors import UnsupportedGenerationError
@@ -18,8 +19,11 @@ from rag_middle.methods import (
     Method,
     MsPoE,
     PositionInterpolation,
+    RoToR,
     SelfExtend,
+    ZeroTuning,
 )
+from tests import tiny_models
 from tests.adapters import Wrapper
 from tests.conftest import FamilyModel
 from tests.prompts import laid_out
@@ -149,6 +153,76 @@ def test_tokens_before_the_prompt_are_seen_in_every_mask(
             with pytest.raises(UnsupportedGenerationError, match="has 13 tokens"):
                 model(input_ids=ids, attention_mask=form(shown))
             model(input_ids=IDS)  # or the block would end without the method
+
+
+@pytest.mark.parametrize("method", [*READERS, ZeroTuning(factor=2.0)], ids=str)
+@pytest.mark.parametrize(
+    "form", [_whole, lambda shown: _whole(shown) == 0, lambda _: object()], ids=str
+)
+def test_a_prompt_that_is_not_read_causally_is_refused(
+    family_model: FamilyModel, method: Method, form: Callable[[torch.Tensor], Any]
+) -> None:
+    """Pictures are read whole; what flex attention takes for a mask cannot be looked into."""
+    model = family_model("llama")
+    mask = form(torch.ones_like(IDS))
+    if isinstance(mask, torch.Tensor):
+        mask[..., 5, 6] = mask[..., 6, 5]
+        match = "attend to later ones"
+    else:
+        match = "cannot read the masks"
+    handle = model.model.layers[0].self_attn.register_forward_pre_hook(
+        lambda _module, args, kwargs: (args, kwargs | {"attention_mask": mask}), with_kwargs=True
+    )
+    try:
+        with (
+            torch.no_grad(),
+            pytest.raises(UnsupportedGenerationError, match=match),
+            applied(model, method, [laid_out(LAYOUT, IDS[0].tolist())]),
+        ):
+            model(input_ids=IDS)
+    finally:
+        handle.remove()
+
+
+@pytest.mark.parametrize("method", [PINE(), RoToR(), APE(temperature=0.6, scale=0.8)], ids=str)
+def test_autocast_is_refused_where_a_method_attends_itself(
+    family_model: FamilyModel, method: Method
+) -> None:
+    model = family_model("llama")
+    with (
+        torch.no_grad(),
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        pytest.raises(UnsupportedGenerationError, match="autocast"),
+        applied(model, method, [laid_out(LAYOUT, IDS[0].tolist())]),
+    ):
+        model(input_ids=IDS)
+
+
+def test_places_on_several_axes_are_refused_where_a_method_gives_others() -> None:
+    """As models that see pictures have them."""
+    rope = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 3, 3]}
+    text = tiny_models.tiny(Qwen2VLTextConfig, rope_parameters=rope).to_dict()
+    config = Qwen2VLConfig(text_config=text, vision_config={"depth": 1, "hidden_size": 64})
+    torch.manual_seed(0)
+    model = Qwen2VLForConditionalGeneration(config).eval()
+    flat = torch.arange(12).expand(3, 1, -1)
+    picture = flat.clone()
+    picture[1:, :, 3:6] -= 1
+    prompt = [laid_out(LAYOUT, IDS[0].tolist())]
+    with torch.no_grad():
+        expected = model(input_ids=IDS, position_ids=picture).logits
+        for method in (PositionInterpolation(scale=1), MsPoE(min_ratio=1, max_ratio=1)):
+            with applied(model, method, prompt):
+                logits = model(input_ids=IDS, position_ids=picture).logits
+            torch.testing.assert_close(logits, expected)
+        for method in READERS:
+            with (
+                pytest.raises(UnsupportedGenerationError, match="several axes"),
+                applied(model, method, prompt),
+            ):
+                model(input_ids=IDS, position_ids=picture)
+            with applied(model, method, prompt):
+                model(input_ids=IDS, position_ids=flat)
 
 
 @pytest.mark.parametrize("past_hooks", [False, True], ids=["called", "forward"])

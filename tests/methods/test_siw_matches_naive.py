@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from transformers import GraniteSWAConfig
 
-from rag_middle.attention import applied, weights
+from rag_middle.attention import AttentionCall, applied, base_attention, weights
 from rag_middle.layout import PromptLayout
-from rag_middle.methods import SIW, Compose, PositionalHiddenStates
+from rag_middle.methods import SIW, Compose, Method, PositionalHiddenStates, ZeroTuning
 from rag_middle.methods.siw import attention as siw_attention
 from rag_middle.methods.siw.areas import document_density
+from tests import tiny_models
 from tests.conftest import FamilyModel
 from tests.contract.cases import LONG, Prompt
 from tests.contract.running import prompt_logits
@@ -161,11 +164,11 @@ def test_both_implementations_weigh_the_initial_token_alike(
     torch.testing.assert_close(*logits, atol=1e-3, rtol=0)  # float32, weights times 30
 
 
-@pytest.mark.parametrize("family", ["gpt_oss", "gemma2"])
+@pytest.mark.parametrize("family", ["gemma2"])
 def test_the_initial_token_is_weighed_alike_where_the_backend_returns_no_weights(
     family: str, family_model: FamilyModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a GPU: attention sinks and soft-capping are in the log-sum-exp then."""
+    """As on a GPU: soft-capping is in the log-sum-exp then."""
     model = family_model(family, "eager")
     method = SIW(alpha_per_document=(0.0, 30.0, 0.4), layers=(0, 1, 2))
     with applied(model, method, [LONG.tokens]):
@@ -174,6 +177,42 @@ def test_the_initial_token_is_weighed_alike_where_the_backend_returns_no_weights
     monkeypatch.setattr(weights, "base_attention", lambda call: (attend(call)[0], None))
     with applied(model, method, [LONG.tokens]):
         logits = prompt_logits(model, LONG)
+    torch.testing.assert_close(logits, expected, atol=1e-3, rtol=0)  # float32, weights times 30
+
+
+def _granite_swa(_: FamilyModel) -> Any:
+    config = tiny_models.tiny(GraniteSWAConfig, layer_types=["full_attention"] * 3)
+    return tiny_models.build("granite_swa", config, "eager")
+
+
+@pytest.mark.parametrize("build", [lambda model: model("gpt_oss"), _granite_swa])
+@pytest.mark.parametrize(
+    "method",
+    [SIW(alpha_per_document=(0.0, 30.0, 0.4), layers=(0, 1, 2)), ZeroTuning(factor=8.0)],
+    ids=["siw", "zero_tuning"],
+)
+def test_sinks_take_their_share_of_the_initial_token(
+    build: Callable[[FamilyModel], Any],
+    method: Method,
+    family_model: FamilyModel,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where the model scales its output by that share, and returns weights without it."""
+    model = build(family_model)
+    with applied(model, method, [LONG.tokens]):
+        logits = prompt_logits(model, LONG)
+
+    def naive(_: Any, call: AttentionCall, columns: Tensor) -> tuple[Tensor, Tensor]:
+        keys = call.key.repeat_interleave(call.query.shape[1] // call.key.shape[1], dim=1)
+        scores = call.query @ keys.transpose(2, 3) * call.options["scaling"] + call.mask
+        sinks = call.options["s_aux"][None, :, None, None].expand(*scores.shape[:3], 1)
+        shares = torch.cat((scores, sinks), dim=-1).softmax(-1)
+        assert columns.tolist() == [0]
+        return base_attention(call)[0], shares[..., 0]
+
+    monkeypatch.setattr(weights.ModelAttention, "attend_and_weigh", naive)
+    with applied(model, method, [LONG.tokens]):
+        expected = prompt_logits(model, LONG)
     torch.testing.assert_close(logits, expected, atol=1e-3, rtol=0)  # float32, weights times 30
 
 

@@ -230,7 +230,7 @@ class _Passes:
         if self.now != "before":
             assert self.selected is not None
             selected = self.selected.to(query.device)
-            bias[:, 0, : selected.shape[1]] = selected * log(self.change.strength)
+            bias[:, 0, : selected.shape[1]] = selected.to(bias) * log(self.change.strength)
         if padded:
             columns = torch.arange(stop, device=query.device)
             padding = columns < self.request.paddings(query.device)[:, None]

@@ -134,7 +134,9 @@ class _ExpertAttention(LayerHandler):
         """Of every expert, `[b, h, n, E]`."""
         experts = len(self._plan.base_factors)
         if self._plan.routers is None:
-            return torch.full((*query.shape[:3], experts), 1 / experts, device=query.device)
+            return torch.full(
+                (*query.shape[:3], experts), 1 / experts, device=query.device, dtype=torch.float32
+            )
         if self._router is None:  # sent to the layer's device once per request
             router = self._plan.routers[self._traits.layer]
             self._router = ExpertGate(*(w.to(query.device, torch.float32) for w in router))

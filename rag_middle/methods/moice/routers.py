@@ -65,9 +65,11 @@ class ExpertRouters:
         experts = len(base_factors)
         gates = {
             index: ExpertGate(
-                gate=torch.randn(experts, layer.head_size, generator=generator) * 0.02,
-                down=torch.randn(experts, experts, generator=generator) * 0.02,
-                up=torch.randn(experts, layer.head_size, generator=generator) * 0.02,
+                gate=torch.randn(experts, layer.head_size, generator=generator, dtype=torch.float32)
+                * 0.02,
+                down=torch.randn(experts, experts, generator=generator, dtype=torch.float32) * 0.02,
+                up=torch.randn(experts, layer.head_size, generator=generator, dtype=torch.float32)
+                * 0.02,
             )
             for index, layer in traits.layers.items()
             if layer.uses_rope

@@ -140,7 +140,9 @@ class MsPoE(Method):
         # The authors divide by the number of heads, equation 2 by one less.
         steps = heads if self.reference_code else max(1, heads - 1)
         # float32, as the authors compute them: at position 400 a last-digit difference shows.
-        ratios = tuple((self.min_ratio + span * (torch.arange(heads) / steps)).tolist())
+        ratios = tuple(
+            (self.min_ratio + span * (torch.arange(heads, dtype=torch.float32) / steps)).tolist()
+        )
         assign: Literal["rank", "order", "sequential"]
         if self.head_order == "sequential":
             assign = "sequential"

@@ -211,7 +211,7 @@ class _BlockAttention(LayerHandler):
         request, reach = self._layer.request, self._layer.table_reach(stop)
 
         def of_prompt() -> Tensor:
-            bias = torch.zeros(query.shape[0], 1, 1, request.width)
+            bias = torch.zeros(query.shape[0], 1, 1, request.width, dtype=torch.float32)
             for row, (padding, layout) in enumerate(request.row_layouts()):
                 documents = slice(padding + layout.prefix_tokens, padding + layout.suffix_start)
                 bias[row, ..., :padding] = -torch.inf

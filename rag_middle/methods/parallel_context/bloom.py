@@ -99,7 +99,7 @@ def _summands(
     positions = token_positions(layout, plan.placement, tokens.clamp(min=0))
     to_later = positions.clone()
     document_keys = (tokens >= first) & (tokens < last)
-    weights = torch.zeros(tokens.shape[0])
+    weights = torch.zeros(tokens.shape[0], dtype=torch.float32)
     if layout.document_tokens:
         if plan.placement == "to_end":
             to_later[document_keys] += document_shifts(layout, plan.placement)

@@ -97,12 +97,14 @@ class OnlineAreas(_Scaling):
     def token_factors(self, context: AttentionContext) -> Tensor:
         attention = context.attention.last_token_weights(context.call)
         request, query = context.layer.request, context.call.query
-        dense, sparse = self.alpha_dense - 1, self.alpha_sparse - 1
         of_rows = []
         for row, (padding, layout) in enumerate(request.row_layouts()):
             tokens = _document_tokens(request, layout, attention.device)
             density = document_density(attention[row, padding:], layout, self.top_share, tokens)
-            of_rows.append(1.0 + dense * (density > 0) + sparse * (density < 0))
+            factors = torch.ones_like(density, dtype=torch.float32).masked_fill(
+                density > 0, self.alpha_dense
+            )
+            of_rows.append(factors.masked_fill(density < 0, self.alpha_sparse))
         return _of_tokens(of_rows, request, query.shape[2], query.device)
 
 
@@ -151,7 +153,7 @@ def _moved(output: Tensor, step: Tensor, values: Tensor, first: Tensor) -> Tenso
 
 def _of_tokens(of_rows: list[Tensor], request: Request, n: int, device: torch.device) -> Tensor:
     """Factor of every token, `[b, n]`, from one for each document of a row, float32 `[D]`."""
-    whole = torch.ones(len(of_rows), n, device=device)
+    whole = torch.ones(len(of_rows), n, device=device, dtype=torch.float32)
     for row, (factors, (padding, layout)) in enumerate(
         zip(of_rows, request.row_layouts(), strict=True)
     ):

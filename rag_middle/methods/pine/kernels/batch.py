@@ -77,7 +77,7 @@ class BatchColumns:
         count = max(len(layout.documents) for layout in layouts)
         tokens = max(layout.document_tokens for layout in layouts)
         lengths = torch.zeros(rows, count, dtype=torch.long)
-        means = torch.zeros(rows, tokens, count)
+        means = torch.zeros(rows, tokens, count, dtype=torch.float32)
         absent = torch.ones(rows, 1, tokens, dtype=torch.bool)
         document_of = torch.full((rows, width), count)
         positions = torch.arange(width).repeat(rows, 1) - torch.tensor(paddings)[:, None]

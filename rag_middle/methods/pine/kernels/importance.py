@@ -39,7 +39,7 @@ def document_means(lengths: Sequence[int], device: torch.device | None = None) -
     Returns:
         `[T, D]` float32, `1 / length` where the token belongs to the document.
     """
-    means = torch.zeros(sum(lengths), len(lengths))
+    means = torch.zeros(sum(lengths), len(lengths), dtype=torch.float32)
     for index, (start, end) in enumerate(spans_of(lengths)):
         means[start:end, index] = 1.0 / max(1, end - start)
     return means.to(device)
@@ -80,13 +80,13 @@ def document_importance(
     # query's own document is left out rather than computed and subtracted.
     ring = torch.cat((k, k), dim=2).float().flatten(0, 1)
     ring_means = torch.cat((means, means))
-    out = torch.zeros(r, h, count, count, device=q.device)
+    out = torch.zeros(r, h, count, count, device=q.device, dtype=torch.float32)
     for index, (start, end) in enumerate(spans_of(lengths)):
         others = tokens - (end - start)
         if start == end or not others:
             continue
         keys = ring[:, end : end + others]
-        received = torch.zeros(r * h, others, device=q.device)
+        received = torch.zeros(r * h, others, device=q.device, dtype=torch.float32)
         for a, b in row_chunks(start, end, r * h * others, alive):
             scores = scratch.product(q[:, :, a:b].reshape(r * g, -1, q.shape[-1]), keys)
             shares = softmax_(rule.cap_(scores))
