@@ -97,14 +97,18 @@ class OnlineAreas(_Scaling):
     def token_factors(self, context: AttentionContext) -> Tensor:
         attention = context.attention.last_token_weights(context.call)
         request, query = context.layer.request, context.call.query
+        # As float32 has them: what is beyond it is infinite.
+        dense, sparse = torch.tensor(
+            [self.alpha_dense, self.alpha_sparse], dtype=torch.float32
+        ).tolist()
         of_rows = []
         for row, (padding, layout) in enumerate(request.row_layouts()):
             tokens = _document_tokens(request, layout, attention.device)
             density = document_density(attention[row, padding:], layout, self.top_share, tokens)
-            factors = torch.ones_like(density, dtype=torch.float32).masked_fill(
-                density > 0, self.alpha_dense
+            factors = torch.ones_like(density, dtype=torch.float32)
+            of_rows.append(
+                factors.masked_fill_(density > 0, dense).masked_fill_(density < 0, sparse)
             )
-            of_rows.append(factors.masked_fill(density < 0, self.alpha_sparse))
         return _of_tokens(of_rows, request, query.shape[2], query.device)
 
 
