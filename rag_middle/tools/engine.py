@@ -274,7 +274,7 @@ class _FormElsewhere:
         """What the process answers.
 
         Raises:
-            EngineError: it says so, or has ended.
+            EngineError: it says so, and ends, or has ended.
         """
         try:
             _send(self._connection, json.dumps(question).encode())
@@ -282,6 +282,7 @@ class _FormElsewhere:
             raise _EndedError from error
         answer: dict[str, Any] = json.loads(self.block())
         if "error" in answer:
+            self._connection.close()  # a traceback may hold this object for long
             raise EngineError(answer["error"])
         return answer
 

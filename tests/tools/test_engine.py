@@ -152,6 +152,17 @@ def test_a_process_ends_with_its_form_and_the_last_with_the_engine(vocabulary: V
     _await(lambda: not _descendants() - before)
 
 
+def test_a_process_ends_when_its_form_is_refused(vocabulary: Vocabulary) -> None:
+    if not Path("/proc/self/stat").exists():
+        pytest.skip("no list of processes here")
+    before = _descendants()
+    engine = Isolated(vocabulary)
+    with pytest.raises(EngineError) as raised:
+        engine.compile("start: nowhere")
+    _await(lambda: len(_descendants() - before) == 1)
+    assert raised.value.__traceback__ is not None  # which holds the form
+
+
 def _await(holds: object) -> None:
     assert callable(holds)
     until = time.monotonic() + 20
