@@ -116,8 +116,10 @@ def generate(
         In the order of the prompts.
     """
     stops = (*request.options.stop_strings, *own_stop_strings(model))
+    before: Sequence[int] = ()
     if request.constraint is not None:
         stops = ()  # the end of the form is the end: what is cut before would be of no form
+        before = tokenizer.continuation("a")  # a space at its beginning is of the form
     request = replace(request, options=replace(request.options, stop=stops))
     options = request.options
     ends = end_tokens(model, tokenizer.tokenizer, stops, options.eos_token_id)
@@ -127,7 +129,7 @@ def generate(
         reader and replace(reader, thinking=_ends_thinking(prompt.tokens.input_ids, tokenizer))
         for prompt in request.prompts
     ]
-    run = _Run(request, [Completion(decode, ends, stops, calls) for calls in readers])
+    run = _Run(request, [Completion(decode, ends, stops, calls, before) for calls in readers])
     progress = Progress(
         run.completions,
         live=options.num_beams == 1
@@ -151,7 +153,9 @@ def generate(
         full = len(completion.token_ids) >= options.max_new_tokens
         completion.finish("cancelled" if request.is_cancelled() and not full else "length")
     run.tell_followers()
-    return [run.generation(index) for index in range(len(request.prompts))]
+    generations = [run.generation(index) for index in range(len(request.prompts))]
+    run.progress = None  # it holds the run, and the run the process of a form
+    return generations
 
 
 class _Run:

@@ -44,13 +44,15 @@ class IncrementalText:
 
     Args:
         decode: text of token ids.
+        before: tokens of a text that this one goes on from. Without them some decoders leave out a
+            space at the beginning.
     """
 
-    def __init__(self, decode: Decode) -> None:
+    def __init__(self, decode: Decode, before: Sequence[int] = ()) -> None:
         self._decode = decode
-        self._window: list[int] = []
+        self._window = list(before)
         #: Tokens at the window's start whose text is out, and that text.
-        self._settled, self._settled_text = 0, ""
+        self._settled, self._settled_text = len(before), decode(before) if before else ""
 
     def push(self, token: int) -> str:
         """Take a token; return the text that is certain now, maybe none."""
@@ -79,6 +81,7 @@ class Completion:
         ends: tokens that end the text, and the stop string that each one is, if any.
         stops: strings that end the text.
         calls: reads the calls of tools in it.
+        before: as of `IncrementalText`.
     """
 
     def __init__(
@@ -87,8 +90,9 @@ class Completion:
         ends: Mapping[int, str | None],
         stops: Sequence[str],
         calls: CallReader | None = None,
+        before: Sequence[int] = (),
     ) -> None:
-        self._incremental = IncrementalText(decode)
+        self._incremental = IncrementalText(decode, before)
         self._ends = ends
         self._stops = tuple(stops)
         self._overlap = max(map(len, self._stops), default=1) - 1

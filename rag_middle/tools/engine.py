@@ -25,15 +25,19 @@ from weakref import finalize
 
 __all__ = ["Engine", "EngineError", "Form", "Here", "Isolated", "Texts", "Vocabulary"]
 
-#: Of what the engine builds for a pattern. Under its own, `(a{500}){500}` takes a quarter of a
-#: second at every token; lists of thousands of values and long texts stay far below these. A step
-#: of an ambiguous grammar takes time by the square of its items: 50,000 are ten seconds.
+#: Of what the engine builds for a pattern, such as `(.{1,50} ?){50}`; lists of thousands of values
+#: and long texts stay far below these. A step of an ambiguous grammar takes time by the square of
+#: its items: 50,000 are ten seconds.
 _LIMITS = {
     "initial_lexer_fuel": 200_000,
     "step_lexer_fuel": 100_000,
     "step_max_items": 10_000,
     "max_lexer_states": 20_000,
 }
+#: After every grammar: whatever goes on towards the form stays possible. The engine would else
+#: write text without a choice as the tokenizer splits it: with control tokens where their names
+#: stand there, with other characters where it normalises (NFC).
+_EVERY_SPLIT = '\n%llguidance {"no_forcing": true}'
 _START_SECONDS = 120.0  # to load the engine and a vocabulary
 _STEP_SECONDS = 2.0  # of a processor, to compile a form or to follow one token
 _PROCESSOR_SECONDS = 60  # of a form, all together
@@ -116,14 +120,20 @@ class Here:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._library = import_module("llguidance")
         self._ends = vocabulary.ends
-        self._vocabulary = self._library.LLTokenizer(
-            vocabulary.tokenizer, n_vocab=vocabulary.entries, eos_token=list(vocabulary.ends)
-        )
+        try:
+            self._vocabulary = self._library.LLTokenizer(
+                vocabulary.tokenizer, n_vocab=vocabulary.entries, eos_token=list(vocabulary.ends)
+            )
+        except ValueError as error:
+            raise EngineError(
+                "the engine reads tokenizers with byte-level or byte-fallback decoders, and "
+                f"{error}"
+            ) from error
 
     def compile(self, grammar: str) -> _FormHere:
         """As `Engine` says."""
         try:
-            written = self._library.LLMatcher.grammar_from_lark(grammar)
+            written = self._library.LLMatcher.grammar_from_lark(grammar + _EVERY_SPLIT)
             limits = self._library.LLParserLimits(**_LIMITS)
             matcher = self._library.LLMatcher(self._vocabulary, written, log_level=0, limits=limits)
         except UnicodeEncodeError as error:  # half of a surrogate pair
@@ -237,11 +247,14 @@ class Isolated:
         ours.settimeout(_START_SECONDS)
         try:
             _send(ours, json.dumps(self._vocabulary).encode())
-            _receive(ours)
+            refusal = _receive(ours).decode()
         except (OSError, EOFError) as error:
             process.kill()
             ours.close()
             raise EngineError("its process cannot be started") from error
+        if refusal:
+            ours.close()
+            raise EngineError(refusal)
         finalize(self, ours.close)
         return ours
 
@@ -261,7 +274,7 @@ class _FormElsewhere:
         """What the process answers.
 
         Raises:
-            EngineError: it says so, or has ended.
+            EngineError: it says so, and ends, or has ended.
         """
         try:
             _send(self._connection, json.dumps(question).encode())
@@ -269,6 +282,7 @@ class _FormElsewhere:
             raise _EndedError from error
         answer: dict[str, Any] = json.loads(self.block())
         if "error" in answer:
+            self._connection.close()  # a traceback may hold this object for long
             raise EngineError(answer["error"])
         return answer
 
@@ -328,7 +342,11 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 def _fork_for_each(control: socket.socket) -> None:
     """Read a vocabulary, and give every connection that follows to a process of its own."""
-    engine = Here(Vocabulary(*json.loads(_receive(control))))
+    try:
+        engine = Here(Vocabulary(*json.loads(_receive(control))))
+    except EngineError as error:
+        _send(control, str(error).encode())
+        return
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     _send(control, b"")
     while True:

@@ -109,7 +109,7 @@ def _literal(text: str, form: ToolFormat, token_id: Callable[[str], int | None])
 def _json(schema: Mapping[str, Any], of_schemas: int = 1) -> str:
     """The rule of a schema, one of so many."""
     try:
-        schema = _mapped(schema, _without_unknown_format)
+        schema = _mapped(schema, _without_what_says_nothing)
         schema = _mapped(schema, with_whole_bounds)
         check_schema(schema, of_schemas)
         schema = _mapped(with_bounds_kept(schema), _with_patterns)
@@ -140,10 +140,12 @@ def _mapped(schema: Any, change: Callable[[dict[str, Any]], Mapping[str, Any]]) 
     return change(below)
 
 
-def _without_unknown_format(schema: dict[str, Any]) -> dict[str, Any]:
-    """JSON Schema: a format that one does not know says nothing."""
+def _without_what_says_nothing(schema: dict[str, Any]) -> dict[str, Any]:
+    """JSON Schema: neither does a format that one does not know."""
     if isinstance(name := schema.get("format"), str) and name not in _FORMATS:
         del schema["format"]
+    if schema.get("uniqueItems") is False:
+        del schema["uniqueItems"]
     return schema
 
 

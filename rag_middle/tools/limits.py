@@ -77,8 +77,9 @@ def check_schema(schema: Mapping[str, Any], of_schemas: int = 1) -> None:
 
     Raises:
         UnsupportedGenerationError: it is nested too deeply, by itself or by references; a reference
-            leads where no schema is; multiples have too many remainders; numbers are beyond those
-            that the engine tells apart; or a string has to match too many patterns at once.
+            leads where no schema is; lists begin by two drafts of JSON Schema at once; multiples
+            have too many remainders; numbers are beyond those that the engine tells apart; or a
+            string has to match too many patterns at once.
     """
     if levels_of(schema) > MOST_NESTED:
         raise _refused("nested too deeply. Make it flatter.")
@@ -98,6 +99,11 @@ def check_schema(schema: Mapping[str, Any], of_schemas: int = 1) -> None:
         raise _refused(
             "with multiples of so large numbers, or so many, that constrained decoding would count "
             f"to more than {most}. Leave multipleOf out of it and check the answer for it."
+        )
+    if any("prefixItems" in part and _has_older_items(part) for part in parts):
+        raise _refused(
+            "with prefixItems beside a list of items or additionalItems, which are of different "
+            "drafts. Write prefixItems, and items for the rest."
         )
     _check_numbers(parts)
     if any(_needs_names(part) for part in parts):
@@ -302,6 +308,11 @@ def _check_numbers(parts: Iterable[Mapping[str, Any]]) -> None:
                 f"with the number {str(rounded[0])[:40]}, instead of which constrained decoding "
                 "would take another one. Leave it out and check the answer for it."
             )
+
+
+def _has_older_items(part: Mapping[str, Any]) -> bool:
+    """Whether a list's beginning is as drafts before 2020 have it, which the engine prefers."""
+    return "additionalItems" in part or isinstance(part.get("items"), list | tuple)
 
 
 def _needs_names(part: Mapping[str, Any]) -> bool:

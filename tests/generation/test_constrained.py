@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import re
 import sys
 from typing import Any
 
 import pytest
+from transformers import LlamaConfig
 
 from rag_middle import ContextPrompt
 from rag_middle.errors import MissingExtraError, UnsupportedGenerationError
 from rag_middle.generation import Follower, RagMiddleModel
+from rag_middle.generation.constrained import Constraint, isolating_forms
 from rag_middle.tools import grammars
+from rag_middle.tools.engine import Isolated
+from tests.tiny_models import build, tiny
+from tests.tokenizers import metaspace_bpe
 
 pytest.importorskip("llguidance")
 
@@ -197,7 +204,10 @@ def test_small_multiples_are_kept_to(
             {"response_format": {"type": "json_schema", "json_schema": {"schema": DEEP}}},
             "response_format.*(plain JSON|too deeply)",
         ),
-        ({"response_format": {"type": "regex", "regex": "(a{500}){500}"}}, "too many expressions"),
+        (
+            {"response_format": {"type": "regex", "regex": "(.{1,50} ?){50}"}},
+            "too many expressions",
+        ),
         ({"response_format": {"type": "regex", "regex": "\ud800"}}, "response_format.* no text"),
         *(
             (
@@ -215,6 +225,34 @@ def test_what_cannot_be_kept_to_is_refused(
 ) -> None:
     with pytest.raises(UnsupportedGenerationError, match=reason):
         model.generate(prompt, **options)
+
+
+@pytest.mark.parametrize("scheme", ["legacy", "always", "never"])
+def test_spaces_that_a_form_begins_with_are_written(scheme: str) -> None:
+    tokenizer = metaspace_bpe(scheme=scheme)
+    config = tiny(LlamaConfig, vocab_size=len(tokenizer))
+    model = RagMiddleModel(build("spaces of a form", config, "sdpa"), tokenizer)
+    for pattern in (" {3}x", "[ a]{4}", " the", "\u2581 ", "x y"):
+        form = {"type": "regex", "regex": pattern}
+        for seed in range(3):
+            options: Any = {"response_format": form, "temperature": 1.0, "seed": seed}
+            stream = model.stream("Hello", **options)
+            assert re.fullmatch(pattern, "".join(stream))
+            assert re.fullmatch(pattern, model.generate("Hello", **options).text)
+
+
+@pytest.mark.skipif(not Isolated.possible, reason="no fork here")
+def test_the_process_of_a_form_ends_with_the_answer(
+    model: RagMiddleModel, prompt: ContextPrompt
+) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        with isolating_forms():
+            model.generate(prompt, response_format=FORM, **LONG)
+        assert not [held for held in gc.get_objects() if isinstance(held, Constraint)]
+    finally:
+        gc.enable()
 
 
 def test_the_engine_is_an_extra(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import json
 import os
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tokenizers import normalizers
 
 from rag_middle.tools.engine import Engine, EngineError, Here, Isolated, Vocabulary
-from tests.tokenizers import byte_level_bpe
+from tests.tokenizers import byte_level_bpe, wordpiece
 
 pytest.importorskip("llguidance")
 pytestmark = pytest.mark.skipif(not Isolated.possible, reason="no fork here")
@@ -88,6 +91,27 @@ def test_what_the_engine_refuses_is_refused_in_the_same_words(
     assert said[0] == said[1]
 
 
+def test_text_without_a_choice_is_written_whatever_the_tokenizer_makes_of_it(
+    vocabulary: Vocabulary, isolated: Isolated
+) -> None:
+    tokenizer = byte_level_bpe()
+    normalizing = copy.deepcopy(tokenizer.backend_tokenizer)
+    normalizing.normalizer = normalizers.NFC()
+    for text in ("<|im_end|>", "a[INST] </s>b", "e\u0301", "\u0958"):
+        grammar = f"start: {json.dumps(text, ensure_ascii=False)}"
+        for engine in (isolated, Here(vocabulary._replace(tokenizer=normalizing.to_str()))):
+            for row in _written(engine, grammar, 0, vocabulary):
+                assert tokenizer.decode(row) == text
+
+
+def test_a_tokenizer_that_the_engine_cannot_read_is_refused_in_the_same_words() -> None:
+    tokenizer = wordpiece()
+    vocabulary = Vocabulary(tokenizer.backend_tokenizer.to_str(), len(tokenizer) + 1, [0])
+    for engine in (Here, Isolated):
+        with pytest.raises(EngineError, match="byte-level or byte-fallback decoders"):
+            engine(vocabulary).compile('start: "a"')
+
+
 @pytest.mark.parametrize("name", TOO_FAR)
 def test_a_form_that_takes_the_engine_too_far_takes_nothing_else_with_it(
     name: str, vocabulary: Vocabulary, isolated: Isolated, monkeypatch: pytest.MonkeyPatch
@@ -126,6 +150,17 @@ def test_a_process_ends_with_its_form_and_the_last_with_the_engine(vocabulary: V
     _await(lambda: len(_descendants() - before) == 1)
     del engine
     _await(lambda: not _descendants() - before)
+
+
+def test_a_process_ends_when_its_form_is_refused(vocabulary: Vocabulary) -> None:
+    if not Path("/proc/self/stat").exists():
+        pytest.skip("no list of processes here")
+    before = _descendants()
+    engine = Isolated(vocabulary)
+    with pytest.raises(EngineError) as raised:
+        engine.compile("start: nowhere")
+    _await(lambda: len(_descendants() - before) == 1)
+    assert raised.value.__traceback__ is not None  # which holds the form
 
 
 def _await(holds: object) -> None:

@@ -99,6 +99,8 @@ def _referring(target: str) -> dict[str, Any]:
         ({"maximum": -(2**63), "minimum": -(2**64)}, "the number -9223372036854775808"),
         ({"const": 2**53 + 1}, "the number 9007199254740993"),
         ({"enum": [[{"a": 10**400}]]}, "the number 1000"),
+        ({"prefixItems": [LAST], "additionalItems": False}, "prefixItems beside a list of items"),
+        ({"$defs": {"A": {"prefixItems": [LAST], "items": [LAST]}}}, "prefixItems beside a list"),
     ],
 )
 def test_schemas_that_take_the_engine_too_far_are_refused(schema: Any, reason: str) -> None:
@@ -123,6 +125,9 @@ def test_schemas_that_take_the_engine_too_far_are_refused(schema: Any, reason: s
         {"enum": [f"value {index}" for index in range(10_000)]},
         {"properties": {f"a{index}": _properties(100) for index in range(30)}},
         {"const": 10**30},
+        {"items": LAST, "additionalItems": False},
+        {"prefixItems": [LAST], "items": False},
+        {"properties": {"prefixItems": {}, "additionalItems": {}}},
     ],
 )  # fmt: skip
 def test_other_schemas_are_written(schema: Any) -> None:

@@ -153,6 +153,11 @@ def test_schemas_within_grammars_are_refused_where_they_would_be_changed(schema:
         answer_grammar(form)
 
 
+def test_lists_that_may_repeat_items_are_written() -> None:
+    lists: list[Any] = [[1, 1], [1, "a"]]
+    assert _written({"items": {"type": "integer"}, "uniqueItems": False}, *lists) == lists[:1]
+
+
 def test_a_property_written_twice_counts_once() -> None:
     for schema in (
         {"type": "object", "minProperties": 2},
