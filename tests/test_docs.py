@@ -76,6 +76,22 @@ def test_every_integration_can_be_published(folder: Path) -> None:
     assert "## [Unreleased]" in changes or f"## [{project['version']}]" in changes
 
 
+def test_the_oldest_versions_are_those_of_the_ranges() -> None:
+    described = "".join(
+        (folder / "pyproject.toml").read_text(encoding="utf-8")
+        for folder in (ROOT, *ROOT.glob("integrations/*/"))
+    )
+    pins = dict(
+        re.findall(r"(?m)^([\w-]+)==([\d.]+)$", (ROOT / "constraints-oldest.txt").read_text())
+    )
+    del pins["huggingface-hub"]  # the newest that this transformers takes
+    for name, oldest in pins.items():
+        least = {
+            f"{bound}.0.0"[: len(oldest)] for bound in re.findall(rf'"{name}>=([\d.]+)', described)
+        }
+        assert least == {oldest}, name
+
+
 def test_the_made_up_method_of_the_guide_works(monkeypatch: pytest.MonkeyPatch) -> None:
     guide = (ROOT / "docs" / "adding_a_method.md").read_text(encoding="utf-8")
     [source] = re.findall(r"```python\n(\"\"\".*?)```", guide, flags=re.DOTALL)

@@ -108,6 +108,7 @@ def test_without_a_method_the_order_of_nodes_matters(
     assert len(answers) > 1
 
 
+@pytest.mark.usefixtures("unstripped_streams")
 @pytest.mark.parametrize("mode", MODES)
 def test_streamed_turns_are_the_same(
     mode: str, make_llm: MakeLLM, use: Use, index: VectorStoreIndex, question: str

@@ -245,6 +245,7 @@ def test_asynchronous_queries_answer_the_same(
     assert sorted(call.documents for call in calls) == in_sequence
 
 
+@pytest.mark.usefixtures("unstripped_streams")
 @pytest.mark.parametrize("mode", ["compact", "refine", "tree_summarize"])
 def test_streamed_answers_are_the_same(
     mode: str, make_llm: MakeLLM, use: Use, index: VectorStoreIndex, question: str
