@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rag_middle.attention.patch import Planner, applied, model_lock, model_traits, modules_by_layer
-from rag_middle.attention.probe import config_views
+from rag_middle.attention.probe import config_views, keep_frequencies
 from rag_middle.attention.seam import (
     AttentionCall,
     ConfigView,
@@ -58,6 +58,7 @@ def last_token_attention(model: PreTrainedModel, input_ids: Tensor, asked_by: st
     }
     with (
         model_lock(model),
+        keep_frequencies(model),
         config_views(list(observers)),
         handle_attention({**handlers_in_force(), **observers}),
     ):

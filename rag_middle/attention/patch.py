@@ -21,6 +21,7 @@ from rag_middle.attention.plan import AttentionPlan
 from rag_middle.attention.probe import (
     attention_modules,
     config_views,
+    keep_frequencies,
     probe,
     rotary_modules,
     text_config,
@@ -161,7 +162,7 @@ def applied(
             f"{method} has no Triton kernels. Use kernels='auto', which computes with PyTorch's "
             "operators where a method has none."
         )
-    with model_lock(model), ExitStack() as stack:
+    with model_lock(model), keep_frequencies(model), ExitStack() as stack:
         config = text_config(model)
         # Assisted decoding by early exit lowers it, and leaves it so where its pass is refused.
         stack.callback(setattr, config, "num_hidden_layers", config.num_hidden_layers)

@@ -113,7 +113,8 @@ def calibrate(
         search = make_search(search)
     require_whole(0, seed=seed)
     require_whole(1, threads_each=threads_each, max_batch_size=max_batch_size)
-    shared = {e.question for e in examples} & {e.question for e in held_out}
+    asked = {e.question for e in examples} | set(map(_content, examples))
+    shared = {e.question for e in held_out if not asked.isdisjoint((e.question, _content(e)))}
     if shared:
         raise CalibrationConfigError(
             f"{len(shared)} held-out questions are among those of the search ({min(shared)!r}): "
@@ -251,6 +252,12 @@ def calibrate(
     if out is not None:
         write_profile(profile, out)
     return Calibration(profile=profile, verdict=profile.note, hidden=result.hidden, wrong=wrong)
+
+
+def _content(example: Example) -> tuple[str, str, frozenset[str]]:
+    """What a question is made of, under any name and in any order of the documents."""
+    prompt = example.prompt
+    return prompt.prefix, prompt.suffix, frozenset(d.render() for d in prompt.documents)
 
 
 def _description(examples: Sequence[Example]) -> dict[str, Any]:

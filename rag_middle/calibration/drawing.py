@@ -35,7 +35,8 @@ def draw_examples(
 
     Every question of the search is asked once per weight, with its gold document at positions
     spread evenly from first to last: three weights stand for begin, middle and end. A held-out
-    question is asked at five positions of equal weight.
+    question is asked at five positions of equal weight. A question that the data repeats, with the
+    same answers and gold document, counts once.
 
     Args:
         task: with gold documents and answers whose likelihood can be measured.
@@ -66,7 +67,9 @@ def draw_examples(
     weight_at = _position_weights(
         search.weights if weights is None else weights, task.num_positions
     )
-    items = task.items(questions + held_out, seed)
+    # Data may repeat a question. Asked in the search, it is not held out.
+    drawn = task.items(questions + held_out, seed)
+    items = list({(i.question, i.answers, i.gold and i.gold.text): i for i in drawn}.values())
     # A file may be sorted; the first questions of the search should be like all of them.
     random.Random(f"calibration {seed}").shuffle(items)
     share = min(1.0, len(items) / (questions + held_out))

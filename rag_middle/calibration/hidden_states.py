@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from rag_middle.attention import in_eval_mode, model_traits
 from rag_middle.attention.patch import require_uncompiled
+from rag_middle.attention.probe import keep_frequencies
 from rag_middle.calibration.examples import Example
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.generation import RagMiddleModel
@@ -77,7 +78,7 @@ def mean_hidden_states(model: RagMiddleModel, texts: Tensor, *, max_batch_size: 
         batch_sum = states.double().sum(dim=0).cpu()
         sums[index] = sums[index] + batch_sum if index in sums else batch_sum
 
-    with in_eval_mode(inner), ExitStack() as hooks:
+    with in_eval_mode(inner), keep_frequencies(inner), ExitStack() as hooks:
         for index, layer in enumerate(layers):
             hooks.callback(layer.register_forward_hook(partial(add_output, index)).remove)
         for batch in texts.split(max_batch_size):

@@ -300,6 +300,7 @@ def test_the_profile_has_no_time_and_no_path_of_this_machine(
     [
         ({"examples": []}, "Give examples"),
         ({"held_out": "same"}, "held-out questions are among those of the search"),
+        ({"held_out": "renamed"}, "held-out questions are among those of the search"),
         ({"objective": lambda method: 0.0, "workers": lambda a, b: None}, "runs in this process"),
     ],
 )
@@ -310,5 +311,7 @@ def test_what_cannot_be_calibrated_is_refused(
     given = {"examples": made, **arguments}
     if given.get("held_out") == "same":
         given["held_out"] = made
+    elif given.get("held_out") == "renamed":
+        given["held_out"] = [replace(e, question=f"again {e.question}") for e in made]
     with pytest.raises(CalibrationConfigError, match=message):
         calibrate(model, SMALL, **given)

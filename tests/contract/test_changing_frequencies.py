@@ -99,3 +99,20 @@ def test_rescaled_positions_do_not_change_the_frequencies(
     model = FAMILIES[family].build()
     with applied(model, method, [BEYOND.tokens]):
         assert distance(prompt_logits(model, BEYOND), expected) < FAMILIES[family].tolerance
+
+
+@pytest.mark.parametrize("method", ["none", "siw", "ms_poe"])
+def test_a_long_prompt_leaves_no_frequencies_to_later_ones(method: str) -> None:
+    shorter = Prompt.random(PromptLayout(36, ((5, 15), (15, 30))), seed=7)
+    model, alone = FAMILIES["llama_dynamic"].build(), FAMILIES["llama_dynamic"].build()
+    rotary = model.model.rotary_emb
+    frequencies, length = rotary.inv_freq.clone(), rotary.max_seq_len_cached
+    logits = []
+    for each, prompts in ((model, (BEYOND, shorter)), (alone, (shorter,))):
+        for prompt in prompts:
+            with applied(each, EXAMPLES[method].neutral, [prompt.tokens]):
+                last = prompt_logits(each, prompt)
+        logits.append(last)
+    assert torch.equal(rotary.inv_freq, frequencies)
+    assert rotary.max_seq_len_cached == length
+    assert torch.equal(*logits)

@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from rag_middle.attention import applied, in_eval_mode, model_lock, model_traits
+from rag_middle.attention.probe import keep_frequencies
 from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods.attention_buckets import PUBLISHED_BASES, as_base_factors
@@ -82,7 +83,7 @@ def train_routers(
     generator = torch.Generator().manual_seed(seed)
     order: list[int] = []
     losses: list[float] = []
-    with model_lock(model), _frozen(model), torch.enable_grad():
+    with model_lock(model), keep_frequencies(model), _frozen(model), torch.enable_grad():
         for step in range(steps):
             order = order or torch.randperm(len(examples), generator=generator).tolist()
             loss = _loss(model, method, *examples[order.pop()])
