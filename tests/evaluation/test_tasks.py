@@ -400,7 +400,6 @@ def test_too_few_documents_are_refused(tmp_path: Path) -> None:
 
 def test_documents_come_from_a_real_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("faiss", reason="needs faiss-cpu (extra demo)")
-    pytest.importorskip("langchain_text_splitters", reason="needs extra demo")
     embedder = HashingEmbedder()
     monkeypatch.setattr(retrieval, "SentenceTransformerEmbedder", lambda name: embedder)
     pages = tmp_path / "pages"
