@@ -218,9 +218,9 @@ FAULTS: tuple[Fault, ...] = (
         ),
         ("value of the padding", "values[rows, :, first]", "values[rows, :, 0]"),
         (
-            "dense and sparse swapped",
-            "dense * (density > 0) + sparse * (density < 0)",
-            "dense * (density < 0) + sparse * (density > 0)",
+            "sparse areas weighed as dense ones",
+            "factors.masked_fill(density < 0, self.alpha_sparse)",
+            "factors.masked_fill(density < 0, self.alpha_dense)",
         ),
     ),
     *_faults(
@@ -397,7 +397,7 @@ FAULTS: tuple[Fault, ...] = (
             "end=record.start + end,",
             "end=record.start + end - 1,",
         ),
-        ("chunks overlap by all they can", "end - self.overlap)", "end)"),
+        ("chunks overlap by nothing", "while total > self.overlap or", "while total > 0 or"),
     ),
     *_faults(
         f"{R}/vectors.py",

@@ -39,7 +39,7 @@ from rag_middle.retrieval import (
 
 CUTOFFS = (1, 5, 10, 20)
 WHOLE = Splitter(chunk_size=100_000, overlap=0)  # a few passages are longer than the model reads
-PACKAGES = ("faiss-cpu", "langchain-text-splitters", "sentence-transformers")
+PACKAGES = ("faiss-cpu", "sentence-transformers")
 
 
 def main() -> None:

@@ -252,14 +252,20 @@ def cites(answer: str, title: str | None) -> bool:
     """Whether an answer names a title: ``(Lyon) On the Rhône.`` or ``Lyon: on the Rhône.``
 
     In parentheses anywhere, several titles separated by semicolons; before a colon at the start of
-    a line. Case and kind of whitespace make no difference.
+    a line. Case, kind of whitespace and the width of signs (``（长江）``) make no
+    difference.
     """
     return bool(mentions(answer, title))
 
 
+#: Chinese and Japanese ones, as ASCII.
+_FULL_WIDTH = str.maketrans("（）：；", "():;")
+
+
 def mentions(answer: str, title: str | None) -> list[tuple[int, int]]:
     """Where an answer names a title, as `cites` says: start and end in characters, in order."""
-    name = " ".join((title or "").lower().split())
+    answer = answer.translate(_FULL_WIDTH)
+    name = " ".join((title or "").translate(_FULL_WIDTH).lower().split())
     if not name or len(name) > 2 * len(answer):  # lower case may be longer
         return []
     text, places = _squeezed(answer)

@@ -41,6 +41,7 @@ _FOREVER = 1e9  # seconds
 _LONGEST_PAUSE = 60.0  # seconds; whoever asks for a longer one has run out of quota
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
 _TOO_LONG = re.compile(r"context.?(length|window)|too (long|many tokens)|max_model_len", re.I)
+_ESCAPED = re.compile(r"\\(?:u00([2-7][0-9a-f])|/)", re.I)  # characters that keys are made of
 _SAY_LATER = "Run it again later: a run with records goes on where it stopped."
 
 
@@ -268,10 +269,10 @@ class Client:
 
     def _bounded(self, response: httpx.Response, until: float) -> Iterator[bytes]:
         """What the server sends, as it sends it: httpx would unpack any amount at once."""
-        encoding = response.headers.get("content-encoding", "identity").strip().lower()
-        if encoding not in ("", "identity"):
+        encoding = response.headers.get("content-encoding", "identity").strip()
+        if encoding.lower() not in ("", "identity"):
             raise EndpointReplyError(
-                f"{self.address.url} sends answers packed ({shortened(encoding)!r}), which it was "
+                f"{self.address.url} sends answers packed ({self._quoted(encoding)}), which it was "
                 "asked not to do. Turn compression off in front of that server. ",
                 *CHECK_ADDRESS,
             )
@@ -366,13 +367,15 @@ class Client:
         if isinstance(error, Mapping):
             code = str(error.get("code") or "")
             error = error.get("message", error.get("detail", error))
-        said = self._quoted(content if error is None else str(error).encode())
+        said = self._quoted(content if error is None else str(error))
         return (f": {said}" if content.strip() else ""), code
 
-    def _quoted(self, content: bytes) -> str:
+    def _quoted(self, content: str | bytes) -> str:
         """A server's words, short and in one line, without the key."""
-        text = " ".join(self._struck_out(content.decode("utf-8", "replace")).split())
-        return repr(shortened(text))
+        text = content if isinstance(content, str) else content.decode("utf-8", "replace")
+        # JSON may write any character of the key as an escape, and many servers / as \/.
+        text = _ESCAPED.sub(lambda match: chr(int(match[1], 16)) if match[1] else "/", text)
+        return repr(shortened(" ".join(self._struck_out(text).split())))
 
     def _reason(self, error: Exception) -> str:
         """Why a connection failed: the words of httpx, which may quote the server's."""

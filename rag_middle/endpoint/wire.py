@@ -173,24 +173,32 @@ def read_reply(reply: Mapping[str, Any], url: str) -> Reply:
     text = message.get("content", message.get("text"))
     finish = choice.get("finish_reason")
     if not text and finish == "length" and any(message.get(name) for name in _THINKING):
-        raise EndpointReplyError(
-            f"The model at {url} has spent all of its tokens on thinking. Allow more with ",
-            Argument("max_new_tokens"),
-            ", or turn thinking off on the server.",
-        )
+        raise _only_thought(url)
     if not isinstance(text, str):
-        kind = "is missing" if text is None else f"is of type {type(text).__name__}"
-        raise EndpointReplyError(
-            f"{url} sent an answer whose text {kind}: {shortened(repr(dict(choice)))}. Choose a "
-            "model that generates text with ",
-            Argument("model"),
-            ".",
-        )
+        raise _no_text(text, choice, url)
     return Reply(
         text=text,
         finish_reason="length" if finish == "length" else "stop",
         usage=_usage(reply),
         served=_served(reply),
+    )
+
+
+def _only_thought(url: str) -> EndpointReplyError:
+    return EndpointReplyError(
+        f"The model at {url} has spent all of its tokens on thinking. Allow more with ",
+        Argument("max_new_tokens"),
+        ", or turn thinking off on the server.",
+    )
+
+
+def _no_text(text: object, choice: Mapping[str, Any], url: str) -> EndpointReplyError:
+    kind = "is missing" if text is None else f"is of type {type(text).__name__}"
+    return EndpointReplyError(
+        f"{url} sent an answer whose text {kind}: {shortened(repr(dict(choice)))}. Choose a "
+        "model that generates text with ",
+        Argument("model"),
+        ".",
     )
 
 
@@ -206,16 +214,25 @@ class StreamedText:
         self._url = url
         self._strikeout = strikeout
         self._pieces: list[str] = []
+        self._thought = False
         self._finish: str | None = None
         self._usage = Usage(prompt_tokens=0, completion_tokens=0)
         self._served: Mapping[str, Any] | None = None
 
     def take(self, event: Mapping[str, Any]) -> str:
-        """The text that can be handed on with an event."""
+        """The text that can be handed on with an event.
+
+        Raises:
+            EndpointReplyError: it is something else than text.
+        """
         choice = _choice(event) or {}
         delta = choice.get("delta", choice)
-        piece = delta.get("content", delta.get("text")) if isinstance(delta, Mapping) else None
-        piece = self._strikeout.take(piece if isinstance(piece, str) else "")
+        delta = delta if isinstance(delta, Mapping) else {}
+        piece = delta.get("content", delta.get("text"))
+        if piece is not None and not isinstance(piece, str):
+            raise _no_text(piece, choice, self._url)
+        self._thought = self._thought or any(delta.get(name) for name in _THINKING)
+        piece = self._strikeout.take(piece or "")
         self._pieces.append(piece)
         self._finish = choice.get("finish_reason") or self._finish
         if event.get("usage"):
@@ -235,9 +252,12 @@ class StreamedText:
             cancelled: it was ended from here.
 
         Raises:
-            EndpointReplyError: the stream ended before the answer did.
+            EndpointReplyError: the stream ended before the answer did, or thinking has used up
+                its tokens.
         """
         text = "".join(self._pieces)
+        if not text and self._thought and self._finish == "length":
+            raise _only_thought(self._url)
         if self._finish is None and not cancelled:
             raise EndpointReplyError(
                 f"{self._url} ended the stream in the middle of an answer, after {len(text)} "

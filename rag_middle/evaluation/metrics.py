@@ -23,11 +23,19 @@ __all__ = [
     "f1",
     "metric",
     "normalized",
+    "says",
     "string_match_all",
     "string_match_part",
 ]
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
+#: Scripts without spaces between words, or with particles at their ends: Thai to Myanmar, Khmer,
+#: Chinese, Japanese, Korean.
+_UNSPACED = (
+    "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u2e80-\u9fff"
+    "\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc\U00020000-\U0003ffff"
+)
+_LETTER = rf"[^\W{_UNSPACED}]"
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -121,16 +129,28 @@ def answer_stated(prediction: str, answers: Sequence[str]) -> float:
     """1 where the prediction contains any answer as a whole, in any case, else 0.
 
     Stricter than `best_subspan_em`, for answers that are names and numbers: neither "12 days" nor
-    "2 days-long" states "2 days", and "4.5" does not state "5".
+    "2 days-long" states "2 days", and "4.5" does not state "5". Where a script is
+    written without spaces between words (Chinese, Japanese, Thai; Korean, for its particles), an
+    answer may stand anywhere.
     """
     return float(any(_states(prediction, answer, re.IGNORECASE) for answer in answers))
 
 
 def _states(prediction: str, answer: str, flags: re.RegexFlag = re.NOFLAG) -> bool:
-    words = re.escape(_spaced(answer))
     # A sign between word characters belongs to them: 4.5, 725-5315, 10:30.
-    whole = rf"(?<!\w)(?<!\w[.,:-]){words}(?!\w|[.,:-]\w)"
-    return bool(words and re.search(whole, _spaced(prediction), flags))
+    return says(prediction, answer, flags, joined="[.,:-]")
+
+
+def says(text: str, words: str, flags: re.RegexFlag = re.NOFLAG, *, joined: str = "(?!)") -> bool:
+    """Whether a text contains words as a whole, whatever spaces it has between them.
+
+    Args:
+        words: nothing is in no text.
+        joined: pattern of a sign that belongs to the letters on both sides.
+    """
+    wanted = re.escape(_spaced(words))
+    whole = rf"(?<!{_LETTER})(?<!{_LETTER}{joined}){wanted}(?!{_LETTER}|{joined}{_LETTER})"
+    return bool(wanted and re.search(whole, _spaced(text), flags))
 
 
 def _spaced(text: str) -> str:

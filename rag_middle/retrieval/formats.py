@@ -24,7 +24,8 @@ from rag_middle.retrieval.records import Record, Skipped
 
 __all__ = ["READERS", "Reader"]
 
-_FRONT_MATTER = re.compile(r"---[ \t]*\n")
+#: Begins with a field: a rule at the start of a text does not.
+_FRONT_MATTER = re.compile(r"---[ \t]*\n(?=[\w\"'][^\n]*:(?:[ \t]|\n)|---)")
 _FRONT_MATTER_END = re.compile(r"^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.MULTILINE)
 _HEADING_WITHIN = 2**16  # characters; no title comes later
 _FRONT_TITLE = re.compile(r"^title:(.*)$", re.MULTILINE)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import Any
 
 from rag_middle.errors import RetrievalConfigError
-from rag_middle.extras import require
 from rag_middle.retrieval.records import Chunk, Record, content_id
 from rag_middle.wording import Argument
 
@@ -18,7 +19,7 @@ __all__ = ["Splitter"]
 
 @dataclass(frozen=True, kw_only=True)
 class Splitter:
-    """Cuts records at paragraphs, else lines, else words, with langchain-text-splitters.
+    """Cuts records at paragraphs, else lines, else words, else characters.
 
     Attributes:
         chunk_size: the largest chunk, in characters, or in what `length` counts.
@@ -60,19 +61,7 @@ class Splitter:
         return {"chunk_size": self.chunk_size, "overlap": self.overlap, "unit": self.unit}
 
     def split(self, records: Iterable[Record]) -> list[Chunk]:
-        """The chunks of all records, in order.
-
-        Raises:
-            MissingExtraError: langchain-text-splitters is not installed.
-        """
-        library = require(
-            "langchain_text_splitters", package="langchain-text-splitters", what="Splitting texts"
-        )
-        splitter = library.RecursiveCharacterTextSplitter(
-            chunk_size=self.chunk_size - self._max_small,  # leaves room for a small piece beside it
-            chunk_overlap=self.overlap,
-            length_function=_remembering(self.length) if self.length else len,
-        )
+        """The chunks of all records, in order."""
         return [
             Chunk(
                 id=content_id(record.source, record.content_hash, start, end),
@@ -84,19 +73,27 @@ class Splitter:
                 metadata={**record.metadata, **record.location(start, end)},
             )
             for record in records
-            for start, end in self._spans(splitter, record.text)
+            for start, end in self._spans(record.text)
         ]
+
+    @cached_property
+    def _measure(self) -> Callable[[str], int]:
+        return _remembering(self.length) if self.length else len
+
+    @property
+    def _piece_size(self) -> int:
+        return self.chunk_size - self._max_small  # leaves room for a small piece beside it
 
     @property
     def _max_small(self) -> int:
         """Pieces up to this long say too little alone, such as a heading before a table."""
         return (self.chunk_size - self.overlap) // 10
 
-    def _spans(self, splitter: Any, text: str) -> Iterator[tuple[int, int]]:
+    def _spans(self, text: str) -> Iterator[tuple[int, int]]:
         """Offsets of the chunks: the pieces, small ones together with a neighbour."""
-        measure = self.length or len
+        measure = self._measure
         chunk: tuple[int, int] | None = None
-        for start, end in self._pieces(splitter, text):
+        for start, end in self._pieces(text):
             if chunk is None:
                 chunk = start, end
                 continue
@@ -109,37 +106,67 @@ class Splitter:
         if chunk is not None:
             yield chunk
 
-    def _pieces(self, splitter: Any, text: str) -> Iterator[tuple[int, int]]:
-        """Offsets of the pieces. The library's own are wrong when lengths are not in characters."""
-        start, end = -1, 0
-        for piece in splitter.split_text(text):
-            at = text.index(piece, start + 1)
-            if text.find(piece, at + 1) >= 0:
-                # The text repeats itself, and this may be too early. Neighbours share no more than
-                # `overlap`.
-                later = text.find(piece, self._overlap_start(text, start, end))
-                at = max(at, later)
-            start, end = at, at + len(piece)
-            yield start, end
+    def _pieces(self, text: str) -> Iterator[tuple[int, int]]:
+        """Offsets of the pieces, which leave nothing out but spaces at their ends.
 
-    def _overlap_start(self, text: str, start: int, end: int) -> int:
-        """Start of the part of ``text[start:end]`` that the next piece may share."""
-        if self.length is None:
-            return max(start + 1, end - self.overlap)
-        lengths = range(start + 1, end)
-        measure = self.length
-        # Ascending keys: the longer the part, the earlier it begins.
-        at = bisect_left(lengths, -self.overlap, key=lambda begin: -measure(text[begin:end]))
-        return start + 1 + at
+        They are those of RecursiveCharacterTextSplitter of langchain-text-splitters, which tells no
+        offsets that can be relied upon: where a text repeats itself, a piece may stand anywhere.
+        """
+        for start, end in self._cut(text, 0, len(text), _SEPARATORS):
+            piece = text[start:end]
+            if kept := piece.strip():
+                start += len(piece) - len(piece.lstrip())
+                yield start, start + len(kept)
+
+    def _cut(
+        self, text: str, start: int, end: int, separators: Sequence[re.Pattern[str]]
+    ) -> Iterator[tuple[int, int]]:
+        """Parts of ``text[start:end]`` that are small enough, cut where the first separator is."""
+        first = next(at for at, it in enumerate(separators) if it.search(text, start, end))
+        separator, finer = separators[first], separators[first + 1 :]
+        # A separator begins the part that follows it.
+        cuts = [start, *(match.start() for match in separator.finditer(text, start, end)), end]
+        small: list[tuple[int, int, int]] = []
+        for begin, stop in pairwise(cuts):
+            length = self._measure(text[begin:stop])
+            if begin == stop:
+                continue
+            if length < self._piece_size:
+                small.append((begin, stop, length))
+                continue
+            yield from self._joined(small)
+            small.clear()
+            if finer:
+                yield from self._cut(text, begin, stop, finer)
+            else:
+                yield begin, stop
+        yield from self._joined(small)
+
+    def _joined(self, parts: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
+        """Neighbouring parts, each with its length, together as long as they are small enough."""
+        joined: deque[tuple[int, int, int]] = deque()
+        total = 0
+        for part in parts:
+            *_, length = part
+            if joined and total + length > self._piece_size:
+                yield joined[0][0], joined[-1][1]
+                while total > self.overlap or (total and total + length > self._piece_size):
+                    total -= joined.popleft()[2]
+            joined.append(part)
+            total += length
+        if joined:
+            yield joined[0][0], joined[-1][1]
 
 
+#: Paragraphs, lines, words, characters.
+_SEPARATORS = tuple(map(re.compile, ("\n\n", "\n", " ", "")))
 _SHORT = 16  # characters
 
 
 def _remembering(length: Callable[[str], int]) -> Callable[[str], int]:
     """The same, with the lengths of short texts remembered.
 
-    Text without spaces is cut at every character, and each is measured twice: with a tokenizer,
+    Text without spaces is cut at every character, and each is measured: with a tokenizer,
     minutes for a file of some hundred kilobytes.
     """
     remembered = lru_cache(maxsize=10_000)(length)

@@ -17,6 +17,10 @@ from rag_middle.answering.results import cites, mentions
         ("On two rivers (Lyon; Saône  valley).", "Saône valley"),
         ("It is so (Lyon (city)).", "Lyon (city)"),
         ("It is so (Smile :)).", "Smile :)"),
+        ("（长江）它是最长的河。", "长江"),
+        ("见（黄河；长江）。", "长江"),
+        ("长江：最长的河。", "长江"),
+        ("(River (long)) It is.", "River （long）"),
     ],
 )
 def test_titles_in_parentheses_or_before_a_colon_are_cited(answer: str, title: str) -> None:

@@ -241,7 +241,7 @@ def test_the_state_of_a_search(tmp_path: Path) -> None:
 
 
 def test_saved_indexes(model: RagMiddleModel, tmp_path: Path) -> None:
-    for package in ("faiss", "filelock", "langchain_text_splitters"):
+    for package in ("faiss", "filelock"):
         pytest.importorskip(package)
     embedder, saved, folder = HashingEmbedder(), tmp_path / "saved", tmp_path / "index"
     documents = tmp_path / "documents.jsonl"

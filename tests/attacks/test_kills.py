@@ -14,7 +14,6 @@ import pytest
 from tests.attacks.hostile import report, tries
 
 pytest.importorskip("faiss")
-pytest.importorskip("langchain_text_splitters")
 
 if not hasattr(os, "fork"):
     pytest.skip("needs fork", allow_module_level=True)

@@ -17,7 +17,6 @@ from tests.tokenizers import byte_level_bpe
 
 pytest.importorskip("faiss")
 pytest.importorskip("filelock")
-pytest.importorskip("langchain_text_splitters")
 pytest.importorskip("markdown_it")
 pytest.importorskip("matplotlib")
 

@@ -13,7 +13,6 @@ from tests.cli.conftest import Run
 
 pytest.importorskip("faiss")
 pytest.importorskip("filelock")
-pytest.importorskip("langchain_text_splitters")
 
 #: Where {} stands, the path does. What comes after it must not be reached.
 OPTIONS = [

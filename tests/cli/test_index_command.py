@@ -14,7 +14,6 @@ from tests.retrieval.embedding import HashingEmbedder
 
 pytest.importorskip("faiss")
 pytest.importorskip("filelock")
-pytest.importorskip("langchain_text_splitters")
 
 
 class WordEmbedder(HashingEmbedder):

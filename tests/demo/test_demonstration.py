@@ -25,7 +25,6 @@ from tests.retrieval.embedding import HashingEmbedder
 from tests.shipped_profiles import shipping
 
 pytest.importorskip("faiss")
-pytest.importorskip("langchain_text_splitters")
 pytest.importorskip("markdown_it")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import socket
 import threading
 import time
@@ -547,6 +548,51 @@ def test_a_key_that_is_spread_over_events_is_struck_out(
         stream = EndpointModel(server.url).stream(PROMPT)
         assert "".join(stream) == "It is ***, sk-so sk-"
         assert stream.result.text == "It is ***, sk-so sk-"
+
+
+SLASHED = "sk-secret/0123+456789abcdef"
+ESCAPED = SLASHED.replace("/", "\\/").encode()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Said({}, headers={"Content-Encoding": SLASHED}),
+        Said(b'["%s"]' % ESCAPED),
+        Said("".join(f"\\u{ord(letter):04X}" for letter in SLASHED).encode()),
+        Said(b'data: {"error": {"message": "%s"}}\n\n' % ESCAPED),
+        Said(b'{"error": "%s' % ESCAPED, 400),
+    ],
+    ids=["header", "slash", "numbers", "event", "cut"],
+)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_key_in_headers_or_escapes_is_struck_out(
+    said: Said, streamed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", SLASHED)
+    with serving(_scripted(said)) as server:
+        model = EndpointModel(server.url, retries=0)
+        with pytest.raises(EndpointError) as caught:
+            _ = model.stream(PROMPT).result if streamed else model.generate(PROMPT)
+    message = str(caught.value)
+    assert "0123" not in message
+    assert "u0030" not in message.lower()
+
+
+@pytest.mark.parametrize(
+    ("delta", "message"),
+    [
+        ({"content": [{"type": "text", "text": "Loire"}]}, "text is of type list"),
+        ({"content": 5}, "text is of type int"),
+        ({"reasoning_content": "The documents say"}, "spent all of its tokens on thinking"),
+        ({"reasoning": "The documents say", "content": ""}, "spent all of its tokens on thinking"),
+    ],
+)
+def test_a_stream_without_an_answer_is_none(delta: dict[str, object], message: str) -> None:
+    chunks = [{"choices": [{"delta": delta}]}, {"choices": [{"finish_reason": "length"}]}]
+    said = Said([b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks])
+    with serving(_scripted(said)) as server, pytest.raises(EndpointReplyError, match=message):
+        _ = EndpointModel(server.url).stream(PROMPT).result
 
 
 def test_a_pause_until_no_date_is_none() -> None:

@@ -75,6 +75,14 @@ def test_an_unknown_metric_is_refused_with_the_nearest_name() -> None:
         ("Joje Bircu's", "Joje Bircu", True),
         ("Joje Bircux", "Joje Bircu", False),
         ("anything", " ", False),
+        ("南特位于卢瓦尔河边。", "卢瓦尔河", True),
+        ("共12天", "2天", False),
+        ("第2天", "2", True),
+        ("ナントはロワール川にあります", "ロワール川", True),
+        ("낭트는 루아르강에 있습니다", "루아르강", True),
+        ("เมืองน็องต์ตั้งอยู่ริมแม่น้ำลัวร์ครับ", "แม่น้ำลัวร์", True),
+        ("答案是Loire河", "Loire", True),
+        ("卢瓦尔河", "长江", False),
     ],
 )
 def test_a_name_or_number_is_stated_as_a_whole_or_not_at_all(

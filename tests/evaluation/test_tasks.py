@@ -389,6 +389,16 @@ def test_missing_documents_come_from_the_corpus(tmp_path: Path) -> None:
     assert len(item.others) == 7
 
 
+def test_a_document_that_holds_a_short_answer_is_not_drawn(tmp_path: Path) -> None:
+    corpus = written(
+        tmp_path / "corpus.jsonl", *({"text": f"Group {x}."} for x in ("A", "B", "AB"))
+    )
+    line = {"question": "Which group?", "answers": ["A"], "gold": "It is A."}
+    options = {"data": written(tmp_path / "q.jsonl", line), "corpus": corpus, "documents": 3}
+    [item] = make_task("own_questions", options).items(None, 0)
+    assert {document.text for document in item.others} == {"Group B.", "Group AB."}
+
+
 def test_too_few_documents_are_refused(tmp_path: Path) -> None:
     task = make_task("own_questions", {"data": written(tmp_path / "q.jsonl", OWN), "documents": 9})
     with pytest.raises(EvaluationDataError, match="6 documents are needed"):
@@ -400,7 +410,6 @@ def test_too_few_documents_are_refused(tmp_path: Path) -> None:
 
 def test_documents_come_from_a_real_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("faiss", reason="needs faiss-cpu (extra demo)")
-    pytest.importorskip("langchain_text_splitters", reason="needs extra demo")
     embedder = HashingEmbedder()
     monkeypatch.setattr(retrieval, "SentenceTransformerEmbedder", lambda name: embedder)
     pages = tmp_path / "pages"

@@ -32,7 +32,6 @@ from tests.retrieval.embedding import HashingEmbedder
 
 pytest.importorskip("faiss")
 pytest.importorskip("filelock")
-pytest.importorskip("langchain_text_splitters")
 pytest.importorskip("markdown_it")
 
 

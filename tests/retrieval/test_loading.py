@@ -50,6 +50,8 @@ def test_text_is_read_as_it_is(tmp_path: Path) -> None:
         ("![badge](x.png)\n\n# Lyon\n\nText", "Lyon", "![badge](x.png)\n\n# Lyon\n\nText"),
         ("```\n# a comment\n```\n\n## Lyon\n", "Lyon", "```\n# a comment\n```\n\n## Lyon\n"),
         ("---\ntitle: 'Lyon'\n---\nText", "Lyon", "Text"),
+        ("---\n\nNote: of old.\n\n---\n\nText", "a", "---\n\nNote: of old.\n\n---\n\nText"),
+        ("---\n# Lyon\nOld.\n\n---\n\nText", "Lyon", "---\n# Lyon\nOld.\n\n---\n\nText"),
         ("---\ntitle: Other\n---\n\n# Lyon\nText", "Lyon", "Text"),
         ("# Lyon\n", "Lyon", "# Lyon\n"),
         ("No heading.", "a", "No heading."),

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rag_middle.errors import MissingExtraError, RetrievalConfigError
 from rag_middle.extras import require
 from rag_middle.retrieval import Record, Splitter
-
-pytest.importorskip("langchain_text_splitters")
 
 PROSE = "\n\n".join(
     f"Paragraph {number} begins here. " + " ".join(f"w{number}x{at}" for at in range(60))
@@ -53,6 +51,44 @@ def test_offsets_hold_for_any_text(text: str) -> None:
     assert {at for at, letter in enumerate(text) if letter.strip()} <= {
         at for chunk in chunks for at in range(chunk.start, chunk.end)
     }
+
+
+def _long_words_are_one(text: str) -> int:
+    """As WordPiece counts: a word that is too long for it is one unknown token."""
+    return sum(1 if len(word) > 20 else max(1, len(word) // 3) for word in text.split())
+
+
+MEASURES = {"characters": None, "words": _words, "tokens": _long_words_are_one}
+
+
+@pytest.mark.parametrize("unit", MEASURES)
+@given(
+    parts=st.lists(
+        st.sampled_from(["ab ", "row|1\n", "the end. ", "- ", "\n\n", "\t", "ยาว", "。"])
+    ),
+    times=st.integers(1, 12),
+)
+@example(parts=["แม่น้ำเจ้าพระยา"], times=60)
+@example(
+    parts=["x\na \t\t\t\t\tab aab \ta\t\ta \tab x\nx\n aab ab x\n\tx\n ab aab \tab aab ab"], times=3
+)
+def test_text_that_repeats_itself_is_left_out_nowhere(
+    unit: str, parts: list[str], times: int
+) -> None:
+    text = "".join(parts) * times
+    splitter = Splitter(chunk_size=20, overlap=6, length=MEASURES[unit], unit=unit)
+    chunks = splitter.split([Record(text=text, source="a.txt")])
+    assert {at for at, letter in enumerate(text) if letter.strip()} <= {
+        at for chunk in chunks for at in range(chunk.start, chunk.end)
+    }
+
+
+@pytest.mark.parametrize("text", [PROSE, "one line\n" * 300, "word " * 400, "#" * 2000], ids=len)
+def test_pieces_are_those_of_langchain(text: str) -> None:
+    library = pytest.importorskip("langchain_text_splitters")
+    cutting = library.RecursiveCharacterTextSplitter(chunk_size=28, chunk_overlap=10)
+    splitter = Splitter(chunk_size=30, overlap=10)  # 28 and room for a small piece
+    assert [text[slice(*span)] for span in splitter._pieces(text)] == cutting.split_text(text)
 
 
 def test_text_without_spaces_is_not_measured_character_by_character() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +18,7 @@ from rag_middle.evaluation.conditions import (
     spread_positions,
 )
 from rag_middle.evaluation.layouts import Layout, LayoutRow
-from rag_middle.evaluation.metrics import ANSWER_METRICS
+from rag_middle.evaluation.metrics import ANSWER_METRICS, says
 from rag_middle.evaluation.tasks import task_for_file
 from rag_middle.evaluation.tasks.base import (
     Task,
@@ -74,11 +73,11 @@ def abstains(answer: str, phrases: Sequence[str] = PHRASES) -> bool:
     apostrophe and spaces. An empty answer says nothing, and is no abstention.
     """
     text = _plain(answer)
-    return any(re.search(rf"(?<!\w){re.escape(_plain(p))}(?!\w)", text) for p in phrases)
+    return any(says(text, _plain(phrase)) for phrase in phrases)
 
 
 def _plain(text: str) -> str:
-    return " ".join(text.lower().replace("’", "'").split())
+    return text.lower().replace("’", "'")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +98,7 @@ class Abstention(Task):
     """
 
     name: ClassVar[str] = "abstention"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     title: ClassVar[str] = "Questions with and without their gold document"
     metrics: ClassVar[tuple[str, ...]] = ("accuracy", "abstained")
     by_likelihood: ClassVar[bool] = False

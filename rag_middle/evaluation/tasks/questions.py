@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rag_middle.documents import ContextPrompt, Document
 from rag_middle.errors import EvaluationConfigError, EvaluationDataError
 from rag_middle.evaluation.conditions import Condition, Item, arranged_documents
-from rag_middle.evaluation.metrics import normalized
+from rag_middle.evaluation.metrics import best_subspan_em
 from rag_middle.evaluation.tasks.base import Task, require_one_of, require_whole
 from rag_middle.evaluation.tasks.data_files import (
     answers_of,
@@ -61,7 +61,7 @@ class OwnQuestions(Task):
     """
 
     name: ClassVar[str] = "own_questions"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     title: ClassVar[str] = "Questions of a file"
 
     data: str | Path
@@ -214,7 +214,7 @@ class MultiDocumentQA(OwnQuestions):
     """
 
     name: ClassVar[str] = "multi_document_qa"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     title: ClassVar[str] = "Multi-document question answering"
     max_new_tokens: ClassVar[int] = 100
 
@@ -289,7 +289,7 @@ class _Pool:
         self, documents: Sequence[Document], kind: Distractors, embedder: str | None
     ) -> None:
         self._documents = list({document.text: document for document in documents}.values())
-        self._texts = [normalized(document.render()) for document in self._documents]
+        self._texts = [document.render() for document in self._documents]
         self._kind = kind
         self._embedder_name = embedder
         self._embedder: Embedder | None = None
@@ -305,7 +305,7 @@ class _Pool:
     ) -> list[Document]:
         """`count` documents that hold none of the answers.
 
-        An answer counts as held where it stands in title or text, all normalised as for scoring.
+        An answer counts as held where it stands in title or text, as `best_subspan_em` says.
 
         Args:
             question: that hard ones should be like.
@@ -318,11 +318,10 @@ class _Pool:
             MissingExtraError, EmbedderError: for hard ones, the embedder cannot be had.
         """
         taken = {document.text for document in present}
-        wanted = [text for text in map(normalized, answers) if text]
         drawn: list[Document] = []
         for index in self._ranking(question, rng):
             document = self._documents[index]
-            if document.text in taken or any(text in self._texts[index] for text in wanted):
+            if document.text in taken or best_subspan_em(self._texts[index], answers):
                 continue
             drawn.append(document)
             if len(drawn) == count:
