@@ -18,6 +18,7 @@ from rag_middle.tools.limits import (
     check_regex,
     check_schema,
     check_size,
+    parts_of,
     with_bounds_kept,
     with_whole_bounds,
 )
@@ -117,6 +118,7 @@ def _json(schema: Mapping[str, Any], of_schemas: int = 1) -> str:
         if not _is_composed(schema):
             leave_open(schema)
             schema = _mapped(schema, _closed)
+        _check_patterns_of_alternatives(schema)
         schema = _mapped(schema, _with_names_by_pattern)
     except RecursionError as error:
         raise UnsupportedGenerationError(
@@ -176,6 +178,19 @@ def _closed(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """The schema without the freedom to invent properties where it names some: a model would."""
     is_open = "properties" in schema and "patternProperties" not in schema
     return {"additionalProperties": False, **schema} if is_open else schema
+
+
+def _check_patterns_of_alternatives(schema: Mapping[str, Any]) -> None:
+    parts = list(parts_of(schema))
+    if any("oneOf" in part for part in parts) and any(
+        part.get("patternProperties") and part.get("additionalProperties") is not False
+        for part in parts
+    ):
+        raise UnsupportedGenerationError(
+            Argument("response_format"),
+            " or the parameters of a tool hold oneOf and patternProperties beside which others may "
+            "stand. Set additionalProperties to false there, or replace oneOf by anyOf.",
+        )
 
 
 def _with_names_by_pattern(schema: dict[str, Any]) -> dict[str, Any]:

@@ -317,3 +317,13 @@ def test_a_name_in_escapes_is_no_other_name(
 def test_control_characters_in_names_beside_others_are_refused(more: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedGenerationError, match="control character in its name"):
         _constraint(_form({"type": "object", "properties": {"a\n": {}}, **more}))
+
+
+def test_patterns_are_not_closed_where_alternatives_exclude_each_other() -> None:
+    """What is written for one of them would hold under both."""
+    patterns = {"type": "object", "patternProperties": {"^a": {"type": "integer"}}}
+    other = {"type": "object", "properties": {"b": {}}, "required": ["b"]}
+    with pytest.raises(UnsupportedGenerationError, match="replace oneOf by anyOf"):
+        _constraint(_form({"oneOf": [patterns, other]}))
+    closed = {**patterns, "additionalProperties": False}
+    assert _written({"oneOf": [closed, other]}, {"b": 1}, {"a": 1}) == [{"b": 1}, {"a": 1}]
