@@ -37,6 +37,8 @@ _FORMATS = {
     *("email", "hostname", "ipv4", "ipv6", "uri", "uuid"),
 }
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
+#: Characters of names beside a schema of others: the engine refuses most that have more.
+_NAMED, _LONGEST_NAME = 20_000, 80
 _COMPOSING = {"anyOf", "oneOf", "$ref", "if", "dependentSchemas"}
 
 
@@ -118,7 +120,7 @@ def _json(schema: Mapping[str, Any], of_schemas: int = 1) -> str:
         if not _is_composed(schema):
             leave_open(schema)
             schema = _mapped(schema, _closed)
-        _check_patterns_of_alternatives(schema)
+        _check_open(list(parts_of(schema)))
         schema = _mapped(schema, _with_names_by_pattern)
     except RecursionError as error:
         raise UnsupportedGenerationError(
@@ -180,8 +182,22 @@ def _closed(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"additionalProperties": False, **schema} if is_open else schema
 
 
-def _check_patterns_of_alternatives(schema: Mapping[str, Any]) -> None:
-    parts = list(parts_of(schema))
+def _check_open(parts: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse what `_with_names_by_pattern` would write wrongly, or at great length."""
+    named = [
+        name
+        for part in parts
+        if isinstance(part.get("additionalProperties"), Mapping)
+        and isinstance(part.get("properties"), Mapping)
+        for name in part["properties"]
+    ]
+    if sum(map(len, named)) > _NAMED or max(map(len, named), default=0) > _LONGEST_NAME:
+        raise UnsupportedGenerationError(
+            Argument("response_format"),
+            f" or the parameters of a tool hold more than {_NAMED:,} characters of names, or one "
+            f"name of more than {_LONGEST_NAME}, beside a schema of additionalProperties. Set "
+            "additionalProperties to false.",
+        )
     if any("oneOf" in part for part in parts) and any(
         part.get("patternProperties") and part.get("additionalProperties") is not False
         for part in parts

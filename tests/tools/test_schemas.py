@@ -327,3 +327,12 @@ def test_patterns_are_not_closed_where_alternatives_exclude_each_other() -> None
         _constraint(_form({"oneOf": [patterns, other]}))
     closed = {**patterns, "additionalProperties": False}
     assert _written({"oneOf": [closed, other]}, {"b": 1}, {"a": 1}) == [{"b": 1}, {"a": 1}]
+
+
+@pytest.mark.parametrize("names", [["x" * 81], [f"{i:080}" for i in range(300)]])
+def test_many_or_long_names_beside_others_are_refused_at_once(names: list[str]) -> None:
+    properties = {name: {"type": "null"} for name in names}
+    schema = {"type": "object", "properties": properties}
+    _constraint(_form({**schema, "additionalProperties": True}))
+    with pytest.raises(UnsupportedGenerationError, match="Set additionalProperties to false"):
+        _constraint(_form({**schema, "additionalProperties": {"type": "string"}}))
