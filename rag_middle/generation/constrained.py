@@ -7,7 +7,7 @@ vocabulary, and says at every step which tokens may come next. docs/tools.md say
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import copy
@@ -106,15 +106,24 @@ class Constrained(LogitsProcessor):
         constraint: of all rows.
         rows: of the batch; each follows a text of its own.
         width: columns of the prompts.
+        ended: says which texts have ended already, cancelled ones too: padding follows them.
     """
 
-    def __init__(self, constraint: Constraint, rows: int, width: int) -> None:
+    def __init__(
+        self,
+        constraint: Constraint,
+        rows: int,
+        width: int,
+        ended: Callable[[], Sequence[bool]] | None = None,
+    ) -> None:
         self._texts = constraint.begin(rows)
         self._read = width
+        self._ended = ended or (lambda: [False] * rows)
 
     def follow(self, input_ids: Tensor) -> list[bool]:
-        """Read the tokens that are new; say which texts are complete and cannot go on."""
-        new = input_ids[:, self._read :].tolist()
+        """Read the tokens that are new; say which texts have ended."""
+        rows = input_ids[:, self._read :].tolist()
+        new = [None if end else row for row, end in zip(rows, self._ended(), strict=True)]
         self._read = input_ids.shape[1]
         try:
             return self._texts.read(new)

@@ -38,6 +38,7 @@ from rag_middle.generation.processors import (
     NoRepeatedNGrams,
     Progress,
     Sampler,
+    ended,
     first_rows,
 )
 from rag_middle.generation.prompts import LockedTokenizer, PreparedPrompt
@@ -274,7 +275,9 @@ def _generated_tokens(
         paddings = [width - len(batch.prompts[row]) for row in rows]
         processors.append(NoRepeatedNGrams(ngram_size, paddings))
     if request.constraint is not None:
-        constrained = Constrained(request.constraint, len(request.prompts), width)
+        constrained = Constrained(
+            request.constraint, len(request.prompts), width, partial(ended, run.completions)
+        )
         progress.complete = constrained.follow
         processors.append(constrained)
     if options.samples:

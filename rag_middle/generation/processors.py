@@ -37,6 +37,7 @@ __all__ = [
     "Progress",
     "Sampler",
     "combined",
+    "ended",
     "first_rows",
 ]
 
@@ -289,9 +290,13 @@ class Progress(StoppingCriteria):
             self._on_step()
         cancelled = self._cancelled()
         if self.live and not cancelled:
-            done = [completion.finish_reason is not None for completion in self._completions]
-            return torch.tensor(done, device=input_ids.device)
+            return torch.tensor(ended(self._completions), device=input_ids.device)
         return torch.full(input_ids.shape[:1], cancelled, device=input_ids.device)
+
+
+def ended(completions: Sequence[Completion]) -> list[bool]:
+    """Which of them have."""
+    return [completion.finish_reason is not None for completion in completions]
 
 
 class BeamStops(StoppingCriteria):

@@ -77,8 +77,11 @@ class Vocabulary(NamedTuple):
 class Texts(Protocol):
     """Texts that are written in one form."""
 
-    def read(self, tokens: Sequence[Sequence[int]]) -> list[bool]:
-        """Go on by each text's new tokens; says which texts are complete and cannot go on.
+    def read(self, tokens: Sequence[Sequence[int] | None]) -> list[bool]:
+        """Go on by each text's new tokens; says which texts have ended.
+
+        Args:
+            tokens: of each text; None of one that ends here, complete or not.
 
         Raises:
             EngineError: the engine failed.
@@ -86,7 +89,7 @@ class Texts(Protocol):
         ...
 
     def allowed(self) -> list[bytes | None]:
-        """One byte per token for each text, 0 where it cannot come next; None of complete texts.
+        """One byte per token for each text, 0 where it cannot come next; None of ended ones.
 
         Raises:
             EngineError: the engine failed.
@@ -153,20 +156,25 @@ class _FormHere:
 
 class _TextsHere:
     def __init__(self, matchers: list[Any], ends: Sequence[int]) -> None:
-        self._matchers = matchers
+        self._matchers: list[Any | None] = [*matchers]
         self._ends = ends
 
-    def read(self, tokens: Sequence[Sequence[int]]) -> list[bool]:
-        for matcher, new in zip(self._matchers, tokens, strict=True):
+    def read(self, tokens: Sequence[Sequence[int] | None]) -> list[bool]:
+        for index, new in enumerate(tokens):
+            matcher = self._matchers[index]
+            if matcher is None or new is None:
+                self._matchers[index] = None
+                continue
             for token in new:
                 if not matcher.is_stopped():  # a finished row is filled with padding
                     matcher.consume_token(token)
             _check(matcher)
-        return [matcher.is_stopped() for matcher in self._matchers]
+        return [matcher is None or matcher.is_stopped() for matcher in self._matchers]
 
     def allowed(self) -> list[bytes | None]:
         return [
-            None if matcher.is_stopped() else self._allowed(matcher) for matcher in self._matchers
+            None if matcher is None or matcher.is_stopped() else self._allowed(matcher)
+            for matcher in self._matchers
         ]
 
     def _allowed(self, matcher: Any) -> bytes:
@@ -305,8 +313,9 @@ class _TextsElsewhere:
         self._number = number
         self._stopped = [False] * texts
 
-    def read(self, tokens: Sequence[Sequence[int]]) -> list[bool]:
-        if any(tokens):
+    def read(self, tokens: Sequence[Sequence[int] | None]) -> list[bool]:
+        news = zip(tokens, self._stopped, strict=True)
+        if any(new != [] and not is_stopped for new, is_stopped in news):
             answer = self._form.ask({"read": self._number, "tokens": tokens})
             self._stopped = answer["stopped"]
         return self._stopped

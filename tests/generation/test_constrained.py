@@ -6,6 +6,7 @@ import gc
 import json
 import re
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -86,6 +87,23 @@ def test_streams_stop_strings_and_followers(model: RagMiddleModel, prompt: Conte
     follower = Follower(on_text=lambda text, _: heard.append(text), alternatives=2)
     model.batch([prompt], followers=[follower], response_format=FORM, **LONG)
     assert "".join(heard) == whole.text
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_who_cancels_ends_no_other_answer_of_its_batch(
+    model: RagMiddleModel, prompts: list[ContextPrompt], apart: bool
+) -> None:
+    heard: list[str] = []
+    leaving = Follower(on_text=lambda text, _: (heard.append(text), leaving.cancel.set()))
+    staying = Follower(on_text=lambda *_: None)
+    with isolating_forms() if apart else nullcontext():
+        left, stayed = model.batch(
+            prompts[:2], followers=[leaving, staying], response_format=FORM, **LONG
+        )
+    assert left.finish_reason == "cancelled"
+    assert "".join(heard) == left.text != ""
+    assert stayed.finish_reason == "stop"
+    assert stayed.text == model.generate(prompts[1], response_format=FORM, **LONG).text
 
 
 def test_a_cut_answer_says_so(model: RagMiddleModel, prompt: ContextPrompt) -> None:

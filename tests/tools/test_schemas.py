@@ -249,3 +249,90 @@ def test_a_step_of_an_ambiguous_grammar_ends_soon() -> None:
     with pytest.raises(UnsupportedGenerationError, match="Too many items"):
         processor(torch.zeros(3, 1, dtype=torch.long), torch.zeros(3, len(_tokenizer())))
     assert time.process_time() - began < 5  # a minute for three rows before
+
+
+@pytest.mark.parametrize(
+    ("schema", "written", "others"),
+    [
+        (
+            {"properties": {"a": {"type": "integer"}}, "additionalProperties": {"type": "string"}},
+            ['{"a": 1, "b": "x"}', '{"": "x", "ab": "y"}'],
+            ['{"a": "x"}', '{"\\u0061": "x"}', '{"a": 1, "\\u0061": "x"}'],
+        ),
+        (
+            {
+                "properties": {"/]^-&~": {"type": "null"}, "/": {}, "": {}, "\u00e9b": {}},
+                "additionalProperties": {"type": "string"},
+            },
+            ['{"/]^-&~": null}', '{"/": 1}', '{"": 1}', '{"/]": "x"}', '{"\u00e9": "x"}'],
+            ['{"/]^-&~": "x"}', '{"\\/]^-&~": "x"}', '{"\\/": "x"}', '{"/]": 1}'],
+        ),
+        (
+            {"properties": {"a": {"type": "integer"}}, "additionalProperties": True},
+            ['{"a": 1}', '{"a": 1, "b": {"c": []}}', '{"b": null}'],
+            ['{"\\u0061": "x"}'],
+        ),
+        (
+            {"patternProperties": {"^a": {"type": "integer"}}, "additionalProperties": {}},
+            ['{"a": 1}', "{}"],
+            ['{"\\u0061": "x"}', '{"b": 1}'],
+        ),
+        (
+            {"patternProperties": {"^a": {"type": "integer"}}},
+            ['{"ab": 1}'],
+            ['{"\\u0061": "x"}', '{"b": 1}'],
+        ),
+        (
+            {
+                "allOf": [
+                    {"type": "object", "properties": {"a": {"type": "integer"}}},
+                    {"properties": {"b": {"type": "integer"}}, "required": ["b"]},
+                ]
+            },
+            ['{"a": 1, "b": 2}', '{"b": 2, "c": 3}'],
+            ['{"a": 1, "b": 2, "\\u0062": "x"}', '{"b": 2, "\\u0061": "x"}'],
+        ),
+    ],
+)
+def test_a_name_in_escapes_is_no_other_name(
+    schema: dict[str, Any], written: list[str], others: list[str]
+) -> None:
+    schema = {"type": "object", **schema}
+    validator = jsonschema.Draft202012Validator(schema)
+    assert all(validator.is_valid(json.loads(text)) for text in written)
+    constraint, kept = _constraint(_form(schema)), []
+    for text in (*written, *others):
+        texts = constraint.begin(1)
+        for token in _tokenizer().encode(text, add_special_tokens=False):
+            mask = texts.allowed()[0]
+            if mask is None or not mask[token]:
+                break
+            texts.read([[token]])
+        else:
+            kept.append(text)
+    assert kept == written
+
+
+@pytest.mark.parametrize("more", [{"additionalProperties": True}, {"patternProperties": {"a": {}}}])
+def test_control_characters_in_names_beside_others_are_refused(more: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedGenerationError, match="control character in its name"):
+        _constraint(_form({"type": "object", "properties": {"a\n": {}}, **more}))
+
+
+def test_patterns_are_not_closed_where_alternatives_exclude_each_other() -> None:
+    """What is written for one of them would hold under both."""
+    patterns = {"type": "object", "patternProperties": {"^a": {"type": "integer"}}}
+    other = {"type": "object", "properties": {"b": {}}, "required": ["b"]}
+    with pytest.raises(UnsupportedGenerationError, match="replace oneOf by anyOf"):
+        _constraint(_form({"oneOf": [patterns, other]}))
+    closed = {**patterns, "additionalProperties": False}
+    assert _written({"oneOf": [closed, other]}, {"b": 1}, {"a": 1}) == [{"b": 1}, {"a": 1}]
+
+
+@pytest.mark.parametrize("names", [["x" * 81], [f"{i:080}" for i in range(300)]])
+def test_many_or_long_names_beside_others_are_refused_at_once(names: list[str]) -> None:
+    properties = {name: {"type": "null"} for name in names}
+    schema = {"type": "object", "properties": properties}
+    _constraint(_form({**schema, "additionalProperties": True}))
+    with pytest.raises(UnsupportedGenerationError, match="Set additionalProperties to false"):
+        _constraint(_form({**schema, "additionalProperties": {"type": "string"}}))
