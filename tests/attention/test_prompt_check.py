@@ -157,7 +157,9 @@ def test_tokens_before_the_prompt_are_seen_in_every_mask(
 
 @pytest.mark.parametrize("method", [*READERS, ZeroTuning(factor=2.0)], ids=str)
 @pytest.mark.parametrize(
-    "form", [_whole, lambda shown: _whole(shown) == 0, lambda _: object()], ids=str
+    "form",
+    [_whole, lambda shown: _whole(shown) == 0, lambda _: object()],
+    ids=["added", "truth", "unreadable"],
 )
 def test_a_prompt_that_is_not_read_causally_is_refused(
     family_model: FamilyModel, method: Method, form: Callable[[torch.Tensor], Any]
