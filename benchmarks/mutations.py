@@ -219,8 +219,8 @@ FAULTS: tuple[Fault, ...] = (
         ("value of the padding", "values[rows, :, first]", "values[rows, :, 0]"),
         (
             "sparse areas weighed as dense ones",
-            "factors.masked_fill(density < 0, self.alpha_sparse)",
-            "factors.masked_fill(density < 0, self.alpha_dense)",
+            "masked_fill_(density < 0, sparse)",
+            "masked_fill_(density < 0, dense)",
         ),
     ),
     *_faults(

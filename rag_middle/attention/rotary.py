@@ -170,7 +170,8 @@ class RotaryCall:
             UnsupportedGenerationError: the model's own positions are of several axes, and differ.
         """
         own = self.position_ids
-        if positions.ndim < own.ndim and own.shape[-1] > 1 and bool((own != own[:1]).any()):
+        has_axes = positions.ndim < own.ndim
+        if has_axes and own.shape[-1] > 1 and bool((own != own[:1]).any()):
             raise UnsupportedGenerationError(
                 "Tokens of this prompt stand on several axes (those of a picture), and the method "
                 "gives them places on one. Leave the picture out, or use a method that keeps "
@@ -178,8 +179,13 @@ class RotaryCall:
             )
         forward: Callable[..., Any] = inspect.unwrap(type(self.module).forward)
         module = self.module if base_factor == 1 else _Rebased(self.module, base_factor)
+        if has_axes:  # the same on each
+            positions = positions.expand(len(own), *positions.shape)
         with torch.no_grad():
-            return forward(module, self.x, positions, *self.extra)
+            tables = forward(module, self.x, positions, *self.extra)
+        if has_axes and tables[0].ndim == positions.ndim + 1:  # older transformers: one per axis
+            tables = tuple(table[0] for table in tables)
+        return tables
 
     def rebased_rows(self, factors: tuple[float, ...]) -> Any:
         """The call's own tables with another base in every row, made once per forward pass.
