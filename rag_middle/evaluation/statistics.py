@@ -14,6 +14,7 @@ from functools import lru_cache
 from itertools import combinations
 from math import log2, sqrt
 from statistics import NormalDist
+from typing import SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,7 +131,7 @@ class Bootstrap:
             return Estimate(0.0, 0.0, 0.0, exact=True)
         outside = (1 - confidence) / 2
         low, high = np.quantile(statistic(self.resampled_means), [outside, 1 - outside])
-        return Estimate(float(statistic(self.means)), _end(low), _end(high))
+        return _estimate(statistic(self.means), low, high)
 
     def estimates(self) -> tuple[Estimate, ...]:
         """Each column's mean."""
@@ -154,12 +155,13 @@ class Bootstrap:
         deviations = self.resampled_means - self.means
         half = float(np.quantile(np.ptp(deviations, axis=1), confidence))
         value = float(np.ptp(self.means))
-        return Estimate(value, _end(value - half), _end(value + half))
+        return _estimate(value, value - half, value + half)
 
 
-def _end(value: float) -> float:
-    """Of an interval: differences of means that are 0 may miss it by rounding, to either side."""
-    return round(float(value), 12) + 0.0  # -0.0 is 0
+def _estimate(*values: SupportsFloat) -> Estimate:
+    """Of a value and its ends: differences that are zero may miss it by rounding, either way."""
+    value, low, high = (0.0 if abs(x) < 1e-12 else x for x in map(float, values))
+    return Estimate(value, low, high)
 
 
 def paired_difference(
