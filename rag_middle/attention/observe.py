@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from rag_middle.attention.frequencies import keep_frequencies
 from rag_middle.attention.patch import Planner, applied, model_lock, model_traits, modules_by_layer
-from rag_middle.attention.probe import config_views, keep_frequencies
+from rag_middle.attention.probe import config_views
 from rag_middle.attention.seam import (
     AttentionCall,
     ConfigView,

@@ -16,12 +16,12 @@ from transformers import PreTrainedModel
 
 from rag_middle.attention.change import Layer
 from rag_middle.attention.core import LayerCore
+from rag_middle.attention.frequencies import keep_frequencies
 from rag_middle.attention.installed import is_installed
 from rag_middle.attention.plan import AttentionPlan
 from rag_middle.attention.probe import (
     attention_modules,
     config_views,
-    keep_frequencies,
     probe,
     rotary_modules,
     text_config,

@@ -43,7 +43,7 @@ from rag_middle.attention.seam import (
 from rag_middle.attention.traits import LayerTraits, ModelTraits, context_window
 from rag_middle.ops.rope import RotaryStyle, rotate
 
-__all__ = ["attention_modules", "keep_frequencies", "probe", "rotary_modules", "text_config"]
+__all__ = ["attention_modules", "probe", "rotary_modules", "text_config"]
 
 _PROBE_TOKENS = 6
 
@@ -76,30 +76,6 @@ def attention_modules(model: nn.Module) -> list[nn.Module]:
 def rotary_modules(model: nn.Module) -> list[nn.Module]:
     """Modules that make cosine and sine tables from positions."""
     return [module for module in model.modules() if "RotaryEmb" in type(module).__name__]
-
-
-@contextmanager
-def keep_frequencies(model: nn.Module) -> Iterator[None]:
-    """Undo what dynamic NTK leaves in a model: the frequencies of the longest input so far.
-
-    Later prompts that are longer than the original length would be read with them.
-    """
-    rotary = [m for m in rotary_modules(model) if "dynamic" in str(getattr(m, "rope_type", ""))]
-    before = [_frequencies(module) for module in rotary]
-    try:
-        yield
-    finally:
-        for module, state in zip(rotary, before, strict=True):
-            for name in _frequencies(module).keys() - state.keys():
-                delattr(module, name)  # lengths by layer type, which the first long input adds
-            for name, value in state.items():
-                setattr(module, name, value)
-
-
-def _frequencies(rotary: nn.Module) -> dict[str, Any]:
-    endings = ("inv_freq", "max_seq_len_cached", "attention_scaling")
-    state = {**vars(rotary), **dict(rotary.named_buffers(recurse=False))}
-    return {name: value for name, value in state.items() if name.endswith(endings)}
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rag_middle.attention import in_eval_mode, model_traits
+from rag_middle.attention.frequencies import keep_frequencies
 from rag_middle.attention.patch import require_uncompiled
-from rag_middle.attention.probe import keep_frequencies
 from rag_middle.calibration.examples import Example
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.generation import RagMiddleModel

@@ -18,10 +18,10 @@ from rag_middle.tools.limits import (
     check_regex,
     check_schema,
     check_size,
-    parts_of,
     with_bounds_kept,
     with_whole_bounds,
 )
+from rag_middle.tools.names import check_open, with_names_by_pattern
 from rag_middle.tools.patterns import read_alike
 from rag_middle.wording import Argument
 
@@ -36,9 +36,6 @@ _FORMATS = {
     *("date", "time", "date-time", "duration"),
     *("email", "hostname", "ipv4", "ipv6", "uri", "uuid"),
 }
-_CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
-#: Characters of names beside a schema of others: the engine refuses most that have more.
-_NAMED, _LONGEST_NAME = 20_000, 80
 _COMPOSING = {"anyOf", "oneOf", "$ref", "if", "dependentSchemas"}
 
 
@@ -120,8 +117,8 @@ def _json(schema: Mapping[str, Any], of_schemas: int = 1) -> str:
         if not _is_composed(schema):
             leave_open(schema)
             schema = _mapped(schema, _closed)
-        _check_open(list(parts_of(schema)))
-        schema = _mapped(schema, _with_names_by_pattern)
+        check_open(schema)
+        schema = _mapped(schema, with_names_by_pattern)
     except RecursionError as error:
         raise UnsupportedGenerationError(
             Argument("response_format"),
@@ -180,66 +177,3 @@ def _closed(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """The schema without the freedom to invent properties where it names some: a model would."""
     is_open = "properties" in schema and "patternProperties" not in schema
     return {"additionalProperties": False, **schema} if is_open else schema
-
-
-def _check_open(parts: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse what `_with_names_by_pattern` would write wrongly, or at great length."""
-    named = [
-        name
-        for part in parts
-        if isinstance(part.get("additionalProperties"), Mapping)
-        and isinstance(part.get("properties"), Mapping)
-        for name in part["properties"]
-    ]
-    if sum(map(len, named)) > _NAMED or max(map(len, named), default=0) > _LONGEST_NAME:
-        raise UnsupportedGenerationError(
-            Argument("response_format"),
-            f" or the parameters of a tool hold more than {_NAMED:,} characters of names, or one "
-            f"name of more than {_LONGEST_NAME}, beside a schema of additionalProperties. Set "
-            "additionalProperties to false.",
-        )
-    if any("oneOf" in part for part in parts) and any(
-        part.get("patternProperties") and part.get("additionalProperties") is not False
-        for part in parts
-    ):
-        raise UnsupportedGenerationError(
-            Argument("response_format"),
-            " or the parameters of a tool hold oneOf and patternProperties beside which others may "
-            "stand. Set additionalProperties to false there, or replace oneOf by anyOf.",
-        )
-
-
-def _with_names_by_pattern(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with a pattern for the properties that it does not name.
-
-    Elsewhere the engine may escape any character of such names, and `"\\u0061"` is the name `a`,
-    of which the schema may say something else. What a pattern matches it spells in one way, control
-    characters aside.
-    """
-    names, patterns = schema.get("properties") or {}, schema.get("patternProperties")
-    others = schema.get("additionalProperties", True)
-    if not isinstance(names, Mapping) or not (patterns or (names and others is not False)):
-        return schema
-    if any(_CONTROLS.search(name) for name in names):
-        raise UnsupportedGenerationError(
-            Argument("response_format"),
-            " or the parameters of a tool hold a property with a control character in its name "
-            "beside properties without a name, which may be spelt alike. Set additionalProperties "
-            "to false, and leave out patternProperties.",
-        )
-    if not patterns:  # else there is no pattern of what the given ones do not match
-        says_nothing = others is True or others == {}
-        patterns = {"" if says_nothing else f"^({_other_than([*names])})$": others}
-    return {**schema, "patternProperties": patterns, "additionalProperties": False}
-
-
-def _other_than(names: Sequence[str]) -> str:
-    """An expression for all texts but these."""
-    after: dict[str, list[str]] = {}
-    for name in names:
-        if name:
-            after.setdefault(name[0], []).append(name[1:])
-    heads = {head: re.escape(head) for head in after}
-    ways = [f"{heads[head]}({_other_than(rests)})" for head, rests in after.items()]
-    ways.append((f"[^{''.join(heads.values())}]" if heads else r"[\s\S]") + r"[\s\S]*")
-    return "|".join(ways if "" in names else ["", *ways])

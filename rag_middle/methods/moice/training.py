@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from rag_middle.attention import applied, in_eval_mode, model_lock, model_traits
-from rag_middle.attention.probe import keep_frequencies
+from rag_middle.attention.frequencies import keep_frequencies
 from rag_middle.errors import MethodConfigError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods.attention_buckets import PUBLISHED_BASES, as_base_factors

@@ -1,0 +1,37 @@
+"""Rotary frequencies that a model changes by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from rag_middle.attention.probe import rotary_modules
+
+__all__ = ["keep_frequencies"]
+
+
+@contextmanager
+def keep_frequencies(model: nn.Module) -> Iterator[None]:
+    """Undo what dynamic NTK leaves in a model: the frequencies of the longest input so far.
+
+    Later prompts that are longer than the original length would be read with them.
+    """
+    rotary = [m for m in rotary_modules(model) if "dynamic" in str(getattr(m, "rope_type", ""))]
+    before = [_frequencies(module) for module in rotary]
+    try:
+        yield
+    finally:
+        for module, state in zip(rotary, before, strict=True):
+            for name in _frequencies(module).keys() - state.keys():
+                delattr(module, name)  # lengths by layer type, which the first long input adds
+            for name, value in state.items():
+                setattr(module, name, value)
+
+
+def _frequencies(rotary: nn.Module) -> dict[str, Any]:
+    endings = ("inv_freq", "max_seq_len_cached", "attention_scaling")
+    state = {**vars(rotary), **dict(rotary.named_buffers(recurse=False))}
+    return {name: value for name, value in state.items() if name.endswith(endings)}
