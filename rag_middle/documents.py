@@ -475,7 +475,8 @@ def _text_between(text: str, start: int, end: int) -> MarkerError:
         f"Documents must stand together, but {_shortened(shown)!r} stands between two of them. "
         "Move it into a document, or before or after all of them. Where it separates documents (a "
         "chain's document_separator), let whitespace do that. To use only the last documents that "
-        "stand together (earlier turns of a conversation), call parse(text, groups='last')",
+        "stand together (earlier turns of a conversation), call parse(text, groups='last'). A "
+        "history that goes into one message, to be summarised, goes through unmark() first",
         text,
         start + gap.index(shown[0]),
     )

@@ -263,7 +263,7 @@ class TestOtherTextBetweenDocuments:
     TEXT = f"U: {mark('old')} Why? A: so. U: {A}\n{B}\nAnd?"
 
     def test_is_refused_by_name_with_the_way_out(self) -> None:
-        with pytest.raises(MarkerError, match=r"'Why\? A: so\. U:' stands between .*groups='last'"):
+        with pytest.raises(MarkerError, match=r"'Why\? A: so\. U:' stands between .*unmark"):
             parse(self.TEXT)
 
     def test_the_error_points_at_it(self) -> None:
