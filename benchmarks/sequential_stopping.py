@@ -27,7 +27,9 @@ FLAT = [0.7] * 5
 U = [0.9, 0.55, 0.5, 0.55, 0.85]
 MILD = [0.8, 0.68, 0.65, 0.68, 0.8]
 RECENCY = [0.5, 0.6, 0.7, 0.8, 0.9]
-#: True chances at five positions, by method.
+PLATEAU = [0.95, 0.6, 0.6, 0.6, 0.6]
+TEN = [0.9] + [0.6] * 9
+#: True chances at five or ten positions, by method.
 CURVES: Mapping[str, Mapping[str, Sequence[float]]] = {
     "flat at 70 %": {"none": FLAT, "a": FLAT, "b": FLAT},
     "flat at 95 %": {"none": [0.95] * 5, "a": [0.95] * 5},
@@ -45,6 +47,16 @@ CURVES: Mapping[str, Mapping[str, Sequence[float]]] = {
         "a": [0.93] * 5,
         "b": [0.8, 0.9, 0.95, 0.95, 0.9],
     },
+    "primacy of 35 points, a plateau; one lifts all of it but one": {
+        "none": PLATEAU,
+        "a": [0.95, 0.9, 0.6, 0.9, 0.95],
+    },
+    "primacy of 35 points, a plateau; one helps": {"none": PLATEAU, "a": [0.75] * 5},
+    "primacy of 30 points, ten positions; one lifts all but one": {
+        "none": TEN,
+        "a": [0.9, 0.6] + [0.7] * 8,
+    },
+    "primacy of 30 points, ten positions; one helps": {"none": TEN, "a": [0.75] * 10},
 }
 _METRIC = metric("answer_stated")
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rag_middle.calibration.examples import Example
 from rag_middle.calibration.objective import Outcome
 from rag_middle.calibration.searches import SearchResult
-from rag_middle.evaluation.statistics import CONFIDENCE, RESAMPLES
+from rag_middle.evaluation.statistics import Bootstrap, Estimate
 from rag_middle.methods import Method, NoMethod
 from rag_middle.profiles import ModelFacts, Profile
 from rag_middle.wording import points
@@ -70,42 +69,37 @@ def check_held_out(
         cell = questions.index(example.question), positions.index(example.position)
         right[(0, *cell)] = before.right[index] == "1"
         right[(1, *cell)] = after.right[index] == "1"
-    rng = np.random.default_rng(seed)
-    counts = rng.multinomial(len(questions), [1 / len(questions)] * len(questions), RESAMPLES)
-    accuracy = right.mean(axis=1)  # [2, positions]
-    # [2, resamples, positions]
-    resampled = np.einsum("rq,cqp->crp", counts / len(questions), right)
-    worst = _gain(accuracy.min(axis=-1), resampled.min(axis=-1))
+    same = np.array_equal(*right)
+    both, places = Bootstrap(np.concatenate(right, axis=1), seed=seed), len(positions)
+    alone = both.estimates()
+    worst = both.least_gain(exact=same)
     scores = {
         "questions": len(questions),
         "places": [
             {
                 "place": position,
-                "before": _interval(accuracy[0, at], resampled[0, :, at]),
-                "after": _interval(accuracy[1, at], resampled[1, :, at]),
-                "gain": _gain(accuracy[:, at], resampled[:, :, at]),
+                "before": _numbers(alone[at]),
+                "after": _numbers(alone[places + at]),
+                "gain": _numbers(
+                    both.estimate(lambda means, at=at: means[..., places + at] - means[..., at])  # type: ignore[misc]
+                ),
             }
             for at, position in enumerate(positions)
         ],
-        "gain_of_worst_place": worst,
-        "gain_of_mean": _gain(accuracy.mean(axis=-1), resampled.mean(axis=-1)),
+        "gain_of_worst_place": _numbers(worst),
+        "gain_of_mean": _numbers(
+            both.estimate(
+                lambda means: means[..., places:].mean(axis=-1) - means[..., :places].mean(axis=-1)
+            )
+        ),
         "log_likelihood": {"before": before.log_likelihood, "after": after.log_likelihood},
     }
-    return HeldOutCheck(scores=scores, improves=worst["low"] > 0)
+    return HeldOutCheck(scores=scores, improves=worst.low > 0)
 
 
-def _gain(values: NDArray[np.float64], resampled: NDArray[np.float64]) -> dict[str, float]:
-    """Of the second row over the first."""
-    return _interval(values[1] - values[0], resampled[1] - resampled[0])
-
-
-def _interval(value: float, resampled: NDArray[np.float64]) -> dict[str, float]:
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(resampled, [tail, 1 - tail])
+def _numbers(estimate: Estimate) -> dict[str, float]:
     # Rounded: the last digits of a mean depend on the order in which it was summed.
-    return {
-        name: round(float(x), 9) for name, x in (("value", value), ("low", low), ("high", high))
-    }
+    return {name: round(getattr(estimate, name), 9) for name in ("value", "low", "high")}
 
 
 def make_profile(

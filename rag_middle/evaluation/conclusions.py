@@ -302,11 +302,7 @@ def _verdict(
 ) -> Verdict:
     """Args: `bootstrap` has the unmodified model's positions, then the method's."""
     count = len(bootstrap.means) // 2
-    worst = bootstrap.estimate(
-        lambda means: np.min(means[..., count:], -1) - np.min(means[..., :count], -1),
-        confidence,
-        exact=exact,
-    )
+    worst = bootstrap.least_gain(confidence, exact=exact)
     mean = bootstrap.estimate(
         lambda means: np.mean(means[..., count:], -1) - np.mean(means[..., :count], -1),
         confidence,

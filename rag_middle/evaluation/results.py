@@ -75,7 +75,7 @@ def curve_of(label: str, bootstrap: Bootstrap, confidence: float = CONFIDENCE) -
         label=label,
         estimates=bootstrap.estimates(),
         mean=bootstrap.estimate(lambda means: np.mean(means, axis=-1)),
-        worst=bootstrap.estimate(lambda means: np.min(means, axis=-1)),
+        worst=bootstrap.least(),
         gap=bootstrap.gap(confidence),
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
+
 import numpy as np
 import pytest
 
@@ -80,6 +82,61 @@ def test_a_wide_gap_is_found() -> None:
     gap = Bootstrap(scores).gap()
     assert gap.low > 0.1
     assert gap.low < 0.4 < gap.high
+
+
+CURVES = {
+    "a plateau of the unmodified model": ([0.95, 0.6, 0.6, 0.6, 0.6], [0.95, 0.9, 0.6, 0.9, 0.95]),
+    "a plateau of ten": ([0.9] + [0.6] * 9, [0.9, 0.6] + [0.7] * 8),
+    "a flat bottom": ([0.9, 0.6, 0.6, 0.6, 0.9], [0.9, 0.75, 0.6, 0.75, 0.9]),
+    "a plateau of the method": ([0.9, 0.8, 0.6, 0.8, 0.9], [0.6] * 5),
+    "nearly a plateau": ([0.95, 0.62, 0.6, 0.62, 0.64], [0.95, 0.8, 0.6, 0.8, 0.95]),
+    "one lowest": ([0.95, 0.9, 0.6, 0.9, 0.95], [0.95, 0.9, 0.6, 0.9, 0.95]),
+}
+
+
+def drawn(rng: np.random.Generator, chances: list[float], questions: int) -> np.ndarray:
+    """Scores of 0 and 1, a difficulty of each question shared by its columns."""
+    difficulty, own = rng.normal(size=(questions, 1)), rng.normal(size=(questions, len(chances)))
+    return ((difficulty + own) / np.sqrt(2) < scipy_stats.norm.ppf(chances)).astype(float)
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_the_lowest_of_several_is_found_lower_as_rarely_as_promised(name: str) -> None:
+    base, own = CURVES[name]
+    rng = np.random.default_rng(5)
+    trials = 200
+    missed_lowest = above = below = 0
+    for _ in range(trials):
+        scores = drawn(rng, base + own, 150)
+        gain = Bootstrap(scores, resamples=500).least_gain()
+        truth = min(own) - min(base)
+        above += gain.low > truth + 1e-9
+        below += gain.high < truth - 1e-9
+        lowest = Bootstrap(scores[:, : len(base)], resamples=500).least()
+        missed_lowest += not lowest.low - 1e-9 <= min(base) <= lowest.high + 1e-9
+    assert above <= 0.06 * trials  # 2.5 % at each end, and room for luck
+    assert below <= 0.06 * trials
+    assert missed_lowest <= 0.1 * trials
+
+
+def test_a_naive_interval_of_the_gain_at_the_lowest_claims_too_much() -> None:
+    base, own = CURVES["a plateau of ten"]
+    rng = np.random.default_rng(5)
+    above = 0
+    for _ in range(100):
+        naive = Bootstrap(drawn(rng, base + own, 150), resamples=500).estimate(
+            lambda means: means[..., len(base) :].min(-1) - means[..., : len(base)].min(-1)
+        )
+        above += naive.low > min(own) - min(base)
+    assert above > 20
+
+
+def test_between_two_columns_it_is_the_percentile_interval(scores: np.ndarray) -> None:
+    pair = Bootstrap(scores[:, :2])
+    plain = pair.estimate(lambda means: means[..., 1] - means[..., 0])
+    assert astuple(pair.least_gain()) == pytest.approx(astuple(plain))
+    one = Bootstrap(scores[:, :1])
+    assert astuple(one.least()) == pytest.approx(astuple(one.estimates()[0]))
 
 
 def test_the_same_seed_draws_the_same_questions(scores: np.ndarray) -> None:
