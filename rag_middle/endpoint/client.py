@@ -297,7 +297,7 @@ class Client:
 
     def _parsed(self, content: bytes) -> dict[str, Any]:
         try:
-            parsed = without_key(parse_json(content), self._key)
+            parsed = without_key(parse_json(content, repeated_keys=True), self._key)
         except (ValueError, RecursionError) as error:
             raise EndpointReplyError(
                 f"{self.address.url} sent something else than JSON ({error}): "
@@ -367,7 +367,7 @@ class Client:
             if len(content) > 2**16:
                 break
         try:
-            error = parse_json(content)
+            error = parse_json(content, repeated_keys=True)
         except ValueError:
             error = None
         if isinstance(error, Mapping):
