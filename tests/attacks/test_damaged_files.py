@@ -222,6 +222,7 @@ def test_records_of_an_evaluation(tmp_path: Path) -> None:
         "answer": "x",
         "prompt_tokens": 5,
         "applied": True,
+        "withheld": True,
     }
 
     def use(content: bytes, before: bytes = b"") -> None:
