@@ -15,7 +15,7 @@ from rag_middle.lazy import names_on_first_use
 
 if TYPE_CHECKING:
     from rag_middle.attention import applied
-    from rag_middle.documents import ContextPrompt, Document, escape, mark, parse
+    from rag_middle.documents import ContextPrompt, Document, escape, mark, parse, unmark
     from rag_middle.generation import DocumentCache, Generation, RagMiddleModel, install
     from rag_middle.methods import Method
 
@@ -34,6 +34,7 @@ __all__ = [
     "install",
     "mark",
     "parse",
+    "unmark",
 ]
 __all__ += errors.__all__
 

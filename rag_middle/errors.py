@@ -324,11 +324,15 @@ class EndpointRefusedError(EndpointError):
 
     Attributes:
         status: of HTTP; None for an error within a stream.
+        filtered: a content filter refused the prompt, or ended a stream.
     """
 
-    def __init__(self, *parts: str | Argument, status: int | None = None) -> None:
+    def __init__(
+        self, *parts: str | Argument, status: int | None = None, filtered: bool = False
+    ) -> None:
         super().__init__(*parts)
         self.status = status
+        self.filtered = filtered
 
 
 class EndpointReplyError(EndpointError, ValueError):

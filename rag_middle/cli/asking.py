@@ -218,6 +218,8 @@ def stream_text(pieces: AnswerStream) -> Answer:
         begun = begun or bool(text)
         print_text(text)
     print(flush=True)
+    if pieces.result.finish_reason == "content_filter":
+        tell("Warning", "yellow", "the server's content filter withheld this answer, or its end.")
     return pieces.result
 
 

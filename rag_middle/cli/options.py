@@ -295,4 +295,7 @@ def _value(text: str) -> Any:
 
 
 def _numbered(pairs: list[tuple[str, Any]]) -> dict[Any, Any]:
-    return {int(key) if key.isdecimal() else key: value for key, value in pairs}
+    numbered: dict[Any, Any] = {int(key) if key.isdecimal() else key: value for key, value in pairs}
+    if len(numbered) < len(pairs):
+        raise ValueError("a key stands there more than once")  # read as text, which is refused
+    return numbered

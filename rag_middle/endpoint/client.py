@@ -39,6 +39,11 @@ _GRACE_SECONDS = 1.0  # beyond the timeout: httpx's own, of one read, says more
 _FIRST_PAUSE = 0.5  # seconds; doubled from attempt to attempt
 _FOREVER = 1e9  # seconds
 _LONGEST_PAUSE = 60.0  # seconds; whoever asks for a longer one has run out of quota
+#: Codes of errors with which content filters refuse a prompt (Azure, OpenAI, Alibaba).
+_FILTER_CODES = (
+    *("content_filter", "content_policy_violation", "responsibleaipolicyviolation"),
+    *("data_inspection_failed", "datainspectionfailed"),
+)
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
 _TOO_LONG = re.compile(r"context.?(length|window)|too (long|many tokens)|max_model_len", re.I)
 _ESCAPED = re.compile(r"\\(?:u00([2-7][0-9a-f])|/)", re.I)  # characters that keys are made of
@@ -139,10 +144,11 @@ class Client:
                 if stopped.is_set() or data == b"[DONE]":
                     return
                 event = self._parsed(data)
-                if isinstance(event.get("error"), Mapping):
+                if isinstance(error := event.get("error"), Mapping):
                     raise EndpointRefusedError(
                         f"{self.address.url} ended an answer with an error: {self._quoted(data)}. "
-                        "Ask again; if it stays, look at the server's log."
+                        "Ask again; if it stays, look at the server's log.",
+                        filtered=_is_filter(str(error.get("code")), str(error.get("message"))),
                     )
                 yield event
         except _Passing as failure:  # it goes on for too long
@@ -291,7 +297,7 @@ class Client:
 
     def _parsed(self, content: bytes) -> dict[str, Any]:
         try:
-            parsed = without_key(parse_json(content), self._key)
+            parsed = without_key(parse_json(content, repeated_keys=True), self._key)
         except (ValueError, RecursionError) as error:
             raise EndpointReplyError(
                 f"{self.address.url} sent something else than JSON ({error}): "
@@ -347,7 +353,10 @@ class Client:
         elif "chat template" in said.lower():
             steps = ("Send prompts as they are with ", Argument("template", "raw"), ".")
         raise EndpointRefusedError(
-            f"{url} refuses the request (status {status}){said}. ", *steps, status=status
+            f"{url} refuses the request (status {status}){said}. ",
+            *steps,
+            status=status,
+            filtered=_is_filter(code, said),
         )
 
     def _complaint(self, response: httpx.Response, until: float) -> tuple[str, str]:
@@ -358,7 +367,7 @@ class Client:
             if len(content) > 2**16:
                 break
         try:
-            error = parse_json(content)
+            error = parse_json(content, repeated_keys=True)
         except ValueError:
             error = None
         if isinstance(error, Mapping):
@@ -411,6 +420,13 @@ def _event_data(chunks: Iterator[bytes]) -> Iterator[bytes]:
                 yield line[5:].strip()
 
 
+def _is_filter(code: str, said: str) -> bool:
+    """Whether a server's error comes from its content filter."""
+    if code == "invalid_prompt":  # OpenAI's, with: violates our usage policy
+        return "policy" in said
+    return code.lower() in _FILTER_CODES
+
+
 def _pause_asked_for(headers: httpx.Headers) -> float | None:
     """Seconds of ``Retry-After`` (a number, or a date); None where it says nothing."""
     value = headers.get("retry-after", "")
@@ -432,5 +448,5 @@ def _after(error: EndpointError, attempts: int, pause: float | None = None) -> E
     asked = "" if pause is None else f" It asks to wait {pause:,.0f} seconds."
     parts = (*error.parts, f"{failed}{asked} {_SAY_LATER}")
     if isinstance(error, EndpointRefusedError):
-        return EndpointRefusedError(*parts, status=error.status)
+        return EndpointRefusedError(*parts, status=error.status, filtered=error.filtered)
     return type(error)(*parts)

@@ -90,6 +90,9 @@ class EndpointModel:
     the documents, or by a vote over whole answers. Where the server is one of ours, documents can
     be sent as documents, and it applies any method that it allows.
 
+    An answer that the server's content filter withheld, or cut, is no error: its `finish_reason` is
+    ``content_filter``, and its text what came, mostly none. Such answers have no vote.
+
     Prompts are strings with document markers, or `ContextPrompt`. They go out as the text that the
     unmodified model reads, in one user message, or with ``template="raw"`` as a prompt for plain
     completion. Any number of threads may call.
@@ -479,7 +482,9 @@ class EndpointModel:
             reply = self._server.answer(
                 question.path, body, stopped, emit_piece if streamed else None
             )
-            if reply.finish_reason != "cancelled":
+            # What a filter in front of the server withheld says nothing of documents.
+            nothing = reply.finish_reason == "content_filter" and not reply.text
+            if reply.finish_reason != "cancelled" and not nothing:
                 check_served(
                     reply,
                     len(prompt.documents),
@@ -490,9 +495,14 @@ class EndpointModel:
             replies.append(reply)
         seconds = perf_counter() - start
         prefill = first[0] if first else seconds
-        chosen = 0
-        if len(replies) > 1:
-            chosen = question.method.vote([reply.text for reply in replies])
+        # Withheld answers have no vote, unless all are.
+        voters = [
+            index for index, reply in enumerate(replies) if reply.finish_reason != "content_filter"
+        ]
+        voters = voters or list(range(len(replies)))
+        chosen = voters[0]
+        if len(voters) > 1:
+            chosen = voters[question.method.vote([replies[index].text for index in voters])]
         served = replies[chosen].served or {}
         name = method_name(question.method)
         if name == "none":  # the server may have a method that it uses where none is named

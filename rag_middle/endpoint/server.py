@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rag_middle.endpoint.client import Client
-from rag_middle.endpoint.wire import CHAT, Reply, StreamedText, read_reply
+from rag_middle.endpoint.wire import CHAT, Reply, StreamedText, read_reply, withheld
 from rag_middle.errors import EndpointRefusedError
 
 __all__ = ["MAX_FACT_LENGTH", "Server"]
@@ -62,7 +62,7 @@ class Server:
         stopped: threading.Event,
         emit: Callable[[str], None] | None = None,
     ) -> Reply:
-        """The answer to a request.
+        """The answer to a request; one that the server's content filter withheld is empty.
 
         Args:
             path: of the resource, from `wire.resource`.
@@ -94,11 +94,22 @@ class Server:
         emit: Callable[[str], None] | None,
     ) -> Reply:
         if emit is None:
-            return read_reply(self._client.post(path, body, stopped), self.url)
+            try:
+                reply = self._client.post(path, body, stopped)
+            except EndpointRefusedError as error:
+                if error.filtered:
+                    return withheld()
+                raise
+            return read_reply(reply, self.url)
         text = StreamedText(self.url, self._client.strikeout())
-        for event in self._client.events(path, body, stopped):
-            if piece := text.take(event):
-                emit(piece)
+        try:
+            for event in self._client.events(path, body, stopped):
+                if piece := text.take(event):
+                    emit(piece)
+        except EndpointRefusedError as error:
+            if not error.filtered:
+                raise
+            text.withhold()
         if piece := text.rest():
             emit(piece)
         return text.reply(cancelled=stopped.is_set())

@@ -30,12 +30,21 @@ __all__ = [
     "read_reply",
     "request_body",
     "resource",
+    "withheld",
 ]
 
 CHAT, COMPLETIONS = "/chat/completions", "/completions"
 
 _MOST_TOKENS = 2**31
 _THINKING = ("reasoning_content", "reasoning")
+#: Why an answer ended, in the words of servers; all others mean that the model ended it.
+_LENGTH = ("length", "max_length", "max_tokens", "model_length")
+_FILTERED = (
+    *("content_filter", "content_filtered", "refusal", "safety", "sensitive", "recitation"),
+    *("blocklist", "prohibited_content", "spii"),
+)
+_BROKEN_OFF = ("error", "abort", "network_error", "insufficient_system_resource")
+_CALLS = ("tool_calls", "tool_call", "tool_use", "function_call")
 #: Options of `GenerationOptions` that the interface does not have, and the way round.
 _ELSEWHERE = {
     "template_options": "extra_body={'chat_template_kwargs': {...}} hands them to vLLM.",
@@ -144,7 +153,7 @@ class Reply:
     """What a server answers to one request.
 
     Attributes:
-        text: that the model wrote.
+        text: that the model wrote, as far as the server lets it through.
         finish_reason: why it ended.
         usage: token counts, 0 where the server tells none.
         served: what our own server says of the method and the documents; None elsewhere.
@@ -156,11 +165,20 @@ class Reply:
     served: Mapping[str, Any] | None
 
 
+def withheld() -> Reply:
+    """The reply to a prompt that a content filter refuses."""
+    usage = Usage(prompt_tokens=0, completion_tokens=0)
+    return Reply(text="", finish_reason="content_filter", usage=usage, served=None)
+
+
 def read_reply(reply: Mapping[str, Any], url: str) -> Reply:
     """The answer in a reply.
 
+    No text beside a reason why it ended is an empty answer, and beside a refusal a withheld one.
+
     Raises:
-        EndpointReplyError: there is none, or thinking has used up its tokens.
+        EndpointReplyError: there is none, thinking has used up its tokens, the server broke it
+            off, or the model calls a tool.
     """
     choice = _choice(reply)
     if choice is None:
@@ -172,16 +190,60 @@ def read_reply(reply: Mapping[str, Any], url: str) -> Reply:
     message = message if isinstance(message, Mapping) else {}
     text = message.get("content", message.get("text"))
     finish = choice.get("finish_reason")
-    if not text and finish == "length" and any(message.get(name) for name in _THINKING):
+    _check_end(finish, url, calls=bool(message.get("tool_calls")) and not text)
+    reason = _finish_reason(finish)
+    thought = any(message.get(name) for name in _THINKING) or _thought_unseen(reply)
+    if not text and reason == "length" and thought:
         raise _only_thought(url)
+    if not text and message.get("refusal"):
+        text, reason = "", "content_filter"
+    elif text is None and isinstance(finish, str) and "content" in message:
+        text = ""
     if not isinstance(text, str):
         raise _no_text(text, choice, url)
     return Reply(
         text=text,
-        finish_reason="length" if finish == "length" else "stop",
+        finish_reason=reason,
         usage=_usage(reply),
         served=_served(reply),
     )
+
+
+def _finish_reason(said: object) -> FinishReason:
+    # Some add why: "content_filter: SAFETY".
+    word = said.partition(":")[0].strip().lower() if isinstance(said, str) else ""
+    if word in _FILTERED:
+        return "content_filter"
+    return "length" if word in _LENGTH else "stop"
+
+
+def _check_end(said: object, url: str, *, calls: bool) -> None:
+    """Raise `EndpointReplyError` for an end that leaves no answer.
+
+    Args:
+        said: why it ended, in the server's words.
+        calls: it has calls of tools, and no text.
+    """
+    word = said.lower() if isinstance(said, str) else ""
+    if calls or word in _CALLS:
+        raise EndpointReplyError(
+            f"The model at {url} calls a tool instead of answering, and only local models call "
+            "tools here. Show it none in ",
+            Argument("extra_body"),
+            ", or add 'tool_choice': 'none' there.",
+        )
+    if word in _BROKEN_OFF:
+        raise EndpointReplyError(
+            f"{url} broke an answer off (finish_reason {said!r}). Ask again; if it stays, look at "
+            "the server's log."
+        )
+
+
+def _thought_unseen(reply: Mapping[str, Any]) -> bool:
+    """Whether the token counts tell of thinking that the server does not show."""
+    usage = reply.get("usage")
+    details = usage.get("completion_tokens_details") if isinstance(usage, Mapping) else None
+    return isinstance(details, Mapping) and is_whole(details.get("reasoning_tokens"), 1)
 
 
 def _only_thought(url: str) -> EndpointReplyError:
@@ -215,7 +277,9 @@ class StreamedText:
         self._strikeout = strikeout
         self._pieces: list[str] = []
         self._thought = False
-        self._finish: str | None = None
+        self._refused = False
+        self._calls = False
+        self._finish: object = None
         self._usage = Usage(prompt_tokens=0, completion_tokens=0)
         self._served: Mapping[str, Any] | None = None
 
@@ -232,6 +296,9 @@ class StreamedText:
         if piece is not None and not isinstance(piece, str):
             raise _no_text(piece, choice, self._url)
         self._thought = self._thought or any(delta.get(name) for name in _THINKING)
+        self._thought = self._thought or _thought_unseen(event)
+        self._refused = self._refused or bool(delta.get("refusal"))
+        self._calls = self._calls or bool(delta.get("tool_calls"))
         piece = self._strikeout.take(piece or "")
         self._pieces.append(piece)
         self._finish = choice.get("finish_reason") or self._finish
@@ -245,6 +312,10 @@ class StreamedText:
         self._pieces.append(self._strikeout.rest())
         return self._pieces[-1]
 
+    def withhold(self) -> None:
+        """Say that a content filter ended it."""
+        self._finish = "content_filter"
+
     def reply(self, *, cancelled: bool) -> Reply:
         """The whole answer.
 
@@ -252,21 +323,23 @@ class StreamedText:
             cancelled: it was ended from here.
 
         Raises:
-            EndpointReplyError: the stream ended before the answer did, or thinking has used up
-                its tokens.
+            EndpointReplyError: as `read_reply`, or the stream ended before the answer did.
         """
         text = "".join(self._pieces)
-        if not text and self._thought and self._finish == "length":
+        _check_end(self._finish, self._url, calls=self._calls and not text and not cancelled)
+        reason = _finish_reason(self._finish)
+        if not text and self._thought and reason == "length":
             raise _only_thought(self._url)
         if self._finish is None and not cancelled:
             raise EndpointReplyError(
                 f"{self._url} ended the stream in the middle of an answer, after {len(text)} "
                 "characters. Ask again; if it stays, look at the server's log."
             )
-        finish: FinishReason = "length" if self._finish == "length" else "stop"
+        if not text and self._refused:
+            reason = "content_filter"
         return Reply(
             text=text,
-            finish_reason="cancelled" if self._finish is None else finish,
+            finish_reason="cancelled" if self._finish is None else reason,
             usage=self._usage,
             served=self._served,
         )
@@ -311,10 +384,11 @@ def check_served(
 
 
 def _choice(reply: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The answer of index 0, wherever it stands; one without an index counts as that."""
     choices = reply.get("choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], Mapping):
-        return None
-    return choices[0]
+    choices = choices if isinstance(choices, list) else []
+    found = (c for c in choices if isinstance(c, Mapping) and c.get("index") in (None, 0))
+    return next(found, None)
 
 
 def _usage(reply: Mapping[str, Any]) -> Usage:

@@ -47,7 +47,7 @@ from rag_middle.evaluation.trials import (
     check_takes,
     run,
 )
-from rag_middle.evaluation.wrong_answers import AskedQuestion, wrong_answers
+from rag_middle.evaluation.wrong_answers import AskedQuestion, missing_answers, wrong_answers
 from rag_middle.generation import MethodLike, RagMiddleModel, TextGenerator, model_facts
 from rag_middle.methods import (
     LPES,
@@ -243,6 +243,7 @@ def diagnose(
         recommendation=recommendation,
         comparisons=comparisons(results.compared, results.confidence),
         notes=(
+            *missing_answers(results),
             *filter(None, [note_on_gold(task.items(measurement.limit, measurement.seed))]),
             *notes(summary, shape, curves),
             *_run_notes(task, results, measurement, here),

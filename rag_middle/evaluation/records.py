@@ -44,6 +44,8 @@ class Record:
         answer: what the model wrote; None where its log-likelihood was measured.
         prompt_tokens: of the prompt as sent.
         applied: whether the method could act on this prompt.
+        withheld: a server's content filter withheld the answer, or its end. Files have this field
+            only where it is true.
 
     Raises:
         TypeError: a field of another type, as damaged files may hold.
@@ -56,6 +58,7 @@ class Record:
     answer: str | None
     prompt_tokens: int
     applied: bool
+    withheld: bool = False
 
     def __post_init__(self) -> None:
         names = (self.method, self.condition, self.item)
@@ -66,6 +69,7 @@ class Record:
             and all(type(score) in (int, float) for score in self.scores.values())
             and type(self.prompt_tokens) is int
             and type(self.applied) is bool
+            and type(self.withheld) is bool
         )
         if not well_typed:
             raise TypeError(f"a field has another type: {asdict(self)!r}")
@@ -119,7 +123,7 @@ class Records:
             EvaluationRecordsError: the file cannot be written; what it holds is whole.
         """
         new = list(records)
-        self._write([{"kind": "record", **asdict(record)} for record in new])
+        self._write([_as_fields(record) for record in new])
         self._records.update((record.key, record) for record in new)
 
     def _write(self, lines: list[dict[str, Any]]) -> None:
@@ -235,6 +239,13 @@ def _cannot_write(path: str, error: Exception) -> EvaluationRecordsError:
         f"Records cannot be written to {path!r} ({reason(error)}). Free space, correct "
         "the permissions, or write to another file; then run it again to go on."
     )
+
+
+def _as_fields(record: Record) -> dict[str, Any]:
+    fields = {"kind": "record", **asdict(record)}
+    if not record.withheld:  # so files are those of before there was this field
+        del fields["withheld"]
+    return fields
 
 
 def _check_values(record: Record, metrics: Sequence[str], generated: bool | None) -> None:

@@ -26,7 +26,7 @@ from rag_middle.evaluation.pages import render
 from rag_middle.evaluation.plots import image, plot_grid, plot_overview
 from rag_middle.evaluation.results import PositionCurves, Results, Summary
 from rag_middle.evaluation.shapes import SHAPES
-from rag_middle.evaluation.wrong_answers import wrong_answers
+from rag_middle.evaluation.wrong_answers import missing_answers, wrong_answers
 from rag_middle.files import expanded, write_files
 
 __all__ = [
@@ -105,6 +105,7 @@ def write_evaluation(results: Results, folder: str | Path, *, command: str = "")
         "summary": results.summary().to_dict(),
         "grid": grid and grid.to_dict(),
         "factors": factors and factors.to_dict(),
+        "notes": missing_answers(results),
         "repeat": command,
     }
     page = evaluation_page(results, command=command)
@@ -204,6 +205,7 @@ def evaluation_page(
         summary=summary,
         sentence=_sentence(summary),
         comparisons=comparisons(len(results.methods) - 1),
+        notes=missing_answers(results),
         wrong=wrong_answers(results),
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,

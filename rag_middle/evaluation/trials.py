@@ -385,13 +385,18 @@ def _answered(
         trial = trials[index]
         if isinstance(reply, Score):
             scores = {"greedy_match": float(reply.is_greedy), "log_likelihood": reply.total}
-            text, prompt_tokens = None, reply.prompt_tokens
+            text, prompt_tokens, withheld = None, reply.prompt_tokens, False
         else:
             scores = dict(task.scores(trial.item, trial.condition, reply.text))
             text, prompt_tokens = reply.text, reply.usage.prompt_tokens
+            withheld = reply.finish_reason == "content_filter"
         yield [
             trial.record(
-                scores=scores, answer=text, prompt_tokens=prompt_tokens, applied=reply.applied
+                scores=scores,
+                answer=text,
+                prompt_tokens=prompt_tokens,
+                applied=reply.applied,
+                withheld=withheld,
             )
         ]
 

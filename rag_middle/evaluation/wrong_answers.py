@@ -1,18 +1,21 @@
-"""Questions that were answered wrongly, with their documents: what a report lets people open."""
+"""Wrong answers: questions with their documents, which a report lets people open; missing texts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rag_middle.documents import Document
 from rag_middle.evaluation.conditions import position
+from rag_middle.evaluation.records import Record
 from rag_middle.evaluation.results import Results
+from rag_middle.wording import counted
 
 __all__ = [
     "AskedQuestion",
     "Reply",
     "ShownDocument",
+    "missing_answers",
     "most_wrong",
     "shown_documents",
     "wrong_answers",
@@ -29,10 +32,12 @@ class Reply:
     Attributes:
         text: that was generated; None where only its log-likelihood was measured.
         right: by the main score; of an F1 score, at least one half.
+        withheld: a server's content filter withheld the text, or its end.
     """
 
     text: str | None
     right: bool
+    withheld: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +98,12 @@ def wrong_answers(results: Results) -> tuple[AskedQuestion, ...]:
         for method in results.methods:
             records = [results.records[method.label, c.name, item.id] for c in conditions]
             replies[method.label] = tuple(
-                Reply(text=record.answer, right=record.scores[score] >= 0.5) for record in records
+                Reply(
+                    text=record.answer,
+                    right=record.scores[score] >= 0.5,
+                    withheld=record.withheld,
+                )
+                for record in records
             )
         asked.append(
             AskedQuestion(
@@ -105,6 +115,40 @@ def wrong_answers(results: Results) -> tuple[AskedQuestion, ...]:
             )
         )
     return most_wrong(asked)
+
+
+def missing_answers(results: Results) -> tuple[str, ...]:
+    """How many answers a server withheld, and how many are empty, in a sentence each.
+
+    They count as wrong: differences are paired over questions, so none can be left out under one
+    method or at one position alone.
+    """
+    withheld = _by_method(results, lambda record: record.withheld)
+    empty = _by_method(results, lambda record: record.answer == "" and not record.withheld)
+    texts = []
+    if withheld:
+        texts.append(
+            f"The server's content filter withheld answers, whole or in part: {withheld}. They are "
+            "scored by the text that came, mostly none, and so count as wrong: differences between "
+            "methods or positions may be the filter's. In records.jsonl they have the field "
+            "`withheld`; ask without that filter, or leave out their questions."
+        )
+    if empty:
+        texts.append(
+            f"The model answered nothing: {empty}. Empty answers count as wrong: is there room to "
+            "think (`--max-new-tokens`), and does the prompt suit the model (`--template`)?"
+        )
+    return tuple(texts)
+
+
+def _by_method(results: Results, counts: Callable[[Record], bool]) -> str:
+    """How many answers of each method count, controls included; empty where none does."""
+    parts = []
+    for method in results.methods:
+        records = [record for key, record in results.records.items() if key[0] == method.label]
+        if number := sum(map(counts, records)):
+            parts.append(f"{number} of {counted(len(records), 'answer')} under {method.label}")
+    return ", ".join(parts)
 
 
 def most_wrong(asked: Sequence[AskedQuestion]) -> tuple[AskedQuestion, ...]:

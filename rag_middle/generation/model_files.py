@@ -92,7 +92,7 @@ def check_json_files(source: str, *names: str) -> None:
         if not os.path.isfile(path):  # unlike Path.is_file, also of names that no system takes
             continue
         try:
-            content = parse_json(path.read_bytes())
+            content = parse_json(path.read_bytes(), repeated_keys=True)
         except ValueError as error:
             raise ModelFormatError(
                 source, file=name, reason=f"it is not valid JSON ({error})."

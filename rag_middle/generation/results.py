@@ -19,8 +19,8 @@ __all__ = [
 ]
 
 #: ``stop``: an end token or a stop string; ``length``: `max_new_tokens` reached; ``cancelled``: by
-#: the caller.
-FinishReason = Literal["stop", "length", "cancelled"]
+#: the caller; ``content_filter``: a server (`rag_middle.endpoint`) withheld the text or its end.
+FinishReason = Literal["stop", "length", "cancelled", "content_filter"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

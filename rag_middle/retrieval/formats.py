@@ -19,6 +19,7 @@ from zipfile import ZipFile
 from rag_middle.errors import DocumentLoadError
 from rag_middle.extras import require
 from rag_middle.plain_data import parse_json
+from rag_middle.retrieval.equations import EQUATION, equation_text
 from rag_middle.retrieval.html import html_text
 from rag_middle.retrieval.records import Record, Skipped
 
@@ -311,8 +312,12 @@ def _docx_headings(document: Any) -> tuple[dict[str | None, bool], bool]:
 
 def _docx_text(block: Any) -> str:
     if block.tag == _PARAGRAPH:
-        shown = _within(block, _WORD + "t", *_SHOWN)
-        return "".join(_SHOWN.get(part.tag, part.text or "") for part in shown)
+        return "".join(
+            equation_text(part, _NOT_SHOWN)
+            if part.tag == EQUATION
+            else _SHOWN.get(part.tag, part.text or "")
+            for part in _within(block, _WORD + "t", EQUATION, *_SHOWN)
+        )
     rows = (
         " | ".join(
             " ".join(

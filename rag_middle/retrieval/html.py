@@ -10,9 +10,16 @@ from __future__ import annotations
 import re
 from html import unescape
 
+from rag_middle.retrieval.equations import MathText
+
 __all__ = ["html_text"]
 
-_HIDDEN = frozenset({"script", "style", "noscript", "template", "svg", "math", "head"})
+#: "annotation": an equation once more, in another notation.
+_HIDDEN = frozenset(
+    {"script", "style", "noscript", "template", "svg", "head", "annotation", "annotation-xml"}
+)
+_IN_PICTURE = ("text", "title", "desc", "foreignobject")
+_NEW_LINE = re.compile(r"\s(?:x|y|dx|dy)\s*=")  # of a part of a picture's text
 _BLOCK = re.compile(
     "address|article|aside|blockquote|br|d[dlt]|details|dialog|div|fieldset|figcaption|figure|"
     "footer|form|h[1-6]|header|hr|li|main|nav|ol|p|pre|section|summary|table|t(body|d|foot|h|head|r)"
@@ -32,7 +39,8 @@ def html_text(page: str) -> tuple[str | None, str]:
     """The title and the visible text of a page.
 
     The title is that of ``<title>``, else the first ``<h1>``. Blocks stand on lines of their own;
-    scripts, styles and the like are left out.
+    scripts, styles and the like are left out. Equations (MathML) stand in the line, as do titles
+    and texts of pictures (SVG).
     """
     reader = _Reader()
     reader.feed(page)
@@ -87,6 +95,9 @@ class _Reader:
         self._in_title = False
         self._in_heading = False
         self._headings = 0
+        self._in_picture = ""  # the element whose text is shown
+        self._math: MathText | None = None
+        self._katex = False  # which writes each equation twice: MathML, and text that is shown
 
     def feed(self, text: str) -> None:
         """Read a whole page."""
@@ -108,20 +119,41 @@ class _Reader:
             if opened.group(1):
                 self._end(name)
             elif name and text.endswith("/>", 0, end):
-                if _BLOCK.fullmatch(name):  # <br/>; <svg/> opens nothing
+                if self._math:
+                    self._math.begin(name)
+                    self._math.end(name)
+                elif _BLOCK.fullmatch(name):  # <br/>; <svg/> opens nothing
                     self.pieces.append("\n")
             elif name:
-                self._begin(name)
+                self._begin(name, text[opened.end() : end])
                 if name in _RAW and (stop := _RAW[name].search(text, end)):
                     start = stop.start()
                 elif name in _RAW:
                     return
         self._text(text[start:])
 
-    def _begin(self, tag: str) -> None:
+    def _begin(self, tag: str, attributes: str) -> None:
+        if self._math and (_BLOCK.fullmatch(tag) or tag == "body"):
+            self._math = None  # </math> was left out
         # A page may leave out </head>; what follows <body> is seen all the same.
         if tag == "body":
             self._hidden.clear()
+            self._in_picture = ""
+        elif tag == "math" and not self._math and self._shows():
+            if self._katex:
+                self._hidden.append(tag)
+            else:
+                self._math = MathText(self.pieces)
+        elif tag in _IN_PICTURE and self._hidden and self._hidden[-1] == "svg":
+            if not self._in_picture:
+                self._in_picture = tag
+                self.pieces.append(" ")
+        elif tag == "tspan" and self._in_picture and _NEW_LINE.search(attributes):
+            self.pieces.append(" ")
+        elif self._math and tag not in _HIDDEN:
+            self._math.begin(tag)
+        elif tag == "span":
+            self._katex = self._katex or "katex-mathml" in attributes
         elif tag in _HIDDEN:
             if len(self._hidden) < _MAX_HIDDEN:  # which is searched at every end tag
                 self._hidden.append(tag)
@@ -135,8 +167,19 @@ class _Reader:
                 self._in_heading = self._headings == 1
 
     def _end(self, tag: str) -> None:
+        if self._math and (_BLOCK.fullmatch(tag) or tag == "math"):
+            self._math = None
         if tag in self._hidden:
             del self._hidden[self._hidden.index(tag) :]
+            self._katex = self._katex and tag != "math"
+            if self._in_picture and "svg" not in self._hidden:
+                self._in_picture = ""
+                self.pieces.append(" ")
+        elif tag == self._in_picture:
+            self._in_picture = ""
+            self.pieces.append(" ")
+        elif self._math:
+            self._math.end(tag)
         elif tag == "title":
             self._in_title = False
         elif _BLOCK.fullmatch(tag):
@@ -145,11 +188,21 @@ class _Reader:
             if tag == "h1":
                 self._in_heading = False
 
+    def _shows(self) -> bool:
+        """Whether text here is to be seen: in a picture, that of its labels."""
+        if not self._hidden:
+            return True
+        return bool(self._in_picture) and self._hidden[0] == self._hidden[-1] == "svg"
+
     def _text(self, text: str) -> None:
         data = unescape(_HUGE_REFERENCE.sub("\ufffd", text))
         if self._in_title:
             self.title.append(data)
-        elif not self._hidden:
+        elif not self._shows():
+            return
+        elif self._math:
+            self._math.text(data)
+        else:
             if self._in_heading:
                 self.heading.append(data)
             self.pieces.append(

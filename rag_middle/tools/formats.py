@@ -237,7 +237,9 @@ def _call(value: Any, text: str) -> ToolCall | InvalidToolCall:
 def _named(name: str, arguments: Any, text: str) -> ToolCall | InvalidToolCall:
     if isinstance(arguments, str):  # some models write JSON into a string
         try:
-            arguments = parse_json(arguments, **_STRICT) if arguments.strip() else {}
+            arguments = (
+                parse_json(arguments, repeated_keys=True, **_STRICT) if arguments.strip() else {}
+            )
         except ValueError as error:
             return InvalidToolCall(
                 text=text, error=f"The arguments are no JSON: {error}", name=name
@@ -385,7 +387,7 @@ def _typed(value: str, schema: Any) -> Any:
     if _takes(schema, "string") and not (value == "null" and _takes(schema, "null")):
         return value
     try:
-        return parse_json(value, **_STRICT)
+        return parse_json(value, repeated_keys=True, **_STRICT)
     except ValueError:
         return value
 

@@ -23,11 +23,12 @@ from rag_middle.answering import PromptTemplate
 from rag_middle.calibration import journal
 from rag_middle.calibration.journal import open_journal
 from rag_middle.cli.prompt_file import read_prompt
-from rag_middle.errors import ProfileFormatError, RagMiddleError
+from rag_middle.errors import EvaluationDataError, ProfileFormatError, RagMiddleError
 from rag_middle.evaluation import records
 from rag_middle.evaluation.tasks import task_for_file
 from rag_middle.evaluation.tasks.data_files import first_of, read_entries
 from rag_middle.plain_data import parse_json
+from rag_middle.profiles import read_profile
 from rag_middle.retrieval import FaissIndex, Retriever, build_index
 from tests.attacks.damaging import damaged
 from tests.attacks.hostile import tries
@@ -151,6 +152,25 @@ def test_deep_nesting_is_named(model: RagMiddleModel, tmp_path: Path) -> None:
     assert parse_json('"\\ud83d\\ude00"') == "\N{GRINNING FACE}"
 
 
+def test_a_key_that_stands_twice_is_refused_and_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="key 'a' more than once"):
+        parse_json('{"b": [{"a": 1, "a": 1}]}')
+    assert parse_json('{"a": 1, "a": 2}', repeated_keys=True) == {"a": 2}
+    line = '{"question": "?", "answer": "x", "gold": "a", "distractors": ["b"]'
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text(f'{line}}}\n{line}, "answer": "y"}}\n')
+    with pytest.raises(EvaluationDataError, match=r"jsonl:2 .* 'answer' more than once"):
+        task_for_file(questions, documents=2).items(None, 0)
+    table = tmp_path / "questions.csv"
+    table.write_text("question,answer,answer\n?,x,y\n")
+    with pytest.raises(EvaluationDataError, match="more than one column 'answer'"):
+        next(read_entries(table))
+    profile = tmp_path / "profile.json"
+    profile.write_text('{"format": 1, "format": 1}')
+    with pytest.raises(ProfileFormatError, match="'format' more than once"):
+        read_profile(profile)
+
+
 def test_prompt_files(model: RagMiddleModel, tmp_path: Path) -> None:
     path = tmp_path / "prompt.json"
 
@@ -202,6 +222,7 @@ def test_records_of_an_evaluation(tmp_path: Path) -> None:
         "answer": "x",
         "prompt_tokens": 5,
         "applied": True,
+        "withheld": True,
     }
 
     def use(content: bytes, before: bytes = b"") -> None:

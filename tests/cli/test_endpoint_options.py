@@ -163,6 +163,16 @@ def test_several_questions_to_a_served_model(run: Run, docs: Path) -> None:
     assert first.text != second.text  # the documents in another order
 
 
+def test_a_withheld_answer_is_told(run: Run, docs: Path) -> None:
+    with serving(lambda request: events("On the", finish="content_filter")) as server:
+        shown = run("ask", QUESTION, "--docs", docs, "--endpoint", server.url)
+        server.reply = lambda request: Said(answer("", finish_reason="content_filter"))
+        as_json = run("ask", QUESTION, "--docs", docs, "--endpoint", server.url, "--json")
+    assert shown.out.startswith("On the\n")
+    assert "content filter withheld this answer, or its end" in " ".join(shown.err.split())
+    assert as_json.json["finish_reason"] == "content_filter"
+
+
 @pytest.mark.parametrize("json_", [(), ("--json",)])
 def test_a_server_that_fails_is_one_line(run: Run, docs: Path, json_: tuple[str, ...]) -> None:
     refused = Said({"error": {"message": f"context length exceeded, {KEY}"}}, 400)

@@ -609,3 +609,110 @@ def test_a_pause_without_end_is_said_in_a_number() -> None:
         pytest.raises(EndpointRefusedError, match="1,000,000,000 seconds"),
     ):
         EndpointModel(server.url).generate(PROMPT)
+
+
+# -- ends of answers ------------------------------------------------------------------------------
+
+REFUSED = {"content": None, "refusal": "no"}
+AZURE = Said({"error": {"message": "The prompt was filtered", "code": "content_filter"}}, 400)
+
+_FLAGGED = "Your prompt was flagged as potentially violating our usage policy."
+OPENAI = Said({"error": {"message": _FLAGGED, "code": "invalid_prompt"}}, 400)
+
+
+@pytest.mark.parametrize(
+    ("said", "text", "reason"),
+    [
+        (Said(answer("", finish_reason="content_filter")), "", "content_filter"),
+        (Said(answer("The Loi", finish_reason="content_filter")), "The Loi", "content_filter"),
+        (Said(answer("", finish_reason="content_filter: SAFETY")), "", "content_filter"),
+        (Said(answer("", message={"content": None}, finish_reason="sensitive")), "", ...),
+        (Said(answer("", message=REFUSED)), "", "content_filter"),
+        (AZURE, "", "content_filter"),
+        (OPENAI, "", "content_filter"),
+        (Said(answer("", message={"content": None})), "", "stop"),
+        (Said(answer("Loire", finish_reason="model_length")), "Loire", "length"),
+        (Said(answer("Loire", finish_reason="eos")), "Loire", "stop"),
+        (Said(answer("Loire", finish_reason=["odd"])), "Loire", "stop"),
+    ],
+    ids=str,
+)
+def test_answers_that_a_filter_withheld_are_told(said: Said, text: str, reason: Any) -> None:
+    with serving(_scripted(said)) as server:
+        generation = EndpointModel(server.url).generate(PROMPT)
+    expected = "content_filter" if reason is ... else reason
+    assert (generation.text, generation.finish_reason) == (text, expected)
+
+
+def _stream(*chunks: dict[str, Any]) -> Said:
+    return Said([b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks])
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        (events("The ", "Loi", finish="content_filter"), "The Loi"),
+        (events(finish="content_filter"), ""),
+        (
+            _stream(
+                {"choices": [{"delta": {"refusal": "no"}}]},
+                {"choices": [{"delta": {}, "finish_reason": "stop"}]},
+            ),
+            "",
+        ),
+        (AZURE, ""),
+        (
+            _stream(
+                {"choices": [{"delta": {"content": "The"}}]},
+                {"error": {"message": "filtered", "code": "content_filter"}},
+            ),
+            "The",
+        ),
+    ],
+    ids=["cut", "whole", "refusal", "prompt", "error"],
+)
+def test_streams_that_a_filter_ended_are_told(said: Said, text: str) -> None:
+    with serving(_scripted(said)) as server:
+        stream = EndpointModel(server.url).stream(PROMPT)
+        assert "".join(stream) == text
+    assert (stream.result.text, stream.result.finish_reason) == (text, "content_filter")
+
+
+_CALL = {"content": None, "tool_calls": [{"function": {"name": "x", "arguments": "{}"}}]}
+_UNSEEN = {"completion_tokens_details": {"reasoning_tokens": 9}}
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        (answer("", message=_CALL, finish_reason="tool_calls"), "calls a tool"),
+        (answer("", message=_CALL), "calls a tool"),
+        (answer("Let me see.", finish_reason="tool_calls"), "calls a tool"),
+        (answer("The Loi", finish_reason="error"), "broke an answer off"),
+        (answer("The Loi", finish_reason="abort"), "broke an answer off"),
+        ({**answer("", finish_reason="length"), "usage": _UNSEEN}, "spent all of its tokens"),
+    ],
+)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_ends_that_leave_no_answer_are_errors(reply: Any, told: str, streamed: bool) -> None:
+    said = Said(reply)
+    if streamed:
+        [choice] = reply["choices"]
+        delta = {**choice["message"], "content": choice["message"]["content"] or ""}
+        chunk = {"choices": [{"delta": delta, "finish_reason": choice["finish_reason"]}]}
+        said = _stream({**chunk, "usage": reply["usage"]})
+    with serving(_scripted(said)) as server:
+        model = EndpointModel(server.url)
+        with pytest.raises(EndpointReplyError, match=told):
+            _ = model.stream(PROMPT).result if streamed else model.generate(PROMPT)
+
+
+def test_of_several_answers_that_of_index_0_is_read() -> None:
+    choices = [{**answer(text)["choices"][0], "index": 1 - n} for n, text in enumerate("ba")]
+    deltas = [{"delta": {"content": text}, "index": 1 - n} for n, text in enumerate("ba")]
+    ended = {"delta": {}, "finish_reason": "stop", "index": 0}
+    stream = _stream({"choices": deltas[:1]}, {"choices": deltas}, {"choices": [ended]})
+    with serving(_scripted(Said({"choices": choices}), stream)) as server:
+        model = EndpointModel(server.url)
+        assert model.generate(PROMPT).text == "a"
+        assert model.stream(PROMPT).result.text == "a"

@@ -21,6 +21,7 @@ from rag_middle.evaluation import (
     Results,
     diagnose,
     run,
+    write_evaluation,
 )
 from rag_middle.generation import RagMiddleModel
 from rag_middle.reader import reader_path
@@ -192,3 +193,47 @@ def test_no_more_requests_at_a_time_than_allowed(model: RagMiddleModel) -> None:
         answers = EndpointModel(server.url).batch(prompts, max_batch_size=3)
     assert [each.text for each in answers] == [prompt.suffix for prompt in prompts]
     assert server.most_at_once == 3
+
+
+def test_withheld_answers_are_kept_counted_and_not_asked_again(tmp_path: Path) -> None:
+    records = tmp_path / "records.jsonl"
+
+    def filtered(request: Request) -> Said:
+        if len(server.asked) == 1:
+            return Said({"error": {"message": "filtered", "code": "content_filter"}}, 400)
+        if len(server.asked) == 2:
+            return Said(answer("", message={"content": None, "refusal": "I cannot."}))
+        if len(server.asked) == 3:
+            return Said(answer(""))
+        return Said(answer("yes"))
+
+    measurement = Measurement(limit=3, positions=2)
+    with serving(filtered) as server:
+        model = EndpointModel(server.url)
+        results = run(model, TASK, (), measurement, records=records)
+        again = diagnose(model, TASK, (), measurement, records=records)
+        assert len(server.asked) == 6
+    withheld = [record for record in results.records.values() if record.withheld]
+    assert [record.answer for record in withheld] == ["", ""]
+    assert not any(any(record.scores.values()) for record in withheld)
+    assert records.read_bytes().count(b'"withheld"') == 2
+    assert "withheld answers, whole or in part: 2 of 6 answers under none" in again.notes[0]
+    assert "answered nothing: 1 of 6 answers under none" in again.notes[1]
+    files = write_evaluation(results, tmp_path)
+    assert json.loads(files.json.read_text())["notes"] == list(again.notes[:2])
+    assert "2 of 6 answers under none" in files.html.read_text()
+    assert files.html.read_text().count(" (withheld)") == 2
+
+
+def test_withheld_answers_have_no_vote() -> None:
+    def filtered(request: Request) -> Said:
+        if len(server.asked) < 3:
+            return Said(answer("", finish_reason="content_filter"))
+        return Said(answer("yes"))
+
+    prompt = ContextPrompt(documents=["one", "two", "three"], suffix="Which?")
+    with serving(filtered) as server:
+        model = EndpointModel(server.url)
+        generation = model.generate(prompt, method="permutation", method_options={"orders": 3})
+        assert len(server.asked) == 3
+    assert (generation.text, generation.finish_reason) == ("yes", "stop")

@@ -389,6 +389,17 @@ def test_missing_documents_come_from_the_corpus(tmp_path: Path) -> None:
     assert len(item.others) == 7
 
 
+def test_of_equal_texts_in_the_corpus_the_first_is_drawn(tmp_path: Path) -> None:
+    same = [{"text": "A note.", "title": title} for title in ("first", "second")]
+    corpus = written(tmp_path / "corpus.jsonl", *same)
+    line = {"question": "q", "answers": ["x"], "gold": "It is x."}
+    data = written(tmp_path / "q.jsonl", line)
+    [item] = make_task("own_questions", {"data": data, "corpus": corpus, "documents": 2}).items(
+        None, 0
+    )
+    assert [document.title for document in item.others] == ["first"]
+
+
 def test_a_document_that_holds_a_short_answer_is_not_drawn(tmp_path: Path) -> None:
     corpus = written(
         tmp_path / "corpus.jsonl", *({"text": f"Group {x}."} for x in ("A", "B", "AB"))

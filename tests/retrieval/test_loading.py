@@ -540,3 +540,70 @@ def test_a_broken_word_document_is_reported(tmp_path: Path) -> None:
     _write(tmp_path / "b.docx", b"PK\x03\x04 no archive")
     [skipped] = load(tmp_path).skipped
     assert "it cannot be read as a Word document" in str(skipped)
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        (
+            "So <math><semantics><mrow>\n <mi>E</mi> <mo>=</mo> <mi>m</mi><msup><mi>c</mi>"
+            "<mrow><mn>2</mn></mrow></msup></mrow><annotation>E</annotation></semantics></math> is",
+            "So E=mc^2 is",
+        ),
+        (
+            "<math><mfrac><mrow><mi>a</mi><mo>+</mo><mi>b</mi></mrow><msub><mi>x</mi><mn>1</mn></msub>"
+            "</mfrac><mi>sin</mi><mo>&#x2061;</mo><mi>t</mi><msqrt><mi>y</mi></msqrt></math>",
+            "(a+b)/(x_1)sin t√(y)",
+        ),
+        ("<math><msup><mrow/><mn>2</mn></msup><mi>H</mi></math>", "^2H"),
+        ("<math><mroot><mi>y</mi><mn>3</mn></mroot></math>", "root(y,3)"),
+        ("<math><mi>a<p>not <b>closed</b> at all", "a\n\nnot closed at all"),
+        (
+            '<span class="katex-mathml"><math><mi>E</mi></math></span><span>E</span> and '
+            "<math><mi>F</mi></math>",
+            "E and F",
+        ),
+        (
+            "<svg><title>Rain</title><style>a{}</style><g>no<text x='1'>in<tspan>ch</tspan>"
+            "<tspan x='1'>a day</tspan></text><desc>By month.</desc></g></svg>shown",
+            "Rain inch a day By month. shown",
+        ),
+        ("<svg><foreignObject><div>A <i>node</i></div></foreignObject></svg>x", "A node\nx"),
+        ("<template><svg><text>no</text></svg><math>x</math></template>shown", "shown"),
+        ("<svg><text>cut</svg>shown", "cut shown"),
+    ],
+)
+def test_equations_and_texts_of_pictures_are_read(tmp_path: Path, page: str, text: str) -> None:
+    record = _only(_write(tmp_path / "a.html", f"<title>T</title>{page}".encode()))
+    assert record.text == text
+
+
+def test_equations_of_word_documents_are_read(tmp_path: Path) -> None:
+    docx = pytest.importorskip("docx")
+    document = docx.Document()
+
+    def run(text: str) -> str:
+        return f"<m:r><m:t>{text}</m:t></m:r>"
+
+    parts = (
+        f"{run('y=')}<m:f><m:num>{run('a+b')}</m:num><m:den>{run('2')}</m:den></m:f>",
+        f"<m:sSup><m:e>{run('c')}</m:e><m:sup>{run('2')}</m:sup></m:sSup>",
+        f"<m:rad><m:deg/><m:e>{run('x')}</m:e></m:rad>",
+        '<m:nary><m:naryPr><m:chr m:val="∑"/></m:naryPr>'
+        f"<m:sub>{run('k=1')}</m:sub><m:sup>{run('n')}</m:sup><m:e>{run('k')}</m:e></m:nary>",
+        f"<m:d><m:e>{run('p')}</m:e><m:e>{run('q')}</m:e></m:d>",
+        f"<m:m><m:mr><m:e>{run('1')}</m:e><m:e>{run('0')}</m:e></m:mr></m:m>",
+    )
+    names = 'xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math"'
+    for part in parts:
+        xml = f"<m:oMathPara {names}><m:oMath>{part}</m:oMath></m:oMathPara>"
+        document.add_paragraph("It is ")._p.append(docx.oxml.parse_xml(xml))
+    document.save(str(tmp_path / "a.docx"))
+    assert _only(tmp_path / "a.docx").text.split("\n\n") == [
+        "It is y=(a+b)/2",
+        "It is c^2",
+        "It is √x",
+        "It is ∑_(k=1)^n k",
+        "It is (p|q)",
+        "It is 1 0",
+    ]

@@ -7,7 +7,8 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from rag_middle.extras import require
 from rag_middle.files import open_regular
 from rag_middle.plain_data import parse_json
 from rag_middle.registry import suggest
+from rag_middle.wording import shortened
 
 __all__ = [
     "answers_of",
@@ -167,6 +169,7 @@ def _csv_rows(path: Path, text: str) -> Iterator[Entry]:
     rows = csv.DictReader(io.StringIO(text), strict=True)
     number = 0
     try:
+        _check_names(path, rows.fieldnames or ())
         for number, row in enumerate(rows, start=1):
             if None in row or None in row.values():
                 raise EvaluationDataError(
@@ -183,6 +186,16 @@ def _csv_rows(path: Path, text: str) -> Iterator[Entry]:
         csv.field_size_limit(before)
 
 
+def _check_names(path: Path, names: Sequence[str]) -> None:
+    """Raise `EvaluationDataError` if two columns have one name: which one counts is not said."""
+    repeated = [name for name, count in Counter(names).items() if name and count > 1]
+    if repeated:
+        raise EvaluationDataError(
+            f"{path.name} has more than one column {shortened(repr(repeated[0]))}. Rename one, or "
+            "remove it."
+        )
+
+
 def _parquet_rows(path: Path) -> Iterator[Entry]:
     parquet = require(
         "pyarrow.parquet", package="pyarrow", what="Reading Parquet files", extra="eval"
@@ -192,6 +205,7 @@ def _parquet_rows(path: Path) -> Iterator[Entry]:
     try:
         with open_regular(path) as stream, parquet.ParquetFile(stream) as file:
             number = taken = 0
+            _check_names(path, file.schema_arrow.names)
             for batch in file.iter_batches(batch_size=_rows_at_a_time(file.metadata)):
                 taken += sum(map(_bytes_of, batch.columns))
                 if taken > _MOST_UNPACKED:
@@ -199,6 +213,8 @@ def _parquet_rows(path: Path) -> Iterator[Entry]:
                 for row in batch.to_pylist():
                     number += 1
                     yield f"{path.name}: row {number}", row
+    except EvaluationDataError:
+        raise
     except (OSError, ValueError, OverflowError, ArrowException) as error:
         reason = json.dumps(str(error).partition("\n")[0])
         raise EvaluationDataError(

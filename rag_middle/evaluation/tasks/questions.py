@@ -288,7 +288,10 @@ class _Pool:
     def __init__(
         self, documents: Sequence[Document], kind: Distractors, embedder: str | None
     ) -> None:
-        self._documents = list({document.text: document for document in documents}.values())
+        by_text: dict[str, Document] = {}
+        for document in documents:
+            by_text.setdefault(document.text, document)
+        self._documents = list(by_text.values())
         self._texts = [document.render() for document in self._documents]
         self._kind = kind
         self._embedder_name = embedder
