@@ -345,6 +345,17 @@ def test_plain_values_are_read_by_their_schema(schema: Any, value: str, expected
     assert call.arguments == {"query": expected}
 
 
+def test_half_a_character_is_replaced() -> None:
+    form = format_of("<tool_call>")
+    assert form is not None
+    written = r'{"name": "f\ud800", "arguments": {"a\udc00": ["\ud83d", "\ud83d\ude00"]}}'
+    (call,) = read(form, f"<tool_call>{written}</tool_call>").calls
+    assert (call.name, call.arguments) == ("f\ufffd", {"a\ufffd": ["\ufffd", "\U0001f600"]})
+    written = r'<tool_call>{"name": "f\ud800", "arguments": "no"}</tool_call>'
+    (invalid,) = read(form, written).invalid
+    assert invalid.name == "f\ufffd"
+
+
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 def test_numbers_that_json_does_not_have_are_no_arguments(number: str) -> None:
     form = format_of("<tool_call>")
