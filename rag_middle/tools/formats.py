@@ -530,7 +530,7 @@ FORMATS: tuple[ToolFormat, ...] = (
         _HERMES,
     ),
     ToolFormat(
-        "Granite/Phi",
+        "Granite",
         _GRANITE[:1],
         _GRANITE[:1],
         lambda answer, start, _: _read_json(answer, start, _GRANITE[0], [_GRANITE[1], ""]),

@@ -83,7 +83,7 @@ FAMILIES: dict[str, tuple[str, str, str]] = {
         f"{DEEPSEEK}search<｜tool▁sep｜>{WRITTEN}{DEEPSEEK_END}",
     ),
     "granite-3": (
-        "Granite/Phi",
+        "Granite",
         "When a tool is required, respond only with <|tool_call|> followed by a JSON list of tools",
         f'<|tool_call|>[{{"name": "search", "arguments": {WRITTEN}}}]',
     ),
@@ -192,6 +192,8 @@ def test_an_answer_of_llama_that_is_no_call_stays_an_answer(text: str) -> None:
 def test_every_format_is_tested_and_others_are_unknown() -> None:
     assert {name for name, _, _ in FAMILIES.values()} == {form.name for form in FORMATS}
     assert format_of("{% for m in messages %}{{ m.content }}{% endfor %}") is None
+    phi_4_mini = "{% if m.tools %}{{ m.content + '<|tool|>' + m.tools + '<|/tool|>' }}{% endif %}"
+    assert format_of(phi_4_mini) is None
 
 
 def test_arguments_in_a_string_are_read() -> None:
