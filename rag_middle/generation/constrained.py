@@ -85,6 +85,12 @@ def _engine(tokenizer: PreTrainedTokenizerBase, width: int, ends: Sequence[int])
             f"Constrained decoding needs a fast tokenizer, and {type(tokenizer).__name__} is a "
             "slow one. Load it with use_fast=True, or convert it."
         )
+    if not ends:
+        raise UnsupportedGenerationError(
+            "Answers of a given form end by a token, and there is none that ends answers. Pass ",
+            Argument("eos_token_id"),
+            ".",
+        )
     kind = Isolated if _isolates.get() else Here
     key = (width, len(tokenizer), tuple(ends), kind)
     with _lock:  # a vocabulary takes up to a second
@@ -94,8 +100,7 @@ def _engine(tokenizer: PreTrainedTokenizerBase, width: int, ends: Sequence[int])
             backend.no_padding()
             backend.no_truncation()
             beyond = max(width, len(tokenizer))
-            # The engine wants an end token. Where there is none, no logit stands for it.
-            engines[key] = kind(Vocabulary(backend.to_str(), beyond + 1, list(ends) or [beyond]))
+            engines[key] = kind(Vocabulary(backend.to_str(), beyond, list(ends)))
         return engines[key]
 
 
@@ -153,6 +158,5 @@ class Constrained(LogitsProcessor):
 
 
 def _failed(error: EngineError) -> UnsupportedGenerationError:
-    return UnsupportedGenerationError(
-        f"Constrained decoding failed: {error}. Simplify the schema or the grammar."
-    )
+    advice = "" if "eos_token_id" in str(error) else " Simplify the schema or the grammar."
+    return UnsupportedGenerationError(f"Constrained decoding failed: {error}.{advice}")

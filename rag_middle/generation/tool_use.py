@@ -14,7 +14,7 @@ from rag_middle.errors import ChatTemplateError, UnsupportedGenerationError
 from rag_middle.generation.constrained import Constraint
 from rag_middle.generation.own_config import end_tokens
 from rag_middle.options import GenerationOptions
-from rag_middle.plain_data import map_strings
+from rag_middle.plain_data import map_strings, whole_characters
 from rag_middle.tokens.templates import ChatTemplate, has_chat_template
 from rag_middle.tools import (
     THINKING,
@@ -103,7 +103,9 @@ def _read_call(function: Mapping[str, Any]) -> ToolCall:
         arguments = json.loads(arguments)
     if not isinstance(arguments, Mapping):
         raise TypeError(f"arguments are {type(arguments).__name__}, and not by name")
-    return ToolCall(name=function["name"], arguments=dict(arguments))
+    return ToolCall(
+        name=whole_characters(function["name"]), arguments=map_strings(arguments, whole_characters)
+    )
 
 
 def tool_reader(

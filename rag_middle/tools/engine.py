@@ -185,8 +185,8 @@ class _TextsHere:
                 mask[end] = 0
             if not any(mask):
                 raise EngineError(
-                    "the form needs a token that ends answers, by eos_token_id or the model's "
-                    "generation config"
+                    "the form can go on with no token but a token that ends answers. Pass other "
+                    "ones as eos_token_id"
                 )
         return bytes(mask)
 

@@ -15,7 +15,7 @@ from functools import cached_property
 from math import isfinite
 from typing import Any
 
-from rag_middle.plain_data import parse_json
+from rag_middle.plain_data import map_strings, parse_json, whole_characters
 from rag_middle.tools.definitions import InvalidToolCall, ToolCall, parameters_of
 
 __all__ = ["FORMATS", "THINKING", "AnswerText", "ToolFormat", "ToolMessage", "format_of"]
@@ -235,6 +235,7 @@ def _call(value: Any, text: str) -> ToolCall | InvalidToolCall:
 
 
 def _named(name: str, arguments: Any, text: str) -> ToolCall | InvalidToolCall:
+    name = whole_characters(name)  # JSON may write half of one, which nobody can send on
     if isinstance(arguments, str):  # some models write JSON into a string
         try:
             arguments = (
@@ -249,7 +250,7 @@ def _named(name: str, arguments: Any, text: str) -> ToolCall | InvalidToolCall:
     if not _is_flat(arguments):
         wrong = f"The arguments are nested more than {_MAX_DEPTH} deep."
         return InvalidToolCall(text=text, error=wrong, name=name)
-    return ToolCall(name=name, arguments=dict(arguments))
+    return ToolCall(name=name, arguments=map_strings(arguments, whole_characters))
 
 
 def _is_flat(value: Any) -> bool:
@@ -531,7 +532,7 @@ FORMATS: tuple[ToolFormat, ...] = (
         _HERMES,
     ),
     ToolFormat(
-        "Granite/Phi",
+        "Granite",
         _GRANITE[:1],
         _GRANITE[:1],
         lambda answer, start, _: _read_json(answer, start, _GRANITE[0], [_GRANITE[1], ""]),

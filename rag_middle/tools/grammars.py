@@ -23,6 +23,7 @@ from rag_middle.tools.limits import (
 )
 from rag_middle.tools.names import check_open, with_names_by_pattern
 from rag_middle.tools.patterns import read_alike
+from rag_middle.tools.string_formats import with_formats_kept
 from rag_middle.wording import Argument
 
 __all__ = ["answer_grammar", "call_grammar"]
@@ -118,7 +119,7 @@ def _json(schema: Mapping[str, Any], of_schemas: int = 1) -> str:
             leave_open(schema)
             schema = _mapped(schema, _closed)
         check_open(schema)
-        schema = _mapped(schema, with_names_by_pattern)
+        schema = _mapped(_mapped(schema, with_names_by_pattern), with_formats_kept)
     except RecursionError as error:
         raise UnsupportedGenerationError(
             Argument("response_format"),

@@ -368,6 +368,7 @@ def _patterns_at_once(schema: Mapping[str, Any]) -> int:
         if not isinstance(part, Mapping):
             return 0
         total = sum(isinstance(part.get(key), str) for key in ("pattern", "format"))
+        total += part.get("format") == "email"  # which gets a pattern besides
         target = part.get("$ref")
         if isinstance(target, str):
             if target not in counted:

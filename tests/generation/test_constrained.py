@@ -125,8 +125,16 @@ def test_an_end_token_that_is_text_cuts_no_answer(
         assert answer.text in ("3", "53")
         assert answer.finish_reason == "stop"
     form["regex"] = "345"
-    with pytest.raises(UnsupportedGenerationError, match="a token that ends answers"):
+    with pytest.raises(UnsupportedGenerationError, match="no token but a token") as failed:
         model.generate(prompt, response_format=form, eos_token_id=ends)
+    assert str(failed.value).endswith("Pass other ones as eos_token_id.")
+
+
+def test_answers_without_an_end_token_are_refused(
+    model: RagMiddleModel, prompt: ContextPrompt
+) -> None:
+    with pytest.raises(UnsupportedGenerationError, match="none that ends answers"):
+        model.generate(prompt, response_format=FORM, eos_token_id=[])
 
 
 @pytest.mark.parametrize(

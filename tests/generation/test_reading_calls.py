@@ -51,6 +51,8 @@ def test_arguments_in_a_string_are_read() -> None:
     reads = reader(PLAIN, template(content="text"))
     (call,) = reads.message('<use search>{"query": "a"}</use>', {}).calls
     assert call.arguments == {"query": "a"}
+    (call,) = reads.message(r'<use search>{"query": "\ud800"}</use>', {}).calls
+    assert call.arguments == {"query": "\ufffd"}
 
 
 @pytest.mark.parametrize(

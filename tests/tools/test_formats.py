@@ -83,7 +83,7 @@ FAMILIES: dict[str, tuple[str, str, str]] = {
         f"{DEEPSEEK}search<｜tool▁sep｜>{WRITTEN}{DEEPSEEK_END}",
     ),
     "granite-3": (
-        "Granite/Phi",
+        "Granite",
         "When a tool is required, respond only with <|tool_call|> followed by a JSON list of tools",
         f'<|tool_call|>[{{"name": "search", "arguments": {WRITTEN}}}]',
     ),
@@ -192,6 +192,8 @@ def test_an_answer_of_llama_that_is_no_call_stays_an_answer(text: str) -> None:
 def test_every_format_is_tested_and_others_are_unknown() -> None:
     assert {name for name, _, _ in FAMILIES.values()} == {form.name for form in FORMATS}
     assert format_of("{% for m in messages %}{{ m.content }}{% endfor %}") is None
+    phi_4_mini = "{% if m.tools %}{{ m.content + '<|tool|>' + m.tools + '<|/tool|>' }}{% endif %}"
+    assert format_of(phi_4_mini) is None
 
 
 def test_arguments_in_a_string_are_read() -> None:
@@ -343,6 +345,17 @@ def test_plain_values_are_read_by_their_schema(schema: Any, value: str, expected
     assert form is not None
     (call,) = read(form, xml_call(value), tools=[_tool({"query": schema})]).calls
     assert call.arguments == {"query": expected}
+
+
+def test_half_a_character_is_replaced() -> None:
+    form = format_of("<tool_call>")
+    assert form is not None
+    written = r'{"name": "f\ud800", "arguments": {"a\udc00": ["\ud83d", "\ud83d\ude00"]}}'
+    (call,) = read(form, f"<tool_call>{written}</tool_call>").calls
+    assert (call.name, call.arguments) == ("f\ufffd", {"a\ufffd": ["\ufffd", "\U0001f600"]})
+    written = r'<tool_call>{"name": "f\ud800", "arguments": "no"}</tool_call>'
+    (invalid,) = read(form, written).invalid
+    assert invalid.name == "f\ufffd"
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from contextlib import suppress
+from datetime import date, timedelta
 from functools import cache
 from typing import Any
 
@@ -151,6 +152,58 @@ def test_schemas_within_grammars_are_refused_where_they_would_be_changed(schema:
     form = {"type": "grammar", "grammar": f"start: %json {json.dumps(schema)}"}
     with pytest.raises(UnsupportedGenerationError, match="Ask for that schema as json_schema"):
         answer_grammar(form)
+
+
+def test_dates_are_those_of_the_calendar() -> None:
+    days = [
+        f"{year:04}-{month:02}-{day:02}"
+        for year in (0, 1, 4, 100, 400, 1900, 2000, 2023, 2024, 2100, 9999)
+        for month in (0, 1, 2, 4, 12, 13)
+        for day in (0, 1, 28, 29, 30, 31, 32)
+    ]
+    real = []
+    for day in days:
+        with suppress(ValueError):
+            real.append(date.fromisoformat(day).isoformat())
+    assert _written({"type": "string", "format": "date"}, *days) == real
+    moments = [f"{day}T10:30:00Z" for day in days]
+    written = _written({"type": "string", "format": "date-time"}, *moments)
+    assert written == [f"{day}T10:30:00Z" for day in real]
+
+
+TIMES = ("10:30:59Z", "10:30:59.125+01:30", "10:30:60Z", "23:59:60Z", "24:00:00Z", "10:30:59")
+
+
+@pytest.mark.parametrize(
+    ("schema", "values", "kept"),
+    [
+        ({"format": "time"}, TIMES, 2),
+        ({"format": "date-time"}, [f"2024-05-01T{time}" for time in TIMES], 2),
+        ({"format": "time", "pattern": "^10"}, ["10:30:59Z", "11:30:59Z", "10:30:60Z"], 1),
+        (
+            {"format": "time", "pattern": "^10", "allOf": [{"pattern": "Z$"}]},
+            ["10:30:59Z", "10:30:59+00:00", "11:30:59Z", "10:30:60Z"],
+            1,
+        ),
+        ({"format": "time", "enum": TIMES}, TIMES, 2),
+        ({"format": "email"}, ["a@b.de", "a" * 64 + "@b.de", "a" * 65 + "@b.de"], 2),
+        ({"format": "email", "pattern": "de$"}, ["a@b.de", "a@b.fr", "a" * 65 + "@b.de"], 1),
+    ],
+)
+def test_formats_are_kept_with_other_patterns_beside_them(
+    schema: dict[str, Any], values: Any, kept: int
+) -> None:
+    assert _written({"type": "string", **schema}, *values) == [*values[:kept]]
+
+
+def test_durations_are_as_long_as_readers_read() -> None:
+    pydantic = pytest.importorskip("pydantic")
+    longest = "P99999Y999999M9999999DT99999H9999999M999999999S"
+    pydantic.TypeAdapter(timedelta).validate_json(f'"{longest}"')
+    texts = ["P1W", "P99999999W", "PT1H2M", "P1MT1S", longest]
+    longer = [longest.replace(unit, "9" + unit) for unit in "YDHS"]
+    schema = {"type": "string", "format": "duration"}
+    assert _written(schema, *texts, "P999999999W", *longer, "P", "PT1H2S") == texts
 
 
 def test_lists_that_may_repeat_items_are_written() -> None:

@@ -10,9 +10,11 @@ import pytest
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
 from llama_index.core.bridge.pydantic import BaseModel
+from llama_index.core.program import FunctionCallingProgram
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.selectors import PydanticSingleSelector
 from llama_index.core.tools import FunctionTool, ToolMetadata
+from llama_index.core.types import PydanticProgramMode
 from llama_index.llms.rag_middle import RagMiddleLLM, RequestError
 from transformers import PreTrainedTokenizerFast
 
@@ -114,6 +116,60 @@ def test_objects_and_selections_are_calls(llm: RagMiddleLLM, said: Callable[...,
     selector = PydanticSingleSelector.from_defaults(llm=llm)
     choices = [ToolMetadata(name=name, description=name) for name in ("towns", "rivers")]
     assert selector.select(choices, "Where is Nantes?").ind == 1
+
+
+async def collected(stream: Any) -> list[Any]:
+    return [item async for item in await stream]
+
+
+# LlamaIndex's own: it writes objects by a method that pydantic has renamed.
+@pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
+def test_streamed_objects_are_forced_calls_too(
+    llm: RagMiddleLLM, said: Callable[..., None], calls: list[Any]
+) -> None:
+    said(LOIRE)
+    loire = River(name="Loire", length_km=1006)
+    prompt = PromptTemplate("Name a river.")
+    messages = [ChatMessage(role="user", content="Which?")]
+    structured = llm.as_structured_llm(River)
+    assert list(llm.stream_structured_predict(River, prompt)) == [loire]
+    assert asyncio.run(collected(llm.astream_structured_predict(River, prompt))) == [loire]
+    assert [response.raw for response in structured.stream_chat(messages)] == [loire]
+    responses = asyncio.run(collected(structured.astream_chat(messages)))
+    assert [response.raw for response in responses] == [loire]
+    program = FunctionCallingProgram.from_defaults(River, prompt=prompt, llm=llm)
+    assert list(program.stream_call()) == [loire]
+    assert asyncio.run(collected(program.astream_call())) == [loire]
+    assert [call.options["tool_choice"] for call in calls] == ["any"] * 6
+
+
+def test_a_program_streams_as_many_objects_as_the_model_calls(
+    llm: RagMiddleLLM, said: Callable[..., None]
+) -> None:
+    said(LOIRE + call("River", '{"name": "Seine", "length_km": 777}'))
+    llm.max_new_tokens = 300
+    for parallel, expected in ((True, ["Loire", "Seine"]), (False, ["Loire"])):
+        program = FunctionCallingProgram.from_defaults(
+            River,
+            prompt=PromptTemplate("Name rivers."),
+            llm=llm,
+            tool_choice="auto",
+            allow_parallel_tool_calls=parallel,
+        )
+        *_, last = program.stream_call()
+        assert [river.name for river in (last if parallel else [last])] == expected
+
+
+def test_objects_as_text_have_their_form_where_the_model_calls_tools_too(
+    make_llm: MakeLLM, llm: RagMiddleLLM, said: Callable[..., None], calls: list[Any]
+) -> None:
+    said('{"name": "Loire", "length_km": 1006}')
+    in_text = make_llm(max_new_tokens=100, pydantic_program_mode=PydanticProgramMode.LLM)
+    assert in_text.metadata.is_function_calling_model
+    prompt = PromptTemplate("Name a river.")
+    assert in_text.structured_predict(River, prompt).name == "Loire"
+    assert [*in_text.stream_structured_predict(River, prompt)][-1].name == "Loire"
+    assert [call.options["response_format"]["type"] for call in calls] == ["json_schema"] * 2
 
 
 def test_recursive_arguments_reach_the_model_whole(llm: RagMiddleLLM) -> None:

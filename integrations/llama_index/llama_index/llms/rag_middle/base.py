@@ -39,6 +39,7 @@ from llama_index.llms.rag_middle.loading import (
     model_parts,
     stop_strings,
 )
+from llama_index.llms.rag_middle.objects import StructuredOutput
 from llama_index.llms.rag_middle.prompting import (
     Request,
     call_options,
@@ -55,7 +56,6 @@ from llama_index.llms.rag_middle.synthesis import (
     noted_call,
     watch_syntheses,
 )
-from llama_index.llms.rag_middle.tools import ToolCalling
 
 from rag_middle import RagMiddleModel, UnsupportedGenerationError
 from rag_middle.generation import MethodLike
@@ -69,7 +69,7 @@ __all__ = ["RagMiddleLLM"]
 watch_syntheses()
 
 
-class RagMiddleLLM(ToolCalling, CustomLLM):
+class RagMiddleLLM(StructuredOutput, CustomLLM):
     """A local Hugging Face decoder that reads the documents of a prompt under a method.
 
     ::

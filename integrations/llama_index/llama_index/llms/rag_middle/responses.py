@@ -15,7 +15,7 @@ from llama_index.core.base.llms.types import (
     TextBlock,
 )
 from llama_index.llms.rag_middle.errors import refusals
-from llama_index.llms.rag_middle.tools import call_blocks
+from llama_index.llms.rag_middle.tools import call_blocks, call_fields
 
 from rag_middle import Generation
 from rag_middle.conventions.citations import llama_index_citations
@@ -61,8 +61,10 @@ def as_chat(response: CompletionResponse) -> ChatResponse:
     if isinstance(response.raw, dict):
         blocks += map(CitationBlock.model_validate, response.raw["rag_middle"]["citations"])
     blocks += response.additional_kwargs.get("tool_calls", ())
+    message = ChatMessage(role=MessageRole.ASSISTANT, blocks=blocks)
+    message.additional_kwargs.update(call_fields(message))  # where LlamaIndex looks in streams
     return ChatResponse(
-        message=ChatMessage(role=MessageRole.ASSISTANT, blocks=blocks),
+        message=message,
         delta=response.delta,
         raw=response.raw,
         logprobs=response.logprobs,

@@ -1,16 +1,13 @@
-"""Tools and structured output: LlamaIndex's forms to those of rag-middle, and back."""
+"""Tools: LlamaIndex's forms to those of rag-middle, and back."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from typing import Any
 
 from llama_index.core.base.llms.types import ChatMessage, ChatResponse, MessageRole, ToolCallBlock
-from llama_index.core.bridge.pydantic import BaseModel
 from llama_index.core.llms.function_calling import FunctionCallingLLM
 from llama_index.core.llms.llm import ToolSelection
-from llama_index.core.prompts import PromptTemplate
 from llama_index.core.tools import BaseTool
 from llama_index.llms.rag_middle.errors import RequestError
 
@@ -18,11 +15,11 @@ from rag_middle import Generation
 from rag_middle.conventions.messages import tool_calls_field, tool_result_fields
 from rag_middle.tools import with_top_resolved
 
-__all__ = ["ToolCalling", "call_blocks", "history_fields"]
+__all__ = ["ToolCalling", "call_blocks", "call_fields", "history_fields"]
 
 
 class ToolCalling(FunctionCallingLLM):
-    """What `RagMiddleLLM` knows of tools and of answers of a form."""
+    """What `RagMiddleLLM` knows of tools."""
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(**fields)  # for type checkers, who see no fields of a subclass
@@ -63,6 +60,7 @@ class ToolCalling(FunctionCallingLLM):
             blocks = response.message.blocks
             later = [block for block in blocks if isinstance(block, ToolCallBlock)][1:]
             response.message.blocks = [block for block in blocks if block not in later]
+            response.message.additional_kwargs.update(call_fields(response.message))
         return response
 
     def get_tool_calls_from_response(
@@ -93,42 +91,6 @@ class ToolCalling(FunctionCallingLLM):
             )
         return calls
 
-    def structured_predict(
-        self,
-        output_cls: type[BaseModel],
-        prompt: PromptTemplate,
-        llm_kwargs: dict[str, Any] | None = None,
-        **prompt_args: Any,
-    ) -> BaseModel:
-        """An object of a class, which constrained decoding makes sure of where it is installed."""
-        options = self._of_form(output_cls, llm_kwargs)
-        made: BaseModel = super().structured_predict(output_cls, prompt, options, **prompt_args)
-        return made
-
-    async def astructured_predict(
-        self,
-        output_cls: type[BaseModel],
-        prompt: PromptTemplate,
-        llm_kwargs: dict[str, Any] | None = None,
-        **prompt_args: Any,
-    ) -> BaseModel:
-        """As `structured_predict`, without blocking the event loop."""
-        options = self._of_form(output_cls, llm_kwargs)
-        made: BaseModel = await super().astructured_predict(
-            output_cls, prompt, options, **prompt_args
-        )
-        return made
-
-    def _of_form(
-        self, output_cls: type[BaseModel], options: Mapping[str, Any] | None
-    ) -> dict[str, Any]:
-        """Options of a call whose answer is JSON of a class, unless it is the call of a tool."""
-        if self.metadata.is_function_calling_model or find_spec("llguidance") is None:
-            return dict(options or {})
-        named = {"name": output_cls.__name__, "schema": output_cls.model_json_schema()}
-        form = {"type": "json_schema", "json_schema": named}
-        return {"response_format": form, **(options or {})}
-
 
 def _openai_tool(tool: BaseTool) -> dict[str, Any]:
     """The tool in OpenAI's form, with what LlamaIndex leaves out of the schema of its arguments."""
@@ -147,6 +109,11 @@ def history_fields(message: ChatMessage) -> dict[str, Any]:
     arguments = message.additional_kwargs
     if message.role in (MessageRole.TOOL, MessageRole.FUNCTION):
         return tool_result_fields(arguments.get("tool_call_id"), arguments.get("name"))
+    return call_fields(message)
+
+
+def call_fields(message: ChatMessage) -> dict[str, Any]:
+    """The calls in the blocks of a message, as a field; no field without calls."""
     return tool_calls_field(
         (block.tool_call_id, block.tool_name, block.tool_kwargs)
         for block in message.blocks
