@@ -38,6 +38,7 @@ __all__ = [
     "backend_name",
     "base_attention",
     "cache_argument",
+    "config_views",
     "handle_attention",
     "handler_of",
     "handlers_in_force",
@@ -229,6 +230,19 @@ class ConfigView:
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self.wrapped, name, value)
+
+
+@contextmanager
+def config_views(modules: list[nn.Module]) -> Iterator[None]:
+    """Give the modules a `ConfigView` for the time being."""
+    configs = [(module, module.config) for module in modules]
+    try:
+        for module, config in configs:
+            module.config = ConfigView(config, module)  # type: ignore[assignment]
+        yield
+    finally:
+        for module, config in configs:
+            module.config = config
 
 
 class CacheTap:
