@@ -309,6 +309,7 @@ def _layer_traits(
         sinks=options.get("s_aux") is not None,
         score_scale=head_size**-0.5 if scale is None else float(scale),
         mixes_besides=mixes or mixes_in_projections(module, probed),
+        scales_by_position=_knows_place(module, probed, by_cache=False),
     )
 
 
@@ -471,7 +472,7 @@ class _LongCache:
         return key, value
 
 
-def _knows_place(module: nn.Module, arguments: dict[str, Any]) -> bool:
+def _knows_place(module: nn.Module, arguments: dict[str, Any], *, by_cache: bool = True) -> bool:
     """Whether queries, keys or values depend on where tokens stand besides by rotary tables.
 
     Some models scale queries by it, as they are told it or as they count in the cache.
@@ -479,8 +480,10 @@ def _knows_place(module: nn.Module, arguments: dict[str, Any]) -> bool:
     moved: dict[str, Any] = {}
     if isinstance(place := arguments.get("position_ids"), Tensor):
         moved["position_ids"] = place + _FAR
-    if (name := cache_argument(module)) is not None:
+    if by_cache and (name := cache_argument(module)) is not None:
         moved[name] = _LongCache()
+    if not moved:
+        return False
     try:
         far = capture(module, arguments, **moved)
     except Exception:  # whatever else it asks of its cache

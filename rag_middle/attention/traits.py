@@ -52,6 +52,8 @@ class LayerTraits:
         score_scale: factor on query-key products.
         mixes_besides: tokens reach later ones past the softmax attention, too: by a state-space
             mixer or a convolution beside it.
+        scales_by_position: queries depend on the ``position_ids`` that the module is given, too:
+            some models scale them so in long prompts.
     """
 
     layer: int
@@ -72,6 +74,7 @@ class LayerTraits:
     sinks: bool
     score_scale: float
     mixes_besides: bool = False
+    scales_by_position: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

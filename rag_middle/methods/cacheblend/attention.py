@@ -118,6 +118,10 @@ class _Handler(LayerHandler):
         if self._readings.apart:
             self._blocks.before(arguments)
 
+    def query_positions(self, rows: int, columns: int) -> Tensor | None:
+        """Positions of documents that are read apart."""
+        return self._blocks.query_positions(rows, columns) if self._readings.apart else None
+
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         """Documents apart, or blended with what was read apart."""
         readings, index = self._readings, self._layer.traits.layer
