@@ -48,6 +48,7 @@ from rag_middle.attention.seam import (
     in_eval_mode,
     keyword_arguments,
     parameters,
+    uncompiled,
 )
 from rag_middle.attention.traits import LayerTraits, ModelTraits, context_window
 from rag_middle.attention.windows import windows_of_masks
@@ -84,8 +85,13 @@ def attention_modules(model: nn.Module) -> list[nn.Module]:
 
 
 def rotary_modules(model: nn.Module) -> list[nn.Module]:
-    """Modules that make cosine and sine tables from positions."""
-    return [module for module in model.modules() if "RotaryEmb" in type(module).__name__]
+    """Modules that make cosine and sine tables from positions.
+
+    Where one is compiled by itself, what was made of it: compiled code passes by the hooks inside.
+    """
+    found = [m for m in model.modules() if "RotaryEmb" in type(uncompiled(m)).__name__]
+    compiled = {uncompiled(module) for module in found if uncompiled(module) is not module}
+    return [module for module in found if module not in compiled]
 
 
 def probe(model: PreTrainedModel) -> ModelTraits:

@@ -45,6 +45,7 @@ __all__ = [
     "in_eval_mode",
     "keyword_arguments",
     "parameters",
+    "uncompiled",
 ]
 
 INTERFACE_NAME = "rag_middle"
@@ -295,6 +296,12 @@ def keyword_arguments(
     if not args:
         return dict(kwargs)
     return dict(zip(parameters(type(module).forward), args, strict=False)) | kwargs
+
+
+def uncompiled(module: nn.Module) -> nn.Module:
+    """The module that ``torch.compile(module)`` was made of; `module` where it is none."""
+    own = type(module).__name__ == "OptimizedModule"
+    return module._orig_mod if own else module  # type: ignore[return-value]
 
 
 def cache_argument(module: nn.Module) -> str | None:

@@ -31,7 +31,8 @@ from rag_middle.attention import (
     last_rows_attention,
 )
 from rag_middle.attention.caches import RereadingCache
-from rag_middle.attention.seam import keyword_arguments
+from rag_middle.attention.probe import rotary_modules
+from rag_middle.attention.seam import keyword_arguments, uncompiled
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.methods.dysco.kernels import selected_tokens, updated_relevance
 
@@ -111,6 +112,40 @@ class _Passes:
         after = partial(layer.model.register_forward_hook, with_kwargs=True)
         layer.hook(before, self._before_pass)
         layer.hook(after, self._after_pass)
+        #: The last position of the pass whose tokens are read again.
+        self._last_position: Tensor | None = None
+        self._own_positions: Tensor | None = None
+        for rotary in rotary_modules(layer.model):
+            before = partial(rotary.register_forward_pre_hook, with_kwargs=True)
+            after = partial(rotary.register_forward_hook, with_kwargs=True)
+            layer.hook(before, self._lengthened)
+            layer.hook(after, self._shortened)
+
+    def _lengthened(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Let a rotary module see how long the prompt is where some of it is read again.
+
+        Frequencies may follow the last position of a pass, and those of a token that is read again
+        are those with which the others were read.
+        """
+        if self.now != "again" or self._last_position is None:
+            return None
+        arguments = keyword_arguments(uncompiled(module), args, kwargs)
+        positions: Tensor = arguments["position_ids"]
+        self._own_positions = positions
+        last = self._last_position.to(positions).expand(*positions.shape[:-1], 1)
+        return (), arguments | {"position_ids": torch.cat((positions, last), dim=-1)}
+
+    def _shortened(
+        self, _module: nn.Module, _args: tuple[Any, ...], kwargs: dict[str, Any], made: Any
+    ) -> Any:
+        if self.now != "again" or self._last_position is None:
+            return None
+        kwargs["position_ids"] = self._own_positions  # for hooks that come after this one
+        if isinstance(made, Tensor):
+            return made[..., :-1, :]
+        return tuple(table[..., :-1, :] for table in made)
 
     def _before_pass(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.now in ("before", "again"):
@@ -150,6 +185,8 @@ class _Passes:
         positions = arguments.get("position_ids")
         if positions is None and (rotary := self.request.tables.of(None)) is not None:
             positions = rotary.position_ids  # some models count from 1
+        rotary = self.request.tables.of(None)
+        self._last_position = None if rotary is None else rotary.position_ids.max()
         for column in range(first, stop):
             back = column - stop  # from the end: negative
             columns = range(column, min(column + 2, stop))
