@@ -18,7 +18,23 @@ from rag_middle.attention.seam import AttentionCall, CacheTap, cache_argument, k
 from rag_middle.attention.weights import ModelAttention
 from rag_middle.errors import UnsupportedGenerationError
 
-__all__ = ["LayerCore"]
+__all__ = ["LayerCore", "refuse_backward"]
+
+
+_NO_GRADIENTS = (
+    "No gradients pass through attention under this method: they would be wrong. method='none' has "
+    "them, and so do methods that change rotary positions only."
+)
+
+
+def refuse_backward() -> None:
+    """Raise in a backward pass, which runs layers once more under gradient checkpointing.
+
+    Raises:
+        UnsupportedGenerationError: a backward pass runs in this thread.
+    """
+    if torch._C._current_graph_task_id() != -1:
+        raise UnsupportedGenerationError(_NO_GRADIENTS)
 
 
 class _WithoutGradients(torch.autograd.Function):
@@ -30,10 +46,7 @@ class _WithoutGradients(torch.autograd.Function):
 
     @staticmethod
     def backward(_context: Any, *_gradients: Tensor) -> NoReturn:
-        raise UnsupportedGenerationError(
-            "No gradients pass through attention under this method: they would be wrong. "
-            "method='none' has them, and so do methods that change rotary positions only."
-        )
+        raise UnsupportedGenerationError(_NO_GRADIENTS)
 
 
 class LayerCore:

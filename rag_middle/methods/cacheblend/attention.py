@@ -20,6 +20,7 @@ from transformers import DynamicCache
 
 from rag_middle.attention import ASPECTS, AttentionContext, Layer, LayerChange, LayerHandler
 from rag_middle.attention.caches import begins_prompt
+from rag_middle.attention.core import refuse_backward
 from rag_middle.attention.seam import CacheTap, keyword_arguments, parameters
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.methods.cacheblend.kernels import deviations, most_deviating
@@ -132,6 +133,7 @@ class _Handler(LayerHandler):
             return output
         if context.start == 0:
             if not readings.ready:
+                refuse_backward()
                 raise UnsupportedGenerationError(
                     "CacheBlend reads a prompt twice and acts where the model itself is called: "
                     "call the model that was given, not a part of it."

@@ -31,6 +31,7 @@ from rag_middle.attention import (
     last_rows_attention,
 )
 from rag_middle.attention.caches import RereadingCache
+from rag_middle.attention.core import refuse_backward
 from rag_middle.attention.probe import rotary_modules
 from rag_middle.attention.seam import keyword_arguments, uncompiled
 from rag_middle.errors import UnsupportedGenerationError
@@ -78,6 +79,17 @@ def _require_ungated(model: nn.Module) -> None:
                     "DySCO reads single tokens again, and adapters of this model (X-LoRA) are "
                     "weighed by all tokens of a pass: use LoRA, or another method."
                 )
+
+
+def _require_caches(model: nn.Module) -> None:
+    """Refuse layers that drop caches in a forward pass, to be run once more in a backward pass."""
+    for part in model.modules():
+        if part.training and getattr(part, "gradient_checkpointing", False):
+            raise UnsupportedGenerationError(
+                "DySCO reads tokens twice, and layers under gradient checkpointing drop the keys "
+                "and values that this takes. No gradients pass through attention under DySCO "
+                "anyway: call model.eval() first, or use method='none'."
+            )
 
 
 class _Passes:
@@ -170,6 +182,7 @@ class _Passes:
             return
         if self.now == "several" and self.observed:
             _require_ungated(model)
+            _require_caches(model)
             arguments = keyword_arguments(model, args, kwargs)
             with torch.no_grad():
                 self._read_again(model, arguments, output)
@@ -315,6 +328,7 @@ class _Handler(LayerHandler):
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         passes, call = self._passes, context.call
         if passes.now == "outside":
+            refuse_backward()
             raise UnsupportedGenerationError(
                 "DySCO reads tokens twice and acts where the model itself is called: call the "
                 "model that was given, not a part of it."
