@@ -311,5 +311,9 @@ def test_tokens_are_read_again_with_the_frequencies_of_their_prompt(
     plain: Any = model.generate(LONG.ids, **settings)
     method = DySCO(heads=((0, 1), (1, 2)), strength=1.0, changed_prompt_tokens=6)
     with applied(model, method, [LONG.tokens]):
-        neutral: Any = model.generate(LONG.ids, **settings)
+        try:
+            neutral: Any = model.generate(LONG.ids, **settings)
+        except UnsupportedGenerationError:
+            assert family == "phi3"
+            pytest.skip("this version of transformers loses Phi-3's cache where frequencies change")
     assert distance(torch.cat(neutral.logits), torch.cat(plain.logits)) < 1e-4
