@@ -35,7 +35,6 @@ if TYPE_CHECKING:
         modules_by_layer,
         use_kernels,
     )
-    from rag_middle.attention.probe import config_views
     from rag_middle.attention.prompt_states import (
         LayerStates,
         PromptStates,
@@ -45,7 +44,13 @@ if TYPE_CHECKING:
     from rag_middle.attention.request import Request, RowGroup, in_rows, join_rows
     from rag_middle.attention.rotary import LayerStack, RotaryCall, on_device, pair_tables
     from rag_middle.attention.row_states import can_read_row_by_row, read_row_by_row
-    from rag_middle.attention.seam import AttentionCall, backend_name, base_attention, in_eval_mode
+    from rag_middle.attention.seam import (
+        AttentionCall,
+        backend_name,
+        base_attention,
+        config_views,
+        in_eval_mode,
+    )
     from rag_middle.attention.turns import turn
     from rag_middle.attention.weights import ModelAttention, attention_scores, last_rows_attention
 

@@ -151,6 +151,20 @@ class LayerHandler:
         """
         return None
 
+    def query_positions(self, rows: int, columns: int) -> Tensor | None:
+        """Where the method puts the tokens of a call, `[b, columns]`.
+
+        Asked in layers that scale queries by their positions (`LayerTraits.scales_by_position`).
+
+        Args:
+            rows: of the call.
+            columns: of the call, from ``layer.start`` on.
+
+        Returns:
+            Positions on any device; ``None`` for those that the model gave them.
+        """
+        return None
+
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         """Answer the module's attention call.
 

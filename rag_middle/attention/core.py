@@ -18,7 +18,23 @@ from rag_middle.attention.seam import AttentionCall, CacheTap, cache_argument, k
 from rag_middle.attention.weights import ModelAttention
 from rag_middle.errors import UnsupportedGenerationError
 
-__all__ = ["LayerCore"]
+__all__ = ["LayerCore", "refuse_backward"]
+
+
+_NO_GRADIENTS = (
+    "No gradients pass through attention under this method: they would be wrong. method='none' has "
+    "them, and so do methods that change rotary positions only."
+)
+
+
+def refuse_backward() -> None:
+    """Raise in a backward pass, which runs layers once more under gradient checkpointing.
+
+    Raises:
+        UnsupportedGenerationError: a backward pass runs in this thread.
+    """
+    if torch._C._current_graph_task_id() != -1:
+        raise UnsupportedGenerationError(_NO_GRADIENTS)
 
 
 class _WithoutGradients(torch.autograd.Function):
@@ -30,10 +46,7 @@ class _WithoutGradients(torch.autograd.Function):
 
     @staticmethod
     def backward(_context: Any, *_gradients: Tensor) -> NoReturn:
-        raise UnsupportedGenerationError(
-            "No gradients pass through attention under this method: they would be wrong. "
-            "method='none' has them, and so do methods that change rotary positions only."
-        )
+        raise UnsupportedGenerationError(_NO_GRADIENTS)
 
 
 class LayerCore:
@@ -61,6 +74,7 @@ class LayerCore:
         #: Queries and keys of the call under way are rotated by the table of each head.
         self._rotated_by_head = False
         self._arguments: dict[str, Any] = {}
+        self._own_positions: Any = None
         self._tap = CacheTap(None)
         self._skipped = ExitStack()
 
@@ -74,6 +88,7 @@ class LayerCore:
             for handler in self._handlers:
                 handler.before(arguments)
             return (), arguments
+        traits = self._layer.traits_or_none
         cache = self._layer.begin_call(arguments)
         name = cache_argument(module)
         self._tap = CacheTap(cache)
@@ -87,8 +102,19 @@ class LayerCore:
             after = self._layer.traits.norms_after_rope
             if after:
                 self._skipped.enter_context(skip_modules(module, after))
+        self._own_positions = arguments.get("position_ids")
+        if traits is not None and traits.scales_by_position:
+            self._place(arguments)
         self._arguments = arguments
         return (), arguments
+
+    def _place(self, arguments: dict[str, Any]) -> None:
+        """Let the module scale queries by the positions that a handler gives them."""
+        hidden: Tensor = arguments["hidden_states"]
+        for handler in self._handlers:
+            placed = handler.query_positions(*hidden.shape[:2])
+            if placed is not None:
+                arguments["position_ids"] = placed.to(hidden.device)
 
     def _tables_by_head(self, arguments: dict[str, Any]) -> bool:
         """Let the model rotate every head by tables of its own, where a handler brings some."""
@@ -115,6 +141,8 @@ class LayerCore:
             self._skipped.close()
         if self._rotated_by_head:
             call.query, call.key = own_heads(call.query), own_heads(call.key)
+        if "position_ids" in call.options:  # by which backends tell packed prompts
+            call.options["position_ids"] = self._own_positions
         request = self._layer.request
         request.attention_calls += 1
         rows, columns = call.query.shape[0], call.query.shape[2]

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from rag_middle.attention.probe import rotary_modules
+from rag_middle.attention.seam import uncompiled
 
 __all__ = ["keep_frequencies"]
 
@@ -19,7 +20,8 @@ def keep_frequencies(model: nn.Module) -> Iterator[None]:
 
     Later prompts that are longer than the original length would be read with them.
     """
-    rotary = [m for m in rotary_modules(model) if "dynamic" in str(getattr(m, "rope_type", ""))]
+    modules = map(uncompiled, rotary_modules(model))
+    rotary = [m for m in modules if "dynamic" in str(getattr(m, "rope_type", ""))]
     before = [_frequencies(module) for module in rotary]
     try:
         yield

@@ -11,11 +11,11 @@ from transformers import PreTrainedModel
 
 from rag_middle.attention.frequencies import keep_frequencies
 from rag_middle.attention.patch import Planner, applied, model_lock, model_traits, modules_by_layer
-from rag_middle.attention.probe import config_views
 from rag_middle.attention.seam import (
     AttentionCall,
     ConfigView,
     base_attention,
+    config_views,
     handle_attention,
     handler_of,
     handlers_in_force,

@@ -21,7 +21,6 @@ from rag_middle.attention.installed import is_installed
 from rag_middle.attention.plan import AttentionPlan
 from rag_middle.attention.probe import (
     attention_modules,
-    config_views,
     probe,
     rotary_modules,
     text_config,
@@ -30,6 +29,7 @@ from rag_middle.attention.request import Request
 from rag_middle.attention.seam import (
     AttentionHandler,
     MethodHook,
+    config_views,
     handle_attention,
     handler_of,
     handlers_in_force,

@@ -7,7 +7,8 @@ under changed arguments, for random hidden states of the usual size:
 * cosine one, sine zero: the un-rotated query, from which the pairing is found by trying;
 * large random steps in all channels, alone and together: whether projections are affine;
 * several tables at once: whether the rotation broadcasts over them;
-* other hidden states for one of its parts: whether that part makes the values, and nothing else.
+* other hidden states for one of its parts: whether that part makes the values, and nothing else;
+* other hidden states of all tokens but the last: whether they reach it past the softmax attention.
 
 The first two are yes-or-no questions whose answers differ by the whole query. Each comparison is
 relative to what it compares, number by number, so that it holds at any width and in any precision,
@@ -16,8 +17,9 @@ and where a device adds in another order from one call to the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Any
@@ -26,21 +28,30 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rag_middle.attention.capturing import capture, output_for_ones, skip_modules
+from rag_middle.attention.capturing import (
+    alike,
+    capture,
+    output_for_ones,
+    random_normal,
+    skip_modules,
+)
+from rag_middle.attention.mixing import decoder_layers, mixes_in_layer, mixes_in_projections
 from rag_middle.attention.rotary import TableFormat, pair_tables
 from rag_middle.attention.seam import (
     AttentionCall,
-    ConfigView,
     backend_name,
     base_attention,
     cache_argument,
+    config_views,
     handle_attention,
     handler_of,
     in_eval_mode,
     keyword_arguments,
     parameters,
+    uncompiled,
 )
 from rag_middle.attention.traits import LayerTraits, ModelTraits, context_window
+from rag_middle.attention.windows import windows_of_masks
 from rag_middle.ops.rope import RotaryStyle, rotate
 
 __all__ = ["attention_modules", "probe", "rotary_modules", "text_config"]
@@ -74,21 +85,13 @@ def attention_modules(model: nn.Module) -> list[nn.Module]:
 
 
 def rotary_modules(model: nn.Module) -> list[nn.Module]:
-    """Modules that make cosine and sine tables from positions."""
-    return [module for module in model.modules() if "RotaryEmb" in type(module).__name__]
+    """Modules that make cosine and sine tables from positions.
 
-
-@contextmanager
-def config_views(modules: list[nn.Module]) -> Iterator[None]:
-    """Give the modules a `ConfigView` for the time being."""
-    configs = [(module, module.config) for module in modules]
-    try:
-        for module, config in configs:
-            module.config = ConfigView(config, module)  # type: ignore[assignment]
-        yield
-    finally:
-        for module, config in configs:
-            module.config = config
+    Where one is compiled by itself, what was made of it: compiled code passes by the hooks inside.
+    """
+    found = [m for m in model.modules() if "RotaryEmb" in type(uncompiled(m)).__name__]
+    compiled = {uncompiled(module) for module in found if uncompiled(module) is not module}
+    return [module for module in found if module not in compiled]
 
 
 def probe(model: PreTrainedModel) -> ModelTraits:
@@ -111,6 +114,7 @@ def probe(model: PreTrainedModel) -> ModelTraits:
         )
     arguments: dict[nn.Module, dict[str, Any]] = {}
     tables: dict[int, Any] = {}  # by the number of the rotary module that made them
+    mixing: dict[nn.Module, bool] = {}  # layers in which tokens reach others past the attention
 
     class Observe:
         def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
@@ -122,7 +126,9 @@ def probe(model: PreTrainedModel) -> ModelTraits:
             if reason:
                 peculiar.setdefault(layer, reason)
             else:
-                layers[layer] = _layer_traits(module, arguments[module], call, tables)
+                layers[layer] = _layer_traits(
+                    module, arguments[module], call, tables, mixing.get(module, False)
+                )
             return base_attention(call)
 
     def remember(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -133,15 +139,29 @@ def probe(model: PreTrainedModel) -> ModelTraits:
         if handler_of(modules[0]) is not None and "layer_type" not in kwargs:
             tables[number] = made
 
+    by_parts: dict[tuple[Any, ...], bool] = {}
+
+    def mix(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if handler_of(modules[0]) is None:
+            return
+        parts = tuple((name, type(part)) for name, part in layer.named_modules())
+        if parts not in by_parts:  # one of each kind: not twice the work of the pass
+            by_parts[parts] = mixes_in_layer(layer, within[layer], args, kwargs)
+        mixing.update(dict.fromkeys(within[layer], by_parts[parts]))
+
     embeddings: Any = model.get_input_embeddings()
     device = embeddings.weight.device
     if device.type == "meta":  # offloaded: comes for the call to where it is computed
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # Any tokens will do, but not a special one that a model might treat apart.
     tokens = torch.arange(_PROBE_TOKENS, device=device)[None] + min(10, config.vocab_size // 2)
+    # Not a wrapper of adapters around it, which may have a word for each row of its call.
+    runs = next((part for part in model.modules() if isinstance(part, PreTrainedModel)), model)
+    within = decoder_layers(model, modules)
     handles = []
     try:
         handles += [m.register_forward_pre_hook(remember, with_kwargs=True) for m in modules]
+        handles += [x.register_forward_pre_hook(mix, with_kwargs=True) for x in within]
         for number, rotary in enumerate(rotary_modules(model)):
             handles.append(rotary.register_forward_hook(partial(keep, number), with_kwargs=True))
         with (
@@ -150,12 +170,15 @@ def probe(model: PreTrainedModel) -> ModelTraits:
             config_views(modules),
             handle_attention(dict.fromkeys(modules, Observe())),
         ):
-            # Not a wrapper of adapters around it, which may have a word for each row of its call.
-            within = (part for part in model.modules() if isinstance(part, PreTrainedModel))
-            next(within, model)(input_ids=tokens, use_cache=False)
+            runs(input_ids=tokens, use_cache=False)
     finally:
         for handle in handles:
             handle.remove()
+
+    by_layer: dict[int, nn.Module] = {m.layer_idx: m for m in modules}  # type: ignore[misc]
+    undeclared = {i: by_layer[i] for i, traits in layers.items() if not traits.sliding_window}
+    for index, window in windows_of_masks(runs, config, undeclared, tokens).items():
+        layers[index] = replace(layers[index], sliding_window=window)
 
     model_type: str = config.model_type
     obstacle = _obstacle(model_type)
@@ -228,13 +251,17 @@ def _rope_type(config: Any) -> str | None:
 
 
 def _layer_traits(
-    module: nn.Module, arguments: dict[str, Any], call: AttentionCall, tables: Mapping[int, Any]
+    module: nn.Module,
+    arguments: dict[str, Any],
+    call: AttentionCall,
+    tables: Mapping[int, Any],
+    mixes: bool,
 ) -> LayerTraits:
     embeddings = arguments.get("position_embeddings")
     hidden: Tensor = arguments["hidden_states"]
     size = hidden.float().square().mean().sqrt().item()
     size = size if 0 < size < inf else 1.0
-    probed = arguments | {"hidden_states": size * _random(hidden.shape, hidden, seed=0)}
+    probed = arguments | {"hidden_states": size * random_normal(hidden.shape, hidden, seed=0)}
     rotary: RotaryStyle | None = None
     table_format: TableFormat = "halves"
     uses_rope = rotates_by_table = False
@@ -287,6 +314,8 @@ def _layer_traits(
         softcap=None if backend_name(module) == "sdpa" else options.get("softcap"),
         sinks=options.get("s_aux") is not None,
         score_scale=head_size**-0.5 if scale is None else float(scale),
+        mixes_besides=mixes or mixes_in_projections(module, probed),
+        scales_by_position=_knows_place(module, probed, by_cache=False),
     )
 
 
@@ -298,12 +327,6 @@ def _attention_chunk(module: nn.Module) -> int | None:
         return None
     size: int | None = getattr(config, "attention_chunk_size", None)
     return size
-
-
-def _random(shape: Sequence[int], like: Tensor, seed: int) -> Tensor:
-    """Standard normal numbers, the same ones each time."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float32).to(like)
 
 
 def _vanishes(zero: Tensor, full: Tensor) -> bool:
@@ -390,11 +413,11 @@ def _rotates_by_table(module: nn.Module, arguments: dict[str, Any], like: Tensor
     """
     t, b = 3, 2
     token = arguments["hidden_states"][:1, -1:]
-    table = _random((1, 1, like.shape[-1]), like, seed=3)
+    table = random_normal((1, 1, like.shape[-1]), like, seed=3)
     plain = capture(module, arguments, hidden_states=token, position_embeddings=(table, table))
     h = plain.query.shape[1] if plain.query.shape[1] == plain.key.shape[1] else 1
     rows = t * b * h
-    cos, sin = (_random((rows, 1, like.shape[-1]), like, seed) for seed in (3, 4))
+    cos, sin = (random_normal((rows, 1, like.shape[-1]), like, seed) for seed in (3, 4))
     alone = capture(
         module,
         arguments,
@@ -414,7 +437,7 @@ def _rotates_by_table(module: nn.Module, arguments: dict[str, Any], like: Tensor
     for turned, rotated in ((call.query, alone.query), (call.key, alone.key)):
         expected = rotated.view(t, 1, b, h, *rotated.shape[1:])
         own = expected.diagonal(dim1=3, dim2=4).movedim(-1, 3) if h > 1 else expected[:, :, :, 0]
-        if turned.shape != own.shape or not _alike(turned, own):
+        if turned.shape != own.shape or not alike(turned, own):
             return False
     return True
 
@@ -422,11 +445,11 @@ def _rotates_by_table(module: nn.Module, arguments: dict[str, Any], like: Tensor
 def _value_projection(module: nn.Module, arguments: dict[str, Any]) -> str | None:
     """The child that makes the values, and nothing else, of the hidden states it is called with."""
     first: Tensor = arguments["hidden_states"]
-    second = _random(first.shape, first, seed=5)
+    second = random_normal(first.shape, first, seed=5)
     changed = arguments | {"hidden_states": second}
     of_first, of_second = (capture(module, x) for x in (arguments, changed))
     # A gate on the attention's output is made of hidden states too.
-    if not _alike(*(output_for_ones(module, x) for x in (arguments, changed))):
+    if not alike(*(output_for_ones(module, x) for x in (arguments, changed))):
         return None
 
     def feed_first(_module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -438,19 +461,11 @@ def _value_projection(module: nn.Module, arguments: dict[str, Any]) -> str | Non
             mixed = capture(module, changed)
         finally:
             hook.remove()
-        makes_values = _alike(mixed.value, of_first.value)
-        if makes_values and not _alike(mixed.value, of_second.value):
+        makes_values = alike(mixed.value, of_first.value)
+        if makes_values and not alike(mixed.value, of_second.value):
             others = ((mixed.query, of_second.query), (mixed.key, of_second.key))
-            return name if all(_alike(*pair) for pair in others) else None
+            return name if all(alike(*pair) for pair in others) else None
     return None
-
-
-def _alike(one: Tensor, other: Tensor) -> bool:
-    """Whether they are equal but for rounding."""
-    one, other = one.float(), other.float()
-    missing = (one - other).square().mean().sqrt()
-    # 8-bit activations miss 0.02 of their size, bf16 0.005; unrelated numbers 1.4.
-    return bool(missing <= 0.1 * other.square().mean().sqrt())
 
 
 class _LongCache:
@@ -463,7 +478,7 @@ class _LongCache:
         return key, value
 
 
-def _knows_place(module: nn.Module, arguments: dict[str, Any]) -> bool:
+def _knows_place(module: nn.Module, arguments: dict[str, Any], *, by_cache: bool = True) -> bool:
     """Whether queries, keys or values depend on where tokens stand besides by rotary tables.
 
     Some models scale queries by it, as they are told it or as they count in the cache.
@@ -471,15 +486,17 @@ def _knows_place(module: nn.Module, arguments: dict[str, Any]) -> bool:
     moved: dict[str, Any] = {}
     if isinstance(place := arguments.get("position_ids"), Tensor):
         moved["position_ids"] = place + _FAR
-    if (name := cache_argument(module)) is not None:
+    if by_cache and (name := cache_argument(module)) is not None:
         moved[name] = _LongCache()
+    if not moved:
+        return False
     try:
         far = capture(module, arguments, **moved)
     except Exception:  # whatever else it asks of its cache
         return True
     near = capture(module, arguments)
     pairs = ((far.query, near.query), (far.key, near.key), (far.value, near.value))
-    return not all(_alike(*pair) for pair in pairs)
+    return not all(alike(*pair) for pair in pairs)
 
 
 def _is_affine(module: nn.Module, arguments: dict[str, Any], size: float) -> bool:
@@ -493,7 +510,7 @@ def _is_affine(module: nn.Module, arguments: dict[str, Any], size: float) -> boo
     """
     hidden: Tensor = arguments["hidden_states"]
     shape = (_DRAWS, *hidden.shape[1:])
-    first, second = (_random(shape, hidden, seed) for seed in (1, 2))
+    first, second = (random_normal(shape, hidden, seed) for seed in (1, 2))
     for length in _STEPS:
         x, y = size * length * first, size * length * second
         steps = torch.cat((torch.zeros_like(x), x, y, x + y))

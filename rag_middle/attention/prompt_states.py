@@ -19,12 +19,13 @@ from transformers import DynamicCache, PreTrainedModel
 
 from rag_middle.attention.patch import model_lock, model_traits, modules_by_layer
 from rag_middle.attention.plan import AttentionPlan
-from rag_middle.attention.probe import config_views, rotary_modules
+from rag_middle.attention.probe import rotary_modules
 from rag_middle.attention.rotary import RotaryCall, RotaryTables
 from rag_middle.attention.seam import (
     AttentionCall,
     base_attention,
     cache_argument,
+    config_views,
     handle_attention,
     handler_of,
     handlers_in_force,

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from rag_middle.attention.seam import parameters
+from rag_middle.attention.seam import parameters, uncompiled
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.ops.prompt_kernels import RotaryAngles
 from rag_middle.ops.rope import RotaryStyle, WideTables, wide_tables
@@ -481,6 +481,7 @@ class RotaryTables:
         _output: Any,
     ) -> None:
         """Forward hook of a rotary module, bound to its `number` among those of the model."""
+        module = uncompiled(module)
         names = parameters(type(module).forward)
         named = dict(zip(names, args, strict=False)) | kwargs
         layer_type = named.get("layer_type")

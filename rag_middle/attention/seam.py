@@ -38,12 +38,14 @@ __all__ = [
     "backend_name",
     "base_attention",
     "cache_argument",
+    "config_views",
     "handle_attention",
     "handler_of",
     "handlers_in_force",
     "in_eval_mode",
     "keyword_arguments",
     "parameters",
+    "uncompiled",
 ]
 
 INTERFACE_NAME = "rag_middle"
@@ -231,6 +233,19 @@ class ConfigView:
         setattr(self.wrapped, name, value)
 
 
+@contextmanager
+def config_views(modules: list[nn.Module]) -> Iterator[None]:
+    """Give the modules a `ConfigView` for the time being."""
+    configs = [(module, module.config) for module in modules]
+    try:
+        for module, config in configs:
+            module.config = ConfigView(config, module)  # type: ignore[assignment]
+        yield
+    finally:
+        for module, config in configs:
+            module.config = config
+
+
 class CacheTap:
     """Stands in for a cache during one module call: records the update instead of doing it."""
 
@@ -281,6 +296,12 @@ def keyword_arguments(
     if not args:
         return dict(kwargs)
     return dict(zip(parameters(type(module).forward), args, strict=False)) | kwargs
+
+
+def uncompiled(module: nn.Module) -> nn.Module:
+    """The module that ``torch.compile(module)`` was made of; `module` where it is none."""
+    own = type(module).__name__ == "OptimizedModule"
+    return module._orig_mod if own else module  # type: ignore[return-value]
 
 
 def cache_argument(module: nn.Module) -> str | None:

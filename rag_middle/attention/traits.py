@@ -50,6 +50,10 @@ class LayerTraits:
         softcap: scores are squashed to ``softcap * tanh(score / softcap)``.
         sinks: the softmax has a learned extra term per head.
         score_scale: factor on query-key products.
+        mixes_besides: tokens reach later ones past the softmax attention, too: by a state-space
+            mixer or a convolution beside it.
+        scales_by_position: queries depend on the ``position_ids`` that the module is given, too:
+            some models scale them so in long prompts.
     """
 
     layer: int
@@ -69,6 +73,8 @@ class LayerTraits:
     softcap: float | None
     sinks: bool
     score_scale: float
+    mixes_besides: bool = False
+    scales_by_position: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +104,14 @@ class ModelTraits:
 
     @property
     def mixed(self) -> bool:
-        """Some decoder layers have no softmax attention (linear attention, state spaces)."""
-        return bool(self.layers) and len(self.layers) < self.num_layers
+        """Some decoder layers read in order: by linear attention, state spaces, convolutions."""
+        return bool(self.layers) and self.reading_in_order > 0
+
+    @property
+    def reading_in_order(self) -> int:
+        """Decoder layers in which tokens reach others past softmax attention, or have none."""
+        besides = sum(layer.mixes_besides for layer in self.layers.values())
+        return self.num_layers - len(self.layers) + besides
 
     def require_layers(self, asked_by: str) -> None:
         """Raise `UnsupportedArchitectureError` where no attention layer can be reached."""
@@ -128,7 +140,7 @@ class ModelTraits:
             "softcap": any(k.softcap for k in kinds),
             "sinks": any(k.sinks for k in kinds),
             "norm_after_rope": any(k.norms_after_rope for k in kinds),
-            "other_layers": self.num_layers - len(self.layers) if self.layers else 0,
+            "other_layers": self.reading_in_order if self.layers else 0,
         }
 
 

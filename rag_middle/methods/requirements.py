@@ -66,7 +66,8 @@ def layers_by_document(
         rotates: what the method rotates document by document once more: ``"queries"``, ``"keys"``.
 
     Raises:
-        UnsupportedArchitectureError: layers without softmax attention (they read in order), an
+        UnsupportedArchitectureError: layers that read in order, without softmax attention or
+            beside it, an
             attention that cannot be reached, positions that are not rotary where they change, or
             a rotation that is not understood or is followed by norms.
     """
@@ -75,8 +76,8 @@ def layers_by_document(
         raise unsupported(
             traits,
             f"{method} decides what documents attend to, and "
-            f"{traits.num_layers - len(traits.layers)} of this model's {traits.num_layers} layers "
-            "have no softmax attention: they read the prompt from left to right.",
+            f"{traits.reading_in_order} of this model's {traits.num_layers} layers have no softmax "
+            "attention, or another mixer beside it: they read the prompt from left to right.",
         )
     if repositions and traits.rope_type is None:
         raise unsupported(

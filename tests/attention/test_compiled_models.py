@@ -15,7 +15,9 @@ from rag_middle.attention import applied, last_token_attention
 from rag_middle.errors import UnsupportedArchitectureError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import LPES, Method, PositionalHiddenStates, PositionInterpolation
-from tests.contract.running import distance
+from tests.contract.cases import ACTIVE, LONG
+from tests.contract.running import distance, prompt_logits
+from tests.families import FAMILIES
 from tests.prompts import laid_out
 from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe
@@ -127,3 +129,21 @@ def test_what_runs_no_attention_may_be_compiled() -> None:
     network.lm_head.compile(backend="eager")
     again = RagMiddleModel(network, tokenizer, method="pine").score(PROMPT, " a").total
     assert again == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
+@pytest.mark.parametrize(
+    "name",
+    ["position_interpolation", "lpes", "ms_poe", "pine", "parallel_context_windows", "dysco"],
+)
+def test_a_rotary_module_may_be_compiled_by_itself(name: str) -> None:
+    method = ACTIVE[name]
+    model: Any = FAMILIES["llama"].build()
+    with applied(model, method, [LONG.tokens]):
+        expected = model.generate(LONG.ids, max_new_tokens=3)
+    plain = prompt_logits(model, LONG)
+    model.model.rotary_emb = torch.compile(model.model.rotary_emb, backend="eager")
+    model.generate(LONG.ids, max_new_tokens=3)  # compiles
+    with applied(model, method, [LONG.tokens]):
+        assert torch.equal(model.generate(LONG.ids, max_new_tokens=3), expected)
+    assert distance(prompt_logits(model, LONG), plain) < 1e-4

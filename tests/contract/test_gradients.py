@@ -45,3 +45,20 @@ def test_gradients_are_right_or_refused(name: str) -> None:
         ends = [_sum(model, method, embeddings + s * STEP * direction, mask) for s in (1, -1)]
     slope = (ends[0] - ends[1]) / (2 * STEP)
     assert (embeddings.grad * direction).sum() == pytest.approx(slope.item(), rel=0.01, abs=0.01)
+
+
+@pytest.mark.filterwarnings("ignore:.gradient_checkpointing_enable")  # its newer name is too new
+@pytest.mark.parametrize("name", ["dysco", "cacheblend", "pine"])
+def test_gradients_are_refused_under_checkpoints_too(name: str) -> None:
+    model, method = FAMILIES["llama"].build("sdpa"), ACTIVE[name]
+    model.requires_grad_(True).train().gradient_checkpointing_enable()
+
+    def learn() -> None:
+        logits: Tensor = model(input_ids=LONG.ids, use_cache=False).logits
+        logits[:, -1].logsumexp(-1).sum().backward()
+
+    with (
+        applied(model, method, [LONG.tokens]),
+        pytest.raises(UnsupportedGenerationError, match="No gradients"),
+    ):
+        learn()

@@ -291,3 +291,29 @@ def test_a_block_goes_on_after_an_interrupted_pass(
         ):
             generated(model, [LONG])
         assert torch.equal(generated(model, [LONG])[1], expected)
+
+
+@pytest.mark.parametrize("original", [20, 22, 26])
+@pytest.mark.parametrize("family", ["phi3", "llama_longrope"])
+def test_tokens_are_read_again_with_the_frequencies_of_their_prompt(
+    family: str, original: int
+) -> None:
+    """Prompts of 24 tokens: frequencies change before them, within them, or while generating."""
+    factors = {"short_factor": [1.0 + 0.1 * i for i in range(8)]}
+    factors["long_factor"] = [2.0 + i for i in range(8)]
+    rope = {"rope_type": "longrope", "rope_theta": 10_000.0, "factor": 4.0} | factors
+    model = FAMILIES[family].build(
+        rope_parameters=rope | {"original_max_position_embeddings": original},
+        original_max_position_embeddings=original,
+        max_position_embeddings=128,
+    )
+    settings: Any = {"max_new_tokens": 8, "return_dict_in_generate": True, "output_logits": True}
+    plain: Any = model.generate(LONG.ids, **settings)
+    method = DySCO(heads=((0, 1), (1, 2)), strength=1.0, changed_prompt_tokens=6)
+    with applied(model, method, [LONG.tokens]):
+        try:
+            neutral: Any = model.generate(LONG.ids, **settings)
+        except UnsupportedGenerationError:
+            assert family == "phi3"
+            pytest.skip("this version of transformers loses Phi-3's cache where frequencies change")
+    assert distance(torch.cat(neutral.logits), torch.cat(plain.logits)) < 1e-4

@@ -20,6 +20,7 @@ from transformers import DynamicCache
 
 from rag_middle.attention import ASPECTS, AttentionContext, Layer, LayerChange, LayerHandler
 from rag_middle.attention.caches import begins_prompt
+from rag_middle.attention.core import refuse_backward
 from rag_middle.attention.seam import CacheTap, keyword_arguments, parameters
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.methods.cacheblend.kernels import deviations, most_deviating
@@ -118,6 +119,10 @@ class _Handler(LayerHandler):
         if self._readings.apart:
             self._blocks.before(arguments)
 
+    def query_positions(self, rows: int, columns: int) -> Tensor | None:
+        """Positions of documents that are read apart."""
+        return self._blocks.query_positions(rows, columns) if self._readings.apart else None
+
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         """Documents apart, or blended with what was read apart."""
         readings, index = self._readings, self._layer.traits.layer
@@ -128,6 +133,7 @@ class _Handler(LayerHandler):
             return output
         if context.start == 0:
             if not readings.ready:
+                refuse_backward()
                 raise UnsupportedGenerationError(
                     "CacheBlend reads a prompt twice and acts where the model itself is called: "
                     "call the model that was given, not a part of it."

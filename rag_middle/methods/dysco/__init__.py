@@ -133,7 +133,8 @@ class DySCO(Method):
             raise unsupported(
                 traits,
                 "dysco passes tokens through the model twice, and layers that have no softmax "
-                "attention keep a state that the first pass would change.",
+                "attention, or another mixer beside it, keep a state that the first pass would "
+                "change.",
             )
         for layer, head in self.heads:
             if layer not in traits.layers or head >= traits.layers[layer].heads:

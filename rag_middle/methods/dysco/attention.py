@@ -31,7 +31,9 @@ from rag_middle.attention import (
     last_rows_attention,
 )
 from rag_middle.attention.caches import RereadingCache
-from rag_middle.attention.seam import keyword_arguments
+from rag_middle.attention.core import refuse_backward
+from rag_middle.attention.probe import rotary_modules
+from rag_middle.attention.seam import keyword_arguments, uncompiled
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.methods.dysco.kernels import selected_tokens, updated_relevance
 
@@ -79,6 +81,17 @@ def _require_ungated(model: nn.Module) -> None:
                 )
 
 
+def _require_caches(model: nn.Module) -> None:
+    """Refuse layers that drop caches in a forward pass, to be run once more in a backward pass."""
+    for part in model.modules():
+        if part.training and getattr(part, "gradient_checkpointing", False):
+            raise UnsupportedGenerationError(
+                "DySCO reads tokens twice, and layers under gradient checkpointing drop the keys "
+                "and values that this takes. No gradients pass through attention under DySCO "
+                "anyway: call model.eval() first, or use method='none'."
+            )
+
+
 class _Passes:
     """What the layers of a request share: which pass runs, and what retrieval heads have shown.
 
@@ -111,6 +124,40 @@ class _Passes:
         after = partial(layer.model.register_forward_hook, with_kwargs=True)
         layer.hook(before, self._before_pass)
         layer.hook(after, self._after_pass)
+        #: The last position of the pass whose tokens are read again.
+        self._last_position: Tensor | None = None
+        self._own_positions: Tensor | None = None
+        for rotary in rotary_modules(layer.model):
+            before = partial(rotary.register_forward_pre_hook, with_kwargs=True)
+            after = partial(rotary.register_forward_hook, with_kwargs=True)
+            layer.hook(before, self._lengthened)
+            layer.hook(after, self._shortened)
+
+    def _lengthened(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Let a rotary module see how long the prompt is where some of it is read again.
+
+        Frequencies may follow the last position of a pass, and those of a token that is read again
+        are those with which the others were read.
+        """
+        if self.now != "again" or self._last_position is None:
+            return None
+        arguments = keyword_arguments(uncompiled(module), args, kwargs)
+        positions: Tensor = arguments["position_ids"]
+        self._own_positions = positions
+        last = self._last_position.to(positions).expand(*positions.shape[:-1], 1)
+        return (), arguments | {"position_ids": torch.cat((positions, last), dim=-1)}
+
+    def _shortened(
+        self, _module: nn.Module, _args: tuple[Any, ...], kwargs: dict[str, Any], made: Any
+    ) -> Any:
+        if self.now != "again" or self._last_position is None:
+            return None
+        kwargs["position_ids"] = self._own_positions  # for hooks that come after this one
+        if isinstance(made, Tensor):
+            return made[..., :-1, :]
+        return tuple(table[..., :-1, :] for table in made)
 
     def _before_pass(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.now in ("before", "again"):
@@ -135,6 +182,7 @@ class _Passes:
             return
         if self.now == "several" and self.observed:
             _require_ungated(model)
+            _require_caches(model)
             arguments = keyword_arguments(model, args, kwargs)
             with torch.no_grad():
                 self._read_again(model, arguments, output)
@@ -150,6 +198,8 @@ class _Passes:
         positions = arguments.get("position_ids")
         if positions is None and (rotary := self.request.tables.of(None)) is not None:
             positions = rotary.position_ids  # some models count from 1
+        rotary = self.request.tables.of(None)
+        self._last_position = None if rotary is None else rotary.position_ids.max()
         for column in range(first, stop):
             back = column - stop  # from the end: negative
             columns = range(column, min(column + 2, stop))
@@ -278,6 +328,7 @@ class _Handler(LayerHandler):
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         passes, call = self._passes, context.call
         if passes.now == "outside":
+            refuse_backward()
             raise UnsupportedGenerationError(
                 "DySCO reads tokens twice and acts where the model itself is called: call the "
                 "model that was given, not a part of it."

@@ -5,7 +5,7 @@ Rows, paddings and caches around the kernels.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from math import log
 from typing import Any
@@ -41,7 +41,7 @@ from rag_middle.ops.flash import with_sinks
 from rag_middle.ops.rope import WideTables, rotate_wide, wide_tables
 from rag_middle.ops.spans import Span, SpanTables, attend_spans, reads_spans
 
-__all__ = ["DocumentBlocks", "moved_keys"]
+__all__ = ["DocumentBlocks", "moved_keys", "placed_columns"]
 
 #: Placements whose documents are moved after they were read.
 _MOVED = ("to_end", "to_order")
@@ -85,11 +85,13 @@ class DocumentBlocks(LayerChange):
         return _BlockAttention(layer, self)
 
 
-def _position_ids(placement: Placement, request: Request, start: int, columns: int) -> Tensor:
-    """Where the plan puts columns `start` to `start + columns` of every row, `[b, columns]`."""
+def placed_columns(
+    placement: Placement, groups: Sequence[RowGroup], start: int, columns: int
+) -> Tensor:
+    """Where a placement puts columns `start` to `start + columns` of every row, `[b, columns]`."""
     tokens = torch.arange(start, start + columns)
     of_row: dict[int, Tensor] = {}
-    for group in request.groups:
+    for group in groups:
         placed = token_positions(group.layout, placement, (tokens - group.padding).clamp(min=0))
         of_row |= dict.fromkeys(group.rows, placed)
     return torch.stack([of_row[row] for row in sorted(of_row)])
@@ -117,30 +119,37 @@ class _BlockAttention(LayerHandler):
         rotary, placement = self._layer.rotary, self._plan.placement
         if rotary is None or placement == "kept":
             return
-        request, start = self._layer.request, self._layer.start
-        rows, columns = arguments["hidden_states"].shape[:2]
-        request.see(rows, columns, start)
         device = arguments["hidden_states"].device
-
-        def positions() -> Tensor:
-            if start < request.width:
-                placed = _position_ids(placement, request, start, columns)
-                if not self._plan.from_model or rotary.position_ids.ndim != 2:
-                    return placed
-                of_row = rotary.position_ids.expand(rows, -1)
-                return placed.to(of_row.device) + _first_positions(request, of_row)
-            # Generated tokens follow one another: what they are apart is sent to the device once.
-            apart = request.shared(
-                ("generated positions", placement, device),
-                lambda: _position_ids(placement, request, request.width, 1).to(device),
-            )
-            return (
-                torch.arange(start - request.width, start - request.width + columns, device=device)
-                + apart
-            )
-
-        tables = rotary.named(placement, positions)
+        rows, columns = arguments["hidden_states"].shape[:2]
+        tables = rotary.named(placement, lambda: self._placed(rows, columns, device))
         arguments["position_embeddings"] = on_device(tables, device)
+
+    def query_positions(self, rows: int, columns: int) -> Tensor | None:
+        """Documents stand elsewhere than the model puts them, and so do their queries."""
+        rotary = self._layer.rotary
+        if rotary is None or self._plan.placement == "kept":
+            return None
+        return self._placed(rows, columns, rotary.x.device)
+
+    def _placed(self, rows: int, columns: int, device: torch.device) -> Tensor:
+        """Where the plan puts the columns of the call under way, `[b, columns]`."""
+        rotary, placement = self._layer.rotary, self._plan.placement
+        assert rotary is not None
+        request, start = self._layer.request, self._layer.start
+        request.see(rows, columns, start)
+        if start < request.width:
+            placed = placed_columns(placement, request.groups, start, columns)
+            if not self._plan.from_model or rotary.position_ids.ndim != 2:
+                return placed
+            of_row = rotary.position_ids.expand(rows, -1)
+            return placed.to(of_row.device) + _first_positions(request, of_row)
+        # Generated tokens follow one another: what they are apart is sent to the device once.
+        apart = request.shared(
+            ("generated positions", placement, device),
+            lambda: placed_columns(placement, request.groups, request.width, 1).to(device),
+        )
+        since = start - request.width
+        return torch.arange(since, since + columns, device=device) + apart
 
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         """Queries and keys come rotated where the plan puts their tokens."""

@@ -19,6 +19,7 @@ from rag_middle.attention import (
     pair_tables,
 )
 from rag_middle.layout import PromptLayout
+from rag_middle.methods.parallel_context.attention import placed_columns
 from rag_middle.methods.pine.kernels.attend import PineState, base_rotate, decode, prefill
 from rag_middle.methods.pine.kernels.batch import (
     BatchColumns,
@@ -85,6 +86,14 @@ class _PineAttention(LayerHandler):
         self._together: Tensor | None = None
         #: Whether Triton kernels read the prompt.
         self._triton = False
+
+    def query_positions(self, rows: int, columns: int) -> Tensor | None:
+        """Each document stands last of all where its tokens are read."""
+        request, start = self._layer.request, self._layer.start
+        request.see(rows, columns, start)
+        if start >= request.width:  # generated tokens stand where the model puts them
+            return None
+        return placed_columns("last", request.groups, start, columns)
 
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         """Output `[b, n, h, dv]`: queries and keys come un-rotated."""

@@ -27,6 +27,7 @@ from rag_middle.attention import (
     pair_tables,
 )
 from rag_middle.layout import PromptLayout
+from rag_middle.methods.parallel_context.attention import placed_columns
 from rag_middle.methods.rotor.kernels.circle import (
     CircleTurns,
     attend_circle,
@@ -73,6 +74,14 @@ class _CircleAttention(LayerHandler):
         self._layer = layer
         self._traits = layer.traits
         self._unchanged = unchanged
+
+    def query_positions(self, rows: int, columns: int) -> Tensor | None:
+        """Each document stands last of all where its tokens are read."""
+        request, start = self._layer.request, self._layer.start
+        request.see(rows, columns, start)
+        if start >= request.width:  # generated tokens stand where the model puts them
+            return None
+        return placed_columns("last", self._groups(), start, columns)
 
     def attend(self, context: AttentionContext) -> tuple[Tensor, Tensor | None]:
         """Output `[b, n, h, dv]`: queries and keys come rotated by the model."""
