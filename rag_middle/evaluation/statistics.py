@@ -131,8 +131,7 @@ class Bootstrap:
         """
         if exact:
             return Estimate(0.0, 0.0, 0.0, exact=True)
-        outside = (1 - confidence) / 2
-        low, high = np.quantile(statistic(self.resampled_means), [outside, 1 - outside])
+        low, high = np.quantile(statistic(self.resampled_means), _ends(confidence))
         return _estimate(statistic(self.means), low, high)
 
     def estimates(self) -> tuple[Estimate, ...]:
@@ -202,13 +201,19 @@ def least_difference(
     """
     (own, other), errors = np.split(means, [-others]), resampled - means
     own_errors, other_errors = np.split(errors, [-others], axis=1)
-    outside = (1 - confidence) / 2
+    lower, upper = _ends(confidence)
     from_other = own_errors - _most_near(other, other_errors)
     from_own = _most_near(own, own_errors) - other_errors
-    low = (own + np.quantile(from_other, outside, axis=0)).min() - other.min()
-    high = own.min() - (other - np.quantile(from_own, 1 - outside, axis=0)).min()
+    low = (own + np.quantile(from_other, lower, axis=0)).min() - other.min()
+    high = own.min() - (other - np.quantile(from_own, upper, axis=0)).min()
     value = own.min() - other.min()
     return _estimate(value, min(low, value), max(high, value))
+
+
+def _ends(confidence: float) -> tuple[float, float]:
+    """The quantiles between which an interval lies."""
+    outside = (1 - confidence) / 2
+    return outside, 1 - outside
 
 
 def _most_near(means: Array, errors: Array) -> Array:
