@@ -12,6 +12,7 @@ from math import gcd, lcm
 from rag_middle.documents import ContextPrompt
 from rag_middle.errors import CalibrationConfigError
 from rag_middle.evaluation.metrics import ANSWER_METRICS
+from rag_middle.thinking import answer_after_thinking
 
 __all__ = ["Example", "ScoringScheme", "digest"]
 
@@ -59,10 +60,16 @@ class Example:
                 f"{self.weight}."
             )
 
-    def is_right(self, generated: str) -> bool:
-        """Whether a generated answer is right by `metric`."""
+    def is_right(self, generated: str, *, begun: bool = False) -> bool:
+        """Whether a generated answer is right by `metric`, without thinking at its beginning.
+
+        Args:
+            generated: what the model wrote.
+            begun: its thinking had begun in the prompt.
+        """
         references = self.answers or (self.answer.strip(),)
-        return ANSWER_METRICS[self.metric](generated, references) == 1
+        said = answer_after_thinking(generated, begun=begun)
+        return ANSWER_METRICS[self.metric](said or "", references) == 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

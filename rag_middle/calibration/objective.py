@@ -13,6 +13,7 @@ from rag_middle.errors import CalibrationConfigError
 from rag_middle.generation import Prompt, RagMiddleModel, Score
 from rag_middle.methods import Method
 from rag_middle.plain_data import check_whole, is_finite_number
+from rag_middle.thinking import answer_after_thinking
 from rag_middle.tokens import TemplateName
 
 __all__ = ["Criterion", "EntropyObjective", "ExampleObjective", "Objective", "Outcome"]
@@ -206,9 +207,17 @@ class ExampleObjective:
                 max_batch_size=self._batch,
                 on_missing_documents="ignore",
             )
+            texts = [answer.text for answer in answers]
+            begun = bool(indices) and self._model.begins_thinking(self._prompts[indices[0]])
+            if texts and all(answer_after_thinking(text, begun=begun) is None for text in texts):
+                raise CalibrationConfigError(
+                    f"All of {len(texts)} answers were cut within the model's thinking, for which "
+                    "a calibration leaves no room. Take a model, or a chat template, that answers "
+                    "without thinking, or the criterion 'log_likelihood'."
+                )
             verdicts.append(
                 {
-                    index: _Verdict(self.examples[index].is_right(answer.text))
+                    index: _Verdict(self.examples[index].is_right(answer.text, begun=begun))
                     for index, answer in zip(indices, answers, strict=True)
                 }
             )

@@ -45,6 +45,7 @@ from rag_middle.generation.effect import acts_on, check_documents
 from rag_middle.methods import Method, NoMethod, method_name, resolve_method
 from rag_middle.options import ENDPOINT_SECONDS, SendDocuments, checked_options
 from rag_middle.plain_data import check_whole, is_finite_number, is_whole
+from rag_middle.thinking import answer_after_thinking
 from rag_middle.wording import Argument
 
 __all__ = ["EndpointModel", "Workload"]
@@ -495,14 +496,17 @@ class EndpointModel:
             replies.append(reply)
         seconds = perf_counter() - start
         prefill = first[0] if first else seconds
-        # Withheld answers have no vote, unless all are.
+        said = [answer_after_thinking(reply.text) for reply in replies]
+        # Withheld answers and those cut within thinking have no vote, unless all are.
         voters = [
-            index for index, reply in enumerate(replies) if reply.finish_reason != "content_filter"
+            index
+            for index, reply in enumerate(replies)
+            if reply.finish_reason != "content_filter" and said[index] is not None
         ]
         voters = voters or list(range(len(replies)))
         chosen = voters[0]
         if len(voters) > 1:
-            chosen = voters[question.method.vote([replies[index].text for index in voters])]
+            chosen = voters[question.method.vote([said[index] or "" for index in voters])]
         served = replies[chosen].served or {}
         name = method_name(question.method)
         if name == "none":  # the server may have a method that it uses where none is named

@@ -21,6 +21,7 @@ from rag_middle.evaluation.metrics import METRICS
 from rag_middle.files import append, check_appendable, check_lock_file, expanded, reason
 from rag_middle.generation.identity import with_later_digests
 from rag_middle.plain_data import parse_json
+from rag_middle.thinking import answer_after_thinking
 from rag_middle.wording import counted, shortened
 
 __all__ = ["FORMAT", "Key", "Record", "Records", "open_records"]
@@ -46,6 +47,8 @@ class Record:
         applied: whether the method could act on this prompt.
         withheld: a server's content filter withheld the answer, or its end. Files have this field
             only where it is true.
+        unfinished: it was cut within the thinking at its beginning, so that it is no answer; in
+            files likewise.
 
     Raises:
         TypeError: a field of another type, as damaged files may hold.
@@ -59,6 +62,7 @@ class Record:
     prompt_tokens: int
     applied: bool
     withheld: bool = False
+    unfinished: bool = False
 
     def __post_init__(self) -> None:
         names = (self.method, self.condition, self.item)
@@ -70,6 +74,7 @@ class Record:
             and type(self.prompt_tokens) is int
             and type(self.applied) is bool
             and type(self.withheld) is bool
+            and type(self.unfinished) is bool
         )
         if not well_typed:
             raise TypeError(f"a field has another type: {asdict(self)!r}")
@@ -78,6 +83,13 @@ class Record:
     def key(self) -> Key:
         """What it is the answer to."""
         return self.method, self.condition, self.item
+
+    @property
+    def said(self) -> str | None:
+        """The answer that is scored: without thinking at its beginning."""
+        if self.unfinished:
+            return ""
+        return self.answer and answer_after_thinking(self.answer)
 
 
 class Records:
@@ -124,7 +136,11 @@ class Records:
         """
         new = list(records)
         self._write([_as_fields(record) for record in new])
-        self._records.update((record.key, record) for record in new)
+        self.correct(new)
+
+    def correct(self, records: Iterable[Record]) -> None:
+        """Take records instead of those that the file holds."""
+        self._records.update((record.key, record) for record in records)
 
     def _write(self, lines: list[dict[str, Any]]) -> None:
         if self._file is None:
@@ -243,8 +259,9 @@ def _cannot_write(path: str, error: Exception) -> EvaluationRecordsError:
 
 def _as_fields(record: Record) -> dict[str, Any]:
     fields = {"kind": "record", **asdict(record)}
-    if not record.withheld:  # so files are those of before there was this field
-        del fields["withheld"]
+    for name in ("withheld", "unfinished"):  # so files are those of before there were these
+        if not fields[name]:
+            del fields[name]
     return fields
 
 

@@ -376,8 +376,8 @@ class Results:
             answers.append(
                 [
                     record.scores["greedy_match"]
-                    if record.answer is None
-                    else normalized(record.answer)
+                    if record.said is None
+                    else normalized(record.said)
                     for record in records
                 ]
             )

@@ -25,6 +25,7 @@ from rag_middle.evaluation.results import Results
 from rag_middle.evaluation.tasks import Task
 from rag_middle.generation import MethodLike, RagMiddleModel, Score, TextGenerator
 from rag_middle.methods import Method
+from rag_middle.thinking import answer_after_thinking
 from rag_middle.tokens import uses_chat_template
 from rag_middle.wording import Argument
 
@@ -144,6 +145,8 @@ def run(
         for entry in labelled:
             answers.declare(entry.label, repr(entry.method))
         missing = [trial for trial in trials if trial.key not in answers]
+        if measurement.scoring == "generation":
+            _score_thinking(model, task, measurement, trials, answers)
         _check_lengths(model, task, measurement, missing)
         if planned and missing:
             asking = [(trial.prompt, trial.method.method) for trial in missing]
@@ -380,16 +383,19 @@ def _answered(
         targets = [_target(scorer, task, measurement, trial) for trial in trials]
     else:
         options |= {"max_new_tokens": _room(measurement, task), "stop": task.stop}
+    begun = targets is None and _thinks(model, measurement, trials[0])
     batch = Batch(prompts=[trial.prompt for trial in trials], targets=targets, options=options)
     for index, reply in replies(model, batch, measurement.max_batch_size, workers):
         trial = trials[index]
+        said: str | None = ""
         if isinstance(reply, Score):
             scores = {"greedy_match": float(reply.is_greedy), "log_likelihood": reply.total}
             text, prompt_tokens, withheld = None, reply.prompt_tokens, False
         else:
-            scores = dict(task.scores(trial.item, trial.condition, reply.text))
             text, prompt_tokens = reply.text, reply.usage.prompt_tokens
             withheld = reply.finish_reason == "content_filter"
+            said = answer_after_thinking(text, begun=begun)
+            scores = dict(task.scores(trial.item, trial.condition, said or ""))
         yield [
             trial.record(
                 scores=scores,
@@ -397,8 +403,34 @@ def _answered(
                 prompt_tokens=prompt_tokens,
                 applied=reply.applied,
                 withheld=withheld,
+                unfinished=said is None,
             )
         ]
+
+
+def _score_thinking(
+    model: TextGenerator,
+    task: Task,
+    measurement: Measurement,
+    trials: Sequence[_Trial],
+    answers: Records,
+) -> None:
+    """Score recorded answers as new ones: earlier versions took thinking for a part of them."""
+    recorded = [(trial, answers[trial.key]) for trial in trials if trial.key in answers]
+    begun = bool(recorded) and _thinks(model, measurement, recorded[0][0])
+    for trial, record in recorded:
+        text = record.answer or ""
+        said = answer_after_thinking(text, begun=begun)
+        if (said is None) != record.unfinished or said not in (None, text):
+            scores = dict(task.scores(trial.item, trial.condition, said or ""))
+            answers.correct([replace(record, scores=scores, unfinished=said is None)])
+
+
+def _thinks(model: TextGenerator, measurement: Measurement, trial: _Trial) -> bool:
+    """Whether prompts end within the model's thinking, as far as is known here."""
+    return isinstance(model, RagMiddleModel) and model.begins_thinking(
+        trial.prompt, template=measurement.template
+    )
 
 
 def _target(model: RagMiddleModel, task: Task, measurement: Measurement, trial: _Trial) -> str:

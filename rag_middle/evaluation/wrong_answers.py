@@ -33,11 +33,13 @@ class Reply:
         text: that was generated; None where only its log-likelihood was measured.
         right: by the main score; of an F1 score, at least one half.
         withheld: a server's content filter withheld the text, or its end.
+        unfinished: the text is thinking alone, which was cut.
     """
 
     text: str | None
     right: bool
     withheld: bool = False
+    unfinished: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +104,7 @@ def wrong_answers(results: Results) -> tuple[AskedQuestion, ...]:
                     text=record.answer,
                     right=record.scores[score] >= 0.5,
                     withheld=record.withheld,
+                    unfinished=record.unfinished,
                 )
                 for record in records
             )
@@ -118,13 +121,16 @@ def wrong_answers(results: Results) -> tuple[AskedQuestion, ...]:
 
 
 def missing_answers(results: Results) -> tuple[str, ...]:
-    """How many answers a server withheld, and how many are empty, in a sentence each.
+    """How many answers a server withheld, are thinking alone, or are empty, in a sentence each.
 
     They count as wrong: differences are paired over questions, so none can be left out under one
     method or at one position alone.
     """
     withheld = _by_method(results, lambda record: record.withheld)
-    empty = _by_method(results, lambda record: record.answer == "" and not record.withheld)
+    unfinished = _by_method(results, lambda record: record.unfinished)
+    empty = _by_method(
+        results, lambda record: record.said == "" and not (record.withheld or record.unfinished)
+    )
     texts = []
     if withheld:
         texts.append(
@@ -132,6 +138,12 @@ def missing_answers(results: Results) -> tuple[str, ...]:
             "scored by the text that came, mostly none, and so count as wrong: differences between "
             "methods or positions may be the filter's. In records.jsonl they have the field "
             "`withheld`; ask without that filter, or leave out their questions."
+        )
+    if unfinished:
+        texts.append(
+            f"Answers were cut within the model's thinking: {unfinished}. They count as empty, so "
+            "as wrong. Allow more (`--max-new-tokens`), or turn thinking off, at an endpoint "
+            "on its server. In records.jsonl they have the field `unfinished`."
         )
     if empty:
         texts.append(

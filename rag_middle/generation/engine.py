@@ -48,10 +48,10 @@ from rag_middle.generation.tool_use import ToolReader
 from rag_middle.methods import Method, method_name
 from rag_middle.methods.parallel_context.document_cache import DocumentCache
 from rag_middle.options import GenerationOptions, Kernels
+from rag_middle.thinking import THINKING
 from rag_middle.tokens import TokenizedBatch
-from rag_middle.tools import THINKING
 
-__all__ = ["GenerationRequest", "generate"]
+__all__ = ["GenerationRequest", "ends_thinking", "generate"]
 
 #: Generated tokens that the cache has room for from the start; it grows by half for more.
 _ROOM = 512
@@ -99,7 +99,7 @@ class GenerationRequest:
         )
 
 
-def _ends_thinking(ids: Sequence[int], tokenizer: LockedTokenizer) -> bool:
+def ends_thinking(ids: Sequence[int], tokenizer: LockedTokenizer) -> bool:
     """Whether a prompt ends where the model's thinking begins, by its template's last words."""
     # With its control tokens: behind text that ends in these characters stands the turn's end.
     if not tokenizer.decode(ids[-_LAST:], hidden=frozenset()).rstrip().endswith(THINKING[0]):
@@ -127,7 +127,7 @@ def generate(
     reader = request.reader
     decode = partial(tokenizer.decode, hidden=None if reader is None else reader.hidden)
     readers = [
-        reader and replace(reader, thinking=_ends_thinking(prompt.tokens.input_ids, tokenizer))
+        reader and replace(reader, thinking=ends_thinking(prompt.tokens.input_ids, tokenizer))
         for prompt in request.prompts
     ]
     run = _Run(request, [Completion(decode, ends, stops, calls, before) for calls in readers])

@@ -629,6 +629,15 @@ class RagMiddleModel:
         chosen = self.method if method is None else resolve_method(method)
         return self._prepare.encode(prompt, chosen, settings)
 
+    def begins_thinking(self, prompt: Prompt, **options: Unpack[EncodeKwargs]) -> bool:
+        """Whether the model's thinking has begun where the prompt ends, as some templates write it.
+
+        The generated text begins within it then.
+        """
+        if not isinstance(prompt, TokenizedPrompt):
+            prompt = self.encode(prompt, method="none", **options)
+        return engine.ends_thinking(prompt.input_ids, self._prepare.tokenizer)
+
     def token_ids(self, text: str) -> tuple[int, ...]:
         """Ids of text inside a prompt, as `count_tokens` counts it."""
         return self._prepare.tokenizer.continuation(unmark(text))

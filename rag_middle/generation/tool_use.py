@@ -15,9 +15,9 @@ from rag_middle.generation.constrained import Constraint
 from rag_middle.generation.own_config import end_tokens
 from rag_middle.options import GenerationOptions
 from rag_middle.plain_data import map_strings, whole_characters
+from rag_middle.thinking import THINKING
 from rag_middle.tokens.templates import ChatTemplate, has_chat_template
 from rag_middle.tools import (
-    THINKING,
     AnswerText,
     InvalidToolCall,
     ToolCall,

@@ -17,7 +17,6 @@ from rag_middle.tools.definitions import (
 )
 from rag_middle.tools.formats import (
     FORMATS,
-    THINKING,
     AnswerText,
     ToolFormat,
     ToolMessage,
@@ -27,7 +26,6 @@ from rag_middle.tools.grammars import answer_grammar, call_grammar
 
 __all__ = [
     "FORMATS",
-    "THINKING",
     "AnswerText",
     "InvalidToolCall",
     "ToolCall",

@@ -16,9 +16,10 @@ from math import isfinite
 from typing import Any
 
 from rag_middle.plain_data import map_strings, parse_json, whole_characters
+from rag_middle.thinking import THINKING, thinking_of
 from rag_middle.tools.definitions import InvalidToolCall, ToolCall, parameters_of
 
-__all__ = ["FORMATS", "THINKING", "AnswerText", "ToolFormat", "ToolMessage", "format_of"]
+__all__ = ["FORMATS", "AnswerText", "ToolFormat", "ToolMessage", "format_of"]
 
 
 def _finite(text: str) -> float:
@@ -54,8 +55,6 @@ class ToolMessage:
 
 Piece = str | ToolCall | InvalidToolCall
 Tools = Sequence[Mapping[str, Any]]
-#: What thinking begins and ends with.
-THINKING = ("<think>", "</think>")
 
 
 @dataclass(frozen=True)
@@ -192,20 +191,18 @@ class ToolFormat:
         that the model thinks, no call may stand before it. Where it is no token, any text may
         quote it, and something has to say that the model thinks.
         """
-        opener, closer = THINKING
-        text, end = answer.text, answer.find(closer)
-        if end < 0:
+        thinking = thinking_of(answer.text, begun=answer.thinking, find=answer.find)
+        if thinking.end < 0:
             return 0
-        first = len(text) - len(text.lstrip())
-        if not answer.thinking and answer.find(opener, first) != first:
-            if closer not in answer.tokens:
+        if not thinking.stated:
+            if THINKING[1] not in answer.tokens:
                 return 0
             calls = [answer.find(marker) for marker in self.openers]
-            if any(0 <= call < end for call in calls):
+            if any(0 <= call < thinking.end for call in calls):
                 return 0
-            if self.whole and text.startswith(self.whole, first):
+            if self.whole and answer.text.lstrip().startswith(self.whole):
                 return 0
-        return end + len(closer)
+        return thinking.end
 
 
 def format_of(template: str) -> ToolFormat | None:

@@ -23,6 +23,7 @@ from rag_middle.evaluation import (
     run,
     write_evaluation,
 )
+from rag_middle.evaluation.wrong_answers import missing_answers
 from rag_middle.generation import RagMiddleModel
 from rag_middle.reader import reader_path
 from tests.endpoint.server import Request, Said, answer, of_model, saying, serving
@@ -237,3 +238,47 @@ def test_withheld_answers_have_no_vote() -> None:
         generation = model.generate(prompt, method="permutation", method_options={"orders": 3})
         assert len(server.asked) == 3
     assert (generation.text, generation.finish_reason) == ("yes", "stop")
+
+
+@pytest.mark.parametrize(
+    ("written", "scored", "unfinished"),
+    [
+        ("<think>Is it {right}?</think>\nNo idea.", 0.0, False),
+        ("\n<think>no</think>{right}", 1.0, False),
+        ("Is it {right}?</think>No idea.", 0.0, False),
+        ("<think>Is it {right}", 0.0, True),
+        ("{right}, as <think> and </think> say.", 1.0, False),
+    ],
+)
+def test_thinking_in_the_text_is_no_part_of_the_answer(
+    tmp_path: Path, written: str, scored: float, unfinished: bool
+) -> None:
+    answers = {item.question: item.answers[0] for item in TASK.items(3, 0)}
+
+    def reply(request: Request) -> Said:
+        [right] = [text for question, text in answers.items() if question in request.text]
+        return Said(answer(written.format(right=right)))
+
+    file = tmp_path / "records.jsonl"
+    measurement = Measurement(limit=3, positions=2)
+
+    def measured() -> Results:
+        with serving(reply) as server:
+            model = EndpointModel(server.url)
+            model.identity = lambda: {"endpoint": "it"}  # type: ignore[method-assign]
+            return run(model, TASK, (), measurement, records=file)
+
+    results = measured()
+    assert results.scores("none").mean() == scored
+    assert {record.unfinished for record in results.records.values()} == {unfinished}
+    assert all("hink" in str(record.answer) for record in results.records.values())
+    assert bool(missing_answers(results)) is unfinished
+    # Earlier versions scored the whole text.
+    lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    for line in lines:
+        line.pop("unfinished", None)
+        if "scores" in line:
+            line["scores"] = dict.fromkeys(line["scores"], 1.0)
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    if scored == 0:
+        assert measured().scores("none").mean() == 0
