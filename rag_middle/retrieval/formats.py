@@ -11,7 +11,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO, StringIO
+from itertools import groupby
 from math import isfinite
+from operator import itemgetter
 from time import thread_time
 from typing import Any, TypeVar
 from zipfile import ZipFile
@@ -22,6 +24,7 @@ from rag_middle.plain_data import parse_json
 from rag_middle.retrieval.equations import EQUATION, equation_text
 from rag_middle.retrieval.html import html_text
 from rag_middle.retrieval.records import Record, Skipped
+from rag_middle.retrieval.scripts import script_text, touches
 
 __all__ = ["READERS", "Reader"]
 
@@ -312,10 +315,10 @@ def _docx_headings(document: Any) -> tuple[dict[str | None, bool], bool]:
 
 def _docx_text(block: Any) -> str:
     if block.tag == _PARAGRAPH:
-        return "".join(
-            equation_text(part, _NOT_SHOWN)
+        return _line(
+            (equation_text(part, _NOT_SHOWN), "equation")
             if part.tag == EQUATION
-            else _SHOWN.get(part.tag, part.text or "")
+            else (_SHOWN.get(part.tag, part.text or ""), _vertical(part))
             for part in _within(block, _WORD + "t", EQUATION, *_SHOWN)
         )
     rows = (
@@ -328,6 +331,28 @@ def _docx_text(block: Any) -> str:
         for row in _within(block, _ROW)
     )
     return "\n".join(rows)
+
+
+def _vertical(part: Any) -> str:
+    """``superscript``, ``subscript`` or nothing: where the run of a text stands."""
+    align = part.getparent().find(f"{_WORD}rPr/{_WORD}vertAlign")
+    return "" if align is None else str(align.get(_WORD + "val", ""))
+
+
+def _line(parts: Iterable[tuple[str, str]]) -> str:
+    """The text of a paragraph from its texts, each with what it is."""
+    line, kept = "", ""
+    for kind, group in groupby(parts, key=itemgetter(1)):
+        text = "".join(part for part, _ in group)
+        if kind in ("superscript", "subscript"):
+            written = script_text(text, line[-1:], raised=kind == "superscript")
+            ends = "word" if written != text else "number" if text.strip().isdigit() else ""
+        else:
+            written, ends = text, "word" if kind == "equation" else ""
+        is_apart = kind == "equation" or kept == "word" or (kept and text[:1].isdigit())
+        line += (" " if is_apart and touches(line, written) else "") + written
+        kept = ends
+    return line
 
 
 def _within(element: Any, *tags: str) -> Iterator[Any]:

@@ -8,9 +8,11 @@ at every character once or twice and reads whatever there is.
 from __future__ import annotations
 
 import re
+from enum import Enum, auto
 from html import unescape
 
 from rag_middle.retrieval.equations import MathText
+from rag_middle.retrieval.scripts import script_text, touches
 
 __all__ = ["html_text"]
 
@@ -33,6 +35,15 @@ _SPACES = re.compile(r"[^\S\n]+")
 _MAX_HIDDEN = 100
 _KEPT_SPACE = "\x00"  # stands for a space of preformatted text; no page holds it
 _BLANK_LINES = re.compile(r"\n{3,}")
+_FEW = 4  # pieces of raised or lowered text that may be a number
+
+
+class _Apart(Enum):
+    """Which characters must not touch what stands before them: those of another number or word."""
+
+    NONE = auto()
+    DIGITS = auto()
+    ALL = auto()
 
 
 def html_text(page: str) -> tuple[str | None, str]:
@@ -97,6 +108,8 @@ class _Reader:
         self._headings = 0
         self._in_picture = ""  # the element whose text is shown
         self._math: MathText | None = None
+        self._script: tuple[str, int] | None = None  # the open <sup> or <sub>, and where it began
+        self._apart = _Apart.NONE
         self._katex = False  # which writes each equation twice: MathML, and text that is shown
 
     def feed(self, text: str) -> None:
@@ -129,12 +142,14 @@ class _Reader:
                 if name in _RAW and (stop := _RAW[name].search(text, end)):
                     start = stop.start()
                 elif name in _RAW:
-                    return
+                    start = len(text)
+                    break
         self._text(text[start:])
+        self._end_math()
 
     def _begin(self, tag: str, attributes: str) -> None:
         if self._math and (_BLOCK.fullmatch(tag) or tag == "body"):
-            self._math = None  # </math> was left out
+            self._end_math()  # </math> was left out
         # A page may leave out </head>; what follows <body> is seen all the same.
         if tag == "body":
             self._hidden.clear()
@@ -143,7 +158,7 @@ class _Reader:
             if self._katex:
                 self._hidden.append(tag)
             else:
-                self._math = MathText(self.pieces)
+                self._math = MathText()
         elif tag in _IN_PICTURE and self._hidden and self._hidden[-1] == "svg":
             if not self._in_picture:
                 self._in_picture = tag
@@ -151,7 +166,9 @@ class _Reader:
         elif tag == "tspan" and self._in_picture and _NEW_LINE.search(attributes):
             self.pieces.append(" ")
         elif self._math and tag not in _HIDDEN:
-            self._math.begin(tag)
+            self._math.begin(tag, attributes)
+        elif tag in ("sup", "sub") and self._shows():
+            self._script = (tag, len(self.pieces))
         elif tag == "span":
             self._katex = self._katex or "katex-mathml" in attributes
         elif tag in _HIDDEN:
@@ -168,7 +185,7 @@ class _Reader:
 
     def _end(self, tag: str) -> None:
         if self._math and (_BLOCK.fullmatch(tag) or tag == "math"):
-            self._math = None
+            self._end_math()
         if tag in self._hidden:
             del self._hidden[self._hidden.index(tag) :]
             self._katex = self._katex and tag != "math"
@@ -180,6 +197,8 @@ class _Reader:
             self.pieces.append(" ")
         elif self._math:
             self._math.end(tag)
+        elif self._script and tag == self._script[0]:
+            self._end_script(*self._script)
         elif tag == "title":
             self._in_title = False
         elif _BLOCK.fullmatch(tag):
@@ -187,6 +206,36 @@ class _Reader:
             self._preformatted -= tag == "pre" and self._preformatted > 0
             if tag == "h1":
                 self._in_heading = False
+
+    def _end_math(self) -> None:
+        if self._math:
+            equation, self._math = self._math.close(), None
+            if equation:
+                self._apart = _Apart.ALL
+                self._add(equation)
+                self._apart = _Apart.ALL
+
+    def _end_script(self, tag: str, begin: int) -> None:
+        self._script = None
+        if not 0 < begin < len(self.pieces) <= begin + _FEW:
+            return
+        text, before = "".join(self.pieces[begin:]), self.pieces[begin - 1][-1:]
+        written = script_text(text, before, raised=tag == "sup")
+        self.pieces[begin:] = [written]
+        if written != text:
+            self._apart = _Apart.ALL
+        elif text.strip().isdigit():  # O follows in H<sub>2</sub>O, another number in log_10 2
+            self._apart = _Apart.DIGITS
+
+    def _add(self, text: str) -> None:
+        """Add text to the line, after a space where it is apart and would touch the last."""
+        if not text:
+            return
+        is_apart = self._apart is _Apart.ALL or (self._apart is _Apart.DIGITS and text[0].isdigit())
+        if is_apart and self.pieces and touches(self.pieces[-1], text):
+            self.pieces.append(" ")
+        self.pieces.append(text)
+        self._apart = _Apart.NONE
 
     def _shows(self) -> bool:
         """Whether text here is to be seen: in a picture, that of its labels."""
@@ -205,6 +254,6 @@ class _Reader:
         else:
             if self._in_heading:
                 self.heading.append(data)
-            self.pieces.append(
+            self._add(
                 data.replace(" ", _KEPT_SPACE) if self._preformatted else data.replace("\n", " ")
             )
