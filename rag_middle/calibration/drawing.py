@@ -52,7 +52,7 @@ def draw_examples(
         CalibrationConfigError: the task has no gold documents, no single correct answers, or too
             few questions; or invalid weights.
     """
-    from rag_middle.evaluation.conditions import position, spread_positions
+    from rag_middle.evaluation.conditions import distinct_questions, position, spread_positions
 
     if not task.num_positions or not task.by_likelihood:
         raise CalibrationConfigError(
@@ -69,7 +69,7 @@ def draw_examples(
     )
     # Data may repeat a question. Asked in the search, it is not held out.
     drawn = task.items(questions + held_out, seed)
-    items = list({(i.question, i.answers, i.gold and i.gold.text): i for i in drawn}.values())
+    items = distinct_questions(drawn)
     # A file may be sorted; the first questions of the search should be like all of them.
     random.Random(f"calibration {seed}").shuffle(items)
     share = min(1.0, len(items) / (questions + held_out))

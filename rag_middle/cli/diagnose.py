@@ -233,7 +233,7 @@ def diagnose(
             "leave it out.",
             param_hint="--stop-early",
         )
-    items = task.items(measured["limit"], measured["seed"])  # refuses what there is too little of
+    drawn = task.items(measured["limit"], measured["seed"])  # refuses what there is too little of
     from rag_middle.evaluation import (
         Factors,
         Measurement,
@@ -246,11 +246,13 @@ def diagnose(
     from rag_middle.evaluation import diagnose as run_diagnosis
     from rag_middle.evaluation.charts import require_library
     from rag_middle.evaluation.conclusions import MIN_QUESTIONS, note_on_gold
+    from rag_middle.evaluation.conditions import distinct_questions
     from rag_middle.evaluation.diagnosis import default_methods
     from rag_middle.evaluation.plots import new_figure
     from rag_middle.evaluation.report import InterimReport
     from rag_middle.evaluation.stopping import looks
     from rag_middle.evaluation.terminal import show_diagnosis, show_factors
+    from rag_middle.evaluation.wrong_answers import repeated_note
 
     # Without matplotlib and vl-convert there is no report: say so before an hour is spent.
     new_figure()
@@ -259,6 +261,9 @@ def diagnose(
     measurement = Measurement(**measured, grid=fewer, changes=changes, controls=True)
     check_measurement(task, names or (), measurement)
     tell("Data", "dim", f"{task.description}.")
+    items = distinct_questions(drawn) if task.may_repeat else drawn
+    if repeated := len(drawn) - len(items):
+        tell("Warning", "yellow", repeated_note(repeated))
     if note := note_on_gold(items):
         tell("Warning", "yellow", note)
     if stop_early and len(looks(len(items))) == 1:

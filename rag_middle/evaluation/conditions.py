@@ -82,6 +82,20 @@ class Item:
         return (*before, self.gold, *after)
 
 
+def distinct_questions(items: Sequence[Item]) -> list[Item]:
+    """Items without those that repeat an earlier one, whose answers tell nothing new.
+
+    A question repeats another with the same answers and gold documents, whatever spaces and case
+    it has. Without gold documents nothing is known to repeat.
+    """
+    distinct: dict[object, Item] = {}
+    for item in items:
+        golds = tuple(gold.text for gold in (item.golds or (item.gold,)) if gold)
+        asked = " ".join(item.question.casefold().split())
+        distinct.setdefault((asked, item.answers, golds) if golds else item.id, item)
+    return list(distinct.values())
+
+
 @dataclass(frozen=True, slots=True)
 class Condition:
     """Which documents a question is asked with.

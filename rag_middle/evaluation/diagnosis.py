@@ -270,7 +270,7 @@ def _attempts(
 
     `model` is None where its weights are not here.
     """
-    limit, asked = results.measurement.limit, len(results.items)
+    limit, asked = results.measurement.limit, len(results.items) + results.repeated
     all_asked = limit is None or asked < limit or asked == task.num_questions
     if model is None:
         return Attempts(all_asked=all_asked, scoring=results.measurement.scoring, weights=False)

@@ -203,6 +203,7 @@ class Results:
         confidence: of gaps, and of all differences together.
         left_out: methods that were not asked to the end (`run_until_decided`), by label, with the
             number of questions that they were asked.
+        repeated: questions that were left out, since the data had them before.
     """
 
     task: Task
@@ -214,6 +215,7 @@ class Results:
     software: Mapping[str, str]
     confidence: float = CONFIDENCE
     left_out: Mapping[str, int] = field(default_factory=dict)
+    repeated: int = 0
 
     @property
     def compared(self) -> int:

@@ -17,6 +17,7 @@ __all__ = [
     "ShownDocument",
     "missing_answers",
     "most_wrong",
+    "repeated_note",
     "shown_documents",
     "wrong_answers",
 ]
@@ -132,6 +133,8 @@ def missing_answers(results: Results) -> tuple[str, ...]:
         results, lambda record: record.said == "" and not (record.withheld or record.unfinished)
     )
     texts = []
+    if results.repeated:
+        texts.append(repeated_note(results.repeated))
     if withheld:
         texts.append(
             f"The server's content filter withheld answers, whole or in part: {withheld}. They are "
@@ -151,6 +154,14 @@ def missing_answers(results: Results) -> tuple[str, ...]:
             "think (`--max-new-tokens`), and does the prompt suit the model (`--template`)?"
         )
     return tuple(texts)
+
+
+def repeated_note(repeated: int) -> str:
+    """That questions of the data are asked once."""
+    return (
+        f"Left out: {counted(repeated, 'question')} that the data had before, with the same "
+        "answers and gold document. A repeated question tells nothing new and counts once."
+    )
 
 
 def _by_method(results: Results, counts: Callable[[Record], bool]) -> str:

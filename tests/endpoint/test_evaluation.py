@@ -21,6 +21,7 @@ from rag_middle.evaluation import (
     Results,
     diagnose,
     run,
+    task_for_file,
     write_evaluation,
 )
 from rag_middle.evaluation.wrong_answers import missing_answers
@@ -282,3 +283,20 @@ def test_thinking_in_the_text_is_no_part_of_the_answer(
     file.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     if scored == 0:
         assert measured().scores("none").mean() == 0
+
+
+def test_a_question_that_the_data_repeats_counts_once(tmp_path: Path) -> None:
+    def line(number: int, question: str) -> str:
+        others = [f"Village {number}{other} lies high." for other in range(3)]
+        gold = f"Town {number} lies on the River{number}."
+        content = {"question": question, "answers": [f"River{number}"], "gold": gold}
+        return json.dumps({**content, "distractors": others}) + "\n"
+
+    data = tmp_path / "questions.jsonl"
+    asked = [(n, f"On which river lies town {n}?") for n in range(5)]
+    data.write_text("".join(line(n, q) + line(n, f" {q.upper()}") for n, q in asked), "utf-8")
+    with serving(saying("River1")) as server:
+        results = run(EndpointModel(server.url), task_for_file(data), (), Measurement(positions=2))
+    assert results.curves().questions == 5
+    assert results.repeated == 5
+    assert missing_answers(results)[0].startswith("Left out: 5 questions")

@@ -55,7 +55,8 @@ def test_different_equations_are_different_texts() -> None:
         ("<msub><mi>x</mi><mn>1</mn></msub><mn>0</mn>", "x_1 0"),
         ("<mmultiscripts><mi>C</mi><mprescripts/><mn>6</mn><mn>14</mn></mmultiscripts>",
          "_6^14 C"),
-        ("<mi>f</mi><mfenced open='[' close=']' separators=';'><mi>x</mi><mi>y</mi></mfenced>", "f[x;y]"),
+        ("<mi>f</mi><mfenced open='[' close=']' separators=';'><mi>x</mi><mi>y</mi></mfenced>",
+         "f[x;y]"),
         ("<mtable><mtr><mtd><mn>1</mn></mtd><mtd><mn>0</mn></mtd></mtr></mtable>", "[1, 0]"),
     ],
 )  # fmt: skip

@@ -99,6 +99,7 @@ class Abstention(Task):
 
     name: ClassVar[str] = "abstention"
     version: ClassVar[int] = 2
+    may_repeat: ClassVar[bool] = True
     title: ClassVar[str] = "Questions with and without their gold document"
     metrics: ClassVar[tuple[str, ...]] = ("accuracy", "abstained")
     by_likelihood: ClassVar[bool] = False

@@ -59,6 +59,8 @@ class Task(ABC):
         fixed_order: whether another order of the documents has another right answer, so that
             shuffled orders are refused.
         fixed_length: whether fewer documents are as long, being passages of one text.
+        may_repeat: whether its data may repeat a question (`distinct_questions`), which then
+            counts once; else each counts, as benchmarks define it.
     """
 
     name: ClassVar[str]
@@ -72,6 +74,7 @@ class Task(ABC):
     cuts_middle: ClassVar[bool] = False
     fixed_order: ClassVar[bool] = False
     fixed_length: ClassVar[bool] = False
+    may_repeat: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -62,6 +62,7 @@ class OwnQuestions(Task):
 
     name: ClassVar[str] = "own_questions"
     version: ClassVar[int] = 2
+    may_repeat: ClassVar[bool] = True
     title: ClassVar[str] = "Questions of a file"
 
     data: str | Path
