@@ -188,7 +188,7 @@ def read_reply(reply: Mapping[str, Any], url: str) -> Reply:
         )
     message = choice.get("message", choice)
     message = message if isinstance(message, Mapping) else {}
-    text = message.get("content", message.get("text"))
+    text = _of_parts(message.get("content", message.get("text")))
     finish = choice.get("finish_reason")
     _check_end(finish, url, calls=bool(message.get("tool_calls")) and not text)
     reason = _finish_reason(finish)
@@ -207,6 +207,15 @@ def read_reply(reply: Mapping[str, Any], url: str) -> Reply:
         usage=_usage(reply),
         served=_served(reply),
     )
+
+
+def _of_parts(content: object) -> object:
+    """Text that comes as a list of its parts, as one; anything else as it is."""
+    if not isinstance(content, list):
+        return content
+    texts = [part.get("text") if isinstance(part, Mapping) else None for part in content]
+    whole = [text for text in texts if isinstance(text, str)]
+    return "".join(whole) if whole and len(whole) == len(texts) else content
 
 
 def _finish_reason(said: object) -> FinishReason:
@@ -292,7 +301,7 @@ class StreamedText:
         choice = _choice(event) or {}
         delta = choice.get("delta", choice)
         delta = delta if isinstance(delta, Mapping) else {}
-        piece = delta.get("content", delta.get("text"))
+        piece = _of_parts(delta.get("content", delta.get("text")))
         if piece is not None and not isinstance(piece, str):
             raise _no_text(piece, choice, self._url)
         self._thought = self._thought or any(delta.get(name) for name in _THINKING)

@@ -582,7 +582,7 @@ def test_a_key_in_headers_or_escapes_is_struck_out(
 @pytest.mark.parametrize(
     ("delta", "message"),
     [
-        ({"content": [{"type": "text", "text": "Loire"}]}, "text is of type list"),
+        ({"content": [{"type": "image_url"}]}, "text is of type list"),
         ({"content": 5}, "text is of type int"),
         ({"reasoning_content": "The documents say"}, "spent all of its tokens on thinking"),
         ({"reasoning": "The documents say", "content": ""}, "spent all of its tokens on thinking"),

@@ -300,3 +300,11 @@ def test_a_question_that_the_data_repeats_counts_once(tmp_path: Path) -> None:
     assert results.curves().questions == 5
     assert results.repeated == 5
     assert missing_answers(results)[0].startswith("Left out: 5 questions")
+
+
+def test_text_in_parts_is_read() -> None:
+    whole = answer("")
+    parts = [{"type": "text", "text": "River"}, {"type": "text", "text": "1"}]
+    whole["choices"][0]["message"]["content"] = parts
+    with serving(lambda _: Said(whole)) as server:
+        assert EndpointModel(server.url).generate("Where?").text == "River1"
