@@ -35,5 +35,7 @@ def keep_frequencies(model: nn.Module) -> Iterator[None]:
 
 def _frequencies(rotary: nn.Module) -> dict[str, Any]:
     endings = ("inv_freq", "max_seq_len_cached", "attention_scaling")
-    state = {**vars(rotary), **dict(rotary.named_buffers(recurse=False))}
+    # Two names may share one tensor, as after a first long input.
+    buffers = rotary.named_buffers(recurse=False, remove_duplicate=False)
+    state = {**vars(rotary), **dict(buffers)}
     return {name: value for name, value in state.items() if name.endswith(endings)}

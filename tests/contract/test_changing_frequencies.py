@@ -116,3 +116,15 @@ def test_a_long_prompt_leaves_no_frequencies_to_later_ones(method: str) -> None:
     assert torch.equal(rotary.inv_freq, frequencies)
     assert rotary.max_seq_len_cached == length
     assert torch.equal(*logits)
+
+
+def test_a_long_input_of_ones_own_before_is_kept_too() -> None:
+    # Back below its original length, the module has one tensor under two names.
+    model = FAMILIES["llama_dynamic"].build()
+    short = Prompt.random(PromptLayout(20, ((5, 15),)), seed=7)
+    for prompt in (BEYOND, short):
+        prompt_logits(model, prompt)
+    plain = prompt_logits(model, short)
+    with applied(model, EXAMPLES["siw"].neutral, [BEYOND.tokens]):
+        prompt_logits(model, BEYOND)
+    assert torch.equal(prompt_logits(model, short), plain)

@@ -31,6 +31,9 @@ __all__ = ["StructuredOutput"]
 class StructuredOutput(ToolCalling):
     """What `RagMiddleLLM` knows of answers that are objects of a class."""
 
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(**fields)  # for type checkers, who see no fields of a subclass
+
     def structured_predict(
         self,
         output_cls: type[BaseModel],

@@ -21,9 +21,6 @@ __all__ = ["ToolCalling", "call_blocks", "call_fields", "history_fields"]
 class ToolCalling(FunctionCallingLLM):
     """What `RagMiddleLLM` knows of tools."""
 
-    def __init__(self, **fields: Any) -> None:
-        super().__init__(**fields)  # for type checkers, who see no fields of a subclass
-
     def _prepare_chat_with_tools(
         self,
         tools: Sequence[BaseTool],
