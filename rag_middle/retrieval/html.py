@@ -29,6 +29,11 @@ _BLOCK = re.compile(
 )
 _MARKUP = re.compile(r"<(?:!--|[!?]|(/)?([a-zA-Z][^\s/>]*))")
 _TAG_PART = re.compile(r">|=\s*([\"'])")
+#: Elements of equations that mean something here, as XHTML writes them: with a prefix.
+_PREFIXED = re.compile(
+    "[^:]+:(annotation(?:-xml)?|math|m(?:frac|fenced|multiscripts|over|prescripts|root|sqrt|sub"
+    "|subsup|sup|table|td|tr|under|underover))"
+)
 _RAW = {name: re.compile(f"</{name}", re.IGNORECASE) for name in ("script", "style")}
 _HUGE_REFERENCE = re.compile(r"&#(?:[0-9]{8,}|[xX][0-9a-fA-F]{7,});?")  # no character has one
 _SPACES = re.compile(r"[^\S\n]+")
@@ -129,6 +134,8 @@ class _Reader:
                 self._text(text[start : opened.start()])
             start = end
             name = (opened.group(2) or "").lower()
+            if prefixed := _PREFIXED.fullmatch(name):
+                name = prefixed.group(1)
             if opened.group(1):
                 self._end(name)
             elif name and text.endswith("/>", 0, end):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,17 @@ def test_different_equations_are_different_texts() -> None:
 )  # fmt: skip
 def test_equations_say_what_they_mean(equation: str, text: str) -> None:
     assert _read(equation) == text
+
+
+@pytest.mark.parametrize("prefix", ["m", "mml"])
+def test_elements_with_a_prefix_mean_the_same(prefix: str) -> None:
+    equations = _composed(NAMES)
+    equations.append("<semantics><mi>a</mi><annotation-xml><p>b</p></annotation-xml></semantics>")
+    for equation in equations:
+        page = f"<math>{equation}</math> is <p>so</p>"
+        prefixed = re.sub(r"<(/?)(?!p)(?=[a-z])", rf"<\1{prefix}:", page)
+        assert html_text(prefixed) == html_text(page)
+        assert html_text(page.replace("<m", "<x:m").replace("</m", "</x:m")) == html_text(page)
 
 
 @pytest.mark.parametrize(
