@@ -164,6 +164,9 @@ def test_a_missing_model_says_so() -> None:
         RagMiddleLLM(model_name="/nowhere/at/all")
     with pytest.raises(UnsupportedGenerationError, match="pass model_name="):
         RagMiddleLLM()
+    for place in ("/nowhere", Path("/nowhere")):
+        with pytest.raises(UnsupportedGenerationError, match="pass model_name='/nowhere'"):
+            RagMiddleLLM(model=place)
 
 
 def test_a_model_shared_with_the_core_keeps_its_method_and_window(

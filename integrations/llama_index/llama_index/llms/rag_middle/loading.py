@@ -108,6 +108,10 @@ def model_parts(
         UnsupportedGenerationError: no model of transformers, no pipeline for text generation, or
             no tokenizer.
     """
+    if isinstance(model, str | Path):
+        raise UnsupportedGenerationError(
+            f"model= is a loaded model, got {str(model)!r}: pass model_name={str(model)!r}."
+        )
     if model is None or isinstance(model, RagMiddleModel):
         return model, tokenizer, {}
     if tokenizer is None and tokenizer_name is not None:
