@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import string
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ _UNSPACED = (
     "\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc\U00020000-\U0003ffff"
 )
 _LETTER = rf"[^\W{_UNSPACED}]"
+#: A hyphen that breaks no line, and the minus of formulas: many models write them.
+_HYPHENS = str.maketrans(dict.fromkeys("\u2010\u2011\u2212", "-"))
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -108,8 +111,16 @@ def metric(name: str) -> Metric:
 
 
 def normalized(text: str) -> str:
-    """SQuAD's normalisation: lower case, no punctuation, no articles, single spaces."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+    """SQuAD's normalisation: lower case, no punctuation, no articles, single spaces.
+
+    Differs: an accent beside its letter (NFD) and the letter with its accent (NFC) are the same.
+    """
+    plain = _composed(text).lower().translate(_PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", plain).split())
+
+
+def _composed(text: str) -> str:
+    return unicodedata.normalize("NFC", text)
 
 
 def best_subspan_em(prediction: str, answers: Sequence[str]) -> float:
@@ -129,32 +140,51 @@ def answer_stated(prediction: str, answers: Sequence[str]) -> float:
     """1 where the prediction contains any answer as a whole, in any case, else 0.
 
     Stricter than `best_subspan_em`, for answers that are names and numbers: neither "12 days" nor
-    "2 days-long" states "2 days", and "4.5" does not state "5". Where a script is
-    written without spaces between words (Chinese, Japanese, Thai; Korean, for its particles), an
-    answer may stand anywhere.
+    "2 days-long" states "2 days", "4.5" and "-5" do not state "5", and "C++" and "C#" do not state
+    "C". Hyphens and the minus of formulas are the same sign. Where a script is written without
+    spaces between words (Chinese, Japanese, Thai; Korean, for its particles), an answer may stand
+    anywhere.
     """
     return float(any(_states(prediction, answer, re.IGNORECASE) for answer in answers))
 
 
 def _states(prediction: str, answer: str, flags: re.RegexFlag = re.NOFLAG) -> bool:
     # A sign between word characters belongs to them: 4.5, 725-5315, 10:30.
-    return says(prediction, answer, flags, joined="[.,:-]")
+    return says(prediction, answer, flags, joined="[.,:-]", signed=True)
 
 
-def says(text: str, words: str, flags: re.RegexFlag = re.NOFLAG, *, joined: str = "(?!)") -> bool:
+def says(
+    text: str,
+    words: str,
+    flags: re.RegexFlag = re.NOFLAG,
+    *,
+    joined: str = "(?!)",
+    signed: bool = False,
+) -> bool:
     """Whether a text contains words as a whole, whatever spaces it has between them.
 
     Args:
         words: nothing is in no text.
         joined: pattern of a sign that belongs to the letters on both sides.
+        signed: a sign of a number or a name belongs to it too: -5, .5, C++, F#.
     """
-    wanted = re.escape(_spaced(words))
-    whole = rf"(?<!{_LETTER})(?<!{_LETTER}{joined}){wanted}(?!{_LETTER}|{joined}{_LETTER})"
-    return bool(wanted and re.search(whole, _spaced(text), flags))
+    wanted = _spaced(words)
+    if not wanted:
+        return False
+    before, after = f"(?<!{_LETTER})", f"(?!{_LETTER})"
+    if re.match(_LETTER, wanted):
+        before += f"(?<!{_LETTER}{joined})"
+        if signed and wanted[0].isdigit():
+            before += "(?<!(?<![-.])[-.])"  # two are a dash, or what was left out
+    if re.match(_LETTER, wanted[-1]):
+        after += f"(?!{joined}{_LETTER})"
+        if signed:
+            after += rf"(?!#|\+\+|\+(?!{_LETTER}))"
+    return bool(re.search(before + re.escape(wanted) + after, _spaced(text), flags))
 
 
 def _spaced(text: str) -> str:
-    return " ".join(text.split())
+    return " ".join(_composed(text).translate(_HYPHENS).split())
 
 
 def exact_match(prediction: str, answers: Sequence[str]) -> float:
@@ -191,25 +221,30 @@ def f1(prediction: str, answers: Sequence[str]) -> float:
 def answer_contained(prediction: str, answers: Sequence[str]) -> float:
     """1 where the prediction contains any answer letter by letter, else 0; NoLiMa's ``contains``.
 
-    Source: ``evaluation/async_evaluate.py`` of adobe-research/NoLiMa.
+    Source: ``evaluation/async_evaluate.py`` of adobe-research/NoLiMa. Differs: NFC and NFD are the
+    same, as in `normalized`.
     """
-    return float(any(answer in prediction for answer in answers))
+    text = _composed(prediction)
+    return float(any(_composed(answer) in text for answer in answers))
 
 
 def string_match_all(prediction: str, answers: Sequence[str]) -> float:
     """The share of the answers that the prediction contains, in any case; RULER's score.
 
-    Source: ``scripts/eval/synthetic/constants.py`` of NVIDIA/RULER.
+    Source: ``scripts/eval/synthetic/constants.py`` of NVIDIA/RULER. Differs: NFC and NFD are the
+    same, as in `normalized`.
     """
-    return sum(answer.lower() in prediction.lower() for answer in answers) / len(answers)
+    text = _composed(prediction).lower()
+    return sum(_composed(answer).lower() in text for answer in answers) / len(answers)
 
 
 def string_match_part(prediction: str, answers: Sequence[str]) -> float:
     """1 where the prediction contains any answer, in any case, else 0; RULER's score of questions.
 
-    Source: as of `string_match_all`.
+    Source and difference: as of `string_match_all`.
     """
-    return float(any(answer.lower() in prediction.lower() for answer in answers))
+    text = _composed(prediction).lower()
+    return float(any(_composed(answer).lower() in text for answer in answers))
 
 
 #: Scores of a generated answer against all right ones.

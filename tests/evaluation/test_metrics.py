@@ -6,6 +6,7 @@ import pytest
 
 from rag_middle.errors import UnknownNameError
 from rag_middle.evaluation.metrics import (
+    ANSWER_METRICS,
     answer_stated,
     best_subspan_em,
     exact_match,
@@ -83,9 +84,30 @@ def test_an_unknown_metric_is_refused_with_the_nearest_name() -> None:
         ("เมืองน็องต์ตั้งอยู่ริมแม่น้ำลัวร์ครับ", "แม่น้ำลัวร์", True),
         ("答案是Loire河", "Loire", True),
         ("卢瓦尔河", "长江", False),
+        *((f"the answer is {a}.", a, True) for a in ("-5", "+1", "C++", "C#", ".NET", "3.5", "A+")),
+        *((f"answer:{a},{a}", a, True) for a in ("-5", "+1", ".NET")),
+        ("C++,C#", "C++", True),
+        ("x = \u22125", "-5", True),
+        ("Jean\u2011Paul", "Jean-Paul", True),
+        ("the answer--5", "5", True),
+        ("2+3", "2", True),
+        *((said, "5", False) for said in ("-5", "x=-5", "\u22125", ".5", "5+", "-5.")),
+        *((said, "-5", False) for said in ("15", "-55", "3-5", "5", "-5.5")),
+        *((said, "C", False) for said in ("C++", "C#", "C++11")),
+        *((said, "C++", False) for said in ("C", "C#", "Objective-C++x")),
+        ("ASP.NET", ".NET", False),
+        ("2+1, +15", "+1", False),
+        *((said, "3.5", False) for said in ("13.5", "-3.5", "3.55", "3.5.1")),
     ],
 )
 def test_a_name_or_number_is_stated_as_a_whole_or_not_at_all(
     said: str, answer: str, stated: bool
 ) -> None:
     assert answer_stated(said, ["nothing that is there", answer]) == stated
+
+
+def test_letters_with_accents_are_the_same_however_they_are_written() -> None:
+    one, two = "Rh\u00f4ne", "Rho\u0302ne"
+    for score in ANSWER_METRICS.values():
+        assert score(one, [two]) == score(two, [one]) == 1, score.__name__
+        assert score(two, ["Rho"]) < 1, score.__name__
