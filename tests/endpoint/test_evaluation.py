@@ -241,6 +241,9 @@ def test_withheld_answers_have_no_vote() -> None:
     assert (generation.text, generation.finish_reason) == ("yes", "stop")
 
 
+CHANNEL = "<|channel|>"  # of gpt-oss
+
+
 @pytest.mark.parametrize(
     ("written", "scored", "unfinished"),
     [
@@ -249,6 +252,17 @@ def test_withheld_answers_have_no_vote() -> None:
         ("Is it {right}?</think>No idea.", 0.0, False),
         ("<think>Is it {right}", 0.0, True),
         ("{right}, as <think> and </think> say.", 1.0, False),
+        ("[THINK]Is it {right}?[/THINK]No idea.", 0.0, False),
+        ("[THINK]Is it {right}", 0.0, True),
+        ("{right}, as [THINK] and [/THINK] say.", 1.0, False),
+        ("<seed:think>Is it {right}?</think></seed:think>No idea.", 0.0, False),
+        ("<thought>\nIs it {right}?\n</thought>\nNo idea.", 0.0, False),
+        (f"{CHANNEL}analysis<|message|>{{right}}?<|end|>{CHANNEL}final<|message|>No", 0.0, False),
+        ("<|channel>thought\nIs it {right}?<channel|>No idea.", 0.0, False),
+        (f"{CHANNEL}analysis<|message|>Is it {{right}}?", 0.0, True),
+        (f"{CHANNEL}final<|message|>{{right}}", 1.0, False),
+        ("analysisIs it {right}?assistantfinalNo idea.", 0.0, False),
+        ("analysis says {right}", 1.0, False),
     ],
 )
 def test_thinking_in_the_text_is_no_part_of_the_answer(
@@ -272,7 +286,8 @@ def test_thinking_in_the_text_is_no_part_of_the_answer(
     results = measured()
     assert results.scores("none").mean() == scored
     assert {record.unfinished for record in results.records.values()} == {unfinished}
-    assert all("hink" in str(record.answer) for record in results.records.values())
+    begin = written.partition("{")[0]
+    assert all(str(record.answer).startswith(begin) for record in results.records.values())
     assert bool(missing_answers(results)) is unfinished
     # Earlier versions scored the whole text.
     lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
