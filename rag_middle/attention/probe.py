@@ -75,7 +75,7 @@ def text_config(model: PreTrainedModel) -> Any:
 
 def is_attention(module: nn.Module) -> bool:
     """Whether the module is one of attention: by its name, or as it asks for the interface."""
-    return _is_attention_class(type(module))
+    return _is_attention_class(type(module))  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=1024)  # asked of every module of a model at each request
