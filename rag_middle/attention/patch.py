@@ -21,6 +21,7 @@ from rag_middle.attention.installed import is_installed
 from rag_middle.attention.plan import AttentionPlan
 from rag_middle.attention.probe import (
     attention_modules,
+    is_attention,
     probe,
     rotary_modules,
     text_config,
@@ -286,7 +287,7 @@ def modules_by_layer(model: nn.Module, traits: ModelTraits) -> dict[int, nn.Modu
     require_uncompiled(model, traits)
     if not traits.layers:
         # Attention of its own: a method may know the family, and change the module's arguments.
-        named = [module for module in model.modules() if "Attention" in type(module).__name__]
+        named = [module for module in model.modules() if is_attention(module)]
         by_index = {getattr(module, "layer_idx", None): module for module in named}
         return {index: module for index, module in by_index.items() if isinstance(index, int)}
     return {
@@ -333,7 +334,7 @@ def _compiled_around_attention(model: nn.Module) -> str | None:
             or module._compiled_call_impl is not None
             or hasattr(module.forward, "_torchdynamo_orig_callable")
         )
-        if compiled and any("Attention" in type(part).__name__ for part in module.modules()):
+        if compiled and any(map(is_attention, module.modules())):
             return f"its module {name!r}" if name else "it"
     return None
 

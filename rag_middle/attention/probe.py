@@ -17,10 +17,11 @@ and where a device adds in another order from one call to the next.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from math import inf
 from typing import Any
 
@@ -54,7 +55,7 @@ from rag_middle.attention.traits import LayerTraits, ModelTraits, context_window
 from rag_middle.attention.windows import windows_of_masks
 from rag_middle.ops.rope import RotaryStyle, rotate
 
-__all__ = ["attention_modules", "probe", "rotary_modules", "text_config"]
+__all__ = ["attention_modules", "is_attention", "probe", "rotary_modules", "text_config"]
 
 _PROBE_TOKENS = 6
 
@@ -72,12 +73,25 @@ def text_config(model: PreTrainedModel) -> Any:
     return config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
 
 
+def is_attention(module: nn.Module) -> bool:
+    """Whether the module is one of attention: by its name, or as it asks for the interface."""
+    return _is_attention_class(type(module))  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=1024)  # asked of every module of a model at each request
+def _is_attention_class(kind: type[nn.Module]) -> bool:
+    code = getattr(inspect.unwrap(kind.forward), "__code__", None)
+    return "Attention" in kind.__name__ or (
+        code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names  # LongcatFlashMLA
+    )
+
+
 def attention_modules(model: nn.Module) -> list[nn.Module]:
     """Modules that may call transformers' attention interface."""
     return [
         module
         for module in model.modules()
-        if "Attention" in type(module).__name__
+        if is_attention(module)
         and hasattr(module, "config")
         and isinstance(getattr(module, "layer_idx", None), int)
         and "hidden_states" in parameters(type(module).forward)
@@ -101,15 +115,20 @@ def probe(model: PreTrainedModel) -> ModelTraits:
     peculiar: dict[int, str] = {}
     modules = attention_modules(model)
     borrowing = [m.layer_idx for m in modules if getattr(m, "is_kv_shared_layer", False)]
-    if borrowing:
+    if borrowing or not modules:
+        obstacle = _obstacle(config.model_type)
+        if borrowing:
+            obstacle = (
+                f"its layers {borrowing} attend to keys and values of other layers, as those have "
+                "rotated and cached them"
+            )
         return ModelTraits(
             model_type=config.model_type,
             num_layers=config.num_hidden_layers,
             hidden_size=config.hidden_size,
             rope_type=None,
             layers=layers,
-            obstacle=f"its layers {borrowing} attend to keys and values of other layers, as those "
-            "have rotated and cached them",
+            obstacle=obstacle,
             context_window=context_window(config),
         )
     arguments: dict[nn.Module, dict[str, Any]] = {}

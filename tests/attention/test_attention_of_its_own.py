@@ -11,10 +11,11 @@ import torch
 import transformers as hf
 from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.models.llama.modeling_llama import LlamaAttention
 
 from rag_middle.attention import applied, model_traits
 from rag_middle.errors import UnsupportedArchitectureError, UnsupportedGenerationError
-from rag_middle.methods import LPES, Method, MsPoE, PositionalHiddenStates
+from rag_middle.methods import LPES, Method, MsPoE, NoMethod, PositionalHiddenStates
 from tests.contract.cases import ACTIVE, EXAMPLES, LONG, SHORT
 from tests.contract.running import at_once, distance, generated, recomputed
 from tests.families import FAMILIES
@@ -52,6 +53,57 @@ def test_what_methods_would_undo_is_refused(name: str) -> None:
             applied(model, method, [LONG.tokens]),
         ):
             pass
+
+
+def test_attention_may_go_by_another_name() -> None:
+    """LongcatFlashMLA, of which a decoder layer has two, with layer indices of their own."""
+    settings = LATENT | {
+        "num_hidden_layers": ..., "num_layers": 2, "head_dim": 8, "ffn_hidden_size": 96,
+        "expert_ffn_hidden_size": 32, "zero_expert_num": 2, "moe_topk": 2,
+    }  # fmt: skip
+    config = tiny(hf.LongcatFlashConfig, **settings)
+    model = build("longcat_flash", config, "sdpa")
+    assert list(model_traits(model).layers) == [0, 1, 2, 3]
+    applicable = set()
+    for name, method in (ACTIVE | {"lpes": LPES(factors=1.4)}).items():
+        with torch.no_grad(), contextlib.suppress(UnsupportedArchitectureError):
+            with applied(model, method, [LONG.tokens, SHORT.tokens]):
+                both = generated(model, [LONG, SHORT])[1]
+            for row, prompt in enumerate((LONG, SHORT)):
+                with applied(model, method, [prompt.tokens]):
+                    tokens, alone = generated(model, [prompt])
+                assert distance(both[row], alone[0]) < 1e-4, method
+                with applied(model, method, [prompt.tokens]):
+                    assert distance(alone[0], at_once(model, prompt, tokens[0])) < 1e-4, method
+            applicable.add(name)
+    assert {"lpes", "siw", "zero_tuning", "dsas", "dysco", "position_interpolation"} <= applicable
+    assert "pine" not in applicable
+
+
+class _Mixer(LlamaAttention):
+    """Named otherwise, and hiding whom it calls, as a model file from the Hub may."""
+
+    def forward(  # type: ignore[override]
+        self, hidden_states: Tensor, **arguments: Any
+    ) -> Any:
+        return super().forward(hidden_states, **arguments)
+
+
+def test_without_modules_of_attention_only_methods_around_the_model_run() -> None:
+    model = FAMILIES["llama"].build()
+    with torch.no_grad():
+        plain = model(LONG.ids).logits
+        for layer in model.model.layers:
+            layer.self_attn.__class__ = _Mixer
+        assert "attention interface" in model_traits(model).obstacle
+        for method in ACTIVE.values():
+            with (
+                pytest.raises(UnsupportedArchitectureError, match="attention interface"),
+                applied(model, method, [LONG.tokens]),
+            ):
+                pass
+        with applied(model, NoMethod(), [LONG.tokens]):
+            assert distance(model(LONG.ids).logits, plain) == 0
 
 
 @pytest.mark.parametrize("name", ["afmoe", "jetmoe"])

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers import (
+    PreTrainedModel,
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
+    Qwen2VLTextConfig,
+)
 
 from rag_middle.attention import applied
+from rag_middle.methods import Method
 from tests.conftest import FamilyModel
 from tests.contract.cases import ACTIVE, LONG, SHORT
 from tests.contract.running import distance, left_padded, prompt_logits
+from tests.tiny_models import scramble, tiny
 
 #: As in the authors' code, a group's keys go by the ratio of its first head, and scores with them
 #: by more than distances: tokens elsewhere are something else.
@@ -20,9 +28,35 @@ BY_POSITION = ("ms_poe_reference_code",)
 def test_where_a_prompt_begins_makes_no_difference(
     family_model: FamilyModel, name: str, first: int | None
 ) -> None:
-    model, method = family_model("llama"), ACTIVE[name]
+    rows_equal_prompts_alone(family_model("llama"), ACTIVE[name], first, axes=0)
+
+
+@pytest.mark.parametrize(("first", "axes"), [(None, 3), (9, 0), (9, 3)])
+@pytest.mark.parametrize("name", [name for name in ACTIVE if name not in BY_POSITION])
+def test_nor_does_it_on_several_axes(
+    pictures: PreTrainedModel, name: str, first: int | None, axes: int
+) -> None:
+    rows_equal_prompts_alone(pictures, ACTIVE[name], first, axes)
+
+
+@pytest.fixture(scope="module")
+def pictures() -> PreTrainedModel:
+    """A model that sees pictures, whose tokens stand on three axes, of text on each the same."""
+    rope = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 3, 3]}
+    text = tiny(Qwen2VLTextConfig, rope_parameters=rope).to_dict()
+    config = Qwen2VLConfig(text_config=text, vision_config={"depth": 1, "hidden_size": 64})
+    model = Qwen2VLForConditionalGeneration(config).eval().requires_grad_(False)
+    scramble(model, seed=1, std=0.18)
+    return model
+
+
+def rows_equal_prompts_alone(
+    model: PreTrainedModel, method: Method, first: int | None, axes: int
+) -> None:
     ids, mask = left_padded([LONG, SHORT])
     positions = None if first is None else (mask.cumsum(1) - 1).clamp(min=0) + first
+    if positions is not None and axes:
+        positions = positions.expand(axes, -1, -1)
     with torch.no_grad():
         with applied(model, method, [LONG.tokens, SHORT.tokens]):
             logits = model(input_ids=ids, attention_mask=mask, position_ids=positions).logits

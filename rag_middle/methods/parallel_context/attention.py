@@ -139,9 +139,11 @@ class _BlockAttention(LayerHandler):
         request.see(rows, columns, start)
         if start < request.width:
             placed = placed_columns(placement, request.groups, start, columns)
-            if not self._plan.from_model or rotary.position_ids.ndim != 2:
+            if not self._plan.from_model:
                 return placed
-            of_row = rotary.position_ids.expand(rows, -1)
+            own = rotary.position_ids
+            # Of several axes, `[3, b, n]`, any: they are the same, or tables are refused.
+            of_row = (own if own.ndim == 2 else own[0]).expand(rows, -1)
             return placed.to(of_row.device) + _first_positions(request, of_row)
         # Generated tokens follow one another: what they are apart is sent to the device once.
         apart = request.shared(
