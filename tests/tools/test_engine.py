@@ -104,7 +104,7 @@ def test_forms_that_nothing_satisfies_are_refused_in_plain_words(
             [mask] = texts.allowed()
             assert mask is not None
             texts.read([[mask.index(max(mask))]])
-        with pytest.raises(EngineError, match="^nothing satisfies the form"):
+        with pytest.raises(EngineError, match=r"^nothing satisfies the form"):
             texts.allowed()
 
 
@@ -121,12 +121,9 @@ def test_an_object_has_a_thousand_optional_properties(
         most = "start: %json " + json.dumps(_optional(1000))
         assert len(_written(engine, most, 0, vocabulary)[0]) == 40
         alternatives = [_optional(700), {**_optional(700), "required": ["k1"]}]
-        texts = engine.compile("start: %json " + json.dumps({"anyOf": alternatives})).begin(1)
+        beyond = "start: %json " + json.dumps({"anyOf": alternatives})
         with pytest.raises(EngineError, match="more than 4,000 ways to go on"):
-            for _ in range(40):
-                [mask] = texts.allowed()
-                assert mask is not None
-                texts.read([[mask.index(max(mask))]])
+            _written(engine, beyond, 0, vocabulary)
 
 
 def test_text_without_a_choice_is_written_whatever_the_tokenizer_makes_of_it(
