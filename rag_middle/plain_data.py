@@ -29,13 +29,20 @@ __all__ = [
 ]
 
 
-def parse_json(text: str | bytes, *, repeated_keys: bool = False, **options: Any) -> Any:
+def parse_json(
+    text: str | bytes,
+    *,
+    repeated_keys: bool = False,
+    replaces_halves: bool = False,
+    **options: Any,
+) -> Any:
     """What a JSON text says.
 
     Args:
         text: bytes are UTF-8.
         repeated_keys: take the last value of a key that an object has more than once, as most
             programs do: for what other programs and models write.
+        replaces_halves: read half of a surrogate pair as U+FFFD.
         options: of `json.loads`.
 
     Raises:
@@ -48,6 +55,8 @@ def parse_json(text: str | bytes, *, repeated_keys: bool = False, **options: Any
     try:
         content = json.loads(text if isinstance(text, str) else text.decode("utf-8-sig"), **options)
         if "\\u" in str(text):  # only escapes can say half a pair
+            if replaces_halves:
+                return map_strings(content, whole_characters)
             json.dumps(content, ensure_ascii=False, default=str).encode()
     except RecursionError:
         raise ValueError("it is nested too deeply") from None

@@ -104,12 +104,17 @@ class Client:
         return self._attempts(lambda: self._whole("GET", path, None), None)
 
     def post(
-        self, path: str, body: Mapping[str, Any], stopped: threading.Event | None = None
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        stopped: threading.Event | None = None,
+        failure: Callable[[Any], EndpointError | None] = lambda _: None,
     ) -> Any:
         """The server's reply, as plain data.
 
         Args:
             stopped: when set, no further attempt is made.
+            failure: the error in a reply that may pass when it is asked for again.
 
         Raises:
             EndpointUnreachableError: there is no connection, or no answer in time.
@@ -117,7 +122,14 @@ class Client:
             EndpointReplyError: the reply is no JSON, or too large.
             EndpointConfigError: the server redirects to another address.
         """
-        return self._attempts(lambda: self._whole("POST", path, body), stopped)
+
+        def replied() -> Any:
+            reply = self._whole("POST", path, body)
+            if error := failure(reply):
+                raise _Passing(error)
+            return reply
+
+        return self._attempts(replied, stopped)
 
     def events(
         self, path: str, body: Mapping[str, Any], stopped: threading.Event
@@ -297,7 +309,9 @@ class Client:
 
     def _parsed(self, content: bytes) -> dict[str, Any]:
         try:
-            parsed = without_key(parse_json(content, repeated_keys=True), self._key)
+            parsed = without_key(
+                parse_json(content, repeated_keys=True, replaces_halves=True), self._key
+            )
         except (ValueError, RecursionError) as error:
             raise EndpointReplyError(
                 f"{self.address.url} sent something else than JSON ({error}): "
@@ -411,13 +425,40 @@ def _fulfil(http: httpx.Client, request: httpx.Request, answered: Future[httpx.R
 
 
 def _event_data(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """The data of server-sent events, each on one line as these servers write it."""
-    rest = b""  # at the end: what was cut off, which says nothing
+    """The data of server-sent events, of one line or several.
+
+    What is whole on its first line is an event already: some servers leave out the empty line.
+    """
+    parts: list[bytes] = []
+    for line in _lines(chunks):
+        if line.startswith(b"data:"):
+            parts.append(line[5:].strip())
+            if len(parts) > 1 or not _is_whole(parts[0]):
+                continue
+        if parts and (not line or line.startswith(b"data:")):
+            yield b"\n".join(parts)
+            parts = []
+
+
+def _is_whole(data: bytes) -> bool:
+    if data == b"[DONE]":
+        return True
+    try:
+        json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Lines that end by LF, CR or both; one without an end was cut off."""
+    rest = b""
     for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            if line.startswith(b"data:"):
-                yield line[5:].strip()
+        # LF may be still to come after CR.
+        *lines, rest = re.split(rb"\r\n|\n|\r(?!\Z)", rest + chunk)
+        yield from lines
+    if rest.endswith(b"\r"):
+        yield rest[:-1]
 
 
 def _is_filter(code: str, said: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rag_middle.endpoint.client import Client
-from rag_middle.endpoint.wire import CHAT, Reply, StreamedText, read_reply, withheld
+from rag_middle.endpoint.wire import CHAT, Reply, StreamedText, broken_off, read_reply, withheld
 from rag_middle.errors import EndpointRefusedError
 
 __all__ = ["MAX_FACT_LENGTH", "Server"]
@@ -95,7 +95,9 @@ class Server:
     ) -> Reply:
         if emit is None:
             try:
-                reply = self._client.post(path, body, stopped)
+                reply = self._client.post(
+                    path, body, stopped, lambda reply: broken_off(reply, self.url)
+                )
             except EndpointRefusedError as error:
                 if error.filtered:
                     return withheld()

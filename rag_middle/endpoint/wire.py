@@ -25,6 +25,7 @@ __all__ = [
     "COMPLETIONS",
     "Reply",
     "StreamedText",
+    "broken_off",
     "check_sending",
     "check_served",
     "read_reply",
@@ -234,6 +235,8 @@ def _check_end(said: object, url: str, *, calls: bool) -> None:
         calls: it has calls of tools, and no text.
     """
     word = said.lower() if isinstance(said, str) else ""
+    if word in _BROKEN_OFF:
+        raise _broken_off(said, url)
     if calls or word in _CALLS:
         raise EndpointReplyError(
             f"The model at {url} calls a tool instead of answering, and only local models call "
@@ -241,11 +244,20 @@ def _check_end(said: object, url: str, *, calls: bool) -> None:
             Argument("extra_body"),
             ", or add 'tool_choice': 'none' there.",
         )
-    if word in _BROKEN_OFF:
-        raise EndpointReplyError(
-            f"{url} broke an answer off (finish_reason {said!r}). Ask again; if it stays, look at "
-            "the server's log."
-        )
+
+
+def broken_off(reply: Mapping[str, Any], url: str) -> EndpointReplyError | None:
+    """The error of an answer that the server broke off by a failure of its own, if it is one."""
+    said = (_choice(reply) or {}).get("finish_reason")
+    is_failure = isinstance(said, str) and said.lower() in _BROKEN_OFF
+    return _broken_off(said, url) if is_failure else None
+
+
+def _broken_off(said: object, url: str) -> EndpointReplyError:
+    return EndpointReplyError(
+        f"{url} broke an answer off (finish_reason {said!r}). Ask again; if it stays, look at the "
+        "server's log."
+    )
 
 
 def _thought_unseen(reply: Mapping[str, Any]) -> bool:

@@ -14,8 +14,9 @@ from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from rag_middle.conventions.documents import top_documents
+from rag_middle.documents import ContextPrompt
 from rag_middle.errors import ContextOverflowError
-from rag_middle.generation import Generation, RagMiddleModel
+from rag_middle.generation import Generation, Prompt, RagMiddleModel
 from rag_middle.generation.effect import lacking_documents
 from rag_middle.generation.prompts import LockedTokenizer, awaits_retrieval, fit_to_window
 from rag_middle.markers import MARKER_KEY_VARIABLE, marker_key
@@ -34,9 +35,8 @@ __all__ = ["Service"]
 _log = logging.getLogger(__name__)
 
 _CLIENT_LEFT = 499  # as nginx notes it; nobody reads it
-# A body larger than this cannot fit: no text has so many bytes per token, as JSON, and the rest of
-# a body is small. Reading a long text takes the tokenizer from all other requests.
-_BYTES_PER_TOKEN, _SPARE_BYTES = 16, 1 << 16
+# Characters of a prompt that are no text of the request: seals around what looks like markers.
+_SPARE_CHARACTERS = 1 << 16
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -53,6 +53,8 @@ class Service:
         self._model = model
         self._settings = settings
         self._tokenizer = LockedTokenizer(model.tokenizer)
+        # No text has more characters per token. (Those of a byte-level vocabulary are bytes.)
+        self._longest_token = max(map(len, model.tokenizer.get_vocab()))
         self.metrics = Metrics()
         self._announced: set[str] = set()  # methods without documents
         self.queue = BatchQueue(
@@ -110,7 +112,7 @@ class Service:
         self, body: ChatRequest | CompletionRequest, method: str, request: Request
     ) -> Response:
         """Put a request into the queue, and wait for its answer, or for the beginning of it."""
-        self._check_size(body, len(await request.body()))
+        self._check_size(body)
         events: asyncio.Queue[tuple[int, Event | None]] = asyncio.Queue()
         with self.queue.coming():
             choices, jobs = await run_in_threadpool(self._jobs, body, method, _emitter(events))
@@ -139,7 +141,7 @@ class Service:
             headers=_STREAM_HEADERS,
         )
 
-    def _check_size(self, body: ChatRequest | CompletionRequest, size: int) -> None:
+    def _check_size(self, body: ChatRequest | CompletionRequest) -> None:
         """Refuse what is too much before anything is made of it, a token for instance."""
         settings = self._settings
         texts = body.prompt if isinstance(body, CompletionRequest) else ""
@@ -153,12 +155,19 @@ class Service:
             )
         if len(body.documents) > settings.max_documents:
             raise _too_many_documents(len(body.documents), settings.max_documents)
+
+    def _check_length(self, prompt: RequestPrompt) -> None:
+        """Refuse a prompt that cannot fit before it is read: others wait for the tokenizer."""
         window = self._model.context_window
-        if window is not None and size > _SPARE_BYTES + prompts * window * _BYTES_PER_TOKEN:
+        if window is None:
+            return
+        drops = self._settings.defaults.on_overflow == "drop_documents"
+        length = _least_characters(prompt.prompt, with_documents=not drops)
+        if length > _SPARE_CHARACTERS + window * self._longest_token:
             raise ApiError(
                 400,
-                f"A request of {size:,} bytes cannot fit into the context window of {window:,} "
-                "tokens. Send less.",
+                f"A prompt of {length:,} characters cannot fit into the context window of "
+                f"{window:,} tokens. Send less.",
                 code="context_length_exceeded",
             )
 
@@ -186,6 +195,7 @@ class Service:
                     "`documents`.",
                     code="unreadable_markers",
                 )
+            self._check_length(prompt)
             shape: dict[str, Any] = {
                 "system": settings.defaults.system,
                 "tools": constraints.get("tools"),
@@ -334,6 +344,19 @@ def _too_many_documents(count: int, most: int) -> ApiError:
         f"The prompt has {count} documents, and {most} are the most here. Send fewer.",
         param="documents",
     )
+
+
+def _least_characters(prompt: Prompt, *, with_documents: bool) -> int:
+    """Characters that a prompt has at least; chat templates trim contents."""
+    if isinstance(prompt, ContextPrompt):
+        documents = prompt.documents if with_documents else ()
+        texts = [prompt.prefix, prompt.suffix, *(document.text for document in documents)]
+        return sum(len(text.strip()) for text in texts)
+    if isinstance(prompt, str):
+        return len(prompt.strip())
+    assert not isinstance(prompt, TokenizedPrompt)
+    contents = (message["content"] for message in prompt)
+    return sum(_least_characters(text, with_documents=with_documents) for text in contents)
 
 
 def _prompts(body: ChatRequest | CompletionRequest, *, trusted: bool) -> list[RequestPrompt]:

@@ -33,11 +33,18 @@ _LIMITS = {
     "step_lexer_fuel": 100_000,
     "step_max_items": 10_000,
     "max_lexer_states": 20_000,
+    "max_items_in_row": 4_000,  # four for each optional property of an object, which has 1,000
 }
 #: After every grammar: whatever goes on towards the form stays possible. The engine would else
 #: write text without a choice as the tokenizer splits it: with control tokens where their names
 #: stand there, with other characters where it normalises (NFC).
 _EVERY_SPLIT = '\n%llguidance {"no_forcing": true}'
+#: What the engine says where an answer cannot go on, and in other words.
+_ENDS = {
+    "NoExtensionBias": "nothing satisfies the form, or nothing that begins as this answer does",
+    "Parser Error: Current row has": "the form has more than 4,000 ways to go on at one place: too "
+    "many optional properties or alternatives",
+}
 _START_SECONDS = 120.0  # to load the engine and a vocabulary
 _STEP_SECONDS = 2.0  # of a processor, to compile a form or to follow one token
 _PROCESSOR_SECONDS = 60  # of a form, all together
@@ -193,7 +200,9 @@ class _TextsHere:
 
 def _check(matcher: Any) -> None:
     if matcher.is_error():
-        raise EngineError(str(matcher.get_error()).splitlines()[0])
+        said = str(matcher.get_error()).splitlines()[0]
+        plain = (words for beginning, words in _ENDS.items() if said.startswith(beginning))
+        raise EngineError(next(plain, said))
 
 
 class Isolated:

@@ -183,7 +183,7 @@ def test_a_connection_that_breaks_is_tried_again() -> None:
         (b"", "something else than JSON"),
         (b'{"choices": [', "something else than JSON"),
         (b"[" * 100_000, "nested too deeply"),
-        (b'"\\ud800"', "something else than JSON"),
+        (b'"\\ud800"', "no JSON object"),
         (b"[1]", "no JSON object"),
         ({}, "without an answer"),
         ({"x" * 10_000: 1}, "without an answer"),
@@ -705,6 +705,41 @@ def test_ends_that_leave_no_answer_are_errors(reply: Any, told: str, streamed: b
         model = EndpointModel(server.url)
         with pytest.raises(EndpointReplyError, match=told):
             _ = model.stream(PROMPT).result if streamed else model.generate(PROMPT)
+
+
+@pytest.mark.parametrize("reason", ["error", "abort"])
+def test_an_answer_that_the_server_broke_off_is_asked_for_again(reason: str) -> None:
+    failed = Said(answer("The Loi", finish_reason=reason))
+    with serving(_scripted(failed, Said(answer("there")))) as server:
+        assert EndpointModel(server.url).generate(PROMPT).text == "there"
+    with serving(_scripted(failed)) as server:
+        with pytest.raises(EndpointReplyError, match=r"broke an answer off.*2 times in a row"):
+            EndpointModel(server.url, retries=1).generate(PROMPT)
+        assert len(server.asked) == 2
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
+@pytest.mark.parametrize("size", [1, 10_000])
+def test_events_are_read_however_their_lines_end(end: bytes, size: int) -> None:
+    chunks: list[Any] = [{"choices": [{"delta": {"content": text}}]} for text in ("The ", "Loire")]
+    chunks.append({"choices": [{"delta": {}, "finish_reason": "stop"}]})
+    lines = [b": a comment", b"event: message"]
+    for chunk in chunks:  # spread over several lines
+        lines += [b"data: " + line for line in json.dumps(chunk, indent=1).encode().splitlines()]
+        lines.append(b"")
+    body = b"".join(line + end for line in lines)
+    said = Said([body[at : at + size] for at in range(0, len(body), size)])
+    with serving(_scripted(said)) as server:
+        assert EndpointModel(server.url).stream(PROMPT).result.text == "The Loire"
+
+
+def test_halves_of_characters_are_replaced() -> None:
+    said = Said(answer("half \ud83d"))
+    stream = events("half \ud83d")
+    with serving(_scripted(said, stream)) as server:
+        model = EndpointModel(server.url)
+        assert model.generate(PROMPT).text == "half \ufffd"
+        assert model.stream(PROMPT).result.text == "half \ufffd"
 
 
 def test_of_several_answers_that_of_index_0_is_read() -> None:

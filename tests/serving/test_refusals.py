@@ -18,6 +18,7 @@ from starlette.testclient import TestClient
 from rag_middle.errors import MethodConfigError, UnsupportedGenerationError
 from rag_middle.generation import RagMiddleModel
 from rag_middle.methods import NoMethod
+from rag_middle.options import GenerationOptions
 from rag_middle.serving import ServerSettings, create_app, named_methods
 from rag_middle.serving.gate import Gate
 from rag_middle.serving.settings import public_names
@@ -414,4 +415,21 @@ def test_what_cannot_fit_is_refused_before_it_is_read(server: Served) -> None:
     long = {"model": "tested", "messages": [{"role": "user", "content": "&amp;" * 200_000}]}
     refused = server.post(long).json()["error"]
     assert refused["code"] == "context_length_exceeded"
+    long = {"model": "tested", "documents": ["&amp;" * 200_000], "messages": MESSAGES}
+    assert refusal(server.post(long))["code"] == "context_length_exceeded"
     assert time.monotonic() - started < 5
+
+
+def test_what_fits_is_answered_however_many_bytes_it_has(serve: Serve, server: Served) -> None:
+    assert server.model.context_window is not None
+    most = (1 << 16) + 16 * server.model.context_window  # bytes
+    texts = ["Lyon lies on the Rhone. " * 100] * (most // 2400 + 2)
+    body = {"model": "tested", "messages": MESSAGES, "documents": texts, "max_tokens": 2}
+    defaults = GenerationOptions(max_new_tokens=2, on_overflow="drop_documents")
+    dropping = serve(server.model, defaults=defaults, max_documents=len(texts))
+    answer = dropping.post(body)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["rag_middle"]["dropped_documents"]
+    tool = {"name": "look_up", "description": " " * most, "parameters": {"type": "object"}}
+    body = {**body, "documents": [], "tools": [{"type": "function", "function": tool}]}
+    assert server.post({**body, "tool_choice": "none"}).status_code == 200

@@ -91,6 +91,41 @@ def test_what_the_engine_refuses_is_refused_in_the_same_words(
     assert said[0] == said[1]
 
 
+@pytest.mark.parametrize(
+    ("grammar", "begun"),
+    [(r"start: /a[^\s\S]/", 0), ("start: A\nA: /a/ & /b/", 0), ('start: "x" A\nA: /a/ & /b/', 1)],
+)
+def test_forms_that_nothing_satisfies_are_refused_in_plain_words(
+    grammar: str, begun: int, vocabulary: Vocabulary, isolated: Isolated
+) -> None:
+    for engine in (Here(vocabulary), isolated):
+        texts = engine.compile(grammar).begin(1)
+        for _ in range(begun):
+            [mask] = texts.allowed()
+            assert mask is not None
+            texts.read([[mask.index(max(mask))]])
+        with pytest.raises(EngineError, match=r"^nothing satisfies the form"):
+            texts.allowed()
+
+
+def _optional(count: int) -> dict[str, object]:
+    """An object whose properties are all optional."""
+    properties = {f"k{index}": {"const": 1} for index in range(count)}
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def test_an_object_has_a_thousand_optional_properties(
+    vocabulary: Vocabulary, isolated: Isolated
+) -> None:
+    for engine in (Here(vocabulary), isolated):
+        most = "start: %json " + json.dumps(_optional(1000))
+        assert len(_written(engine, most, 0, vocabulary)[0]) == 40
+        alternatives = [_optional(700), {**_optional(700), "required": ["k1"]}]
+        beyond = "start: %json " + json.dumps({"anyOf": alternatives})
+        with pytest.raises(EngineError, match="more than 4,000 ways to go on"):
+            _written(engine, beyond, 0, vocabulary)
+
+
 def test_text_without_a_choice_is_written_whatever_the_tokenizer_makes_of_it(
     vocabulary: Vocabulary, isolated: Isolated
 ) -> None:
