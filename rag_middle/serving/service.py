@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -35,8 +36,11 @@ __all__ = ["Service"]
 _log = logging.getLogger(__name__)
 
 _CLIENT_LEFT = 499  # as nginx notes it; nobody reads it
-# Characters of a prompt that are no text of the request: seals around what looks like markers.
-_SPARE_CHARACTERS = 1 << 16
+# A prompt with more characters cannot fit: no text has so many per token, and templates leave out
+# little. Reading a long text takes the tokenizer from all other requests.
+_CHARACTERS_PER_TOKEN, _SPARE_CHARACTERS = 16, 1 << 16
+# Documents that may be dropped are read nonetheless, which takes a second or so.
+_DROPPABLE_CHARACTERS = 1 << 20
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -53,8 +57,6 @@ class Service:
         self._model = model
         self._settings = settings
         self._tokenizer = LockedTokenizer(model.tokenizer)
-        # No text has more characters per token. (Those of a byte-level vocabulary are bytes.)
-        self._longest_token = max(map(len, model.tokenizer.get_vocab()))
         self.metrics = Metrics()
         self._announced: set[str] = set()  # methods without documents
         self.queue = BatchQueue(
@@ -156,14 +158,17 @@ class Service:
         if len(body.documents) > settings.max_documents:
             raise _too_many_documents(len(body.documents), settings.max_documents)
 
-    def _check_length(self, prompt: RequestPrompt) -> None:
+    def _check_length(self, prompt: RequestPrompt, tools: object) -> None:
         """Refuse a prompt that cannot fit before it is read: others wait for the tokenizer."""
         window = self._model.context_window
         if window is None:
             return
+        most = window * _CHARACTERS_PER_TOKEN + _SPARE_CHARACTERS
+        length, of_documents = _characters(prompt.prompt)
         drops = self._settings.defaults.on_overflow == "drop_documents"
-        length = _least_characters(prompt.prompt, with_documents=not drops)
-        if length > _SPARE_CHARACTERS + window * self._longest_token:
+        length += _written(tools) if tools else 0
+        length += max(of_documents - _DROPPABLE_CHARACTERS, 0) if drops else of_documents
+        if length > most:
             raise ApiError(
                 400,
                 f"A prompt of {length:,} characters cannot fit into the context window of "
@@ -195,11 +200,9 @@ class Service:
                     "`documents`.",
                     code="unreadable_markers",
                 )
-            self._check_length(prompt)
-            shape: dict[str, Any] = {
-                "system": settings.defaults.system,
-                "tools": constraints.get("tools"),
-            }
+            tools = constraints.get("tools")
+            self._check_length(prompt, tools)
+            shape: dict[str, Any] = {"system": settings.defaults.system, "tools": tools}
             if isinstance(body, CompletionRequest):
                 shape["template"] = "raw"
             # A method that asks another prompt does so before a chat template is put around it.
@@ -346,17 +349,22 @@ def _too_many_documents(count: int, most: int) -> ApiError:
     )
 
 
-def _least_characters(prompt: Prompt, *, with_documents: bool) -> int:
-    """Characters that a prompt has at least; chat templates trim contents."""
+def _characters(prompt: Prompt) -> tuple[int, int]:
+    """Characters of a prompt's own texts, and of its documents."""
     if isinstance(prompt, ContextPrompt):
-        documents = prompt.documents if with_documents else ()
-        texts = [prompt.prefix, prompt.suffix, *(document.text for document in documents)]
-        return sum(len(text.strip()) for text in texts)
+        own = len(prompt.prefix) + len(prompt.suffix)
+        return own, sum(len(document.text) for document in prompt.documents)
     if isinstance(prompt, str):
-        return len(prompt.strip())
+        return len(prompt), 0
     assert not isinstance(prompt, TokenizedPrompt)
-    contents = (message["content"] for message in prompt)
-    return sum(_least_characters(text, with_documents=with_documents) for text in contents)
+    own = sum(_written({**message, "content": ""}) for message in prompt)
+    each = [_characters(message["content"]) for message in prompt]
+    return own + sum(text for text, _ in each), sum(of_documents for _, of_documents in each)
+
+
+def _written(fields: object) -> int:
+    """Characters of plain data as chat templates write it, about."""
+    return len(json.dumps(fields, ensure_ascii=False))
 
 
 def _prompts(body: ChatRequest | CompletionRequest, *, trusted: bool) -> list[RequestPrompt]:

@@ -417,7 +417,18 @@ def test_what_cannot_fit_is_refused_before_it_is_read(server: Served) -> None:
     assert refused["code"] == "context_length_exceeded"
     long = {"model": "tested", "documents": ["&amp;" * 200_000], "messages": MESSAGES}
     assert refusal(server.post(long))["code"] == "context_length_exceeded"
+    tool = {"name": "look_up", "description": " " * 1_000_000, "parameters": {"type": "object"}}
+    tools = [{"type": "function", "function": tool}]
+    long = {"model": "tested", "messages": MESSAGES, "tools": tools}
+    assert refusal(server.post(long))["code"] == "context_length_exceeded"
     assert time.monotonic() - started < 5
+
+
+def test_documents_that_may_be_dropped_are_not_endless(serve: Serve, server: Served) -> None:
+    defaults = GenerationOptions(max_new_tokens=2, on_overflow="drop_documents")
+    dropping = serve(server.model, defaults=defaults)
+    body = {"model": "tested", "messages": MESSAGES, "documents": ["&amp;" * 250_000]}
+    assert refusal(dropping.post(body))["code"] == "context_length_exceeded"
 
 
 def test_what_fits_is_answered_however_many_bytes_it_has(serve: Serve, server: Served) -> None:
