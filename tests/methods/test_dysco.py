@@ -219,6 +219,17 @@ def test_a_part_of_the_model_cannot_be_read_twice(family_model: FamilyModel) -> 
         model.model(LONG.ids)
 
 
+def test_a_model_without_a_head_gives_the_hidden_states_of_the_last_tokens(
+    family_model: FamilyModel,
+) -> None:
+    model: Any = family_model("llama")
+    with applied(model, METHOD, [LONG.tokens]), torch.no_grad():
+        logits = model(LONG.ids).logits
+    with applied(model.model, METHOD, [LONG.tokens]), torch.no_grad():
+        states = model.model(LONG.ids).last_hidden_state
+    assert distance(model.lm_head(states)[0], logits[0]) < 1e-5
+
+
 def test_layers_that_keep_a_state_are_refused(family_model: FamilyModel) -> None:
     with (
         pytest.raises(UnsupportedArchitectureError, match="keep a state"),

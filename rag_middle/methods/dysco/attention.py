@@ -191,7 +191,7 @@ class _Passes:
     def _read_again(self, model: nn.Module, arguments: dict[str, Any], output: Any) -> None:
         """Read the last tokens of a pass again, one after the other, with scaled attention."""
         name, inputs = _input_of(arguments)
-        logits: Tensor = output.logits if hasattr(output, "logits") else output[0]
+        results = _results(output)
         first, stop = self.observed[-1], self.handlers[0].stop
         for column in self.observed[:-1]:
             self.advance(column)
@@ -218,8 +218,8 @@ class _Passes:
                     use_cache=True,
                     past_key_values=RereadingCache(column),
                 )
-            if -back <= logits.shape[1]:
-                logits[:, back] = again.logits[:, 0].to(logits)
+            if -back <= results.shape[1]:
+                results[:, back] = _results(again)[:, 0].to(results)
         for handler in self.handlers:
             handler.end_reading(first, keep=arguments.get("use_cache") is not False)
 
@@ -486,6 +486,12 @@ def _input_of(arguments: dict[str, Any]) -> tuple[str, Tensor]:
         if arguments.get(name) is not None:
             return name, arguments[name]
     raise UnsupportedGenerationError("DySCO needs input_ids or inputs_embeds in each call.")
+
+
+def _results(output: Any) -> Tensor:
+    """Logits; hidden states of a model without a head."""
+    made: Tensor = output.logits if hasattr(output, "logits") else output[0]
+    return made
 
 
 def _write(whole: Tensor, part: Tensor, start: int) -> None:
