@@ -14,6 +14,8 @@ from transformers import (
     DynamicCache,
     LlamaConfig,
     PreTrainedModel,
+    RoCBertConfig,
+    RoCBertForCausalLM,
     StaticCache,
     cache_utils,
 )
@@ -38,7 +40,8 @@ from rag_middle.methods import (
     ZeroTuning,
 )
 from tests.conftest import FamilyModel
-from tests.contract.running import distance
+from tests.contract.cases import LONG
+from tests.contract.running import distance, generated
 from tests.prompts import laid_out
 
 LAYOUT = PromptLayout(12, ((2, 5), (5, 9)))
@@ -230,3 +233,28 @@ def test_readings_of_a_prompt_keep_their_rows(family_model: FamilyModel) -> None
     method = AttentionBuckets(base_factors=(1.0, 2.0))
     with pytest.raises(UnsupportedGenerationError, match="1 rows for 2 readings"):
         _of_rows(family_model("llama"), method, [LAYOUT, LAYOUT], [0, 1], [0])
+
+
+def test_decoders_that_may_look_at_an_encoder_have_their_own_cache_used() -> None:
+    config = RoCBertConfig(
+        vocab_size=1000,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        is_decoder=True,
+        enable_pronunciation=False,
+        enable_shape=False,
+        pad_token_id=0,
+        initializer_range=0.2,
+    )
+    torch.manual_seed(0)
+    model = RoCBertForCausalLM(config).eval()
+    plain, given = generated(model, [LONG], steps=4)
+    with applied(model, ZeroTuning(factor=1.0), [LONG.tokens]):
+        tokens, logits = generated(model, [LONG], steps=4)
+    assert torch.equal(tokens, plain)
+    assert distance(logits, given) < TOLERANCE
+    with applied(model, ZeroTuning(factor=3.0), [LONG.tokens]):
+        changed = generated(model, [LONG], steps=4)[1]
+    assert distance(changed, given) > 10 * TOLERANCE
