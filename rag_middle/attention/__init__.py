@@ -23,6 +23,7 @@ from rag_middle.attention.traits import (
 from rag_middle.lazy import names_on_first_use
 
 if TYPE_CHECKING:
+    from rag_middle.attention.adapters import invocation_of, last_invocation, puts_virtual_tokens
     from rag_middle.attention.capturing import capture
     from rag_middle.attention.observe import last_token_attention, last_token_masses
     from rag_middle.attention.patch import (
@@ -86,8 +87,10 @@ __all__ = [
     "in_eval_mode",
     "in_rows",
     "input_device",
+    "invocation_of",
     "join_rows",
     "kernels_in_use",
+    "last_invocation",
     "last_rows_attention",
     "last_token_attention",
     "last_token_masses",
@@ -96,6 +99,7 @@ __all__ = [
     "modules_by_layer",
     "on_device",
     "pair_tables",
+    "puts_virtual_tokens",
     "read_row_by_row",
     "reading",
     "turn",

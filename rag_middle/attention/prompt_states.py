@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
+from rag_middle.attention.adapters import invocation_of
 from rag_middle.attention.patch import model_lock, model_traits, modules_by_layer
 from rag_middle.attention.plan import AttentionPlan
 from rag_middle.attention.probe import rotary_modules
@@ -43,7 +44,7 @@ def can_share_prompts(model: PreTrainedModel) -> bool:
 
     Not where its attention cannot be reached, nor where a layer keeps something else than every
     token's key and value (windows, linear attention), nor where rotary frequencies depend on the
-    length of what is read.
+    length of what is read, or an adapter on which tokens are read together.
     """
     traits = model_traits(model)
     rope_type = traits.rope_type or ""
@@ -52,6 +53,7 @@ def can_share_prompts(model: PreTrainedModel) -> bool:
         and not traits.mixed
         and not any(kind in rope_type for kind in ("dynamic", "longrope"))
         and not any(layer.sliding_window for layer in traits.layers.values())
+        and not invocation_of(model)
     )
 
 

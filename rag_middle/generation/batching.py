@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 
 from transformers import PreTrainedModel
 
-from rag_middle.attention import model_traits
-from rag_middle.generation.forward import puts_virtual_tokens
+from rag_middle.attention import model_traits, puts_virtual_tokens
 from rag_middle.generation.prompts import PreparedPrompt
 from rag_middle.methods import Method
 from rag_middle.methods.parallel_context.document_cache import DocumentCache, serves

@@ -16,8 +16,11 @@ from rag_middle.attention import (
     can_read_row_by_row,
     in_eval_mode,
     input_device,
+    invocation_of,
+    last_invocation,
     model_traits,
     modules_by_layer,
+    puts_virtual_tokens,
     read_row_by_row,
     reading,
     turn,
@@ -239,12 +242,6 @@ def _token_scores(
     return results
 
 
-def puts_virtual_tokens(model: PreTrainedModel) -> bool:
-    """Whether a wrapper of PEFT puts tokens before a prompt, or before the padding of its row."""
-    adapter = getattr(model, "active_peft_config", None)
-    return bool(getattr(adapter, "is_prompt_learning", False))
-
-
 def _arguments(model: PreTrainedModel) -> frozenset[str]:
     """What a forward pass takes, by name; also where a wrapper hands on what it does not name."""
     declared = inspect.signature(model.forward).parameters
@@ -263,6 +260,13 @@ class _Forward:
         self._model = model
         self._ids, self._mask = batch.padded(0, device=input_device(model))
         self._accepted = _arguments(model)
+        # Column from which on each row's adapter acts, None for nowhere.
+        self._invoked: list[int | None] = []
+        if invocation := invocation_of(model):
+            for prompt in batch.prompts:
+                at = last_invocation(prompt.input_ids, invocation)
+                gap = self._ids.shape[1] - len(prompt)
+                self._invoked.append(None if at is None else gap + at)
 
     def prefill(self, *, all_positions: bool, cache: Any = None) -> tuple[Tensor, Any]:
         """Logits `[b, n or 1, v]` in float32, and the cache, which may hold a part already."""
@@ -310,4 +314,7 @@ class _Forward:
         if "position_ids" in self._accepted:
             positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
             options["position_ids"] = positions[:, -ids.shape[1] :]
+        if self._invoked:  # counted from the end of a pass
+            counts = [0 if at is None else mask.shape[1] - at for at in self._invoked]
+            options["alora_offsets"] = [count if count > 0 else None for count in counts]
         return self._model(input_ids=ids, attention_mask=mask, return_dict=True, **options)

@@ -10,14 +10,14 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from rag_middle import ContextPrompt, PromptLayout, applied
+from rag_middle import ContextPrompt, DocumentCache, PromptLayout, applied
 from rag_middle.calibration import Example, ExampleObjective
 from rag_middle.errors import KernelsUnavailableError, UnsupportedGenerationError
 from rag_middle.evaluation.trials import check_takes
 from rag_middle.generation import RagMiddleModel
-from rag_middle.methods import PINE, Method, RoToR
+from rag_middle.methods import APE, PINE, Method, RoToR
 from rag_middle.tokens import TokenizedPrompt, encode
-from tests.adapters import PromptTuned, Wrapper
+from tests.adapters import Activated, PromptTuned, Wrapper
 from tests.conftest import FamilyModel
 from tests.generation.test_generate import METHODS
 
@@ -112,6 +112,34 @@ def test_virtual_tokens_come_once_and_stand_before_each_prompt_alone(
     for prompt, score in zip(prompts, together, strict=True):
         expected = model.logits(prompt).log_softmax(-1)[5]
         assert score.total == pytest.approx(expected.item(), abs=ATOL)
+
+
+@pytest.mark.parametrize("part", ["prefix", "suffix", "nowhere"])
+@pytest.mark.parametrize("method", [*METHODS, APE(temperature=0.5)], ids=lambda m: m.name)
+def test_an_activated_adapter_goes_on_acting_behind_the_prompt(
+    part: str, method: Method, llama: Any, tokenizer: Any, prompt: ContextPrompt
+) -> None:
+    """As in generation: its invocation is looked for in the prompt."""
+    words = {"prefix": " the documents", "suffix": "Question: which", "nowhere": "Xylophone"}
+    adapted: Any = Activated(llama, tokenizer(words[part], add_special_tokens=False).input_ids)
+    model = RagMiddleModel(adapted, tokenizer, document_cache=DocumentCache())
+    ids, others = (5, 6, 7, 8), ContextPrompt("Read.", ["A fox."], "Question: which animal?")
+    tokens = model.encode(prompt, method=method)
+    expected = []
+    with torch.no_grad(), applied(adapted, method, [tokens]):
+        output = adapted(input_ids=torch.tensor([tokens.input_ids]), use_cache=True)
+        for token in ids:
+            expected.append(output.logits[0, -1].log_softmax(-1)[token].item())
+            output = adapted(
+                input_ids=torch.tensor([[token]]),
+                alora_offsets=[1 if part != "nowhere" else None],
+                past_key_values=output.past_key_values,
+            )
+    for scores in (
+        model.score_batch([others, prompt], [ids, ids], method=method),
+        model.score_methods([others, prompt], [ids, ids], [PINE(), method])[1],
+    ):
+        assert list(scores[1].log_probabilities) == pytest.approx(expected, abs=ATOL)
 
 
 @each_method
