@@ -31,6 +31,7 @@ __all__ = ["READERS", "Reader"]
 #: Begins with a field: a rule at the start of a text does not.
 _FRONT_MATTER = re.compile(r"---[ \t]*\n(?=[\w\"'][^\n]*:(?:[ \t]|\n)|---)")
 _FRONT_MATTER_END = re.compile(r"^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.MULTILINE)
+_LONGEST_FRONT_MATTER = 2**16  # characters; YAML is read slowly
 _HEADING_WITHIN = 2**16  # characters; no title comes later
 _FRONT_TITLE = re.compile(r"^title:(.*)$", re.MULTILINE)
 _MARKDOWN_HEADING = re.compile(r" {0,3}#{1,6}[ \t]+([^ \t\n].*)")
@@ -61,9 +62,7 @@ def read_markdown(content: bytes, source: str) -> Iterator[Record | Skipped]:
     Where there is no heading, a ``title:`` line of the front matter is the title.
     """
     whole = _decoded(content)
-    opened = _FRONT_MATTER.match(whole)
-    closed = _FRONT_MATTER_END.search(whole, opened.end()) if opened else None
-    start = closed.end() if closed else 0
+    start = _front_matter_end(whole)
     title, heading_end = _first_heading(whole[start:])
     if title is None and (named := _FRONT_TITLE.search(whole, 0, start)):
         title = named.group(1).strip().strip("\"'") or None
@@ -231,6 +230,30 @@ def _decoded(content: bytes) -> str:
             "the suffix of its format."
         )
     return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _front_matter_end(text: str) -> int:
+    """Where the text begins behind front matter; 0 where there is none.
+
+    Prose between two thematic breaks stands at the same place (``Note: it was raised.``), so that
+    only fields whose names are one word each, as YAML reads them, are front matter.
+    """
+    opened = _FRONT_MATTER.match(text)
+    closed = _FRONT_MATTER_END.search(text, opened.end()) if opened else None
+    if opened is None or closed is None or closed.start() - opened.end() > _LONGEST_FRONT_MATTER:
+        return 0
+    between = text[opened.end() : closed.start()]
+    if not between:
+        return closed.end()
+    yaml = require("yaml", package="pyyaml", what="Reading front matter")
+    try:
+        fields = yaml.compose(between, Loader=yaml.SafeLoader)  # values are not made: no bombs
+    except (yaml.YAMLError, RecursionError, ValueError):
+        return 0
+    is_mapping = isinstance(fields, yaml.MappingNode) and all(
+        isinstance(key, yaml.ScalarNode) and len(key.value.split()) == 1 for key, _ in fields.value
+    )
+    return closed.end() if is_mapping else 0
 
 
 def _markdown_headings(text: str) -> Iterator[tuple[int, str]]:

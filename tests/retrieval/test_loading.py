@@ -65,6 +65,39 @@ def test_the_first_heading_of_markdown_is_its_title(
     assert content[record.start :] == text
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Note: the limit was raised.\n\nIt is 40 litres a day.\n\n* Not for hospitals.\n\n",
+        "Intro: text\n\nMore text here\n\n",
+        "See http://x.y: foo\nanother line\n",
+        "The new rule is: no boats.\n",
+        "Note: see below\n# Lyon\nOn the Rhône.\n",
+        "**Note**: text\n",
+        '"Quoted": she said\nmore: [\n',
+        "a: " + "[" * 20_000 + "\n",
+        "a: &a [b]\nc: *undefined\n",
+        "- a: list\n",
+    ],
+)
+def test_prose_between_thematic_breaks_is_no_front_matter(tmp_path: Path, text: str) -> None:
+    record = _only(_write(tmp_path / "a.md", f"---\n{text}---\n\nOther text.\n"))
+    assert record.text == f"---\n{text}---\n\nOther text.\n"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "title: Lyon\ntags:\n- a\n- b\n\n# comment\nabout: >\n  Two\n\n  paragraphs\n",
+        "title: Lyon\nat: 2026-01-01T10:00:00Z\ndraft: yes\n'layout': {a: [1, 2]}\n",
+        "title: Lyon\na: &a {b: 1}\nc: {<<: *a}\n",
+    ],
+)
+def test_front_matter_is_left_out(tmp_path: Path, fields: str) -> None:
+    record = _only(_write(tmp_path / "a.md", f"---\n{fields}---\nOther text.\n"))
+    assert (record.title, record.text) == ("Lyon", "Other text.\n")
+
+
 def test_html_is_read_without_what_is_not_seen(tmp_path: Path) -> None:
     page = """<!doctype html><html><head><title>Lyon &amp; Nantes</title>
         <style>p { color: red }</style><script>var hidden = "<p>never</p>";</script></head>
