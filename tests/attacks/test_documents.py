@@ -118,6 +118,11 @@ HTML = {
     "half quotes.html": b"<a ='>x" * SIZE,
     "references.html": b"x&#" + b"9" * SIZE + b"; &#x" + b"f" * SIZE + b";" + b"&a" * SIZE,
     "title.html": b"<title>" * SIZE + b"x",
+    "areas.html": b"<textarea></textarea x" * SIZE,
+    "empty comments.html": b"<!--><!--->" * SIZE + b"x",
+    "data.html": b"<svg>" + b"<![CDATA[" * SIZE,
+    "templates.html": b"<template>" * SIZE + b"</template>" * SIZE + b"x",
+    "readings.html": b"<ruby>x<rt>" * SIZE + b"</ruby>" * SIZE,
 }
 TEXT = {
     "long line.txt": b"x" * LONG,
@@ -187,11 +192,20 @@ RUNS = {
         ("<a ", "= ", ""),
         ("<a ", "=\"'", ""),
         ("", "&", ""),
+        ("", "<title>", ""),
+        ("<textarea>", "</textarea", ""),
+        ("", "<!--a--!", ""),
+        ("<svg>", "<![CDATA[", ""),
+        ("", "<template>", "</template>"),
     ],
     "markdown": [
         ("---\n", "--- \t", ""),
         ("---", " ", "x"),
         ("---\n...", " ", "x"),
+        ("---\na: ", "[", "\n---"),
+        ("---\na: ", "&a ", "\n---"),
+        ("---\na: x\n", "? ", "\n---"),
+        ("---\na: '", "''", "\n---"),
         ("", "[[~", ""),
     ],
 }

@@ -114,6 +114,44 @@ def test_html_is_read_without_what_is_not_seen(tmp_path: Path) -> None:
     assert "color" not in record.text
 
 
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("a<!--><p>b</p><!-- x -->c", "a\n\nb\nc"),
+        ("a<!---><p>b</p><!-- x -->c", "a\n\nb\nc"),
+        ("a<!-- x --!>b<!-- y -->c<!---->d", "abcd"),
+        ("a <textarea><script src='w.js'></textarea> b", "a <script src='w.js'> b"),
+        ("a <textarea><!-- b &amp; c</textarea> d", "a <!-- b & c d"),
+        ("a <textarea>never <b>closed", "a never closed"),
+        ("a <title>never <b>closed", "a never closed"),
+        ("<svg><title>never</svg> closed", "never closed"),
+        ("a<script>x</scripty>y</script >b", "ab"),
+        ("a<xmp><b> &amp;  </xmp>b", "a\n<b> &amp;  \nb"),
+        ("a<plaintext><b> </plaintext>", "a\n<b> </plaintext>"),
+        (
+            "a<template><ul><template><li>no</li></template>no</ul></template>b",
+            "a\n\nb",
+        ),
+        ("a<template><svg><template></template></svg>no</template>b", "ab"),
+        ("<svg><text><![CDATA[a > b &amp;]]></text></svg>", "a > b &amp;"),
+        ("<math><mi><![CDATA[x]]></mi></math>", "x"),
+        ("a<![CDATA[ x ]]>b", "ab"),
+        ("<svg><text><![CDATA[a</text></svg>b", "b"),
+        ("<select><option>one<option>two</select>", "one\ntwo"),
+        ("<fieldset><legend>one</legend>two</fieldset>", "one\ntwo"),
+        ("<ruby>東<rp>(</rp><rt>とう</rt><rp>)</rp>京<rt>きょう</rt></ruby>都", "東京都"),
+        ("<ruby>東<rt>とう<rb>京<rtc><rt>きょう</ruby>都", "東京都"),
+        ("<ruby>東<rt>とう<p>not closed <rt>here", "東\n\nnot closed"),
+        ("<rt>no ruby</rt>", "no ruby"),
+    ],
+)
+def test_html_is_cut_into_tags_and_text_as_browsers_do(
+    tmp_path: Path, page: str, text: str
+) -> None:
+    record = _only(_write(tmp_path / "a.html", f"<title>T</title>{page}"))
+    assert (record.title, record.text) == ("T", text)
+
+
 def test_html_without_a_title_takes_its_first_heading(tmp_path: Path) -> None:
     page = "<head><meta charset=utf-8><body><h1>Lyon <i>city</i></h1><h1>Nantes</h1>Text"
     record = _only(_write(tmp_path / "a.htm", page))
