@@ -18,7 +18,18 @@ __all__ = ["html_text"]
 
 #: "annotation": an equation once more, in another notation.
 _HIDDEN = frozenset(
-    {"script", "style", "noscript", "template", "svg", "head", "annotation", "annotation-xml"}
+    {
+        "script",
+        "style",
+        "noscript",
+        "iframe",
+        "noembed",
+        "template",
+        "svg",
+        "head",
+        "annotation",
+        "annotation-xml",
+    }
 )
 _IN_PICTURE = ("text", "title", "desc", "foreignobject")
 _NEW_LINE = re.compile(r"\s(?:x|y|dx|dy)\s*=")  # of a part of a picture's text
@@ -37,7 +48,7 @@ _PREFIXED = re.compile(
 #: Elements without elements in them: what looks like a tag is code, or text.
 _RAW = {
     name: re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE)
-    for name in ("script", "style", "textarea", "title", "xmp")
+    for name in ("script", "style", "iframe", "noembed", "textarea", "title", "xmp")
 }
 _CODE = ("script", "style")
 _DATA, _DATA_END = "<![CDATA[", "]]>"  # text, in a picture or an equation

@@ -83,6 +83,8 @@ def symbol_text(symbol: Any) -> str:
         character = chr(code)
     except (ValueError, OverflowError):
         return UNKNOWN
+    if character.isspace():
+        return " "
     return character if character.isprintable() else UNKNOWN  # not of private use
 
 

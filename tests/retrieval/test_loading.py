@@ -127,6 +127,8 @@ def test_html_is_read_without_what_is_not_seen(tmp_path: Path) -> None:
         ("<svg><title>never</svg> closed", "never closed"),
         ("a<script>x</scripty>y</script >b", "ab"),
         ("a<xmp><b> &amp;  </xmp>b", "a\n<b> &amp;  \nb"),
+        ("a<iframe><p>no<script></iframe>b<noembed><!-- no</noembed>c", "abc"),
+        ("a <iframe>never closed", "a never closed"),
         ("a<plaintext><b> </plaintext>", "a\n<b> </plaintext>"),
         (
             "a<template><ul><template><li>no</li></template>no</ul></template>b",
@@ -721,6 +723,7 @@ def _symbol(font: str, code: str) -> str:
             "✓☑☐➢",
         ),
         (_symbol("Wingdings 2", "F050") + _symbol("Webdings", "F061"), "✓✔"),
+        (_word_run("a") + _symbol("Arial", "00A0") + _word_run("b"), "a b"),
         (_symbol("MS Gothic", "2612") + _word_run(" yes"), "☒ yes"),
         (_word_run("\uf061\uf0b1", "Symbol") + _word_run("1"), "α±1"),
         (_word_run("\uf0fe yes", "Wingdings"), "☑ yes"),
