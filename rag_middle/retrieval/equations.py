@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rag_middle.retrieval.symbols import run_text, symbol_text
+
 __all__ = ["EQUATION", "MathText", "equation_text"]
 
 _DEEPEST = 40  # elements inside each other; deeper ones are text without signs
@@ -311,7 +313,9 @@ def _word_tokens(element: Any, not_shown: tuple[str, ...]) -> _Tokens:
 
 def _run_text(run: Any, not_shown: tuple[str, ...]) -> str:
     if str(run.tag).endswith("}t"):  # of OMML, or Word's own
-        return run.text or ""
+        return run_text(run)
+    if str(run.tag).endswith("}sym"):
+        return symbol_text(run)
     return "".join(
         _run_text(child, not_shown)
         for child in run

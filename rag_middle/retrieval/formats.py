@@ -25,12 +25,14 @@ from rag_middle.retrieval.equations import EQUATION, equation_text
 from rag_middle.retrieval.html import html_text
 from rag_middle.retrieval.records import Record, Skipped
 from rag_middle.retrieval.scripts import script_text, touches
+from rag_middle.retrieval.symbols import UNKNOWN, run_text, symbol_text
 
 __all__ = ["READERS", "Reader"]
 
 #: Begins with a field: a rule at the start of a text does not.
 _FRONT_MATTER = re.compile(r"---[ \t]*\n(?=[\w\"'][^\n]*:(?:[ \t]|\n)|---)")
 _FRONT_MATTER_END = re.compile(r"^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.MULTILINE)
+_LONGEST_FRONT_MATTER = 2**16  # characters; YAML is read slowly
 _HEADING_WITHIN = 2**16  # characters; no title comes later
 _FRONT_TITLE = re.compile(r"^title:(.*)$", re.MULTILINE)
 _MARKDOWN_HEADING = re.compile(r" {0,3}#{1,6}[ \t]+([^ \t\n].*)")
@@ -61,9 +63,7 @@ def read_markdown(content: bytes, source: str) -> Iterator[Record | Skipped]:
     Where there is no heading, a ``title:`` line of the front matter is the title.
     """
     whole = _decoded(content)
-    opened = _FRONT_MATTER.match(whole)
-    closed = _FRONT_MATTER_END.search(whole, opened.end()) if opened else None
-    start = closed.end() if closed else 0
+    start = _front_matter_end(whole)
     title, heading_end = _first_heading(whole[start:])
     if title is None and (named := _FRONT_TITLE.search(whole, 0, start)):
         title = named.group(1).strip().strip("\"'") or None
@@ -110,8 +110,9 @@ def read_docx(content: bytes, source: str) -> Iterator[Record | Skipped]:
     try:
         with ZipFile(BytesIO(content)) as parts:
             _check_unpacked(parts)
-        texts = _docx_blocks(docx.Document(BytesIO(content)))
-        blocks = list(_in_time(texts, content, "paragraphs"))
+        document = docx.Document(BytesIO(content))
+        blocks = list(_in_time(_docx_blocks(document), content, "paragraphs"))
+        left_out = list(_docx_left_out(document.element.body))
     except DocumentLoadError:
         raise
     except Exception as error:  # broken files raise anything
@@ -133,6 +134,7 @@ def read_docx(content: bytes, source: str) -> Iterator[Record | Skipped]:
         start=start,
         headings=_from(start, headings),
     )
+    yield from (Skipped(source=source, reason=reason) for reason in left_out)
 
 
 def read_html(content: bytes, source: str) -> Iterator[Record | Skipped]:
@@ -233,6 +235,30 @@ def _decoded(content: bytes) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
+def _front_matter_end(text: str) -> int:
+    """Where the text begins behind front matter; 0 where there is none.
+
+    Prose between two thematic breaks stands at the same place (``Note: it was raised.``), so that
+    only fields whose names are one word each, as YAML reads them, are front matter.
+    """
+    opened = _FRONT_MATTER.match(text)
+    closed = _FRONT_MATTER_END.search(text, opened.end()) if opened else None
+    if opened is None or closed is None or closed.start() - opened.end() > _LONGEST_FRONT_MATTER:
+        return 0
+    between = text[opened.end() : closed.start()]
+    if not between:
+        return closed.end()
+    yaml = require("yaml", package="pyyaml", what="Reading front matter")
+    try:
+        fields = yaml.compose(between, Loader=yaml.SafeLoader)  # values are not made: no bombs
+    except (yaml.YAMLError, RecursionError, ValueError):
+        return 0
+    is_mapping = isinstance(fields, yaml.MappingNode) and all(
+        isinstance(key, yaml.ScalarNode) and len(key.value.split()) == 1 for key, _ in fields.value
+    )
+    return closed.end() if is_mapping else 0
+
+
 def _markdown_headings(text: str) -> Iterator[tuple[int, str]]:
     """Offset and words of the lines that begin with ``#``, but for those of code."""
     at, fence = 0, None
@@ -251,11 +277,22 @@ def _markdown_headings(text: str) -> Iterator[tuple[int, str]]:
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _PARAGRAPH, _TABLE, _ROW, _CELL = (_WORD + tag for tag in ("p", "tbl", "tr", "tc"))
 #: What a paragraph shows, wherever it stands: inserted, in a form's field, in a link.
-_SHOWN = {_WORD + "tab": "\t", _WORD + "br": "\n", _WORD + "cr": "\n", _WORD + "noBreakHyphen": "-"}
-#: Deleted text, and the second copy of a drawing's.
+_SHOWN = {
+    _WORD + "tab": "\t",
+    _WORD + "ptab": "\t",
+    _WORD + "br": "\n",
+    _WORD + "cr": "\n",
+    _WORD + "noBreakHyphen": "-",
+}
+_TEXT, _SYMBOL, _CHECK_BOX = (_WORD + tag for tag in ("t", "sym", "checkBox"))
+_BLOCKS = (_PARAGRAPH, _TABLE, EQUATION)
+#: Of other files, which Word puts in when it opens this one.
+_PLACED = (_WORD + "altChunk", _WORD + "subDoc")
+#: Deleted text, readings above a word (ruby), and the second copy of a drawing's text.
 _NOT_SHOWN = (
     _WORD + "del",
     _WORD + "moveFrom",
+    _WORD + "rt",
     "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback",
 )
 
@@ -287,9 +324,9 @@ def _docx_blocks(document: Any) -> Iterator[tuple[str, bool]]:
     and tables within tables.
     """
     is_heading, by_default = _docx_headings(document)
-    for block in _within(document.element.body, _PARAGRAPH, _TABLE):
+    for block in _within(document.element.body, *_BLOCKS):
         text = _docx_text(block)
-        if block.tag == _TABLE or not text.strip():
+        if block.tag != _PARAGRAPH or not text.strip():
             yield from [(text, False)] if text.strip() else []
             continue
         yield text, is_heading.get(block.style, by_default)
@@ -313,24 +350,56 @@ def _docx_headings(document: Any) -> tuple[dict[str | None, bool], bool]:
     return headings, by_default
 
 
+def _docx_left_out(body: Any) -> Iterator[str]:
+    """What the text of a Word document lacks."""
+    unknown = sum(
+        (symbol_text(part) if part.tag == _SYMBOL else run_text(part)).count(UNKNOWN)
+        for part in body.iter(_SYMBOL, _TEXT)
+    )
+    if unknown:
+        yield (
+            f"{unknown} symbols of it stand as {UNKNOWN} in its text: what they show depends on "
+            "their font. Write them as ordinary characters."
+        )
+    placed = sum(1 for _ in body.iter(*_PLACED))
+    if placed:
+        yield (
+            f"{placed} files that stand within it are not read. Open it in a word processor and "
+            "save it again, which puts their text in."
+        )
+
+
 def _docx_text(block: Any) -> str:
+    if block.tag == EQUATION:
+        return equation_text(block, _NOT_SHOWN)
     if block.tag == _PARAGRAPH:
         return _line(
             (equation_text(part, _NOT_SHOWN), "equation")
             if part.tag == EQUATION
-            else (_SHOWN.get(part.tag, part.text or ""), _vertical(part))
-            for part in _within(block, _WORD + "t", EQUATION, *_SHOWN)
+            else (_shown(part), _vertical(part))
+            for part in _within(block, _TEXT, _SYMBOL, _CHECK_BOX, EQUATION, *_SHOWN)
         )
     rows = (
         " | ".join(
-            " ".join(
-                _docx_text(inner).strip() for inner in _within(cell, _PARAGRAPH, _TABLE)
-            ).strip()
+            " ".join(_docx_text(inner).strip() for inner in _within(cell, *_BLOCKS)).strip()
             for cell in _within(row, _CELL)
         )
         for row in _within(block, _ROW)
     )
     return "\n".join(rows)
+
+
+def _shown(part: Any) -> str:
+    if part.tag == _TEXT:
+        return run_text(part)
+    if part.tag == _SYMBOL:
+        return symbol_text(part)
+    if part.tag == _CHECK_BOX:
+        state = part.find(_WORD + "checked")
+        state = part.find(_WORD + "default") if state is None else state
+        is_checked = state is not None and state.get(_WORD + "val", "1") in ("1", "true", "on")
+        return "☒" if is_checked else "☐"
+    return _SHOWN[part.tag]
 
 
 def _vertical(part: Any) -> str:

@@ -18,14 +18,25 @@ __all__ = ["html_text"]
 
 #: "annotation": an equation once more, in another notation.
 _HIDDEN = frozenset(
-    {"script", "style", "noscript", "template", "svg", "head", "annotation", "annotation-xml"}
+    {
+        "script",
+        "style",
+        "noscript",
+        "iframe",
+        "noembed",
+        "template",
+        "svg",
+        "head",
+        "annotation",
+        "annotation-xml",
+    }
 )
 _IN_PICTURE = ("text", "title", "desc", "foreignobject")
 _NEW_LINE = re.compile(r"\s(?:x|y|dx|dy)\s*=")  # of a part of a picture's text
 _BLOCK = re.compile(
-    "address|article|aside|blockquote|br|d[dlt]|details|dialog|div|fieldset|figcaption|figure|"
-    "footer|form|h[1-6]|header|hr|li|main|nav|ol|p|pre|section|summary|table|t(body|d|foot|h|head|r)"
-    "|ul"
+    "address|article|aside|blockquote|br|caption|center|d[dlt]|details|dialog|div|fieldset"
+    "|figcaption|figure|footer|form|h[1-6]|header|hr|legend|li|main|menu|nav|ol|optgroup|option|p"
+    "|plaintext|pre|search|section|summary|table|t(body|d|foot|h|head|r)|ul|xmp"
 )
 _MARKUP = re.compile(r"<(?:!--|[!?]|(/)?([a-zA-Z][^\s/>]*))")
 _TAG_PART = re.compile(r">|=\s*([\"'])")
@@ -34,10 +45,20 @@ _PREFIXED = re.compile(
     "[^:]+:(annotation(?:-xml)?|math|m(?:frac|fenced|multiscripts|over|prescripts|root|sqrt|sub"
     "|subsup|sup|table|td|tr|under|underover))"
 )
-_RAW = {name: re.compile(f"</{name}", re.IGNORECASE) for name in ("script", "style")}
+#: Elements without elements in them: what looks like a tag is code, or text.
+_RAW = {
+    name: re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE)
+    for name in ("script", "style", "iframe", "noembed", "textarea", "title", "xmp")
+}
+_CODE = ("script", "style")
+_DATA, _DATA_END = "<![CDATA[", "]]>"  # text, in a picture or an equation
+_COMMENT_END = re.compile("--!?>")
 _HUGE_REFERENCE = re.compile(r"&#(?:[0-9]{8,}|[xX][0-9a-fA-F]{7,});?")  # no character has one
 _SPACES = re.compile(r"[^\S\n]+")
 _MAX_HIDDEN = 100
+_PREFORMATTED = ("plaintext", "pre", "xmp")
+_READING = ("rt", "rp", "rtc")
+_RUBY = ("ruby", "rb")
 _KEPT_SPACE = "\x00"  # stands for a space of preformatted text; no page holds it
 _BLANK_LINES = re.compile(r"\n{3,}")
 _FEW = 4  # pieces of raised or lowered text that may be a number
@@ -55,8 +76,8 @@ def html_text(page: str) -> tuple[str | None, str]:
     """The title and the visible text of a page.
 
     The title is that of ``<title>``, else the first ``<h1>``. Blocks stand on lines of their own;
-    scripts, styles and the like are left out. Equations (MathML) stand in the line, as do titles
-    and texts of pictures (SVG).
+    scripts, styles, readings above words (``<ruby>``) and the like are left out. Equations
+    (MathML) stand in the line, as do titles and texts of pictures (SVG).
     """
     reader = _Reader()
     reader.feed(page)
@@ -84,6 +105,28 @@ class _Page:
             self._absent.add(end)
             return None
         return index + len(end)
+
+    def first(self, end: re.Pattern[str], start: int) -> re.Match[str] | None:
+        """The next match; None where there is none."""
+        if end.pattern in self._absent:
+            return None
+        found = end.search(self.text, start)
+        if found is None:
+            self._absent.add(end.pattern)
+        return found
+
+    def after_markup(self, opened: re.Match[str]) -> int | None:
+        """The index after a tag, comment, declaration or instruction; None where it has no end."""
+        end = self.after_tag(opened.end()) if opened.group(2) else None
+        if end is not None:
+            return end
+        if opened.group() == "<!--":
+            for empty in (">", "->"):  # <!--> and <!---> are whole
+                if self.text.startswith(empty, opened.end()):
+                    return opened.end() + len(empty)
+            closed = self.first(_COMMENT_END, opened.end())
+            return closed.end() if closed else None
+        return self.after(">", opened.end())
 
     def after_tag(self, start: int) -> int | None:
         """The index after the ``>`` of a tag; one inside a quoted value ends nothing.
@@ -115,6 +158,8 @@ class _Reader:
         self._math: MathText | None = None
         self._script: tuple[str, int] | None = None  # the open <sup> or <sub>, and where it began
         self._apart = _Apart.NONE
+        self._rubies = 0  # open ones
+        self._in_reading = False  # above a word
         self._katex = False  # which writes each equation twice: MathML, and text that is shown
 
     def feed(self, text: str) -> None:
@@ -124,15 +169,21 @@ class _Reader:
         for opened in _MARKUP.finditer(text):
             if opened.start() < start:
                 continue  # inside of what was read already
-            end = page.after_tag(opened.end()) if opened.group(2) else None
+            in_foreign = self._math is not None or "svg" in self._hidden
+            is_data = in_foreign and text.startswith(_DATA, opened.start())
+            end = page.after(_DATA_END, opened.end()) if is_data else None
+            is_data = end is not None
             if end is None:
-                closing = "-->" if opened.group() == "<!--" else ">"
-                end = page.after(closing, opened.end())
+                end = page.after_markup(opened)
             if end is None:
                 break  # never closed: the rest is text
             if start < opened.start():
                 self._text(text[start : opened.start()])
             start = end
+            if is_data:
+                begin = opened.start() + len(_DATA)
+                self._text(text[begin : end - len(_DATA_END)], raw=True)
+                continue
             name = (opened.group(2) or "").lower()
             if prefixed := _PREFIXED.fullmatch(name):
                 name = prefixed.group(1)
@@ -144,19 +195,30 @@ class _Reader:
                     self._math.end(name)
                 elif _BLOCK.fullmatch(name):  # <br/>; <svg/> opens nothing
                     self.pieces.append("\n")
-            elif name:
-                self._begin(name, text[opened.end() : end])
-                if name in _RAW and (stop := _RAW[name].search(text, end)):
-                    start = stop.start()
-                elif name in _RAW:
+            elif name == "plaintext" and not in_foreign:
+                self._begin(name, "")
+                self._text(text[end:], raw=True)
+                start = len(text)
+                break
+            elif name in _RAW and (name in _CODE or not in_foreign):
+                stop = page.first(_RAW[name], end)
+                if stop is None and name in _CODE:
                     start = len(text)
                     break
+                if stop is not None:  # else its text goes on like any other, and is no title
+                    self._begin(name, text[opened.end() : end])
+                    self._text(text[end : stop.start()], raw=name == "xmp")
+                    start = stop.start()
+            elif name:
+                self._begin(name, text[opened.end() : end])
         self._text(text[start:])
         self._end_math()
 
     def _begin(self, tag: str, attributes: str) -> None:
         if self._math and (_BLOCK.fullmatch(tag) or tag == "body"):
             self._end_math()  # </math> was left out
+        if tag in _READING or tag in _RUBY or tag == "body" or _BLOCK.fullmatch(tag):
+            self._in_reading = tag in _READING and self._rubies > 0
         # A page may leave out </head>; what follows <body> is seen all the same.
         if tag == "body":
             self._hidden.clear()
@@ -176,6 +238,8 @@ class _Reader:
             self._math.begin(tag, attributes)
         elif tag in ("sup", "sub") and self._shows():
             self._script = (tag, len(self.pieces))
+        elif tag == "ruby":
+            self._rubies += self._shows()
         elif tag == "span":
             self._katex = self._katex or "katex-mathml" in attributes
         elif tag in _HIDDEN:
@@ -185,7 +249,7 @@ class _Reader:
             self._in_title = not self.title
         elif _BLOCK.fullmatch(tag):
             self.pieces.append("\n\n" if tag == "p" else "\n")
-            self._preformatted += tag == "pre"
+            self._preformatted += tag in _PREFORMATTED
             if tag == "h1":
                 self._headings += 1
                 self._in_heading = self._headings == 1
@@ -193,8 +257,17 @@ class _Reader:
     def _end(self, tag: str) -> None:
         if self._math and (_BLOCK.fullmatch(tag) or tag == "math"):
             self._end_math()
+        if tag in _READING or tag == "ruby" or _BLOCK.fullmatch(tag):
+            self._in_reading = False
+        if tag == "ruby":
+            self._rubies = max(self._rubies - 1, 0)
         if tag in self._hidden:
-            del self._hidden[self._hidden.index(tag) :]
+            if tag == "template":  # the innermost; of others an end tag may have been left out
+                self._hidden.reverse()
+                del self._hidden[: self._hidden.index(tag) + 1]
+                self._hidden.reverse()
+            else:
+                del self._hidden[self._hidden.index(tag) :]
             self._katex = self._katex and tag != "math"
             if self._in_picture and "svg" not in self._hidden:
                 self._in_picture = ""
@@ -210,7 +283,7 @@ class _Reader:
             self._in_title = False
         elif _BLOCK.fullmatch(tag):
             self.pieces.append("\n")
-            self._preformatted -= tag == "pre" and self._preformatted > 0
+            self._preformatted -= tag in _PREFORMATTED and self._preformatted > 0
             if tag == "h1":
                 self._in_heading = False
 
@@ -246,12 +319,14 @@ class _Reader:
 
     def _shows(self) -> bool:
         """Whether text here is to be seen: in a picture, that of its labels."""
+        if self._in_reading:
+            return False
         if not self._hidden:
             return True
         return bool(self._in_picture) and self._hidden[0] == self._hidden[-1] == "svg"
 
-    def _text(self, text: str) -> None:
-        data = unescape(_HUGE_REFERENCE.sub("\ufffd", text))
+    def _text(self, text: str, *, raw: bool = False) -> None:
+        data = text if raw else unescape(_HUGE_REFERENCE.sub("\ufffd", text))
         if self._in_title:
             self.title.append(data)
         elif not self._shows():

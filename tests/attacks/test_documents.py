@@ -11,7 +11,7 @@ from time import process_time
 
 import pytest
 
-from rag_middle.retrieval import build_index, formats, load
+from rag_middle.retrieval import Record, build_index, formats, load
 from tests.attacks.hostile import report, tries
 from tests.retrieval.embedding import HashingEmbedder
 
@@ -118,6 +118,11 @@ HTML = {
     "half quotes.html": b"<a ='>x" * SIZE,
     "references.html": b"x&#" + b"9" * SIZE + b"; &#x" + b"f" * SIZE + b";" + b"&a" * SIZE,
     "title.html": b"<title>" * SIZE + b"x",
+    "areas.html": b"<textarea></textarea x" * SIZE,
+    "empty comments.html": b"<!--><!--->" * SIZE + b"x",
+    "data.html": b"<svg>" + b"<![CDATA[" * SIZE,
+    "templates.html": b"<template>" * SIZE + b"</template>" * SIZE + b"x",
+    "readings.html": b"<ruby>x<rt>" * SIZE + b"</ruby>" * SIZE,
 }
 TEXT = {
     "long line.txt": b"x" * LONG,
@@ -187,6 +192,11 @@ RUNS = {
         ("<a ", "= ", ""),
         ("<a ", "=\"'", ""),
         ("", "&", ""),
+        ("", "<title>", ""),
+        ("<textarea>", "</textarea", ""),
+        ("", "<!--a--!", ""),
+        ("<svg>", "<![CDATA[", ""),
+        ("", "<template>", "</template>"),
     ],
     "markdown": [
         ("---\n", "--- \t", ""),
@@ -209,6 +219,19 @@ def test_long_runs_of_a_character_take_no_longer_than_other_text(
     started = process_time()
     list(formats.READERS[f".{suffix}"](content, f"a.{suffix}"))
     assert process_time() - started < 10  # a tenth of a second; where it is quadratic, minutes
+
+
+@pytest.mark.parametrize(
+    ("begin", "repeated"),
+    [("a: ", "["), ("a: ", "{"), ("a: [", "b, "), ("a: x\n", "? "), ("a: '", "''"), ("a:", " :")],
+)
+def test_hostile_front_matter_takes_no_longer_than_other_text(begin: str, repeated: str) -> None:
+    fields = begin + repeated * (65_000 // len(repeated))
+    started = process_time()
+    [record] = formats.READERS[".md"](f"---\n{fields}\n---\nLast.".encode(), "a.md")
+    assert isinstance(record, Record)
+    assert record.text.endswith("Last.")
+    assert process_time() - started < 10  # a second; YAML is read slowly, therefore up to a length
 
 
 @pytest.mark.slow  # memory is counted object by object
