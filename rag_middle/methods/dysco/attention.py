@@ -472,7 +472,11 @@ class _Handler(LayerHandler):
 
     def end_reading(self, first: int, *, keep: bool) -> None:
         """Remember what was read again from column `first` on; let go of everything else."""
-        assert self._stored is not None
+        if self._stored is None:
+            raise UnsupportedGenerationError(
+                "DySCO reads tokens again in all layers, and this pass left some out (early exit). "
+                "Leave assistant_early_exit out."
+            )
         if keep and not self._is_cache:
             span = slice(first - self._dropped, self.stop - self._dropped)
             key, value = (stored[:, :, span].clone() for stored in self._stored)
