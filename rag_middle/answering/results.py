@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -252,28 +253,37 @@ def cites(answer: str, title: str | None) -> bool:
     """Whether an answer names a title: ``(Lyon) On the Rhône.`` or ``Lyon: on the Rhône.``
 
     In parentheses anywhere, several titles separated by semicolons; before a colon at the start of
-    a line. Case, kind of whitespace and the width of signs (``（长江）``) make no
-    difference.
+    a line. Case, kind of whitespace, the width of signs (``（长江）``), quotes or emphasis around a
+    title (``(**Lyon**)``, ``**Lyon:**``) and the form of accents make no difference.
     """
     return bool(mentions(answer, title))
 
 
 #: Chinese and Japanese ones, as ASCII.
 _FULL_WIDTH = str.maketrans("（）：；", "():;")
+#: Emphasis and quotes around a title.
+_AROUND = frozenset(
+    ("**", "__", "``", '""', "''", "“”", "‘’", "„“", "‚‘", "«»", "»«", "「」", "『』", "《》")
+)
+_MOST_AROUND = 6  # such as "***Lyon***" in quotes
 
 
 def mentions(answer: str, title: str | None) -> list[tuple[int, int]]:
     """Where an answer names a title, as `cites` says: start and end in characters, in order."""
     answer = answer.translate(_FULL_WIDTH)
-    name = " ".join((title or "").translate(_FULL_WIDTH).lower().split())
-    if not name or len(name) > 2 * len(answer):  # lower case may be longer
+    title = unicodedata.normalize("NFD", (title or "").translate(_FULL_WIDTH).lower())
+    name = " ".join(title.split())
+    if not name or len(name) > 4 * len(answer):  # lower case and NFD may be longer
         return []
     text, places = _squeezed(answer)
     spans = []
     at = text.find(name)
     while at >= 0:
         start, end = places[at], places[at + len(name) - 1] + 1
-        if _is_named(answer, start, end):
+        after = at + len(name)
+        # Neither half of a letter with its accent, nor of a syllable of Korean.
+        is_whole = (not at or places[at - 1] < start) and places[after : after + 1] != (end - 1,)
+        if is_whole and _is_named(answer, *_with_signs(answer, start, end)):
             spans.append((start, end))
         at = text.find(name, at + 1)
     return spans
@@ -281,15 +291,30 @@ def mentions(answer: str, title: str | None) -> list[tuple[int, int]]:
 
 @lru_cache(maxsize=8)  # every document of a prompt looks for its title
 def _squeezed(answer: str) -> tuple[str, tuple[int, ...]]:
-    """In lower case, with one space for any whitespace; and where each character was."""
+    """In lower case and NFD, with one space for any whitespace; and where each character was."""
     characters: list[str] = []
     places: list[int] = []
     for index, character in enumerate(answer):
-        for written in " " if character.isspace() else character.lower():
+        lower = " " if character.isspace() else character.lower()
+        for written in lower if lower.isascii() else unicodedata.normalize("NFD", lower):
             if written != " " or characters[-1:] != [" "]:
                 characters.append(written)
                 places.append(index)
     return "".join(characters), tuple(places)
+
+
+def _with_signs(answer: str, start: int, end: int) -> tuple[int, int]:
+    """The words from `start` to `end` with the quotes and the emphasis around them."""
+    for _ in range(_MOST_AROUND):
+        if not start or answer[start - 1] + answer[end : end + 1] not in _AROUND:
+            break
+        start, end = start - 1, end + 1
+    if answer[end : end + 1] == ":":  # **Lyon:** on the Rhône
+        for size in (3, 2, 1):
+            signs = answer[max(0, start - size) : start]
+            if signs in ("*" * size, "_" * size) and answer.startswith(signs, end + 1):
+                return start - size, end
+    return start, end
 
 
 def _is_named(answer: str, start: int, end: int) -> bool:

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
+
+import httpx
 
 from rag_middle.errors import EndpointConfigError
 from rag_middle.plain_data import map_strings
@@ -25,6 +29,7 @@ __all__ = [
     "api_key",
     "is_local",
     "without_key",
+    "without_parts_of_key",
 ]
 
 KEY_VARIABLE = "OPENAI_API_KEY"
@@ -39,6 +44,9 @@ CHECK_ADDRESS = (
 )
 #: Shorter keys are words ("EMPTY", "ollama"), which answers may hold.
 _SHORTEST_SECRET = 12  # characters
+#: Shorter parts of a key are in many texts.
+_SHORTEST_PART = 4  # characters
+_LONGEST_SPELLING = 6  # characters of one, as an escape
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +115,8 @@ def _split(url: object) -> SplitResult:
             raise ValueError
         parts = urlsplit(url)
         _ = parts.port  # raises where it is no number
-    except ValueError:
+        _ = httpx.URL(url).host  # and where it is no name of a host
+    except (ValueError, httpx.InvalidURL):
         raise EndpointConfigError(
             Argument("endpoint"), " is no web address. Expected one such as ", _EXAMPLE, "."
         ) from None
@@ -173,7 +182,70 @@ def without_key(content: Any, key: str | None, *, quoted: bool = False) -> Any:
     """
     if key is None or (len(key) < _SHORTEST_SECRET and not quoted):
         return content
-    return map_strings(content, lambda text: text.replace(key, "***"))
+    written = _as_written(key)
+    return map_strings(content, lambda text: written.sub("***", text))
+
+
+@lru_cache(maxsize=8)
+def _as_written(key: str) -> re.Pattern[str]:
+    """The key, any of its characters as an escape of JSON."""
+    return re.compile("".join(f"(?:{'|'.join(map(re.escape, _spellings(s)))})" for s in key))
+
+
+def _spellings(sign: str) -> list[str]:
+    """A character of a key as itself, and as the escapes of JSON."""
+    numbers = {f"{ord(sign):04x}", f"{ord(sign):04X}"}
+    short = [f"\\{sign}"] if sign in '"\\/' else []
+    return [*(f"\\u{number}" for number in sorted(numbers)), *short, sign]
+
+
+def without_parts_of_key(content: Any, key: str | None) -> Any:
+    """JSON-ready data without the parts of a key that its texts make up together.
+
+    A server that says the key in pieces, over several fields, would have it said by a message that
+    quotes them. Content that holds less than two thirds of the key stays as it is: names of models
+    are in keys, too.
+    """
+    if key is None or len(key) < _SHORTEST_SECRET:
+        return content
+    parts = {key[at : at + _SHORTEST_PART] for at in range(len(key) - _SHORTEST_PART + 1)}
+    found: set[str] = set()
+
+    def find(text: str) -> str:
+        found.update(parts & {text[at : at + _SHORTEST_PART] for at in range(len(text))})
+        return text
+
+    map_strings(content, find)
+    said = {
+        at + index
+        for at in range(len(key))
+        if key[at : at + _SHORTEST_PART] in found
+        for index in range(_SHORTEST_PART)
+    }
+    if 3 * len(said) < 2 * len(key):
+        return content
+
+    def strike(text: str) -> str:
+        for start, end in reversed(list(_runs(text, parts))):
+            text = f"{text[:start]}***{text[end:]}"
+        return text
+
+    return map_strings(content, strike)
+
+
+def _runs(text: str, parts: set[str]) -> Iterator[tuple[int, int]]:
+    """Where a text holds parts of a key, those that overlap as one: start and end."""
+    start = end = -1
+    for at in range(len(text) - _SHORTEST_PART + 1):
+        if text[at : at + _SHORTEST_PART] not in parts:
+            continue
+        if at > end:
+            if end >= 0:
+                yield start, end
+            start = at
+        end = at + _SHORTEST_PART
+    if end >= 0:
+        yield start, end
 
 
 class KeyStrikeout:
@@ -192,8 +264,8 @@ class KeyStrikeout:
         text: str = without_key(self._held + piece, self._key)
         end = len(text)
         if self._key is not None and len(self._key) >= _SHORTEST_SECRET:
-            begun = range(max(0, end - len(self._key) + 1), end)
-            end = next((at for at in begun if self._key.startswith(text[at:])), end)
+            begun = range(max(0, end - _LONGEST_SPELLING * len(self._key) + 1), end)
+            end = next((at for at in begun if _begins(text[at:], self._key)), end)
         self._held = text[end:]
         return text[:end]
 
@@ -201,3 +273,20 @@ class KeyStrikeout:
         """What was held back, once no more comes."""
         held, self._held = self._held, ""
         return held
+
+
+def _begins(text: str, key: str) -> bool:
+    """Whether a text is the beginning of the key, with escapes or without."""
+    ends = {0}  # where the characters of the key so far may end in the text
+    for sign in key:
+        after = set()
+        for end in ends:
+            for spelling in _spellings(sign):
+                if spelling.startswith(text[end:]):
+                    return True
+                if text.startswith(spelling, end):
+                    after.add(end + len(spelling))
+        if not after:
+            return False
+        ends = after
+    return False

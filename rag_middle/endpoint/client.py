@@ -18,7 +18,13 @@ from typing import Any, TypeVar
 import httpx
 
 import rag_middle
-from rag_middle.endpoint.address import CHECK_ADDRESS, Address, KeyStrikeout, without_key
+from rag_middle.endpoint.address import (
+    CHECK_ADDRESS,
+    Address,
+    KeyStrikeout,
+    without_key,
+    without_parts_of_key,
+)
 from rag_middle.errors import (
     EndpointConfigError,
     EndpointError,
@@ -183,6 +189,25 @@ class Client:
     def strikeout(self) -> KeyStrikeout:
         """Strikes the key out of one text that comes in pieces."""
         return KeyStrikeout(self._key)
+
+    def without_parts_of_key(self, content: T) -> T:
+        """What a server says in several fields, without a key that is spread over them."""
+        struck_out: T = without_parts_of_key(content, self._key)
+        return struck_out
+
+    @contextmanager
+    def errors_without_key(self) -> Iterator[None]:
+        """Errors whose messages quote several fields do not say a key that is spread over them."""
+        try:
+            yield
+        except EndpointError as error:
+            texts = [part for part in error.parts if isinstance(part, str)]
+            struck_out = iter(self.without_parts_of_key(texts))
+            error.parts = tuple(
+                next(struck_out) if isinstance(part, str) else part for part in error.parts
+            )
+            error.args = ("".join(map(str, error.parts)),)
+            raise
 
     # -- one attempt after the other --------------------------------------------------------------
 

@@ -154,8 +154,9 @@ class EndpointModel:
         self.address = Address.of(endpoint)
         key = api_key(api_key_env, self.address)
         self._server = Server(Client(self.address, key, timeout=timeout, retries=retries))
-        listed = self._server.models()
-        self.name = _chosen_name(model, listed, self.address.url)
+        with self._server.errors_without_key():
+            listed = self._server.models()
+            self.name = _chosen_name(model, listed, self.address.url)
         self._facts = listed.get(self.name, {})
         if send_documents == "auto":
             send_documents = "text" if self._offered is None else "field"
@@ -458,6 +459,15 @@ class EndpointModel:
         question: _Question,
         stopped: threading.Event,
         emit: Callable[[str], None] | None = None,
+    ) -> Generation:
+        with self._server.errors_without_key():
+            return self._chosen_answer(question, stopped, emit)
+
+    def _chosen_answer(
+        self,
+        question: _Question,
+        stopped: threading.Event,
+        emit: Callable[[str], None] | None,
     ) -> Generation:
         """One answer: of its only request, or of the one that the method chooses."""
         start = perf_counter()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from rag_middle.endpoint.client import Client
@@ -53,7 +54,12 @@ class Server:
                     for name, value in entry.items()
                     if name not in ("created", "permission") and len(str(value)) <= MAX_FACT_LENGTH
                 }
-        return listed
+        facts = self._client.without_parts_of_key([*listed.values()])
+        return dict(zip(listed, facts, strict=True))
+
+    def errors_without_key(self) -> AbstractContextManager[None]:
+        """Errors raised within say no key of this server, see `Client.errors_without_key`."""
+        return self._client.errors_without_key()
 
     def answer(
         self,
@@ -102,7 +108,7 @@ class Server:
                 if error.filtered:
                     return withheld()
                 raise
-            return read_reply(reply, self.url)
+            return read_reply(reply, self.url, self._client.strikeout())
         text = StreamedText(self.url, self._client.strikeout())
         try:
             for event in self._client.events(path, body, stopped):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,9 @@ CHAT, COMPLETIONS = "/chat/completions", "/completions"
 
 _MOST_TOKENS = 2**31
 _THINKING = ("reasoning_content", "reasoning")
+#: Types of parts of a content that are no answer.
+_THINKING_PARTS = ("thinking", "redacted_thinking", "reasoning", "reasoning_text")
+_REFUSAL_PARTS = ("refusal",)
 #: Why an answer ended, in the words of servers; all others mean that the model ended it.
 _LENGTH = ("length", "max_length", "max_tokens", "model_length")
 _FILTERED = (
@@ -172,8 +175,12 @@ def withheld() -> Reply:
     return Reply(text="", finish_reason="content_filter", usage=usage, served=None)
 
 
-def read_reply(reply: Mapping[str, Any], url: str) -> Reply:
+def read_reply(reply: Mapping[str, Any], url: str, strikeout: KeyStrikeout) -> Reply:
     """The answer in a reply.
+
+    Args:
+        url: of the server.
+        strikeout: of its key.
 
     No text beside a reason why it ended is an empty answer, and beside a refusal a withheld one.
 
@@ -189,21 +196,25 @@ def read_reply(reply: Mapping[str, Any], url: str) -> Reply:
         )
     message = choice.get("message", choice)
     message = message if isinstance(message, Mapping) else {}
-    text = _of_parts(message.get("content", message.get("text")))
+    content = message.get("content", message.get("text"))
+    text = _of_parts(content)
     finish = choice.get("finish_reason")
     _check_end(finish, url, calls=bool(message.get("tool_calls")) and not text)
     reason = _finish_reason(finish)
     thought = any(message.get(name) for name in _THINKING) or _thought_unseen(reply)
-    if not text and reason == "length" and thought:
+    thought = thought or _has_part(content, _THINKING_PARTS)
+    is_text = isinstance(text, str)
+    if not (is_text and text) and reason == "length" and thought:
         raise _only_thought(url)
-    if not text and message.get("refusal"):
+    refused = message.get("refusal") or _has_part(content, _REFUSAL_PARTS)
+    if not (is_text and text) and refused:
         text, reason = "", "content_filter"
     elif text is None and isinstance(finish, str) and "content" in message:
         text = ""
     if not isinstance(text, str):
         raise _no_text(text, choice, url)
     return Reply(
-        text=text,
+        text=strikeout.take(text) + strikeout.rest(),
         finish_reason=reason,
         usage=_usage(reply),
         served=_served(reply),
@@ -214,9 +225,17 @@ def _of_parts(content: object) -> object:
     """Text that comes as a list of its parts, as one; anything else as it is."""
     if not isinstance(content, list):
         return content
-    texts = [part.get("text") if isinstance(part, Mapping) else None for part in content]
+    parts = [part for part in content if isinstance(part, Mapping)]
+    texts = [part.get("text") for part in parts if part.get("type") not in _THINKING_PARTS]
     whole = [text for text in texts if isinstance(text, str)]
-    return "".join(whole) if whole and len(whole) == len(texts) else content
+    return "".join(whole) if whole else content
+
+
+def _has_part(content: object, types: Sequence[str]) -> bool:
+    """Whether a content is a list with a part of one of these types."""
+    return isinstance(content, list) and any(
+        isinstance(part, Mapping) and part.get("type") in types for part in content
+    )
 
 
 def _finish_reason(said: object) -> FinishReason:
@@ -313,14 +332,21 @@ class StreamedText:
         choice = _choice(event) or {}
         delta = choice.get("delta", choice)
         delta = delta if isinstance(delta, Mapping) else {}
-        piece = _of_parts(delta.get("content", delta.get("text")))
-        if piece is not None and not isinstance(piece, str):
-            raise _no_text(piece, choice, self._url)
+        content = delta.get("content", delta.get("text"))
+        piece = _of_parts(content)
+        has_thought = _has_part(content, _THINKING_PARTS)
+        has_refusal = _has_part(content, _REFUSAL_PARTS)
+        if not isinstance(piece, str):
+            if piece is not None and not has_thought and not has_refusal:
+                raise _no_text(piece, choice, self._url)
+            piece = ""
+        self._refused = self._refused or has_refusal
+        self._thought = self._thought or has_thought
         self._thought = self._thought or any(delta.get(name) for name in _THINKING)
         self._thought = self._thought or _thought_unseen(event)
         self._refused = self._refused or bool(delta.get("refusal"))
         self._calls = self._calls or bool(delta.get("tool_calls"))
-        piece = self._strikeout.take(piece or "")
+        piece = self._strikeout.take(piece)
         self._pieces.append(piece)
         self._finish = choice.get("finish_reason") or self._finish
         if event.get("usage"):

@@ -37,8 +37,22 @@ _UNSPACED = (
     "\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc\U00020000-\U0003ffff"
 )
 _LETTER = rf"[^\W{_UNSPACED}]"
-#: A hyphen that breaks no line, and the minus of formulas: many models write them.
-_HYPHENS = str.maketrans(dict.fromkeys("\u2010\u2011\u2212", "-"))
+#: As typists write it: hyphens that break no line, the minus of formulas, apostrophes of printers,
+#: letters and digits of double width; without what only chooses a character's picture.
+_TYPED = str.maketrans(
+    {
+        **dict.fromkeys("\u2010\u2011\u2212", "-"),
+        **dict.fromkeys("\u2018\u2019\u02bc", "'"),
+        "\u2044": "/",
+        **{chr(ord(sign) + 0xFEE0): sign for sign in string.ascii_letters + string.digits},
+        **dict.fromkeys(map(chr, (*range(0xFE00, 0xFE10), 0x20E3)), ""),
+    }
+)
+#: Between the digits of one number.
+_THOUSANDS = "\u202f"
+_GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:[ ']\d{3})+(?!\d)")
+#: Markdown: _Lyon_, but not my_Lyon_x.
+_EMPHASIS = re.compile(r"(?<!\w)(_{1,3})(?=[^\s_])([^_]*)(?<=[^\s_])\1(?!\w)")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -140,17 +154,19 @@ def answer_stated(prediction: str, answers: Sequence[str]) -> float:
     """1 where the prediction contains any answer as a whole, in any case, else 0.
 
     Stricter than `best_subspan_em`, for answers that are names and numbers: neither "12 days" nor
-    "2 days-long" states "2 days", "4.5" and "-5" do not state "5", and "C++" and "C#" do not state
-    "C". Hyphens and the minus of formulas are the same sign. Where a script is written without
-    spaces between words (Chinese, Japanese, Thai; Korean, for its particles), an answer may stand
-    anywhere.
+    "2 days-long" states "2 days", "4.5", "-5" and "1/5" do not state "5", and "C++" and "C#" do not
+    state "C". One to three digits and groups of three after spaces or apostrophes are one number:
+    "12 500" does not state "500". Combining signs belong to their word; _Lyon_ states "Lyon", and
+    my_Lyon_x does not. Hyphens and the minus of formulas are the same sign, so are apostrophes, and
+    letters and digits of both widths. Where a script is written without spaces between words
+    (Chinese, Japanese, Thai; Korean, for its particles), an answer may stand anywhere.
     """
     return float(any(_states(prediction, answer, re.IGNORECASE) for answer in answers))
 
 
 def _states(prediction: str, answer: str, flags: re.RegexFlag = re.NOFLAG) -> bool:
     # A sign between word characters belongs to them: 4.5, 725-5315, 10:30.
-    return says(prediction, answer, flags, joined="[.,:-]", signed=True)
+    return says(prediction, answer, flags, joined=f"[.,:{_THOUSANDS}-]", signed=True)
 
 
 def says(
@@ -166,25 +182,46 @@ def says(
     Args:
         words: nothing is in no text.
         joined: pattern of a sign that belongs to the letters on both sides.
-        signed: a sign of a number or a name belongs to it too: -5, .5, C++, F#.
+        signed: a sign of a number or a name belongs to it too: -5, .5, 1/5, C++, F#; and so do
+            spaces and apostrophes between groups of three digits.
     """
-    wanted = _spaced(words)
+    wanted, said = _spaced(words), _spaced(text)
     if not wanted:
         return False
-    before, after = f"(?<!{_LETTER})", f"(?!{_LETTER})"
-    if re.match(_LETTER, wanted):
-        before += f"(?<!{_LETTER}{joined})"
+    if signed:
+        wanted, said = _with_groups(wanted), _with_groups(said)
+    marks = _marks(wanted + said)
+    of_words = re.sub(f"[{_UNSPACED}]", "", marks)
+    letter = f"(?:{_LETTER}|[{of_words}])" if of_words else _LETTER
+    before, after = f"(?<!{letter})", f"(?!{letter})"
+    if marks:
+        after += f"(?![{marks}])"  # in any script
+    if re.match(letter, wanted):
+        before += f"(?<!{letter}{joined})"
         if signed and wanted[0].isdigit():
-            before += "(?<!(?<![-.])[-.])"  # two are a dash, or what was left out
-    if re.match(_LETTER, wanted[-1]):
-        after += f"(?!{joined}{_LETTER})"
+            before += r"(?<!(?<![-.])[-.])(?<!\d/)"  # two are a dash, or what was left out
+    if re.match(letter, wanted[-1]):
+        after += f"(?!{joined}{letter})"
         if signed:
-            after += rf"(?!#|\+\+|\+(?!{_LETTER}))"
-    return bool(re.search(before + re.escape(wanted) + after, _spaced(text), flags))
+            after += rf"(?!#|\+\+|\+(?!{letter}))"
+            after += r"(?!/\d)" if wanted[-1].isdigit() else ""
+    pattern = re.compile(before + re.escape(wanted) + after, flags)
+    return any(pattern.search(form) for form in (said, _EMPHASIS.sub(r"\2", said)))
 
 
 def _spaced(text: str) -> str:
-    return " ".join(_composed(text).translate(_HYPHENS).split())
+    return " ".join(_composed(text).translate(_TYPED).split())
+
+
+def _with_groups(text: str) -> str:
+    """The text with one sign between the groups of three digits of a number."""
+    return _GROUPED.sub(lambda number: re.sub("[ ']", _THOUSANDS, number[0]), text)
+
+
+def _marks(text: str) -> str:
+    """The combining signs in a text, which no pattern knows as parts of words."""
+    found = {sign for sign in text if sign > "\u02ff" and unicodedata.category(sign)[0] == "M"}
+    return "".join(sorted(found))
 
 
 def exact_match(prediction: str, answers: Sequence[str]) -> float:

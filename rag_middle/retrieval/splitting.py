@@ -19,7 +19,7 @@ __all__ = ["Splitter"]
 
 @dataclass(frozen=True, kw_only=True)
 class Splitter:
-    """Cuts records at paragraphs, else lines, else words, else characters.
+    """Cuts records at paragraphs, else lines, else words, else characters; no chunk is in another.
 
     Attributes:
         chunk_size: the largest chunk, in characters, or in what `length` counts.
@@ -90,11 +90,19 @@ class Splitter:
         return (self.chunk_size - self.overlap) // 10
 
     def _spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Offsets of the chunks: the pieces, small ones together with a neighbour."""
+        """Offsets of the chunks: the pieces, small ones together with a neighbour.
+
+        Overlapping pieces may hold each other; those within another are left out.
+        """
         measure = self._measure
         chunk: tuple[int, int] | None = None
         for start, end in self._pieces(text):
             if chunk is None:
+                chunk = start, end
+                continue
+            if end <= chunk[1]:
+                continue
+            if start <= chunk[0]:
                 chunk = start, end
                 continue
             shorter = min(measure(text[slice(*chunk)]), measure(text[start:end]))

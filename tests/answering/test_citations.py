@@ -21,6 +21,13 @@ from rag_middle.answering.results import cites, mentions
         ("见（黄河；长江）。", "长江"),
         ("长江：最长的河。", "长江"),
         ("(River (long)) It is.", "River （long）"),
+        *((f"It is so ({title}).", "Lyon") for title in ("**Lyon**", "*Lyon*", "`Lyon`", '"Lyon"')),
+        *((f"({title}; Nantes)", "Lyon") for title in ("“Lyon”", "‘Lyon’", "_Lyon_", "“**Lyon**”")),
+        *((f"{title} on the Rhône.", "Lyon") for title in ("**Lyon**:", "**Lyon:**", "_Lyon:_")),
+        ("(Rho\u0302ne) It is.", "Rh\u00f4ne"),
+        ("(Rh\u00f4ne) It is.", "Rho\u0302ne"),
+        ("(RH\u00d4NE) It is.", "Rho\u0302ne"),
+        ("(\uc11c\uc6b8)", "\u1109\u1165\u110b\u116e\u11af"),
     ],
 )
 def test_titles_in_parentheses_or_before_a_colon_are_cited(answer: str, title: str) -> None:
@@ -37,6 +44,9 @@ def test_titles_in_parentheses_or_before_a_colon_are_cited(answer: str, title: s
         ("Nothing ().", ""),
         (": nothing", ""),
         ("Nothing (None).", None),
+        *((answer, "Lyon") for answer in ("There is **Lyon**: a town.", "(**Lyon)", "(“Lyon)")),
+        *((answer, "Rho") for answer in ("(Rh\u00f4)", "(Rho\u0302)")),
+        ("(\uac01)", "\uac00"),
     ],
 )
 def test_nothing_else_is(answer: str, title: str | None) -> None:
@@ -50,6 +60,8 @@ def test_mentions_say_where() -> None:
     assert [start for start, _ in places] == [0, 21, 48]
     [(start, end)] = mentions(answer, "saône valley")
     assert answer[start:end] == "Saône  valley"
+    [(start, end)] = mentions("It (**Sao\u0302ne**) is.", "Sa\u00f4ne")
+    assert (start, end) == (6, 12)
 
 
 def test_a_title_longer_than_the_answer_costs_nothing() -> None:

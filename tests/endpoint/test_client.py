@@ -7,12 +7,15 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from email.utils import formatdate
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rag_middle.documents import ContextPrompt
 from rag_middle.endpoint import EndpointModel
@@ -324,6 +327,7 @@ def test_addresses(url: str, expected: str) -> None:
         *("localhost:8000", "ftp://host/v1", "file:///etc/passwd", "http://", "", "unix:///x"),
         *("http://user:hunter2@host/v1", "https://host/v1?api-key=hunter2", "http://h/v1#hunter2"),
         *("http://host:port/v1", "http://host/v1/chat/completions", "http://a b/v1", "http://h\n"),
+        *("http://\uff4cocalhost/v1", "http://xn--/v1"),
     ],
 )
 def test_what_is_no_address_is_refused_without_its_secrets(url: str) -> None:
@@ -751,3 +755,125 @@ def test_of_several_answers_that_of_index_0_is_read() -> None:
         model = EndpointModel(server.url)
         assert model.generate(PROMPT).text == "a"
         assert model.stream(PROMPT).result.text == "a"
+
+
+# -- a key that is spread over fields -------------------------------------------------------------
+
+
+def _cut(text: str, cuts: Sequence[int]) -> list[str]:
+    edges = [0, *sorted(cuts), len(text)]
+    return [text[start:end] for start, end in pairwise(edges)]
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"\\u{ord(letter):04x}" for letter in text)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    cuts=st.lists(st.integers(0, len(KEY)), min_size=1, max_size=4),
+    escapes=st.sets(st.integers(0, len(KEY) - 1)),
+)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_key_spread_over_parts_of_an_answer_is_struck_out(
+    streamed: bool, cuts: list[int], escapes: set[int]
+) -> None:
+    written = "".join(_escaped(c) if at in escapes else c for at, c in enumerate(KEY))
+    pieces = _cut(written, [cut * len(written) // len(KEY) for cut in cuts])
+    content = [{"type": "text", "text": f"{piece}"} for piece in pieces]
+    whole = {"choices": [{"message": {"content": content}, "finish_reason": "stop"}]}
+    said = events(*filter(None, pieces)) if streamed else Said(whole)
+    with pytest.MonkeyPatch.context() as patch, serving(_scripted(said)) as server:
+        patch.setenv("OPENAI_API_KEY", KEY)
+        model = EndpointModel(server.url)
+        text = "".join(model.stream(PROMPT)) if streamed else model.generate(PROMPT).text
+    assert text == "***"
+
+
+@settings(max_examples=15, deadline=None)
+@given(cuts=st.lists(st.integers(0, len(KEY)), min_size=1, max_size=3))
+@pytest.mark.parametrize(
+    "reply",
+    [
+        lambda pieces: Said({"error": {"message": [{"text": piece} for piece in pieces]}}, 400),
+        lambda pieces: Said({"error": dict.fromkeys(pieces, 1)}, 503),
+        lambda pieces: Said(dict.fromkeys(pieces, 1)),
+        lambda pieces: Said({"choices": [{"message": {"content": {p: p for p in pieces}}}]}),
+        lambda pieces: Said({"choices": [{"delta": {"content": [{p: 1} for p in pieces]}}]}),
+    ],
+    ids=["message", "error", "fields", "content", "parts"],
+)
+def test_no_error_says_a_key_that_is_spread_over_fields(
+    reply: Callable[[list[str]], Said], cuts: list[int]
+) -> None:
+    pieces = [piece for piece in _cut(KEY, cuts) if piece]
+    with pytest.MonkeyPatch.context() as patch, serving(_scripted(reply(pieces))) as server:
+        patch.setenv("OPENAI_API_KEY", KEY)
+        with pytest.raises(EndpointError) as raised:
+            EndpointModel(server.url, retries=0).generate(PROMPT)
+    message = f"{raised.value} {raised.value.parts} {raised.value.args}"
+    said = {at + i for at in range(len(KEY) - 3) if KEY[at : at + 4] in message for i in range(4)}
+    assert len(said) < 2 / 3 * len(KEY)
+
+
+def test_a_key_spread_over_what_is_said_of_models_is_struck_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with serving(saying("Loire")) as server:
+        server.models = Said({"data": [{"id": "tiny", "root": KEY[:9], "parent": KEY[9:]}]})
+        facts = EndpointModel(server.url).identity()["server"]
+        server.models = Said({"data": [{"id": KEY[:9]}, {"id": KEY[9:]}]})
+        with pytest.raises(EndpointConfigError) as raised:
+            EndpointModel(server.url)
+    assert facts == {"id": "tiny", "root": "***", "parent": "***"}
+    assert KEY[9:] not in str(raised.value)
+
+
+def test_a_message_that_names_a_part_of_the_key_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "qwen2.5-7b-0123456789")
+    refusal = Said({"error": {"message": "no model qwen2.5-7b here"}}, 404)
+    told = pytest.raises(EndpointRefusedError, match=r"no model qwen2\.5-7b here")
+    with serving(_scripted(refusal)) as server, told:
+        EndpointModel(server.url).generate(PROMPT)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_parts_of_an_answer_that_are_no_text_are_left_out(streamed: bool) -> None:
+    parts = [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]},
+        {"type": "reasoning", "text": "Hm."},
+        {"type": "text", "text": "Loi"},
+        {"type": "reference", "reference_ids": [1]},
+        {"type": "text", "text": "re"},
+    ]
+    message = "delta" if streamed else "message"
+    chunks = [[part] for part in parts if part["type"] != "reference"] if streamed else [parts]
+    replies = [{"choices": [{message: {"content": chunk}}]} for chunk in chunks]
+    replies[-1]["choices"][0]["finish_reason"] = "stop"  # type: ignore[assignment]
+    lines = [b"data: %s\n\n" % json.dumps(reply).encode() for reply in replies]
+    with serving(_scripted(Said(lines if streamed else replies[0]))) as server:
+        model = EndpointModel(server.url)
+        text = "".join(model.stream(PROMPT)) if streamed else model.generate(PROMPT).text
+    assert text == "Loire"
+
+
+@pytest.mark.parametrize(
+    ("part", "finish", "error"),
+    [
+        ({"type": "thinking", "thinking": "Hm."}, "length", "tokens on thinking"),
+        ({"type": "image", "url": "x"}, "stop", "is of type list"),
+        ({"type": "refusal", "refusal": "No."}, "stop", None),
+    ],
+)
+def test_an_answer_without_a_part_of_text(
+    part: dict[str, Any], finish: str, error: str | None
+) -> None:
+    reply = {"choices": [{"message": {"content": [part]}, "finish_reason": finish}]}
+    with serving(_scripted(Said(reply))) as server:
+        model = EndpointModel(server.url)
+        if error is None:
+            assert model.generate(PROMPT).finish_reason == "content_filter"
+        else:
+            with pytest.raises(EndpointReplyError, match=error):
+                model.generate(PROMPT)

@@ -215,6 +215,7 @@ def test_whether_an_answer_abstains() -> None:
     assert not abstains("The Unknowns")
     assert not abstains("I don't know", ("pass",))
     assert abstains("Pass!", ("pass",))
+    assert abstains("_I don\u2018t know_")
     assert abstains("对不起,我不知道答案。", ("不知道",))
 
 

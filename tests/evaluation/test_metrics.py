@@ -98,6 +98,34 @@ def test_an_unknown_metric_is_refused_with_the_nearest_name() -> None:
         ("ASP.NET", ".NET", False),
         ("2+1, +15", "+1", False),
         *((said, "3.5", False) for said in ("13.5", "-3.5", "3.55", "3.5.1")),
+        # Combining signs belong to their word.
+        *((said, "राम", False) for said in ("रामा", "उत्तर रामू है", "कीराम")),
+        *((said, "राम", True) for said in ("श्री राम", "उत्तर: राम।")),
+        ("দেশের", "দেশ", False),
+        ("x\u0302y", "y", False),
+        ("รที่", "รท", False),
+        ("5\ufe0f\u20e3", "5", True),  # a picture of 5
+        # Groups of three digits are one number; so are both sides of a slash.
+        *((f"{n} people", "500", False) for n in ("12\u202f500", "12\u2009500", "12\xa0500")),
+        *((f"{n} people", "500", False) for n in ("12 500", "12'500", "12\u2019500", "12 500 300")),
+        *((f"{n} people", "12", False) for n in ("12\u202f500", "12'500", "12 500")),
+        *(
+            (f"{n} people", "12 500", True)
+            for n in ("12\u202f500", "12\xa0500", "12 500", "12'500")
+        ),
+        *((said, "500", True) for said in ("In 1912 500 came", "1, 500", "It's 500", "500 5000")),
+        *((said, "2", False) for said in ("1/2 cup", "2/3", "1\u20442")),
+        ("Nantes/Lyon/Paris", "Lyon", True),
+        # Emphasis of Markdown is no part of a name.
+        *((said, "Lyon", True) for said in ("_Lyon_", "__Lyon__", "It is ___Lyon___.", "**Lyon**")),
+        *((said, "Lyon", True) for said in ("_It is Lyon._", "_Lyon_'s")),
+        *((said, "Lyon", False) for said in ("my_Lyon_x", "_Lyon", "Lyon_", "_Lyons_")),
+        ("my_Lyon_x and _x_", "my_Lyon_x", True),
+        ("call __init__()", "__init__", True),
+        ("O\u2019Brien", "O'Brien", True),
+        ("O'Brien", "O\u2019Brien", True),
+        ("\uff11\uff12 \uff2cyon", "12 Lyon", True),
+        ("\uff11\uff12", "2", False),
     ],
 )
 def test_a_name_or_number_is_stated_as_a_whole_or_not_at_all(
@@ -111,3 +139,9 @@ def test_letters_with_accents_are_the_same_however_they_are_written() -> None:
     for score in ANSWER_METRICS.values():
         assert score(one, [two]) == score(two, [one]) == 1, score.__name__
         assert score(two, ["Rho"]) < 1, score.__name__
+
+
+@pytest.mark.timeout(10)  # quadratic work takes minutes
+def test_work_grows_with_the_text() -> None:
+    for text in ("_a " * 100_000, "_" * 200_000, "_a" * 100_000, "1 " * 100_000, "100 " * 50_000):
+        assert not answer_stated(text, ["Lyon"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -89,6 +91,22 @@ def test_pieces_are_those_of_langchain(text: str) -> None:
     cutting = library.RecursiveCharacterTextSplitter(chunk_size=28, chunk_overlap=10)
     splitter = Splitter(chunk_size=30, overlap=10)  # 28 and room for a small piece
     assert [text[slice(*span)] for span in splitter._pieces(text)] == cutting.split_text(text)
+
+
+@pytest.mark.parametrize(("size", "overlap"), [(3, 2), (10, 9), (25, 20), (60, 20)])
+@given(parts=st.lists(st.sampled_from(["word", " ", "  ", "\n", "\n\n", "ไทย", ".", "long" * 7])))
+@example(parts=["word", " ", " ", "word", " "])
+def test_no_chunk_is_within_its_neighbour(size: int, overlap: int, parts: list[str]) -> None:
+    splitter = Splitter(chunk_size=size, overlap=overlap)
+    text = "".join(parts)
+    chunks = splitter.split([Record(text=text, source="a.txt")])
+    assert len({chunk.id for chunk in chunks}) == len(chunks)
+    for one, following in pairwise(chunks):
+        assert one.start < following.start
+        assert one.end < following.end
+    assert {at for at, letter in enumerate(text) if letter.strip()} <= {
+        at for chunk in chunks for at in range(chunk.start, chunk.end)
+    }
 
 
 def test_text_without_spaces_is_not_measured_character_by_character() -> None:

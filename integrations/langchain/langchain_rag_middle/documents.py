@@ -65,9 +65,8 @@ class DocumentPrompt(StringPromptTemplate):
         return "rag-middle-document"
 
     def text(self, **variables: Any) -> str:
-        """The document as it reads, without markers."""
-        written = _template(self.template, self.template_format).format(**variables)
-        return written.strip("\n")
+        """The document as it reads, without markers; line ends around it are kept."""
+        return _template(self.template, self.template_format).format(**variables)
 
     def format(self, **kwargs: Any) -> str:
         """The document between markers.

@@ -72,12 +72,8 @@ def abstains(answer: str, phrases: Sequence[str] = PHRASES) -> bool:
     It does where it contains one of the phrases as whole words, in any case and with any kind of
     apostrophe and spaces. An empty answer says nothing, and is no abstention.
     """
-    text = _plain(answer)
-    return any(says(text, _plain(phrase)) for phrase in phrases)
-
-
-def _plain(text: str) -> str:
-    return text.lower().replace("’", "'")
+    text = answer.lower()
+    return any(says(text, phrase.lower()) for phrase in phrases)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -110,3 +110,12 @@ def test_no_documents_at_all_is_said() -> None:
     with pytest.warns(MissingDocumentsWarning, match="retrieval found nothing") as warned:
         assert format_docs([]) == ""
     assert warned[0].filename == __file__
+
+
+@pytest.mark.parametrize("text", ["a\n", "\na", " a ", "\n", "    code\n    more\n\n"])
+def test_line_ends_around_a_document_are_kept(text: str) -> None:
+    document = Document(text)
+    [marked] = MarkDocuments().transform_documents([document])
+    assert texts(format_docs([document])) == [text]
+    assert texts(format_document(document, DocumentPrompt())) == [text]
+    assert texts(marked.page_content) == [text]
