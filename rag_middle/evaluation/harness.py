@@ -23,9 +23,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from jinja2 import TemplateError
+
 from rag_middle.documents import ContextPrompt, parse
 from rag_middle.errors import EvaluationConfigError, MissingExtraError
 from rag_middle.generation import RagMiddleModel
+from rag_middle.notices import ChatTemplateWarning, warn_caller
 from rag_middle.tokens import TokenizedPrompt
 
 try:
@@ -42,11 +45,11 @@ __all__ = ["RagMiddleLM", "main"]
 _DEFAULT_WINDOW = 2048  # tokens, where the model's config says nothing
 _DEFAULT_NEW_TOKENS = 256
 _METHOD_PREFIX = "method_"
-#: What tasks may ask of generation, besides stop strings and lengths; the names are the same here.
-_GENERATION = (
-    *("temperature", "top_p", "top_k", "typical_p", "repetition_penalty"),
-    *("no_repeat_ngram_size", "num_beams"),
-)
+#: What tasks may ask of generation besides ends and temperature, by the same names as here.
+_CHOICE = ("top_p", "top_k", "typical_p")
+_GENERATION = (*_CHOICE, "repetition_penalty", "no_repeat_ngram_size", "num_beams")
+_LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+_TOP_K = 50  # of transformers, where nothing else is said
 
 
 @register_model("rag-middle")
@@ -155,9 +158,23 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        """Messages as one text, by the tokenizer's template."""
+        """Messages as one text, by the tokenizer's template; without system ones it refuses."""
+        try:
+            return self._templated(chat_history, add_generation_prompt)
+        except TemplateError:
+            others = [message for message in chat_history if message["role"] != "system"]
+            if others == chat_history:
+                raise
+            warn_caller(
+                ChatTemplateWarning(
+                    "The chat template takes no system messages: they are left out."
+                )
+            )
+            return self._templated(others, add_generation_prompt)
+
+    def _templated(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
         text = self.tokenizer.apply_chat_template(
-            chat_history,
+            messages,
             tokenize=False,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=not add_generation_prompt,
@@ -262,23 +279,38 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
 
     def _options(self, asked: dict[str, Any]) -> dict[str, Any]:
         asked = dict(asked)
-        until = asked.pop("until", [])
-        new_tokens = int(asked.pop("max_gen_toks", _DEFAULT_NEW_TOKENS))
+        until = asked.pop("until", None) or []
+        lengths = [asked.pop(name, None) for name in _LENGTHS]  # the first one counts
+        new_tokens = int(next((n for n in lengths if n is not None), _DEFAULT_NEW_TOKENS))
         if new_tokens >= self.max_length:
             raise EvaluationConfigError(
                 f"max_gen_toks={new_tokens} leaves no room for a prompt among {self.max_length} "
                 "tokens: lower it, or raise max_length."
             )
-        samples = bool(asked.pop("do_sample", asked.get("temperature", 0) > 0))
+        temperature = float(asked.pop("temperature", None) or 0)
+        samples = bool(asked.pop("do_sample", temperature > 0))
         unknown = [name for name in asked if name not in _GENERATION]
         if unknown:
             raise EvaluationConfigError(
                 f"The task asks for {unknown[0]!r} in generation_kwargs, which is not known here. "
-                f"Known: until, max_gen_toks, do_sample, {', '.join(_GENERATION)}."
+                f"Known: until, do_sample, temperature, {', '.join((*_LENGTHS, *_GENERATION))}."
             )
-        asked["temperature"] = (asked.get("temperature") or 1.0) if samples else 0.0
+        options = {**self._own_options(samples=samples), **asked}
         stops = [until] if isinstance(until, str) else list(until)
-        return {"max_new_tokens": new_tokens, "stop": [s for s in stops if s], **asked}
+        return {
+            "max_new_tokens": new_tokens,
+            "stop": [stop for stop in stops if stop],
+            **options,
+            "temperature": (temperature or 1.0) if samples else 0.0,
+        }
+
+    def _own_options(self, *, samples: bool) -> dict[str, Any]:
+        """What the model's generation config says, which the harness's own model goes by."""
+        own = self.reader.model.generation_config
+        names = ("repetition_penalty", "num_beams", *(_CHOICE if samples else ()))
+        said = {name: getattr(own, name, None) for name in names}
+        usual = {"top_k": _TOP_K} if samples else {}
+        return usual | {name: value for name, value in said.items() if value is not None}
 
     def _parsed(self, context: str) -> ContextPrompt:
         return parse(context, trusted=self._trust_markers)

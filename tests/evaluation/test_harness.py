@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import warnings
+from copy import deepcopy
 from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,10 +15,12 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import GenerationConfig
 
 from rag_middle.documents import mark
 from rag_middle.errors import EvaluationConfigError, MethodConfigError
 from rag_middle.generation import RagMiddleModel, UnreadMarkersWarning
+from rag_middle.notices import ChatTemplateWarning
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of packages that the harness imports
@@ -112,6 +115,64 @@ def test_texts_are_generated_up_to_a_stop_string(model: RagMiddleModel) -> None:
     both = ours.generate_until([request("The quick brown", stopped), request(MARKED, free)])
     assert both[0] == text[: text.index(text[2])]
     assert both[1] == model.generate(MARKED, template="raw", max_new_tokens=6).text
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"max_gen_toks": 24, "do_sample": False},
+        {"max_new_tokens": 24, "until": None},
+        {"max_gen_toks": 24, "temperature": "0.0"},
+        {"max_gen_toks": 24, "repetition_penalty": 1.3},
+        {"max_gen_toks": 12, "num_beams": 1},
+    ],
+    ids=str,
+)
+def test_the_models_generation_config_counts_as_in_the_harness(
+    model: RagMiddleModel, asked: dict[str, Any]
+) -> None:
+    llama = deepcopy(model.model)
+    llama.generation_config = GenerationConfig(
+        pad_token_id=0, do_sample=True, temperature=0.7, top_p=0.8, repetition_penalty=1.1
+    )
+    theirs = HFLM(pretrained=llama, tokenizer=model.tokenizer, batch_size=1)
+    ours = RagMiddleLM(RagMiddleModel(llama, model.tokenizer))
+    # Where their own model fails at the form of a request, another form of the same is compared.
+    usual = {"until": [], **asked, "max_gen_toks": asked.get("max_gen_toks", 24)}
+    usual = {k: v for k, v in usual.items() if k != "max_new_tokens"} | {"until": ["\n\n\n\n"]}
+    usual["temperature"] = 0.0
+    for text in ("The quick brown", "Paris is the capital of"):
+        [wanted] = theirs.generate_until([request(text, dict(usual))], disable_tqdm=True)
+        [got] = ours.generate_until([request(text, {"until": ["\n\n\n\n"], **asked})])
+        assert got == wanted
+
+
+def test_samples_are_drawn_as_the_models_generation_config_says(model: RagMiddleModel) -> None:
+    llama = deepcopy(model.model)
+    llama.generation_config = GenerationConfig(pad_token_id=0, do_sample=True, top_p=0.25)
+    ours = RagMiddleLM(RagMiddleModel(llama, model.tokenizer))
+    asked = {"do_sample": True, "temperature": 0.6}
+    assert ours._options(dict(asked)) == {
+        "max_new_tokens": 256,
+        "stop": [],
+        "temperature": 0.6,
+        "top_p": 0.25,
+        "top_k": 50,
+    }
+    assert ours._options({**asked, "top_k": 3, "top_p": 1.0})["top_p"] == 1.0
+
+
+def test_a_template_without_system_messages_is_used_without_them(model: RagMiddleModel) -> None:
+    tokenizer = deepcopy(model.tokenizer)
+    tokenizer.chat_template = (
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}"
+        "{% endif %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    )
+    ours = RagMiddleLM(RagMiddleModel(model.model, tokenizer))
+    asked = {"role": "user", "content": "Why?"}
+    with pytest.warns(ChatTemplateWarning, match="left out"):
+        text = ours.apply_chat_template([{"role": "system", "content": "Be short."}, asked])
+    assert text == "<user>Why?"
 
 
 def local_task(folder: Path) -> Path:
