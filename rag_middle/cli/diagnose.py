@@ -233,7 +233,8 @@ def diagnose(
             "leave it out.",
             param_hint="--stop-early",
         )
-    drawn = task.items(measured["limit"], measured["seed"])  # refuses what there is too little of
+    # Refuses what there is too little of.
+    items, repeated = task.distinct_items(measured["limit"], measured["seed"])
     from rag_middle.evaluation import (
         Factors,
         Measurement,
@@ -246,7 +247,6 @@ def diagnose(
     from rag_middle.evaluation import diagnose as run_diagnosis
     from rag_middle.evaluation.charts import require_library
     from rag_middle.evaluation.conclusions import MIN_QUESTIONS, note_on_gold
-    from rag_middle.evaluation.conditions import distinct_questions
     from rag_middle.evaluation.diagnosis import default_methods
     from rag_middle.evaluation.plots import new_figure
     from rag_middle.evaluation.report import InterimReport
@@ -261,8 +261,7 @@ def diagnose(
     measurement = Measurement(**measured, grid=fewer, changes=changes, controls=True)
     check_measurement(task, names or (), measurement)
     tell("Data", "dim", f"{task.description}.")
-    items = distinct_questions(drawn) if task.may_repeat else drawn
-    if repeated := len(drawn) - len(items):
+    if repeated:
         tell("Warning", "yellow", repeated_note(repeated))
     if note := note_on_gold(items):
         tell("Warning", "yellow", note)

@@ -244,7 +244,7 @@ def diagnose(
         comparisons=comparisons(results.compared, results.confidence),
         notes=(
             *missing_answers(results),
-            *filter(None, [note_on_gold(task.items(measurement.limit, measurement.seed))]),
+            *filter(None, [note_on_gold(results.items)]),
             *notes(summary, shape, curves),
             *_run_notes(task, results, measurement, here),
         ),
@@ -270,10 +270,10 @@ def _attempts(
 
     `model` is None where its weights are not here.
     """
-    limit, asked = results.measurement.limit, len(results.items) + results.repeated
-    all_asked = limit is None or asked < limit or asked == task.num_questions
     if model is None:
-        return Attempts(all_asked=all_asked, scoring=results.measurement.scoring, weights=False)
+        return Attempts(
+            all_asked=_all_asked(task, results), scoring=results.measurement.scoring, weights=False
+        )
     facts = model_facts(model.model, model.tokenizer, all_weights=False)
     own = {
         path: profile
@@ -295,12 +295,19 @@ def _attempts(
     failed |= {label for label, asked in results.left_out.items() if asked}
     done = {*tried, *failed, *fitted, *(profile.method for profile in own.values())}
     return Attempts(
-        all_asked=all_asked,
+        all_asked=_all_asked(task, results),
         scoring=results.measurement.scoring,
         # The searches compare log-likelihoods.
         calibratable=worth_calibrating(model, done) if task.by_likelihood else (),
         fitted=fitted,
     )
+
+
+def _all_asked(task: Task, results: Results) -> bool:
+    """Whether the data holds no further question."""
+    limit, asked = results.measurement.limit, len(results.items)
+    every = asked + results.repeated == task.num_questions
+    return every or limit is None or asked < limit
 
 
 def _run_notes(
@@ -314,7 +321,8 @@ def _run_notes(
             f"Under {', '.join(voting)} whole answers were voted on, one per order: a model behind "
             "an HTTP address gives no probabilities of tokens to combine."
         )
-    if measurement.limit not in (None, results.measurement.limit):
+    stopped = measurement.limit not in (None, results.measurement.limit)
+    if stopped and not _all_asked(task, results):
         texts.append(
             f"Stopped after {len(results.items)} of at most {measurement.limit} questions: those "
             "left could hardly change what is recommended. Values at positions are rougher than "

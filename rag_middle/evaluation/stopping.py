@@ -120,7 +120,7 @@ def run_until_decided(
         raise EvaluationConfigError(
             f"{task.name} does not say how many questions there are: give ", Argument("limit"), "."
         )
-    questions = min(most)
+    questions = len(task.distinct_items(min(most), measurement.seed)[0])
     by_label = {entry.label: entry for entry in labelled}
     of_a_method = len(measurement.conditions(task)) + len(measurement.grid_conditions(task))
     total = questions * (of_a_method * len(labelled) + len(measurement.control_conditions(task)))

@@ -11,7 +11,7 @@ from typing import Any
 from rag_middle.documents import ContextPrompt
 from rag_middle.errors import EvaluationConfigError, EvaluationDataError, WeightsNeededError
 from rag_middle.evaluation.asking import AnsweringWorkers, Batch, replies
-from rag_middle.evaluation.conditions import Condition, Item, distinct_questions
+from rag_middle.evaluation.conditions import Condition, Item
 from rag_middle.evaluation.lengths import CheckedPrompt, check_lengths, cut_middle
 from rag_middle.evaluation.measurement import (
     BASELINE,
@@ -113,8 +113,7 @@ def run(
         local(model, "Log-likelihoods come")
     for entry in labelled:
         check_takes(model, entry.method)
-    drawn = task.items(measurement.limit, measurement.seed)
-    items = distinct_questions(drawn) if task.may_repeat else drawn
+    items, repeated = task.distinct_items(measurement.limit, measurement.seed)
     if not items:
         raise EvaluationDataError(f"{task.name} has no questions. Check its data and limit.")
     controls = measurement.control_conditions(task)
@@ -165,7 +164,7 @@ def run(
                 records={trial.key: answers[trial.key] for trial in complete},
                 model=identity["model"],
                 software=software,
-                repeated=len(drawn) - len(items),
+                repeated=repeated,
             )
 
         # Shorter prompts are asked last, so that no question has its controls before the end.

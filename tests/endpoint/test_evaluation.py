@@ -24,6 +24,7 @@ from rag_middle.evaluation import (
     task_for_file,
     write_evaluation,
 )
+from rag_middle.evaluation.stopping import looks, run_until_decided
 from rag_middle.evaluation.wrong_answers import missing_answers
 from rag_middle.generation import RagMiddleModel
 from rag_middle.reader import reader_path
@@ -315,6 +316,38 @@ def test_a_question_that_the_data_repeats_counts_once(tmp_path: Path) -> None:
     assert results.curves().questions == 5
     assert results.repeated == 5
     assert missing_answers(results)[0].startswith("Left out: 5 questions")
+
+
+@pytest.mark.parametrize(("limit", "kept", "repeated"), [(5, 5, 15), (6, 6, 18), (100, 30, 90)])
+def test_a_limit_counts_questions_and_not_repetitions(
+    tmp_path: Path, limit: int, kept: int, repeated: int
+) -> None:
+    data = tmp_path / "questions.jsonl"
+    gold = {"question": "Which?", "answers": ["a"], "distractors": ["x", "y"]}
+    lines = [json.dumps({**gold, "gold": f"Town {n} lies on a."}) for n in range(30)]
+    data.write_text("".join(f"{line}\n" * 4 for line in lines), "utf-8")
+    items, left_out = task_for_file(data).distinct_items(limit, 0)
+    assert [item.gold and item.gold.text for item in items] == [
+        f"Town {n} lies on a." for n in range(kept)
+    ]
+    assert left_out == repeated
+
+
+def test_stopping_early_looks_at_so_many_different_questions(tmp_path: Path) -> None:
+    data = tmp_path / "questions.jsonl"
+    gold = {"question": "Which?", "answers": ["a"], "distractors": ["x", "y"]}
+    lines = [json.dumps({**gold, "gold": f"Town {n} lies on a."}) for n in range(60)]
+    data.write_text("".join(f"{line}\n" * 4 for line in lines), "utf-8")
+    asked: list[int] = []
+    with serving(saying("a")) as server:
+        results = run_until_decided(
+            EndpointModel(server.url),
+            task_for_file(data),
+            measurement=Measurement(positions=2, limit=240),
+            interim=lambda so_far, most: asked.append(most),
+        )
+    assert len(results.items) in {count for count, _ in looks(60)}
+    assert set(asked) <= {60}
 
 
 def test_text_in_parts_is_read() -> None:

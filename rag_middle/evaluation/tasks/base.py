@@ -19,6 +19,7 @@ from rag_middle.evaluation.conditions import (
     Condition,
     Item,
     arranged_documents,
+    distinct_questions,
 )
 from rag_middle.evaluation.layouts import Layout
 from rag_middle.evaluation.metrics import ANSWER_METRICS
@@ -125,6 +126,23 @@ class Task(ABC):
             EvaluationDataError: the data cannot be read, or does not suffice.
             EvaluationConfigError: a generated task was asked for all of its questions.
         """
+
+    def distinct_items(self, limit: int | None, seed: int) -> tuple[list[Item], int]:
+        """`items`, those that repeat others left out where data may, and how many these were.
+
+        Repetitions do not count towards `limit`.
+        """
+        drawn = self.items(limit, seed)
+        if not self.may_repeat:
+            return drawn, 0
+        distinct, every = distinct_questions(drawn), self.num_questions or 0
+        while limit is not None and len(distinct) < limit and len(drawn) < every:
+            drawn = self.items(2 * len(drawn), seed)
+            distinct = distinct_questions(drawn)
+        if limit is None or len(distinct) <= limit:
+            return distinct, len(drawn) - len(distinct)
+        following = next(i for i, item in enumerate(drawn) if item is distinct[limit])
+        return distinct[:limit], following - limit
 
     @abstractmethod
     def prompt(self, item: Item, condition: Condition) -> ContextPrompt:
