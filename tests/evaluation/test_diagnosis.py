@@ -132,8 +132,9 @@ def test_a_larger_limit_is_advised_only_where_the_data_has_more(
     model: RagMiddleModel, tmp_path: Path, limit: int, step: str
 ) -> None:
     data = tmp_path / "questions.jsonl"
-    line = {"question": "q", "answers": ["Lyon"], "gold": "It is Lyon.", "distractors": ["No."]}
-    data.write_text(3 * (json.dumps(line) + "\n"), encoding="utf-8")
+    line = {"answers": ["Lyon"], "gold": "It is Lyon.", "distractors": ["No."]}
+    lines = [json.dumps({**line, "question": f"Question {number}?"}) for number in range(3)]
+    data.write_text("\n".join(lines), encoding="utf-8")
     task = OwnQuestions(data=data)
     diagnosis = diagnose(
         fake_reader(model, task, u_without_pine), task, [], replace(HOW, limit=limit)
