@@ -62,7 +62,8 @@ _MOST_OPERATORS = 1_000
 _OPERATORS = frozenset(":|([{?*+~")
 # As the engine reads them: an expression may hold line ends, and a token's name quotation marks.
 _LITERAL = re.compile(
-    r'"(?:[^"\\\n]|\\.)*"|(?P<comment>(?://|#)[^\n]*)|<[^<>\s]+>|/(?:[^/\\]|\\.)+/'
+    r'"(?:[^"\\\n]|\\.)*+(?P<quote>"?)|(?P<comment>(?://|#)[^\n]*)|<[^<>\s]+>'
+    r"|/(?:[^/\\]|\\.)++(?P<slash>/?)"
 )
 _INLINE = re.compile(r"%json\s*")
 _AT_ONCE = re.compile(r"&|~(?!\s*[0-9])")
@@ -163,16 +164,28 @@ def check_grammar(grammar: str) -> None:
         UnsupportedGenerationError: it has too many, or a schema in it is refused.
     """
     at, operators, at_once, schemas, texts = 0, 0, 0, [], []
+    # Where texts and expressions that do not end break off. Before that, the same sign is escaped
+    # and begins none that ends: looking again from each would take the square of the length.
+    broken = {'"': 0, "/": 0}
     while at < len(grammar):
-        if literal := _LITERAL.match(grammar, at):
+        literal = None
+        if at >= broken.get(grammar[at], 0):
+            literal = _LITERAL.match(grammar, at)
+        if literal and "" in (literal["quote"], literal["slash"]):
+            broken[grammar[at]] = literal.end()
+            literal = None
+        if literal:
             at = literal.end()
             if not literal["comment"]:
                 texts += literal[0].split("|")
         elif inline := _INLINE.match(grammar, at):
             try:
                 schema, at = json.JSONDecoder().raw_decode(grammar, inline.end())
-            except ValueError:
-                at = inline.end()  # the engine says what is wrong
+            except ValueError as error:
+                raise UnsupportedGenerationError(
+                    Argument("response_format"),
+                    f" holds a grammar with %json before what is no JSON: {error}.",
+                ) from error
             except RecursionError as error:
                 raise _refused("nested too deeply. Make it flatter.") from error
             else:
