@@ -12,7 +12,7 @@ import pytest
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.tools.grammars import answer_grammar
 
-MOST_CALLS = 6_000_000
+MOST_CALLS = 15_000_000
 
 
 def _calls(function: Callable[[], object]) -> int:
