@@ -12,7 +12,7 @@ import json
 import re
 import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from decimal import Decimal
 from math import inf, lcm, nextafter
@@ -51,6 +51,7 @@ _MERGING = {"allOf", "anyOf", "oneOf", "$ref", "if", "dependentSchemas"}
 _DATA = {"const", "enum", "default", "examples"}  # what looks like a schema there is none
 _BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 _MOST_REMAINDERS = 20_000  # of a request: about a fifth of a second
+_LONGEST_REFERENCE = 2_000  # characters, which are followed again wherever it stands
 _MOST_LEVELS = 500  # of what a schema refers to, all together
 _MOST_PARTS = 5_000  # of a request: a second
 _MOST_PAIRS = 1_000_000  # of optional properties of one object: a fifth of a second
@@ -62,7 +63,8 @@ _MOST_OPERATORS = 1_000
 _OPERATORS = frozenset(":|([{?*+~")
 # As the engine reads them: an expression may hold line ends, and a token's name quotation marks.
 _LITERAL = re.compile(
-    r'"(?:[^"\\\n]|\\.)*"|(?P<comment>(?://|#)[^\n]*)|<[^<>\s]+>|/(?:[^/\\]|\\.)+/'
+    r'"(?:[^"\\\n]|\\.)*+(?P<quote>"?)|(?P<comment>(?://|#)[^\n]*)|<[^<>\s]+>'
+    r"|/(?:[^/\\]|\\.)++(?P<slash>/?)"
 )
 _INLINE = re.compile(r"%json\s*")
 _AT_ONCE = re.compile(r"&|~(?!\s*[0-9])")
@@ -90,12 +92,13 @@ def check_schema(schema: Mapping[str, Any], of_schemas: int = 1) -> None:
             f"with a reference to {unknown[0][:80]!r}. Refer to '#/$defs/NAME', where the schema "
             "is then looked at."
         )
-    if sum(levels_of(target_of(schema, target)) for target in targets) > _MOST_LEVELS:
+    if _levels_of_targets(schema, targets) > _MOST_LEVELS:
         raise _refused("with too many references to others. Write the parts where they are used.")
     most = _MOST_REMAINDERS // of_schemas
     multiples = [number for part in parts for number in _multiple(part, most)]
     merges = any(not _MERGING.isdisjoint(part) for part in parts)
-    if max(sum(multiples), lcm(*multiples) if merges else 0) > most:
+    # What they have in common is of use, and quick to find, where they are small.
+    if sum(multiples) > most or (merges and lcm(*multiples) > most):
         raise _refused(
             "with multiples of so large numbers, or so many, that constrained decoding would count "
             f"to more than {most}. Leave multipleOf out of it and check the answer for it."
@@ -163,16 +166,28 @@ def check_grammar(grammar: str) -> None:
         UnsupportedGenerationError: it has too many, or a schema in it is refused.
     """
     at, operators, at_once, schemas, texts = 0, 0, 0, [], []
+    # Where texts and expressions that do not end break off. Before that, the same sign is escaped
+    # and begins none that ends: looking again from each would take the square of the length.
+    broken = {'"': 0, "/": 0}
     while at < len(grammar):
-        if literal := _LITERAL.match(grammar, at):
+        literal = None
+        if at >= broken.get(grammar[at], 0):
+            literal = _LITERAL.match(grammar, at)
+        if literal and "" in (literal["quote"], literal["slash"]):
+            broken[grammar[at]] = literal.end()
+            literal = None
+        if literal:
             at = literal.end()
             if not literal["comment"]:
                 texts += literal[0].split("|")
         elif inline := _INLINE.match(grammar, at):
             try:
                 schema, at = json.JSONDecoder().raw_decode(grammar, inline.end())
-            except ValueError:
-                at = inline.end()  # the engine says what is wrong
+            except ValueError as error:
+                raise UnsupportedGenerationError(
+                    Argument("response_format"),
+                    f" holds a grammar with %json before what is no JSON: {error}.",
+                ) from error
             except RecursionError as error:
                 raise _refused("nested too deeply. Make it flatter.") from error
             else:
@@ -279,12 +294,14 @@ def _refused(what: str) -> UnsupportedGenerationError:
     )
 
 
-def parts_of(schema: Any) -> Iterator[Mapping[str, Any]]:
-    """Every mapping that may be a schema."""
+def parts_of(schema: Any, known: Container[int] = ()) -> Iterator[Mapping[str, Any]]:
+    """Every mapping that may be a schema; those of known ids, and what is in them, left out."""
     waiting = [schema]
     while waiting:
         part = waiting.pop()
         if isinstance(part, Mapping):
+            if id(part) in known:
+                continue
             yield part
             for key, value in part.items():
                 if key in OF_SCHEMAS and isinstance(value, Mapping):
@@ -392,8 +409,23 @@ def _patterns_at_once(schema: Mapping[str, Any]) -> int:
     return count(schema)
 
 
+def _levels_of_targets(schema: Mapping[str, Any], targets: Iterable[str]) -> int:
+    """Levels below all references together; of too many, as many as tell."""
+    levels, known = 0, dict[int, int]()
+    for target in targets:
+        part = target_of(schema, target)
+        if id(part) not in known:  # many references may lead to one large part
+            known[id(part)] = levels_of(part)
+        levels += known[id(part)]
+        if levels > _MOST_LEVELS:
+            break
+    return levels
+
+
 def _leads_to_schema(target: str) -> bool:
     """Whether a reference passes keys only that hold schemas, so that these have been looked at."""
+    if len(target) > _LONGEST_REFERENCE:
+        return False
     start, *steps = target.split("/")
     if start != "#":
         return False
@@ -403,16 +435,20 @@ def _leads_to_schema(target: str) -> bool:
             steps.pop(0)  # a name
         elif key not in SCHEMAS:
             return False
-        elif steps and steps[0].isdigit():
+        elif steps and _is_index(steps[0]):
             steps.pop(0)
     return True
+
+
+def _is_index(step: str) -> bool:
+    return step.isascii() and step.isdigit() and len(step) < 10
 
 
 def target_of(schema: Any, target: str) -> Any:
     """What a reference leads to; None where nothing is, which the engine says."""
     for step in target.split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(schema, list | tuple) and name.isdigit() and int(name) < len(schema):
+        if isinstance(schema, list | tuple) and _is_index(name) and int(name) < len(schema):
             schema = schema[int(name)]
         elif isinstance(schema, Mapping) and name in schema:
             schema = schema[name]

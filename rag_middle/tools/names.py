@@ -28,7 +28,7 @@ def check_open(schema: Any) -> None:
     named = [
         name
         for part in parts
-        if isinstance(part.get("additionalProperties"), Mapping)
+        if not isinstance(part.get("additionalProperties", True), bool)
         and isinstance(part.get("properties"), Mapping)
         for name in part["properties"]
     ]

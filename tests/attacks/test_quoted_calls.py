@@ -18,7 +18,8 @@ from rag_middle.generation.prompts import LockedTokenizer
 from rag_middle.generation.text import Completion
 from rag_middle.generation.tool_use import tool_reader
 from rag_middle.options import GenerationOptions
-from rag_middle.tools import THINKING, format_of
+from rag_middle.thinking import THINKING
+from rag_middle.tools import format_of
 from tests.serving.test_tools import HERMES
 from tests.tiny_models import build, tiny
 from tests.tokenizers import byte_level_bpe

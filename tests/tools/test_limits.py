@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -153,6 +154,8 @@ def test_other_schemas_are_written(schema: Any) -> None:
         ("start: A\nA: ~(~/a/ | ~/b/ | ~/c/ | ~/d/)", "with 5 of & and ~"),
         ("start: /" + "a" * 20_001 + "/", "texts of more than"),
         ('start: "' + "a" * 20_001 + '"', "texts of more than"),
+        ("start: %json {", "no JSON"),
+        ('start: %json {"a": I}', "no JSON"),
         ('start: "' + "a: b\n" * 1100, "grammar of"),  # a text that does not end hides nothing
     ],
 )  # fmt: skip
@@ -168,7 +171,6 @@ def test_grammars_that_take_the_engine_too_far_are_refused(grammar: str, reason:
         "start: /" + "a?" * 1500 + "/",
         "start: a // " + "?" * 2000 + '\na: "x"',
         'start: %json {"multipleOf": 5} | %json true',
-        "start: %json {",
         'start: "a::b" | /a::b/ // ::',
         "start: " + '"a"~3 ' * 10 + "/a/ & /b/",
         "# " + "a" * 30_000 + "\nstart: /" + "|".join(["word"] * 5000) + "/",
@@ -176,6 +178,25 @@ def test_grammars_that_take_the_engine_too_far_are_refused(grammar: str, reason:
 )
 def test_texts_and_expressions_in_grammars_are_not_counted(grammar: str) -> None:
     assert answer_grammar({"type": "grammar", "grammar": grammar}) == grammar
+
+
+@pytest.mark.parametrize(
+    ("repeated", "accepted"),
+    [
+        ('"\\', True),
+        ("/\\", True),
+        ("/\n\\", True),
+        ('/"\\', True),
+        ("%json {", False),
+        ('r: %json {"a":I\n', False),
+        ('%json "\\', False),
+    ],
+)
+def test_grammars_that_do_not_end_are_read_once(repeated: str, accepted: bool) -> None:
+    """These would take hours, where each sign is a beginning from which all the rest is read."""
+    grammar = 'start: "a"\n' + repeated * (2_000_000 // len(repeated))
+    with nullcontext() if accepted else pytest.raises(UnsupportedGenerationError):
+        answer_grammar({"type": "grammar", "grammar": grammar})
 
 
 def test_expressions_with_too_much_text_are_refused() -> None:
