@@ -11,10 +11,10 @@ command ``lm_eval`` finds the model where ``lm_eval.yaml`` beside this file is a
 Python, importing this module is enough: ``lm_eval.simple_evaluate(model="rag-middle", ...)``.
 
 Plain contexts are tokenised exactly as the harness's ``hf`` model does, so that ``method=none``
-gives its numbers; only a text that does not fit loses one token more here. Where a task marks
-documents in its contexts with `rag_middle.mark`, methods that need documents have them. A template
-cannot call it, and can write ``[[rm:doc]]{{text}}[[/rm:doc]]`` instead: the argument
-``trust_markers=true`` says that such markers count, wherever in a context they come from.
+gives its numbers. Where a task marks documents in its contexts with `rag_middle.mark`, methods that
+need documents have them. A template cannot call it, and can write
+``[[rm:doc]]{{text}}[[/rm:doc]]`` instead: the argument ``trust_markers=true`` says that such
+markers count, wherever in a context they come from.
 """
 
 from __future__ import annotations
@@ -209,13 +209,13 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
     ) -> list[tuple[float, bool]]:
         prompts, continuations = [], []
         for _args, context, continuation in requests:
-            if len(continuation) >= self.max_length:
+            if len(continuation) > self.max_length:
                 raise EvaluationConfigError(
                     f"A continuation of {len(continuation)} tokens leaves no room for context "
                     f"among {self.max_length}: raise max_length."
                 )
             # As the harness's own model does: the start of what is too long is cut off.
-            prompts.append(_tokenized(context[-(self.max_length - len(continuation)) :]))
+            prompts.append(_tokenized(context[-(self.max_length + 1 - len(continuation)) :]))
             continuations.append(continuation)
         scores = self.reader.score_batch(
             prompts, continuations, max_batch_size=self._batch_size, on_missing_documents="ignore"
@@ -232,8 +232,7 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
                     # With a BOS, where the tokenizer writes one: the harness's numbers have it.
                     token_list=self.tok_encode(request.args[0]),
                     prefix_token=self.prefix_token_id,
-                    # A window holds its context token too.
-                    max_seq_len=self.max_length - 1,
+                    max_seq_len=self.max_length,
                     context_len=1,
                 )
             ]
@@ -297,6 +296,8 @@ class RagMiddleLM(TemplateLM):  # type: ignore[misc]
             )
         options = {**self._own_options(samples=samples), **asked}
         stops = [until] if isinstance(until, str) else list(until)
+        if self.tokenizer.eos_token:  # whatever ends the model's generation config names
+            stops.append(str(self.tokenizer.eos_token))
         return {
             "max_new_tokens": new_tokens,
             "stop": [stop for stop in stops if stop],

@@ -435,7 +435,7 @@ class RagMiddleModel:
         settings = checked_options(options, allowed=PromptKwargs)
         chosen = self._prepare.method(method, method_options, default=self.method)
         ids = self._continuations(prompts, continuations)
-        room = [len(continuation) for continuation in ids]
+        room = [len(continuation) - 1 for continuation in ids]  # the last token is not read
         prepared = self._prepare.prompts(prompts, chosen, settings, room)
         with use_kernels(self._kernels):
             return scores(
@@ -477,7 +477,7 @@ class RagMiddleModel:
         settings = checked_options(options, allowed=PromptKwargs)
         chosen = [self._prepare.method(name, None, default=self.method) for name in methods]
         ids = self._continuations(prompts, continuations)
-        room = [len(continuation) for continuation in ids]
+        room = [len(continuation) - 1 for continuation in ids]  # the last token is not read
         tokens = [self._prepare.encode(prompt, NoMethod(), settings) for prompt in prompts]
         fit = GenerationOptions(
             on_missing_documents=settings.on_missing_documents,

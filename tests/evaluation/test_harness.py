@@ -70,9 +70,9 @@ def test_whole_texts_are_scored_as_the_harness_does(model: RagMiddleModel, their
     texts = [request("The quick brown fox jumps over the lazy dog."), request("Lyon.")]
     ours = RagMiddleLM(model).loglikelihood_rolling(texts)
     assert ours == pytest.approx(theirs.loglikelihood_rolling(texts, disable_tqdm=True), abs=1e-3)
-    # Long texts go in windows; ours hold the last token too, which theirs do not count.
+    # Long texts go in windows.
     windows = RagMiddleLM(model, max_length=8).loglikelihood_rolling(texts)
-    narrow = HFLM(pretrained=model.model, tokenizer=model.tokenizer, max_length=7, batch_size=1)
+    narrow = HFLM(pretrained=model.model, tokenizer=model.tokenizer, max_length=8, batch_size=1)
     assert windows == pytest.approx(
         narrow.loglikelihood_rolling(texts, disable_tqdm=True), abs=1e-3
     )
@@ -147,6 +147,36 @@ def test_the_models_generation_config_counts_as_in_the_harness(
         assert got == wanted
 
 
+@pytest.mark.parametrize("window", [8, 16])
+def test_what_exceeds_the_window_is_cut_as_the_harness_does(
+    model: RagMiddleModel, window: int
+) -> None:
+    theirs = HFLM(
+        pretrained=model.model, tokenizer=model.tokenizer, batch_size=1, max_length=window
+    )
+    ours = RagMiddleLM(model, max_length=window)
+    context = "The quick brown fox jumps over the lazy dog. Paris is the capital of"
+    assert len(ours.tok_encode(context)) > window
+    for cut in range(0, 60, 3):
+        pair = request(context[cut:], " France")
+        [(wanted, _)] = theirs.loglikelihood([pair], disable_tqdm=True)
+        [(got, _)] = ours.loglikelihood([pair], True)
+        assert got == pytest.approx(wanted, abs=1e-3)
+    whole = request(context)
+    [total] = ours.loglikelihood_rolling([whole], True)
+    assert total == pytest.approx(
+        theirs.loglikelihood_rolling([whole], disable_tqdm=True)[0], abs=1e-3
+    )
+
+
+def test_the_tokenizers_end_token_ends_a_text(model: RagMiddleModel) -> None:
+    """Whatever ends the model's generation config names."""
+    ours = RagMiddleLM(model)
+    end = model.tokenizer.eos_token
+    assert ours._options({"until": ["x"]})["stop"] == ["x", end]
+    assert end in model.tokenizer.all_special_tokens  # so it counts as an end token
+
+
 def test_samples_are_drawn_as_the_models_generation_config_says(model: RagMiddleModel) -> None:
     llama = deepcopy(model.model)
     llama.generation_config = GenerationConfig(pad_token_id=0, do_sample=True, top_p=0.25)
@@ -154,7 +184,7 @@ def test_samples_are_drawn_as_the_models_generation_config_says(model: RagMiddle
     asked = {"do_sample": True, "temperature": 0.6}
     assert ours._options(dict(asked)) == {
         "max_new_tokens": 256,
-        "stop": [],
+        "stop": [model.tokenizer.eos_token],
         "temperature": 0.6,
         "top_p": 0.25,
         "top_k": 50,

@@ -46,8 +46,9 @@ def test_a_prompt_that_just_fits_is_sent_and_one_token_more_is_refused(
     error = raised.value
     assert (error.prompt_tokens, error.max_new_tokens) == (tokens, NEW)
     assert (error.context_window, error.example) == (tokens + NEW - 1, 1)
+    assert small.score(prompt, [5] * NEW)  # the last token is not read
     with pytest.raises(ContextOverflowError):
-        small.score(prompt, [5] * NEW)
+        small.score(prompt, [5] * (NEW + 1))
 
 
 def test_the_least_relevant_documents_are_left_out_and_reported(
