@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from torch import nn
 from transformers import PreTrainedModel
 
-__all__ = ["invocation_of", "last_invocation", "puts_virtual_tokens"]
+__all__ = ["adapted_attention", "invocation_of", "last_invocation", "puts_virtual_tokens"]
+
+
+def adapted_attention(model: nn.Module) -> set[nn.Module]:
+    """Attention modules beside which an adapter (LLaMA-Adapter) attends to prompts of its own."""
+    return {part.model for part in model.modules() if hasattr(part, "adaption_prompt")}  # type: ignore[misc]
 
 
 def puts_virtual_tokens(model: PreTrainedModel) -> bool:

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from rag_middle.attention.adapters import adapted_attention
 from rag_middle.attention.capturing import (
     alike,
     capture,
@@ -140,6 +141,8 @@ def probe(model: PreTrainedModel) -> ModelTraits:
             module = call.module
             layer: int = module.layer_idx  # type: ignore[assignment]
             reason = _peculiarity(module, arguments[module], call)
+            if module in adapted:
+                reason = "an adapter attends to prompts of its own beside its attention"
             if layer in layers or layer in peculiar:
                 reason = "it attends several times in a layer"
             if reason:
@@ -158,6 +161,7 @@ def probe(model: PreTrainedModel) -> ModelTraits:
         if handler_of(modules[0]) is not None and "layer_type" not in kwargs:
             tables[number] = made
 
+    adapted = adapted_attention(model)
     by_parts: dict[tuple[Any, ...], bool] = {}
 
     def mix(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

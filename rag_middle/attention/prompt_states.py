@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
-from rag_middle.attention.adapters import invocation_of
+from rag_middle.attention.adapters import invocation_of, puts_virtual_tokens
 from rag_middle.attention.patch import model_lock, model_traits, modules_by_layer
 from rag_middle.attention.plan import AttentionPlan
 from rag_middle.attention.probe import rotary_modules
@@ -54,6 +54,7 @@ def can_share_prompts(model: PreTrainedModel) -> bool:
         and not any(kind in rope_type for kind in ("dynamic", "longrope"))
         and not any(layer.sliding_window for layer in traits.layers.values())
         and not invocation_of(model)
+        and not puts_virtual_tokens(model)
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaAttention
 
@@ -17,7 +17,7 @@ from rag_middle.attention import applied, model_traits
 from rag_middle.errors import UnsupportedArchitectureError, UnsupportedGenerationError
 from rag_middle.methods import LPES, Method, MsPoE, NoMethod, PositionalHiddenStates
 from tests.contract.cases import ACTIVE, EXAMPLES, LONG, SHORT
-from tests.contract.running import at_once, distance, generated, recomputed
+from tests.contract.running import at_once, distance, generated, prompt_logits, recomputed
 from tests.families import FAMILIES
 from tests.tiny_models import build, scramble, tiny
 
@@ -229,13 +229,40 @@ def test_tokens_are_read_again_where_the_model_puts_them() -> None:
     assert distance(*made) < 1e-4
 
 
-def test_adapters_weighed_by_the_pass_are_not_read_again() -> None:
-    """As PEFT's X-LoRA hands its layers their weights, for the length of a pass."""
+class AttendsBeside(nn.Module):
+    """As PEFT's LLaMA-Adapter: attends to prompts of its own with the queries of a module."""
 
-    def weigh(*_: Any, scalings: Tensor) -> None: ...
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.adaption_prompt = nn.Parameter(torch.zeros(1, 4, 64))
+
+    def forward(self, **arguments: Any) -> Any:
+        return self.model(**arguments)
+
+
+def test_adapters_that_attend_beside_are_refused() -> None:
+    model: Any = FAMILIES["llama"].build()
+    model.model.layers[2].self_attn = AttendsBeside(model.model.layers[2].self_attn)
+    plain = prompt_logits(model, LONG)
+    with applied(model, NoMethod(), [LONG.tokens]):
+        assert torch.equal(prompt_logits(model, LONG), plain)
+    for method in ACTIVE.values():
+        with (
+            pytest.raises(UnsupportedArchitectureError, match="prompts of its own"),
+            applied(model, method, [LONG.tokens]),
+        ):
+            pass
+
+
+@pytest.mark.parametrize("keyword", [{"scalings": torch.ones(1)}, {"alora_offsets": [2]}], ids=str)
+def test_adapters_weighed_by_the_pass_are_not_read_again(keyword: dict[str, Any]) -> None:
+    """As PEFT's X-LoRA and aLoRA hand their layers what they go by, for the length of a pass."""
+
+    def weigh(*_: Any, **__: Any) -> None: ...
 
     model = FAMILIES["llama"].build()
-    weights = partial(weigh, scalings=torch.ones(1))
+    weights = partial(weigh, **keyword)
     model.model.layers[0].self_attn.q_proj.register_forward_pre_hook(weights, with_kwargs=True)
     with (
         torch.no_grad(),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import transformers as hf
 from transformers import PreTrainedModel
 
 from rag_middle.attention import applied, model_traits
-from rag_middle.methods import PINE, Method, ParallelContextWindows, RoToR
+from rag_middle.methods import PINE, Method, ParallelContextWindows, PositionalHiddenStates, RoToR
 from tests.contract.cases import EXAMPLES, LONG, ONE_DOCUMENT
 from tests.contract.running import distance, prompt_logits
 from tests.families import FAMILIES
@@ -19,14 +21,14 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def _ministral(original: int = 4) -> PreTrainedModel:
+def _ministral(original: int = 4, beta: float = 0.5) -> PreTrainedModel:
     """Queries grow every few positions, as in released models every 16384."""
     rope = {
         "rope_type": "yarn",
         "rope_theta": 10_000.0,
         "factor": 4.0,
         "original_max_position_embeddings": original,
-        "llama_4_scaling_beta": 0.5,
+        "llama_4_scaling_beta": beta,
     }
     return build("ministral3", tiny(hf.Ministral3Config, rope_parameters=rope), "sdpa")
 
@@ -63,3 +65,18 @@ def test_one_document_changes_nothing(method: Method) -> None:
     plain = model.generate(ONE_DOCUMENT.ids, max_new_tokens=6)
     with applied(model, method, [ONE_DOCUMENT.tokens]):
         assert torch.equal(model.generate(ONE_DOCUMENT.ids, max_new_tokens=6), plain)
+
+
+def test_a_scale_that_scales_nothing_is_taken() -> None:
+    model = _ministral(beta=0.0)
+    method = PositionalHiddenStates(channels=(3,), factor=1.0, layers=(1, 2))
+    plain = prompt_logits(model, LONG)
+    with applied(model, method, [LONG.tokens]):
+        assert distance(prompt_logits(model, LONG), plain) < 1e-4
+    logits = []
+    for beta in (0.0, 1e-6):
+        model = _ministral(beta=beta)
+        with applied(model, replace(method, factor=-1.0), [LONG.tokens]):
+            logits.append(prompt_logits(model, LONG))
+    assert distance(*logits) < 1e-3
+    assert distance(logits[0], plain) > 0.1

@@ -15,7 +15,7 @@ from rag_middle.calibration import Example, ExampleObjective
 from rag_middle.errors import KernelsUnavailableError, UnsupportedGenerationError
 from rag_middle.evaluation.trials import check_takes
 from rag_middle.generation import RagMiddleModel
-from rag_middle.methods import APE, PINE, Method, RoToR
+from rag_middle.methods import APE, PINE, Method, PositionalHiddenStates, RoToR
 from rag_middle.tokens import TokenizedPrompt, encode
 from tests.adapters import Activated, PromptTuned, Wrapper
 from tests.conftest import FamilyModel
@@ -107,6 +107,10 @@ def test_virtual_tokens_come_once_and_stand_before_each_prompt_alone(
     model = RagMiddleModel(tuned, tokenizer)
     with pytest.raises(UnsupportedGenerationError, match="5 tokens before the prompt"):
         model.score(prompts[0], (5, 6))
+    with pytest.raises(UnsupportedGenerationError, match="tokens in the first forward pass"):
+        model.score_methods(
+            prompts, [(5, 6)] * len(prompts), [PositionalHiddenStates(channels=(5,), factor=-1.0)]
+        )
     ids = [(5,)] * len(prompts)
     together = model.score_batch(prompts, ids)
     for prompt, score in zip(prompts, together, strict=True):

@@ -71,13 +71,14 @@ class _SeenEnough(Exception):  # noqa: N818 - ends a pass, and is no error
 
 
 def _require_ungated(model: nn.Module) -> None:
-    """Refuse adapters that PEFT weighs by the tokens of a pass, in one of its own before it."""
+    """Refuse adapters that PEFT weighs, or switches, by the tokens of a pass."""
     for part in model.modules():
         for hook in part._forward_pre_hooks.values():
-            if "scalings" in getattr(hook, "keywords", {}):
+            keywords = getattr(hook, "keywords", {})
+            if "scalings" in keywords or any(keywords.get("alora_offsets") or ()):
                 raise UnsupportedGenerationError(
-                    "DySCO reads single tokens again, and adapters of this model (X-LoRA) are "
-                    "weighed by all tokens of a pass: use LoRA, or another method."
+                    "DySCO reads single tokens again, and adapters of this model (X-LoRA, aLoRA) "
+                    "go by all tokens of a pass: use LoRA, or another method."
                 )
 
 

@@ -433,6 +433,8 @@ class _Scaler:
             cos, sin = arguments["position_embeddings"]
             shape = (1, probes.shape[1], cos.shape[-1])
             replaced["position_embeddings"] = (cos.new_ones(shape), sin.new_zeros(shape))
+        if isinstance(place := arguments.get("position_ids"), Tensor):
+            replaced["position_ids"] = place.new_zeros(*place.shape[:-2], *probes.shape[:2])
         call = capture(self.module, arguments, **replaced)
         query, key, value = (
             (t[0, :, 1:] - t[0, :, :1]) * ((self.scaling.factor - 1) / _UNIT)
