@@ -17,7 +17,7 @@ import rag_middle
 from rag_middle.cli.ask import ask
 from rag_middle.cli.calibrate import calibrate
 from rag_middle.cli.chat import chat
-from rag_middle.cli.console import USAGE_ERROR, print_json, tell
+from rag_middle.cli.console import USAGE_ERROR, print_json, print_text, tell
 from rag_middle.cli.demo import demo
 from rag_middle.cli.diagnose import diagnose
 from rag_middle.cli.generate import generate
@@ -127,7 +127,7 @@ app.command()(verify)
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        print(f"rag-middle {rag_middle.__version__}")
+        print_text(f"rag-middle {rag_middle.__version__}\n")
         raise typer.Exit()
 
 

@@ -16,7 +16,7 @@ from rag_middle.cli.asking import (
     show_sources,
     stream_text,
 )
-from rag_middle.cli.console import JsonOption, console, print_json
+from rag_middle.cli.console import JsonOption, console, print_json, print_text
 from rag_middle.cli.endpoint import ENDPOINT
 from rag_middle.cli.options import LOADING, OUTPUT_PANEL, command, shape_of
 from rag_middle.cli.token_view import described_text, show_text
@@ -67,7 +67,7 @@ def ask(
         if show_prompt:
             show_text(console(stderr=True), _parts(answerer, pieces.prompt, options))
         answer = stream_text(pieces)
-    print("\nSources, best first:" if answer.sources else "\nNo sources.")
+    print_text("\nSources, best first:\n" if answer.sources else "\nNo sources.\n")
     show_sources(answer.sources)
     show_facts(answer.generation, retrieve=answer.timings.retrieve)
 

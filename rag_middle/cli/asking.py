@@ -217,7 +217,7 @@ def stream_text(pieces: AnswerStream) -> Answer:
         text = piece if begun else piece.lstrip()
         begun = begun or bool(text)
         print_text(text)
-    print(flush=True)
+    print_text("\n")
     if pieces.result.finish_reason == "content_filter":
         tell("Warning", "yellow", "the server's content filter withheld this answer, or its end.")
     return pieces.result

@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rag_middle.cli.checks import check_data, check_output_folder
-from rag_middle.cli.console import JsonOption, console, print_json, tell
+from rag_middle.cli.console import JsonOption, console, print_json, print_text, tell
 from rag_middle.cli.measuring import (
     CALIBRATION_FOLDER,
     DATA,
@@ -357,5 +357,5 @@ def _show(calibrated: Calibration, profile: Path, files: Sequence[Path]) -> None
     out.print(f"Best found: {calibrated.profile.method} {settings}", markup=False)
     out.print(calibrated.verdict, markup=False)
     for path in files:
-        out.print(str(path), markup=False)
-    print(profile)
+        print_text(f"{path}\n")
+    print_text(f"{profile}\n")

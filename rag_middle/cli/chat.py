@@ -90,7 +90,7 @@ class Chat:
                 else:
                     self._answer(line)
             except KeyboardInterrupt:
-                print(flush=True)
+                print_text("\n")
                 tell("Cancelled", "yellow", "ask something else, or /quit.")
             except RagMiddleError as error:
                 self.failed = True
@@ -127,7 +127,7 @@ class Chat:
 
     def _show_help(self, rest: str) -> None:
         for name, (_, meaning) in self._commands.items():
-            print(f"{name:9} {meaning}")
+            print_text(f"{name:9} {meaning}\n")
 
     def _quit(self, rest: str) -> None:
         self._ended = True
@@ -155,10 +155,10 @@ def _typed() -> Iterator[str]:
         try:
             line = input(_PROMPT).strip()
         except EOFError:
-            print(flush=True)
+            print_text("\n")
             return
         except KeyboardInterrupt:
-            print("\n/quit or Ctrl-D ends.", flush=True)
+            print_text("\n/quit or Ctrl-D ends.\n")
             continue
         if line:
             yield line

@@ -86,9 +86,14 @@ def printable(text: str) -> str:
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def print_text(text: str) -> None:
-    """Write generated or retrieved text to standard output at once; printable on a terminal."""
-    print(printable(text) if sys.stdout.isatty() else text, end="", flush=True)
+def print_text(text: str, *, stderr: bool = False) -> None:
+    """Write text to standard output or standard error at once; printable on a terminal.
+
+    Whatever a command writes goes through this, `print_json` or a `console`: answers, documents,
+    and names of files hold what others wrote.
+    """
+    stream = sys.stderr if stderr else sys.stdout
+    print(printable(text) if stream.isatty() else text, end="", file=stream, flush=True)
 
 
 def quiet_progress_bars() -> None:

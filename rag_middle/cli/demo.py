@@ -144,7 +144,7 @@ class _Steps:
 
     def _print(self, line: str) -> None:
         if self.shown:
-            print(line, file=sys.stderr, flush=True)
+            print_text(f"{line}\n", stderr=True)
 
 
 def _show_start(started: Demo) -> None:

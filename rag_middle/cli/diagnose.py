@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rag_middle.cli.checks import check_data, check_method, check_output_folder
-from rag_middle.cli.console import JsonOption, console, print_json, tell
+from rag_middle.cli.console import JsonOption, console, print_json, print_text, tell
 from rag_middle.cli.endpoint import (
     ENDPOINT,
     is_served_reader,
@@ -321,7 +321,7 @@ def diagnose(
         show_factors(console(), result)
     else:
         show_diagnosis(console(), result)
-    print(files.html)
+    print_text(f"{files.html}\n")
 
 
 def _team(model: Any, loading: dict[str, Any], count: int, backend: str) -> AnsweringWorkers:

@@ -104,7 +104,7 @@ def generate(
         with loaded.stream(contexts[0], **options) as pieces:
             for piece in pieces:
                 print_text(piece)
-            print()
+            print_text("\n")
             generations = [pieces.result]
     else:
         generations = [loaded.generate(contexts[0], **options)]

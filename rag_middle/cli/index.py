@@ -15,6 +15,7 @@ from rag_middle.cli.console import (
     JsonOption,
     console,
     print_json,
+    print_text,
     printable,
     quiet_progress_bars,
     tell,
@@ -137,10 +138,10 @@ def index(
         print_json(described if read is None else {**described, "precomputed": read})
         return
     report_skipped(built.skipped)
-    print(summary(built))
+    print_text(f"{summary(built)}\n")
     if read is not None:
-        print(f"{read} documents and texts before them read")
-    print(folder)
+        print_text(f"{read} documents and texts before them read\n")
+    print_text(f"{folder}\n")
 
 
 def _tell_stopped(folder: Path) -> None:

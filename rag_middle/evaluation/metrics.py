@@ -19,6 +19,7 @@ __all__ = [
     "Metric",
     "answer_contained",
     "answer_stated",
+    "as_compared",
     "best_subspan_em",
     "exact_match",
     "f1",
@@ -53,6 +54,16 @@ _THOUSANDS = "\u202f"
 _GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:[ ']\d{3})+(?!\d)")
 #: Markdown: _Lyon_, but not my_Lyon_x.
 _EMPHASIS = re.compile(r"(?<!\w)(_{1,3})(?=[^\s_])([^_]*)(?<=[^\s_])\1(?!\w)")
+#: Punctuation that may stand between two words without a space.
+_BETWEEN_WORDS = re.compile(r"(?<=\w)[.,:](?=\w)")
+#: A hyphen is a bullet before a letter, and a minus before a digit.
+_BULLET = re.compile(r"\A[-\u2022\u2013\u2014] (?=[^\W\d_])")
+_LEADING_ARTICLE = re.compile(r"\A(?:an?|the) ")
+#: Around a word, with those of Chinese, Hindi and Arabic: quotes, brackets, Markdown's emphasis...
+_WORD_EDGES = "\"'`*()[]{}\u201c\u201d\u201e\u00ab\u00bb\u2039\u203a\uff08\uff09\u3010\u3011"
+_WORD_EDGES += "".join(map(chr, range(0x3008, 0x3010)))
+#: ... and stops.
+_WORD_EDGES += ".!?,;:\u2026\u3001\u3002\uff01\uff0c\uff0e\uff1a\uff1b\uff1f\u0964\u061f\u060c"
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -137,6 +148,28 @@ def _composed(text: str) -> str:
     return unicodedata.normalize("NFC", text)
 
 
+def as_compared(text: str) -> str:
+    """An answer, equal to another that says the same: what `answer_stated` tells apart, apart.
+
+    Case, spaces, an article before the first word, quotes, brackets, Markdown's emphasis and
+    punctuation around words make no difference, so "Lyon." and "the lyon" are the same. What
+    belongs to a number or a name does: "4.5" and "45", "-5" and "5", "1/2" and "12", "C++" and "C".
+    An answer of which nothing would be left ("...") stays as it is written.
+    """
+    plain = _with_groups(_EMPHASIS.sub(r"\2", _spaced(text)))
+    words = (_bare(word) for word in _apart(plain).casefold().split(" "))
+    kept = _composed(" ".join(filter(None, words)))
+    return _LEADING_ARTICLE.sub("", _BULLET.sub("", kept, 1), 1) or _spaced(text)
+
+
+def _bare(word: str) -> str:
+    """A word without the punctuation around it, but for one dot before it: .5, .NET."""
+    word = word.rstrip(_WORD_EDGES)
+    bare = word.lstrip(_WORD_EDGES)
+    before = word.removesuffix(bare)
+    return f".{bare}" if bare and before.endswith(".") and not before.endswith("..") else bare
+
+
 def best_subspan_em(prediction: str, answers: Sequence[str]) -> float:
     """1 where the prediction contains any answer, both normalised, else 0.
 
@@ -156,10 +189,13 @@ def answer_stated(prediction: str, answers: Sequence[str]) -> float:
     Stricter than `best_subspan_em`, for answers that are names and numbers: neither "12 days" nor
     "2 days-long" states "2 days", "4.5", "-5" and "1/5" do not state "5", and "C++" and "C#" do not
     state "C". One to three digits and groups of three after spaces or apostrophes are one number:
-    "12 500" does not state "500". Combining signs belong to their word; _Lyon_ states "Lyon", and
-    my_Lyon_x does not. Hyphens and the minus of formulas are the same sign, so are apostrophes, and
-    letters and digits of both widths. Where a script is written without spaces between words
-    (Chinese, Japanese, Thai; Korean, for its particles), an answer may stand anywhere.
+    "12 500" does not state "500". Colons, commas and dots between two digits belong to a number,
+    dots before letters to a name ("node.js", "U.S."); but "Answer:42" states "42", and
+    "Lyon,France" and "It is Lyon.It lies" state "Lyon". Combining signs belong to their word;
+    _Lyon_ states "Lyon", and my_Lyon_x does not. Hyphens and the minus of formulas are the same
+    sign, so are apostrophes, and letters and digits of both widths. Where a script is written
+    without spaces between words (Chinese, Japanese, Thai; Korean, for its particles), an answer may
+    stand anywhere.
     """
     return float(any(_states(prediction, answer, re.IGNORECASE) for answer in answers))
 
@@ -183,13 +219,14 @@ def says(
         words: nothing is in no text.
         joined: pattern of a sign that belongs to the letters on both sides.
         signed: a sign of a number or a name belongs to it too: -5, .5, 1/5, C++, F#; and so do
-            spaces and apostrophes between groups of three digits.
+            spaces and apostrophes between groups of three digits. Between words, a colon, a comma
+            and the end of a sentence belong to neither: Answer:42, Lyon.It.
     """
     wanted, said = _spaced(words), _spaced(text)
     if not wanted:
         return False
     if signed:
-        wanted, said = _with_groups(wanted), _with_groups(said)
+        wanted, said = _apart(_with_groups(wanted)), _apart(_with_groups(said))
     marks = _marks(wanted + said)
     of_words = re.sub(f"[{_UNSPACED}]", "", marks)
     letter = f"(?:{_LETTER}|[{of_words}])" if of_words else _LETTER
@@ -216,6 +253,20 @@ def _spaced(text: str) -> str:
 def _with_groups(text: str) -> str:
     """The text with one sign between the groups of three digits of a number."""
     return _GROUPED.sub(lambda number: re.sub("[ ']", _THOUSANDS, number[0]), text)
+
+
+def _apart(text: str) -> str:
+    """The text with a space behind punctuation between two words that are no number or name."""
+
+    def spaced(sign: re.Match[str]) -> str:
+        left, right = text[sign.start() - 1], text[sign.end()]
+        # 4.5, 10:30; node.js, U.S., H.264
+        joined = left.isdigit() and right.isdigit()
+        if sign[0] == ".":
+            joined = joined or left.isupper() or (right.isalpha() and not right.isupper())
+        return sign[0] if joined else f"{sign[0]} "
+
+    return _BETWEEN_WORDS.sub(spaced, text)
 
 
 def _marks(text: str) -> str:

@@ -14,7 +14,7 @@ from rag_middle.errors import EvaluationConfigError
 from rag_middle.evaluation.conditions import Condition, Item, order, position
 from rag_middle.evaluation.cost import Cost
 from rag_middle.evaluation.measurement import BASELINE, LabelledMethod, Measurement
-from rag_middle.evaluation.metrics import Metric, metric, normalized
+from rag_middle.evaluation.metrics import Metric, as_compared, metric
 from rag_middle.evaluation.records import Key, Record
 from rag_middle.evaluation.statistics import (
     CONFIDENCE,
@@ -379,7 +379,7 @@ class Results:
                 [
                     record.scores["greedy_match"]
                     if record.said is None
-                    else normalized(record.said)
+                    else as_compared(record.said)
                     for record in records
                 ]
             )

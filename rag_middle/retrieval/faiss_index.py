@@ -121,20 +121,29 @@ class FaissIndex:
         return len(keys)
 
     def sync(self, chunks: Iterable[Chunk]) -> Changes:
-        """Make these the chunks of the index: embed new ones, remove those not named.
+        """Make these the chunks of the index, in this order.
+
+        New ones are embedded, and those not named removed. A chunk whose title or text is
+        another than that of its id here is a new one.
 
         Raises:
             EmbedderError: as in :meth:`add`.
         """
         wanted = {chunk.id: chunk for chunk in chunks}
-        new = [chunk for id_, chunk in wanted.items() if id_ not in self._keys]
+        kept_keys = {
+            id_: key
+            for id_, key in self._keys.items()
+            if id_ in wanted and wanted[id_].render() == self._chunks[key].render()
+        }
+        new = [chunk for id_, chunk in wanted.items() if id_ not in kept_keys]
         vectors = self._embed([chunk.render() for chunk in new])
-        removed = [key for id_, key in self._keys.items() if id_ not in wanted]
+        removed = [key for id_, key in self._keys.items() if id_ not in kept_keys]
         self._drop(removed)
-        for id_, key in self._keys.items():
+        for id_, key in kept_keys.items():
             self._chunks[key] = wanted[id_]  # its metadata may be new
         kept = len(self)
         self._insert(new, vectors)
+        self._arrange(list(wanted))
         return Changes(added=len(new), kept=kept, removed=len(removed))
 
     def search(self, query: str | NDArray[np.float32], k: int = 20) -> list[Hit]:
@@ -269,6 +278,17 @@ class FaissIndex:
         for key, chunk in zip(keys, chunks, strict=True):
             self._register(key, chunk)
         self.corpus = None
+
+    def _arrange(self, ids: Sequence[str]) -> None:
+        """Number the chunks in this order, in which equal scores come, as if all were new."""
+        keys = [self._keys[id_] for id_ in ids]
+        if keys == list(range(len(keys))):
+            return
+        chunks = [self._chunks[key] for key in keys]
+        self._store.renumber(keys)
+        self._chunks = dict(enumerate(chunks))
+        self._keys = {chunk.id: key for key, chunk in enumerate(chunks)}
+        self._next_key = len(chunks)
 
     def _register(self, key: int, chunk: Chunk) -> None:
         self._chunks[key] = chunk

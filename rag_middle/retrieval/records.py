@@ -62,7 +62,10 @@ class Record:
 
     @cached_property
     def content_hash(self) -> str:
-        """Equal for records with the same title and text, whatever the names of their files."""
+        """Equal for records with the same title and text, whatever the names of their files.
+
+        Tells which records say the same, and no chunks: a title that is a name is left out.
+        """
         return content_id(None if self.titled_by_name else self.title, self.text)
 
 

@@ -64,7 +64,8 @@ class Splitter:
         """The chunks of all records, in order."""
         return [
             Chunk(
-                id=content_id(record.source, record.content_hash, start, end),
+                # The title is embedded too, whatever it was made from.
+                id=content_id(record.source, record.title, record.text, start, end),
                 text=record.text[start:end],
                 source=record.source,
                 title=record.title,

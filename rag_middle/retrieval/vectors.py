@@ -96,6 +96,16 @@ class VectorStore:
         if array.size:
             self.index.remove_ids(array)
 
+    def renumber(self, keys: Sequence[int]) -> None:
+        """Give the vectors the keys 0, 1, ... in the order of their keys in `keys`."""
+        vectors = self._vectors(np.asarray(keys, dtype=np.int64))
+        # Aside, as in `add`; groups stay as they are.
+        index = faiss().clone_index(self.index) if self.grouped else self._flat()
+        index.reset()
+        if keys:
+            index.add_with_ids(vectors, np.arange(len(keys), dtype=np.int64))
+        self.index = index
+
     def search(self, queries: Vectors, k: int) -> list[list[tuple[int, float]]]:
         """For each of the queries [n, dimension] up to `k` (key, score), best first.
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from rag_middle import retrieval
+from rag_middle import cli, retrieval
+from rag_middle.cli.app import app
 from rag_middle.retrieval import FaissIndex
 from tests.cli.conftest import Run
 from tests.retrieval.embedding import HashingEmbedder
@@ -130,3 +132,31 @@ def test_ctrl_c_says_what_is_kept(
 def test_one_is_not_several(run: Run, tmp_path: Path) -> None:
     (tmp_path / "lyon.txt").write_text("Lyon lies on the Rhône.")
     assert "1 chunk of 1 file: 1 added" in run("index", tmp_path / "lyon.txt").out
+
+
+def test_control_characters_of_a_folder_do_not_reach_a_terminal(
+    docs: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tmp_path / "in\x1b]0;title\x07dex"
+    app(["index", str(docs), "--out", str(folder)], standalone_mode=False)
+    assert capsys.readouterr().out.splitlines()[-1] == str(folder)  # of a pipe
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    app(["index", str(docs), "--out", str(folder)], standalone_mode=False)
+    assert capsys.readouterr().out.splitlines()[-1].endswith("in�]0;title�dex")
+
+
+def test_commands_write_through_what_hides_control_characters() -> None:
+    """`print_text`, `print_json` and consoles; see `rag_middle.cli.console`."""
+    raw = []
+    for path in sorted(Path(cli.__file__).parent.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and path.name != "console.py":
+                called = ast.unparse(node.func)
+                if called.endswith((".echo", ".secho", "stdout.write", "stderr.write")) or (
+                    called == "print"
+                ):
+                    raw.append(f"{path.name}:{node.lineno}: {called}")
+    assert raw == []

@@ -356,3 +356,19 @@ def test_text_in_parts_is_read() -> None:
     whole["choices"][0]["message"]["content"] = parts
     with serving(lambda _: Said(whole)) as server:
         assert EndpointModel(server.url).generate("Where?").text == "River1"
+
+
+def test_answers_that_differ_by_a_sign_of_a_number_flip() -> None:
+    asked = 0
+
+    def reply(request: Request) -> Said:
+        nonlocal asked
+        asked += 1
+        return Said(answer(("4.5", "45")[asked % 2]))
+
+    orders = Measurement(limit=2, positions=2, orders=4, max_batch_size=1)
+    with serving(reply) as server:
+        results = run(EndpointModel(server.url), TASK, measurement=orders)
+    flips = results.summary()["none"].consistency
+    assert flips is not None
+    assert (flips.changed.value, flips.entropy.value, flips.minority.value) == (1, 1, 0.5)

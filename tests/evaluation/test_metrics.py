@@ -8,6 +8,7 @@ from rag_middle.errors import UnknownNameError
 from rag_middle.evaluation.metrics import (
     ANSWER_METRICS,
     answer_stated,
+    as_compared,
     best_subspan_em,
     exact_match,
     f1,
@@ -126,12 +127,61 @@ def test_an_unknown_metric_is_refused_with_the_nearest_name() -> None:
         ("O'Brien", "O\u2019Brien", True),
         ("\uff11\uff12 \uff2cyon", "12 Lyon", True),
         ("\uff11\uff12", "2", False),
+        # Punctuation without a space is no part of a word, but in numbers and names.
+        *((said, "42", True) for said in ("Answer:42", "42,of course", "No.42", "is 42.It is")),
+        *((said, "Lyon", True) for said in ("Answer:Lyon", "Lyon,France", "It is Lyon.It lies")),
+        *((said, "Lyon,France", True) for said in ("Lyon,France", "Lyon, France", "Lyon,France.")),
+        *((said, "12", False) for said in ("12,500", "12:30", "12.5", "7:12", "2.12")),
+        *((said, "node", False) for said in ("node.js", "my.node.js")),
+        ("node.js", "js", False),
+        ("example.com", "com", False),
+        ("the U.S. economy", "U", False),
+        ("in the U.S.", "U.S", True),
+        ("the U.S. economy", "U.S.", True),
+        ("H.264", "264", False),
+        ("page:.5", "5", False),
     ],
 )
 def test_a_name_or_number_is_stated_as_a_whole_or_not_at_all(
     said: str, answer: str, stated: bool
 ) -> None:
     assert answer_stated(said, ["nothing that is there", answer]) == stated
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        *(["Lyon", said] for said in ("Lyon.", "lyon", "the Lyon", " The  LYON!\n", "**Lyon**")),
+        *(["Lyon", said] for said in ('"Lyon"', "_Lyon_", "\u201cLyon\u201d.", "(Lyon)", "- Lyon")),
+        ["Lyon, France", "Lyon,France.", "lyon France"],
+        ["里昂", "里昂。"],
+        ["4.5", "4.5.", "(4.5)", "\uff14.\uff15"],
+        ["-5", "\u22125", "'-5'."],
+        ["12 500", "12'500", "12\u202f500."],
+        ["The", "the"],
+        ["a C++", "C++.", "c++"],
+        ["Rh\u00f4ne", "rho\u0302ne"],
+        ["...", "..."],
+    ],
+)
+def test_answers_that_say_the_same_are_the_same(same: list[str]) -> None:
+    assert len({as_compared(text) for text in same}) == 1
+
+
+def test_answers_that_say_something_else_are_others() -> None:
+    for different in (
+        ["4.5", "45", "-4.5", ".45", "4/5", "4:5", "4,5", "5"],
+        ["-5", "5", ".5", "+5", "$5", "5%"],
+        ["C++", "C", "C#", "C+"],
+        ["1.25 m", "125 m"],
+        ["1/2", "12", "1-2"],
+        ["A", "The", "an", "..."],
+        ["", "...", "?"],
+        [".NET", "NET"],
+        ["Lyon", "Lyons", "Lyon's", "not Lyon"],
+        ["node.js", "node js", "nodejs"],
+    ):
+        assert len({as_compared(text) for text in different}) == len(different), different
 
 
 def test_letters_with_accents_are_the_same_however_they_are_written() -> None:
@@ -143,5 +193,14 @@ def test_letters_with_accents_are_the_same_however_they_are_written() -> None:
 
 @pytest.mark.timeout(10)  # quadratic work takes minutes
 def test_work_grows_with_the_text() -> None:
-    for text in ("_a " * 100_000, "_" * 200_000, "_a" * 100_000, "1 " * 100_000, "100 " * 50_000):
+    for text in (
+        "_a " * 100_000,
+        "_" * 200_000,
+        "_a" * 100_000,
+        "1 " * 100_000,
+        "100 " * 50_000,
+        "a." * 100_000,
+    ):
         assert not answer_stated(text, ["Lyon"])
+        assert as_compared(text)
+    assert as_compared("." * 200_000 + "a" + "." * 200_000 + "b") != "ab"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rag_middle.documents import ContextPrompt
@@ -19,6 +22,8 @@ from rag_middle.errors import (
 from rag_middle.retrieval import (
     Built,
     Changes,
+    Chunk,
+    FaissIndex,
     Retriever,
     Splitter,
     build_index,
@@ -104,6 +109,87 @@ def test_only_what_has_changed_is_embedded_again(docs: Path, embedder: HashingEm
     assert embedder.embedded == ["Lyon\nLyon lies on the Saône.", "rome\nRome lies on the Tiber."]
     assert _build(docs, embedder).changes is None
     assert {chunk.source for chunk in built.index.chunks} == {"lyon.md", "nantes.md", "rome.txt"}
+
+
+def _write_lines(path: Path, texts: list[str], title: str | None = None) -> None:
+    lines = [{"text": text, **({"title": title} if title else {})} for text in texts]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_a_line_whose_number_changes_is_embedded_under_its_new_title(
+    docs: Path, embedder: HashingEmbedder
+) -> None:
+    _write_lines(docs / "notes.jsonl", ["Paris.", "Rome."])
+    _write_lines(docs / "titled.jsonl", ["Oslo.", "Bergen."], "Norway")
+    _build(docs, embedder)
+    _write_lines(docs / "notes.jsonl", ["Paris.", "Vienna.", "Rome."])
+    _write_lines(docs / "titled.jsonl", ["Narvik.", "Oslo.", "Bergen."], "Norway")
+    assert _build(docs, embedder).changes == Changes(added=3, kept=6, removed=1)
+    assert embedder.embedded == [
+        "notes, line 2\nVienna.",
+        "notes, line 3\nRome.",
+        "Norway\nNarvik.",
+    ]
+
+
+def _same_as_rebuilt(built: Built, docs: Path) -> None:
+    anew = build_index(docs, None, embedder=HashingEmbedder())
+    assert built.index.chunks == anew.index.chunks
+    for chunk in anew.index.chunks:  # under its own vector, and next to all others
+        for query in (chunk.render(), chunk.text):
+            hits, expected = (index.search(query, k=4) for index in (built.index, anew.index))
+            assert hits == expected
+    vectors = [index._store._vectors(index._store.keys()) for index in (built.index, anew.index)]
+    assert np.array_equal(*vectors)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_updated_index_is_that_of_a_rebuild(
+    docs: Path, embedder: HashingEmbedder, seed: int
+) -> None:
+    draw = random.Random(seed)
+    words = ["Loire", "Rhône", "Seine", "Tiber", "lies", "on", "the"]
+
+    def text() -> str:
+        return " ".join(draw.choices(words, k=draw.randint(1, 4)))
+
+    lines = {"notes": [text() for _ in range(4)], "more": [text() for _ in range(3)]}
+    before: set[tuple[str, str]] = set()
+    for _ in range(12):
+        name = draw.choice(list(lines))
+        match draw.choice(["insert", "insert", "delete", "rename", "file", "rename file"]):
+            case "insert":
+                lines[name].insert(draw.randint(0, len(lines[name])), text())
+            case "delete" if len(lines[name]) > 1:
+                lines[name].pop(draw.randrange(len(lines[name])))
+            case "rename":
+                (docs / f"{name}.jsonl").unlink(missing_ok=True)
+                texts = lines.pop(name)
+                lines[f"{draw.choice('abyz')}_{len(texts)}"] = texts
+            case "file":
+                (docs / f"{draw.choice('kmp')}.txt").write_text(text())
+            case "rename file":
+                files = sorted(docs.glob("*.txt"))
+                draw.choice(files).rename(docs / f"{draw.choice('klmnp')}.txt")
+        for name, texts in lines.items():
+            _write_lines(docs / f"{name}.jsonl", texts)
+        built = _build(docs, embedder)
+        now = {(chunk.source, chunk.render()) for chunk in built.index.chunks}
+        assert sorted(embedder.embedded) == sorted(text for _, text in now - before)
+        before = now
+        _same_as_rebuilt(built, docs)
+
+
+def test_a_chunk_of_a_known_id_with_another_text_is_embedded_again(
+    embedder: HashingEmbedder,
+) -> None:
+    index = FaissIndex(embedder)
+    index.sync([Chunk(id="a", text="Loire", source="x"), Chunk(id="b", text="Tiber", source="x")])
+    changed = [Chunk(id="b", text="Tiber", source="x"), Chunk(id="a", text="Seine", source="x")]
+    assert index.sync(changed) == Changes(added=1, kept=1, removed=1)
+    assert index.chunks == tuple(changed)
+    assert [hit.chunk.id for hit in index.search("Seine", 1)] == ["a"]
+    assert index.sync([]) == Changes(added=0, kept=0, removed=2)
 
 
 def test_when_the_first_of_two_equal_files_goes_the_other_is_found(

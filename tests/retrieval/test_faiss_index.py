@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from rag_middle.errors import EmbedderError, RetrievalConfigError
 from rag_middle.retrieval import Changes, Chunk, FaissIndex
 from rag_middle.retrieval import vectors as vectors_module
-from rag_middle.retrieval.vectors import VectorStore
+from rag_middle.retrieval.vectors import Kind, VectorStore
 from tests.retrieval.embedding import HashingEmbedder
 
 pytest.importorskip("faiss")
@@ -80,6 +82,25 @@ def test_what_is_deleted_is_not_found_and_can_come_back(kind: str) -> None:
     assert _found(index, "Lyon", k=1) == ["lyon"]
     assert index.delete(source="cities.txt") == 4
     assert (len(index), index.search("Lyon")) == (0, [])
+
+
+@pytest.mark.parametrize("kind", ["flat", "ivf"])
+def test_syncing_puts_chunks_and_equal_scores_in_the_order_given(
+    kind: Kind, tmp_path: Path
+) -> None:
+    index = FaissIndex(HashingEmbedder(), kind=kind)
+    index.sync(_chunk(str(number), "the same words") for number in range(40))
+    wanted = [str(number) for number in reversed(range(5, 50))]
+    for chosen in (wanted, wanted[::2], wanted):
+        index.sync(_chunk(id_, "the same words") for id_ in chosen)
+        assert [chunk.id for chunk in index.chunks] == chosen
+        assert _found(index, "same words", k=50) == chosen
+    index.save(tmp_path / "index")
+    loaded = FaissIndex.load(tmp_path / "index", HashingEmbedder())
+    assert _found(loaded, "same words", k=50) == wanted
+    assert loaded.delete(["7"]) == 1
+    loaded.add([_chunk("new", "the same words")])
+    assert _found(loaded, "same words", k=50) == [id_ for id_ in wanted if id_ != "7"] + ["new"]
 
 
 def test_a_chunk_is_embedded_once() -> None:
