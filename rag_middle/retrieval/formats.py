@@ -285,15 +285,28 @@ _SHOWN = {
     _WORD + "noBreakHyphen": "-",
 }
 _TEXT, _SYMBOL, _CHECK_BOX = (_WORD + tag for tag in ("t", "sym", "checkBox"))
+_BOX = _WORD + "txbxContent"
+#: Seen in the line, without text here: a picture, a note's number.
+_DRAWING, *_GAPS = (
+    _WORD + tag for tag in ("drawing", "pict", "object", "footnoteReference", "endnoteReference")
+)
+_INLINE = "{http://schemas.openxmlformats.org/drawingml/2006/wordprocessingDrawing}inline"
+_COMPATIBILITY = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
+_ALTERNATIVES = (_COMPATIBILITY + "Choice", _COMPATIBILITY + "Fallback")
 _BLOCKS = (_PARAGRAPH, _TABLE, EQUATION)
 #: Of other files, which Word puts in when it opens this one.
 _PLACED = (_WORD + "altChunk", _WORD + "subDoc")
+_CHARTS = (
+    "{http://schemas.openxmlformats.org/drawingml/2006/chart}chart",
+    "{http://schemas.microsoft.com/office/drawing/2014/chartex}chart",
+    "{http://schemas.openxmlformats.org/drawingml/2006/diagram}relIds",
+)
 #: Deleted text, readings above a word (ruby), and the second copy of a drawing's text.
 _NOT_SHOWN = (
     _WORD + "del",
     _WORD + "moveFrom",
     _WORD + "rt",
-    "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback",
+    _COMPATIBILITY + "Fallback",
 )
 
 
@@ -325,11 +338,10 @@ def _docx_blocks(document: Any) -> Iterator[tuple[str, bool]]:
     """
     is_heading, by_default = _docx_headings(document)
     for block in _within(document.element.body, *_BLOCKS):
-        text = _docx_text(block)
-        if block.tag != _PARAGRAPH or not text.strip():
-            yield from [(text, False)] if text.strip() else []
-            continue
-        yield text, is_heading.get(block.style, by_default)
+        for part, text in _docx_texts(block):
+            if text.strip():
+                is_paragraph = part.tag == _PARAGRAPH
+                yield text, is_paragraph and is_heading.get(part.style, by_default)
 
 
 def _docx_headings(document: Any) -> tuple[dict[str | None, bool], bool]:
@@ -367,26 +379,56 @@ def _docx_left_out(body: Any) -> Iterator[str]:
             f"{placed} files that stand within it are not read. Open it in a word processor and "
             "save it again, which puts their text in."
         )
+    charts = sum(1 for _ in _within(body, *_CHARTS))
+    if charts:
+        yield (
+            f"{charts} charts and diagrams (SmartArt) within it are not read. Write what they say "
+            "as text."
+        )
 
 
-def _docx_text(block: Any) -> str:
+def _docx_texts(block: Any) -> Iterator[tuple[Any, str]]:
+    """A block with its text, then those of the text boxes that stand at it."""
     if block.tag == EQUATION:
-        return equation_text(block, _NOT_SHOWN)
-    if block.tag == _PARAGRAPH:
-        return _line(
-            (equation_text(part, _NOT_SHOWN), "equation")
-            if part.tag == EQUATION
-            else (_shown(part), _vertical(part))
-            for part in _within(block, _TEXT, _SYMBOL, _CHECK_BOX, EQUATION, *_SHOWN)
+        yield block, equation_text(block, _NOT_SHOWN)
+    elif block.tag == _PARAGRAPH:
+        boxes: list[Any] = []
+        yield block, _line(_parts(block, boxes))
+        for box in boxes:
+            for inner in _within(box, *_BLOCKS):
+                yield from _docx_texts(inner)
+    else:
+        rows = (
+            " | ".join(
+                " ".join(
+                    text.strip()
+                    for inner in _within(cell, *_BLOCKS)
+                    for _, text in _docx_texts(inner)
+                ).strip()
+                for cell in _within(row, _CELL)
+            )
+            for row in _within(block, _ROW)
         )
-    rows = (
-        " | ".join(
-            " ".join(_docx_text(inner).strip() for inner in _within(cell, *_BLOCKS)).strip()
-            for cell in _within(row, _CELL)
-        )
-        for row in _within(block, _ROW)
-    )
-    return "\n".join(rows)
+        yield block, "\n".join(rows)
+
+
+def _parts(paragraph: Any, boxes: list[Any]) -> Iterator[tuple[str, str]]:
+    """The texts of a paragraph, each with what it is. Its text boxes go to `boxes`."""
+    tags = (_TEXT, _SYMBOL, _CHECK_BOX, EQUATION, _BOX, _DRAWING, *_GAPS, *_SHOWN)
+    for part in _within(paragraph, *tags):
+        if part.tag == _BOX:
+            boxes.append(part)
+        elif part.tag == EQUATION:
+            yield equation_text(part, _NOT_SHOWN), "equation"
+        elif part.tag == _DRAWING or part.tag in _GAPS:
+            boxes.extend(_within(part, _BOX))
+            # One that floats is elsewhere than the character at which it is kept.
+            styles = (str(shape.get("style", "")) for shape in part)
+            floats = part.find(_INLINE) is None if part.tag == _DRAWING else False
+            if not floats and not any("position:absolute" in style for style in styles):
+                yield "", "gap"
+        else:
+            yield _shown(part), _vertical(part)
 
 
 def _shown(part: Any) -> str:
@@ -418,6 +460,9 @@ def _line(parts: Iterable[tuple[str, str]]) -> str:
             ends = "word" if written != text else "number" if text.strip().isdigit() else ""
         else:
             written, ends = text, "word" if kind == "equation" else ""
+        if kind == "gap":
+            kept = "word"
+            continue
         is_apart = kind == "equation" or kept == "word" or (kept and text[:1].isdigit())
         line += (" " if is_apart and touches(line, written) else "") + written
         kept = ends
@@ -429,6 +474,9 @@ def _within(element: Any, *tags: str) -> Iterator[Any]:
     for child in element:
         if child.tag in tags:
             yield child
+        elif child.tag == _COMPATIBILITY + "AlternateContent":
+            if (choice := next(child.iterchildren(*_ALTERNATIVES), None)) is not None:
+                yield from _within(choice, *tags)
         elif child.tag not in _NOT_SHOWN:
             yield from _within(child, *tags)
 

@@ -794,3 +794,68 @@ def test_files_within_word_documents_are_reported(tmp_path: Path) -> None:
     assert [record.text for record in loaded.records] == ["A"]
     [skipped] = loaded.skipped
     assert "1 files that stand within it are not read. Open it" in str(skipped)
+
+
+_DRAWINGS = (
+    'xmlns:wp="http://schemas.openxmlformats.org/drawingml/2006/wordprocessingDrawing" '
+    'xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006" '
+    'xmlns:c="http://schemas.openxmlformats.org/drawingml/2006/chart" '
+    'xmlns:v="urn:schemas-microsoft-com:vml"'
+)
+_BOX = (
+    f"<w:txbxContent><w:p>{_word_run('Room 12')}</w:p><w:p>{_word_run('34 seats')}</w:p><w:tbl>"
+    f"<w:tr><w:tc><w:p>{_word_run('a')}</w:p></w:tc><w:tc><w:p>{_word_run('b')}</w:p></w:tc></w:tr>"
+    "</w:tbl></w:txbxContent>"
+)
+_DRAWN_BOX = f"<w:drawing><wp:anchor>{_BOX}</wp:anchor></w:drawing>"
+_VML_BOX = f"<w:pict><v:shape><v:textbox>{_BOX}</v:textbox></v:shape></w:pict>"
+
+
+@pytest.mark.parametrize(
+    "box",
+    [
+        _DRAWN_BOX,
+        _VML_BOX,
+        f"<mc:AlternateContent><mc:Choice>{_DRAWN_BOX}</mc:Choice><mc:Fallback>{_VML_BOX}"
+        "</mc:Fallback></mc:AlternateContent>",
+        f"<mc:AlternateContent><mc:Fallback>{_VML_BOX}</mc:Fallback></mc:AlternateContent>",
+        f"<mc:AlternateContent><mc:Choice>{_DRAWN_BOX}</mc:Choice><mc:Choice>{_DRAWN_BOX}"
+        "</mc:Choice></mc:AlternateContent>",
+    ],
+)
+def test_text_boxes_of_word_documents_stand_on_lines_of_their_own(tmp_path: Path, box: str) -> None:
+    line = f"{_word_run('Total 5')}<w:r {_DRAWINGS}>{box}</w:r>{_word_run(' apples')}"
+    cell = f"<w:tbl><w:tr><w:tc><w:p>{line}</w:p></w:tc></w:tr></w:tbl>"
+    path = _word_body(tmp_path / "a.docx", f"<w:p>{line}</w:p>", f"<w:p>{_word_run('B')}</w:p>")
+    assert _only(path).text == "Total 5 apples\n\nRoom 12\n\n34 seats\n\na | b\n\nB"
+    path = _word_body(tmp_path / "b.docx", cell)
+    assert _only(path).text == "Total 5 apples Room 12 34 seats a | b"
+
+
+@pytest.mark.parametrize(
+    ("between", "text"),
+    [
+        ("<w:drawing><wp:inline/></w:drawing>", "2019 4"),
+        ("<w:drawing><wp:anchor/></w:drawing>", "20194"),
+        ("<w:pict><v:shape/></w:pict>", "2019 4"),
+        ('<w:pict><v:shape style="position:absolute;left:0"/></w:pict>', "20194"),
+        ('<w:footnoteReference w:id="2"/>', "2019 4"),
+        ('<w:endnoteReference w:id="2"/>', "2019 4"),
+        ("<w:softHyphen/>", "20194"),
+    ],
+)
+def test_what_is_seen_between_two_numbers_of_word_documents_parts_them(
+    tmp_path: Path, between: str, text: str
+) -> None:
+    line = f"{_word_run('2019')}<w:r {_DRAWINGS}>{between}</w:r>{_word_run('4')}"
+    assert _only(_word_body(tmp_path / "a.docx", f"<w:p>{line}</w:p>")).text == text
+
+
+def test_charts_of_word_documents_are_reported(tmp_path: Path) -> None:
+    chart = (
+        f'<w:r {_DRAWINGS}><w:drawing><wp:inline><c:chart r:id="x"/></wp:inline></w:drawing></w:r>'
+    )
+    loaded = load(_word_body(tmp_path / "a.docx", f"<w:p>{_word_run('A')}{chart}</w:p>"))
+    assert [record.text for record in loaded.records] == ["A"]
+    [skipped] = loaded.skipped
+    assert "1 charts and diagrams (SmartArt) within it are not read." in str(skipped)
