@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from io import BytesIO, StringIO
+from io import BytesIO
 from itertools import groupby
 from math import isfinite
 from operator import itemgetter
@@ -35,8 +35,9 @@ _FRONT_MATTER_END = re.compile(r"^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.MULTILINE)
 _LONGEST_FRONT_MATTER = 2**16  # characters; YAML is read slowly
 _HEADING_WITHIN = 2**16  # characters; no title comes later
 _FRONT_TITLE = re.compile(r"^title:(.*)$", re.MULTILINE)
-_MARKDOWN_HEADING = re.compile(r" {0,3}#{1,6}[ \t]+([^ \t\n].*)")
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+#: Characters of Markdown that are parsed at once, which takes about 500 times the memory; and
+#: those of a part that is one block, whose end is not reached earlier.
+_MARKDOWN_PARTS = (2**16, 2**19)
 _RST_HEADING = re.compile(
     r"^(?P<words>\S[^\n]*)\n(?P<line>(?P<sign>[=\-`:'\"~^_*+#<>.])(?P=sign)+)[ \t]*$", re.MULTILINE
 )
@@ -64,6 +65,7 @@ def read_markdown(content: bytes, source: str) -> Iterator[Record | Skipped]:
     """
     whole = _decoded(content)
     start = _front_matter_end(whole)
+    body = start
     title, heading_end = _first_heading(whole[start:])
     if title is None and (named := _FRONT_TITLE.search(whole, 0, start)):
         title = named.group(1).strip().strip("\"'") or None
@@ -74,7 +76,7 @@ def read_markdown(content: bytes, source: str) -> Iterator[Record | Skipped]:
         title=title,
         start=start,
         first_line=whole.count("\n", 0, start) + 1,
-        headings=tuple(_markdown_headings(whole[start:])),
+        headings=_from(start - body, _markdown_headings(whole[body:])),
     )
 
 
@@ -260,18 +262,36 @@ def _front_matter_end(text: str) -> int:
 
 
 def _markdown_headings(text: str) -> Iterator[tuple[int, str]]:
-    """Offset and words of the lines that begin with ``#``, but for those of code."""
-    at, fence = 0, None
-    for line in StringIO(text):  # a list of lines would take many times the text's memory
-        opened = _FENCE.match(line)
-        if opened and (fence is None or opened[1].startswith(fence)):
-            fence = opened[1] if fence is None else None
-        elif fence is None and (found := _MARKDOWN_HEADING.match(line)):
-            # Not by the expression, which would try every length of every run of spaces.
-            words = found[1].rstrip(" \t")
-            unclosed = words.rstrip("#")
-            yield at, unclosed.rstrip(" \t") if unclosed.endswith((" ", "\t")) else words
-        at += len(line)
+    """Offset and words, as they are written, of headings that stand in no list or quotation."""
+    parser = require("markdown_it", package="markdown-it-py", what="Reading Markdown")
+    blocks = parser.MarkdownIt().disable("inline")
+    at = 0
+    while at < len(text):
+        for size in _MARKDOWN_PARTS:
+            end = text.find("\n", at + size) + 1 or len(text)
+            # Only what opens a block, or is one, says in which lines it stands.
+            found = [
+                (token.map[0], tokens[index + 1].content if token.type == "heading_open" else "")
+                for tokens in [blocks.parse(text[at:end])]
+                for index, token in enumerate(tokens)
+                if token.level == 0 and token.map
+            ]
+            if end == len(text) or (found and found[-1][0] > 0):
+                break
+        if end < len(text) and found and found[-1][0] > 0:
+            last, _ = found.pop()  # it may go on: the next part begins with it
+        else:
+            last = -1
+        line = 0
+        for number, words in [*found, (last, "")]:
+            while line < number:
+                at = text.index("\n", at) + 1
+                line += 1
+            if words.strip():
+                indent = len(text[at : at + 4]) - len(text[at : at + 4].lstrip(" "))
+                yield at + indent, " ".join(words.split())
+        if last < 0:
+            at = end
 
 
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
@@ -516,7 +536,7 @@ def _first_heading(text: str) -> tuple[str | None, int]:
     for at, token in enumerate(tokens):
         if token.type == "heading_open":
             inline = tokens[at + 1].children or []
-            words = "".join(part.content or " " * (part.type == "softbreak") for part in inline)
+            words = "".join(part.content or " " * part.type.endswith("break") for part in inline)
             title = " ".join(words.split())
             if title:
                 lines = text.split("\n")[: token.map[1]]

@@ -859,3 +859,45 @@ def test_charts_of_word_documents_are_reported(tmp_path: Path) -> None:
     assert [record.text for record in loaded.records] == ["A"]
     [skipped] = loaded.skipped
     assert "1 charts and diagrams (SmartArt) within it are not read." in str(skipped)
+
+
+@pytest.mark.parametrize(
+    ("text", "headings"),
+    [
+        (
+            "Intro.\n\n```pip install foo```\n\n## Use\n\n```sh\n# code\n```\n\n# End\n",
+            ["Use", "End"],
+        ),
+        ("Intro.\n\n```\n```sh\n# code\n```\n\n## Use\n", ["Use"]),
+        ("Intro.\n\nUse\n---\n\nit\n\n  Sales *2023*\n2024\n====\n", ["Use", "Sales *2023* 2024"]),
+        ("> # Quoted\n\n- # Item\n\n~~~\n# code\n~~~\n\n    # code\n\n # Use #\n", ["Use"]),
+        ("- item\n\n```\n# code\n\n# code\n" + "line\n" * 9 + "```\n\n## Use\n", ["Use"]),
+    ],
+)
+@pytest.mark.parametrize("at_once", [1, 2**16])
+def test_headings_of_markdown_are_those_of_commonmark(
+    tmp_path: Path,
+    text: str,
+    headings: list[str],
+    at_once: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(formats, "_MARKDOWN_PARTS", (at_once, 2**16))
+    record = _only(_write(tmp_path / "a.md", f"# Top\n\n{text}"))
+    assert [words for _, words in record.headings] == headings
+    for at, words in record.headings:
+        assert record.text[at:].lstrip("# ").startswith(words[:3])
+
+
+def test_markdown_that_is_code_or_breaks_a_title_is_read_right(tmp_path: Path) -> None:
+    record = _only(_write(tmp_path / "a.md", "    # code\n\nText\n"))
+    assert (record.title, record.headings) == ("a", ())
+    for name, end in (("b.md", "  "), ("c.md", "\\")):
+        path = _write(tmp_path / name, f"Sales 2023{end}\n2024 report\n===\n\nText\n")
+        assert (_only(path).title, _only(path).text) == ("Sales 2023 2024 report", "Text\n")
+
+
+@pytest.mark.parametrize("mark", ["[", ">", "> ", "- ", "1. ", "`", "#", "<!--\n", "[a]: b\n"])
+def test_headings_behind_many_marks_of_markdown_are_soon_found(mark: str) -> None:
+    text = mark * (2**17 // len(mark))
+    assert list(formats._markdown_headings(text)) == []
