@@ -24,7 +24,7 @@ from rag_middle.plain_data import parse_json
 from rag_middle.retrieval.equations import EQUATION, equation_text
 from rag_middle.retrieval.html import html_text
 from rag_middle.retrieval.records import Record, Skipped
-from rag_middle.retrieval.scripts import script_text, touches
+from rag_middle.retrieval.scripts import script_end, script_text, set_fraction, touches
 from rag_middle.retrieval.symbols import UNKNOWN, run_text, symbol_text
 
 __all__ = ["READERS", "Reader"]
@@ -472,21 +472,30 @@ def _vertical(part: Any) -> str:
 
 def _line(parts: Iterable[tuple[str, str]]) -> str:
     """The text of a paragraph from its texts, each with what it is."""
-    line, kept = "", ""
+    line: list[str] = []
+    kept = ""
     for kind, group in groupby(parts, key=itemgetter(1)):
         text = "".join(part for part, _ in group)
-        if kind in ("superscript", "subscript"):
-            written = script_text(text, line[-1:], raised=kind == "superscript")
-            ends = "word" if written != text else "number" if text.strip().isdigit() else ""
-        else:
-            written, ends = text, "word" if kind == "equation" else ""
         if kind == "gap":
             kept = "word"
             continue
+        if not text:
+            continue
+        before = "".join(piece[-2:] for piece in line[-2:])[-2:]
+        if kind in ("superscript", "subscript"):
+            raised = kind == "superscript"
+            written = script_text(text, before, raised=raised)
+            ends = script_end(text, written, before[-1:], raised=raised)
+            if not raised:
+                set_fraction(line, len(line), text)
+        else:
+            written, ends = text, "word" if kind == "equation" else ""
         is_apart = kind == "equation" or kept == "word" or (kept and text[:1].isdigit())
-        line += (" " if is_apart and touches(line, written) else "") + written
+        if is_apart and touches(before, written):
+            line.append(" ")
+        line.append(written)
         kept = ends
-    return line
+    return "".join(line)
 
 
 def _within(element: Any, *tags: str) -> Iterator[Any]:

@@ -14,6 +14,7 @@ import pytest
 from rag_middle.documents import CLOSE_MARKER, OPEN_MARKER, ContextPrompt, parse
 from rag_middle.errors import DocumentLoadError, RetrievalConfigError
 from rag_middle.retrieval import Record, Splitter, content_hash, formats, load, loading, symbols
+from rag_middle.retrieval.html import html_text
 from tests.retrieval.pdf import pdf
 
 pytest.importorskip("markdown_it")
@@ -901,3 +902,16 @@ def test_markdown_that_is_code_or_breaks_a_title_is_read_right(tmp_path: Path) -
 def test_headings_behind_many_marks_of_markdown_are_soon_found(mark: str) -> None:
     text = mark * (2**17 // len(mark))
     assert list(formats._markdown_headings(text)) == []
+
+
+@pytest.mark.parametrize(
+    ("page", "title", "text"),
+    [
+        ('<html><head prefix="x"><title>T</title><p>Hello', "T", "Hello"),
+        ("<head><title>T</title><meta name=a>Hello<i> you</i>", "T", "Hello you"),
+        ("<head><noscript><p>No</p></noscript><style>a</style><h1>T</h1>Hello", "T", "T\nHello"),
+        ("<noscript><h1>Enable</h1></noscript><h1>Real</h1>Hello", "Real", "Real\nHello"),
+    ],
+)
+def test_what_cannot_stand_in_the_head_of_a_page_ends_it(page: str, title: str, text: str) -> None:
+    assert html_text(page) == (title, text)
