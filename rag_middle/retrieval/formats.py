@@ -35,9 +35,11 @@ _FRONT_MATTER_END = re.compile(r"^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.MULTILINE)
 _LONGEST_FRONT_MATTER = 2**16  # characters; YAML is read slowly
 _HEADING_WITHIN = 2**16  # characters; no title comes later
 _FRONT_TITLE = re.compile(r"^title:(.*)$", re.MULTILINE)
+#: Without such a line there is no heading, and nothing is parsed.
+_MAYBE_HEADING = re.compile(r"^ {0,3}(?:#|(?:=+|-+)[ \t]*$)", re.MULTILINE)
 #: Characters of Markdown that are parsed at once, which takes about 500 times the memory; and
 #: those of a part that is one block, whose end is not reached earlier.
-_MARKDOWN_PARTS = (2**16, 2**19)
+_MARKDOWN_PARTS = (2**16, 2**17)
 _RST_HEADING = re.compile(
     r"^(?P<words>\S[^\n]*)\n(?P<line>(?P<sign>[=\-`:'\"~^_*+#<>.])(?P=sign)+)[ \t]*$", re.MULTILINE
 )
@@ -266,7 +268,7 @@ def _markdown_headings(text: str) -> Iterator[tuple[int, str]]:
     parser = require("markdown_it", package="markdown-it-py", what="Reading Markdown")
     blocks = parser.MarkdownIt().disable("inline")
     at = 0
-    while at < len(text):
+    while at < len(text) and _MAYBE_HEADING.search(text, at):
         for size in _MARKDOWN_PARTS:
             end = text.find("\n", at + size) + 1 or len(text)
             # Only what opens a block, or is one, says in which lines it stands.
