@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from io import BytesIO, StringIO
+from io import BytesIO
 from itertools import groupby
 from math import isfinite
 from operator import itemgetter
@@ -24,7 +24,7 @@ from rag_middle.plain_data import parse_json
 from rag_middle.retrieval.equations import EQUATION, equation_text
 from rag_middle.retrieval.html import html_text
 from rag_middle.retrieval.records import Record, Skipped
-from rag_middle.retrieval.scripts import script_text, touches
+from rag_middle.retrieval.scripts import script_end, script_text, set_fraction, touches
 from rag_middle.retrieval.symbols import UNKNOWN, run_text, symbol_text
 
 __all__ = ["READERS", "Reader"]
@@ -35,8 +35,11 @@ _FRONT_MATTER_END = re.compile(r"^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.MULTILINE)
 _LONGEST_FRONT_MATTER = 2**16  # characters; YAML is read slowly
 _HEADING_WITHIN = 2**16  # characters; no title comes later
 _FRONT_TITLE = re.compile(r"^title:(.*)$", re.MULTILINE)
-_MARKDOWN_HEADING = re.compile(r" {0,3}#{1,6}[ \t]+([^ \t\n].*)")
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+#: Without such a line there is no heading, and nothing is parsed.
+_MAYBE_HEADING = re.compile(r"^ {0,3}(?:#|(?:=+|-+)[ \t]*$)", re.MULTILINE)
+#: Characters of Markdown that are parsed at once, which takes about 500 times the memory; and
+#: those of a part that is one block, whose end is not reached earlier.
+_MARKDOWN_PARTS = (2**16, 2**17)
 _RST_HEADING = re.compile(
     r"^(?P<words>\S[^\n]*)\n(?P<line>(?P<sign>[=\-`:'\"~^_*+#<>.])(?P=sign)+)[ \t]*$", re.MULTILINE
 )
@@ -64,6 +67,7 @@ def read_markdown(content: bytes, source: str) -> Iterator[Record | Skipped]:
     """
     whole = _decoded(content)
     start = _front_matter_end(whole)
+    body = start
     title, heading_end = _first_heading(whole[start:])
     if title is None and (named := _FRONT_TITLE.search(whole, 0, start)):
         title = named.group(1).strip().strip("\"'") or None
@@ -74,7 +78,7 @@ def read_markdown(content: bytes, source: str) -> Iterator[Record | Skipped]:
         title=title,
         start=start,
         first_line=whole.count("\n", 0, start) + 1,
-        headings=tuple(_markdown_headings(whole[start:])),
+        headings=_from(start - body, _markdown_headings(whole[body:])),
     )
 
 
@@ -260,18 +264,36 @@ def _front_matter_end(text: str) -> int:
 
 
 def _markdown_headings(text: str) -> Iterator[tuple[int, str]]:
-    """Offset and words of the lines that begin with ``#``, but for those of code."""
-    at, fence = 0, None
-    for line in StringIO(text):  # a list of lines would take many times the text's memory
-        opened = _FENCE.match(line)
-        if opened and (fence is None or opened[1].startswith(fence)):
-            fence = opened[1] if fence is None else None
-        elif fence is None and (found := _MARKDOWN_HEADING.match(line)):
-            # Not by the expression, which would try every length of every run of spaces.
-            words = found[1].rstrip(" \t")
-            unclosed = words.rstrip("#")
-            yield at, unclosed.rstrip(" \t") if unclosed.endswith((" ", "\t")) else words
-        at += len(line)
+    """Offset and words, as they are written, of headings that stand in no list or quotation."""
+    parser = require("markdown_it", package="markdown-it-py", what="Reading Markdown")
+    blocks = parser.MarkdownIt().disable("inline")
+    at = 0
+    while at < len(text) and _MAYBE_HEADING.search(text, at):
+        for size in _MARKDOWN_PARTS:
+            end = text.find("\n", at + size) + 1 or len(text)
+            # Only what opens a block, or is one, says in which lines it stands.
+            found = [
+                (token.map[0], tokens[index + 1].content if token.type == "heading_open" else "")
+                for tokens in [blocks.parse(text[at:end])]
+                for index, token in enumerate(tokens)
+                if token.level == 0 and token.map
+            ]
+            if end == len(text) or (found and found[-1][0] > 0):
+                break
+        if end < len(text) and found and found[-1][0] > 0:
+            last, _ = found.pop()  # it may go on: the next part begins with it
+        else:
+            last = -1
+        line = 0
+        for number, words in [*found, (last, "")]:
+            while line < number:
+                at = text.index("\n", at) + 1
+                line += 1
+            if words.strip():
+                indent = len(text[at : at + 4]) - len(text[at : at + 4].lstrip(" "))
+                yield at + indent, " ".join(words.split())
+        if last < 0:
+            at = end
 
 
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
@@ -285,15 +307,28 @@ _SHOWN = {
     _WORD + "noBreakHyphen": "-",
 }
 _TEXT, _SYMBOL, _CHECK_BOX = (_WORD + tag for tag in ("t", "sym", "checkBox"))
+_BOX = _WORD + "txbxContent"
+#: Seen in the line, without text here: a picture, a note's number.
+_DRAWING, *_GAPS = (
+    _WORD + tag for tag in ("drawing", "pict", "object", "footnoteReference", "endnoteReference")
+)
+_INLINE = "{http://schemas.openxmlformats.org/drawingml/2006/wordprocessingDrawing}inline"
+_COMPATIBILITY = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
+_ALTERNATIVES = (_COMPATIBILITY + "Choice", _COMPATIBILITY + "Fallback")
 _BLOCKS = (_PARAGRAPH, _TABLE, EQUATION)
 #: Of other files, which Word puts in when it opens this one.
 _PLACED = (_WORD + "altChunk", _WORD + "subDoc")
+_CHARTS = (
+    "{http://schemas.openxmlformats.org/drawingml/2006/chart}chart",
+    "{http://schemas.microsoft.com/office/drawing/2014/chartex}chart",
+    "{http://schemas.openxmlformats.org/drawingml/2006/diagram}relIds",
+)
 #: Deleted text, readings above a word (ruby), and the second copy of a drawing's text.
 _NOT_SHOWN = (
     _WORD + "del",
     _WORD + "moveFrom",
     _WORD + "rt",
-    "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback",
+    _COMPATIBILITY + "Fallback",
 )
 
 
@@ -325,11 +360,10 @@ def _docx_blocks(document: Any) -> Iterator[tuple[str, bool]]:
     """
     is_heading, by_default = _docx_headings(document)
     for block in _within(document.element.body, *_BLOCKS):
-        text = _docx_text(block)
-        if block.tag != _PARAGRAPH or not text.strip():
-            yield from [(text, False)] if text.strip() else []
-            continue
-        yield text, is_heading.get(block.style, by_default)
+        for part, text in _docx_texts(block):
+            if text.strip():
+                is_paragraph = part.tag == _PARAGRAPH
+                yield text, is_paragraph and is_heading.get(part.style, by_default)
 
 
 def _docx_headings(document: Any) -> tuple[dict[str | None, bool], bool]:
@@ -367,26 +401,56 @@ def _docx_left_out(body: Any) -> Iterator[str]:
             f"{placed} files that stand within it are not read. Open it in a word processor and "
             "save it again, which puts their text in."
         )
+    charts = sum(1 for _ in _within(body, *_CHARTS))
+    if charts:
+        yield (
+            f"{charts} charts and diagrams (SmartArt) within it are not read. Write what they say "
+            "as text."
+        )
 
 
-def _docx_text(block: Any) -> str:
+def _docx_texts(block: Any) -> Iterator[tuple[Any, str]]:
+    """A block with its text, then those of the text boxes that stand at it."""
     if block.tag == EQUATION:
-        return equation_text(block, _NOT_SHOWN)
-    if block.tag == _PARAGRAPH:
-        return _line(
-            (equation_text(part, _NOT_SHOWN), "equation")
-            if part.tag == EQUATION
-            else (_shown(part), _vertical(part))
-            for part in _within(block, _TEXT, _SYMBOL, _CHECK_BOX, EQUATION, *_SHOWN)
+        yield block, equation_text(block, _NOT_SHOWN)
+    elif block.tag == _PARAGRAPH:
+        boxes: list[Any] = []
+        yield block, _line(_parts(block, boxes))
+        for box in boxes:
+            for inner in _within(box, *_BLOCKS):
+                yield from _docx_texts(inner)
+    else:
+        rows = (
+            " | ".join(
+                " ".join(
+                    text.strip()
+                    for inner in _within(cell, *_BLOCKS)
+                    for _, text in _docx_texts(inner)
+                ).strip()
+                for cell in _within(row, _CELL)
+            )
+            for row in _within(block, _ROW)
         )
-    rows = (
-        " | ".join(
-            " ".join(_docx_text(inner).strip() for inner in _within(cell, *_BLOCKS)).strip()
-            for cell in _within(row, _CELL)
-        )
-        for row in _within(block, _ROW)
-    )
-    return "\n".join(rows)
+        yield block, "\n".join(rows)
+
+
+def _parts(paragraph: Any, boxes: list[Any]) -> Iterator[tuple[str, str]]:
+    """The texts of a paragraph, each with what it is. Its text boxes go to `boxes`."""
+    tags = (_TEXT, _SYMBOL, _CHECK_BOX, EQUATION, _BOX, _DRAWING, *_GAPS, *_SHOWN)
+    for part in _within(paragraph, *tags):
+        if part.tag == _BOX:
+            boxes.append(part)
+        elif part.tag == EQUATION:
+            yield equation_text(part, _NOT_SHOWN), "equation"
+        elif part.tag == _DRAWING or part.tag in _GAPS:
+            boxes.extend(_within(part, _BOX))
+            # One that floats is elsewhere than the character at which it is kept.
+            styles = (str(shape.get("style", "")) for shape in part)
+            floats = part.find(_INLINE) is None if part.tag == _DRAWING else False
+            if not floats and not any("position:absolute" in style for style in styles):
+                yield "", "gap"
+        else:
+            yield _shown(part), _vertical(part)
 
 
 def _shown(part: Any) -> str:
@@ -410,18 +474,30 @@ def _vertical(part: Any) -> str:
 
 def _line(parts: Iterable[tuple[str, str]]) -> str:
     """The text of a paragraph from its texts, each with what it is."""
-    line, kept = "", ""
+    line: list[str] = []
+    kept = ""
     for kind, group in groupby(parts, key=itemgetter(1)):
         text = "".join(part for part, _ in group)
+        if kind == "gap":
+            kept = "word"
+            continue
+        if not text:
+            continue
+        before = "".join(piece[-2:] for piece in line[-2:])[-2:]
         if kind in ("superscript", "subscript"):
-            written = script_text(text, line[-1:], raised=kind == "superscript")
-            ends = "word" if written != text else "number" if text.strip().isdigit() else ""
+            raised = kind == "superscript"
+            written = script_text(text, before, raised=raised)
+            ends = script_end(text, written, before[-1:], raised=raised)
+            if not raised:
+                set_fraction(line, len(line), text)
         else:
             written, ends = text, "word" if kind == "equation" else ""
         is_apart = kind == "equation" or kept == "word" or (kept and text[:1].isdigit())
-        line += (" " if is_apart and touches(line, written) else "") + written
+        if is_apart and touches(before, written):
+            line.append(" ")
+        line.append(written)
         kept = ends
-    return line
+    return "".join(line)
 
 
 def _within(element: Any, *tags: str) -> Iterator[Any]:
@@ -429,6 +505,9 @@ def _within(element: Any, *tags: str) -> Iterator[Any]:
     for child in element:
         if child.tag in tags:
             yield child
+        elif child.tag == _COMPATIBILITY + "AlternateContent":
+            if (choice := next(child.iterchildren(*_ALTERNATIVES), None)) is not None:
+                yield from _within(choice, *tags)
         elif child.tag not in _NOT_SHOWN:
             yield from _within(child, *tags)
 
@@ -468,7 +547,7 @@ def _first_heading(text: str) -> tuple[str | None, int]:
     for at, token in enumerate(tokens):
         if token.type == "heading_open":
             inline = tokens[at + 1].children or []
-            words = "".join(part.content or " " * (part.type == "softbreak") for part in inline)
+            words = "".join(part.content or " " * part.type.endswith("break") for part in inline)
             title = " ".join(words.split())
             if title:
                 lines = text.split("\n")[: token.map[1]]

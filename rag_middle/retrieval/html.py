@@ -8,11 +8,12 @@ at every character once or twice and reads whatever there is.
 from __future__ import annotations
 
 import re
+from collections import deque
 from enum import Enum, auto
 from html import unescape
 
 from rag_middle.retrieval.equations import MathText
-from rag_middle.retrieval.scripts import script_text, touches
+from rag_middle.retrieval.scripts import script_end, script_text, set_fraction, touches
 
 __all__ = ["html_text"]
 
@@ -30,6 +31,11 @@ _HIDDEN = frozenset(
         "annotation",
         "annotation-xml",
     }
+)
+#: Any other element ends the head, whose end tag may be left out.
+_IN_HEAD = frozenset(
+    {"base", "basefont", "bgsound", "head", "html", "link", "meta", "noframes", "noscript"}
+    | {"script", "style", "template", "title"}
 )
 _IN_PICTURE = ("text", "title", "desc", "foreignobject")
 _NEW_LINE = re.compile(r"\s(?:x|y|dx|dy)\s*=")  # of a part of a picture's text
@@ -61,7 +67,7 @@ _READING = ("rt", "rp", "rtc")
 _RUBY = ("ruby", "rb")
 _KEPT_SPACE = "\x00"  # stands for a space of preformatted text; no page holds it
 _BLANK_LINES = re.compile(r"\n{3,}")
-_FEW = 4  # pieces of raised or lowered text that may be a number
+_MAX_SCRIPTS = 8  # open ones; the text of each is joined at its end
 
 
 class _Apart(Enum):
@@ -156,7 +162,8 @@ class _Reader:
         self._headings = 0
         self._in_picture = ""  # the element whose text is shown
         self._math: MathText | None = None
-        self._script: tuple[str, int] | None = None  # the open <sup> or <sub>, and where it began
+        #: The open <sup> and <sub>, and where they began.
+        self._scripts: deque[tuple[str, int]] = deque(maxlen=_MAX_SCRIPTS)
         self._apart = _Apart.NONE
         self._rubies = 0  # open ones
         self._in_reading = False  # above a word
@@ -219,6 +226,8 @@ class _Reader:
             self._end_math()  # </math> was left out
         if tag in _READING or tag in _RUBY or tag == "body" or _BLOCK.fullmatch(tag):
             self._in_reading = tag in _READING and self._rubies > 0
+        if self._hidden == ["head"] and tag not in _IN_HEAD:
+            self._hidden.clear()
         # A page may leave out </head>; what follows <body> is seen all the same.
         if tag == "body":
             self._hidden.clear()
@@ -237,7 +246,7 @@ class _Reader:
         elif self._math and tag not in _HIDDEN:
             self._math.begin(tag, attributes)
         elif tag in ("sup", "sub") and self._shows():
-            self._script = (tag, len(self.pieces))
+            self._scripts.append((tag, len(self.pieces)))
         elif tag == "ruby":
             self._rubies += self._shows()
         elif tag == "span":
@@ -250,7 +259,7 @@ class _Reader:
         elif _BLOCK.fullmatch(tag):
             self.pieces.append("\n\n" if tag == "p" else "\n")
             self._preformatted += tag in _PREFORMATTED
-            if tag == "h1":
+            if tag == "h1" and self._shows():
                 self._headings += 1
                 self._in_heading = self._headings == 1
 
@@ -277,8 +286,8 @@ class _Reader:
             self.pieces.append(" ")
         elif self._math:
             self._math.end(tag)
-        elif self._script and tag == self._script[0]:
-            self._end_script(*self._script)
+        elif any(tag == open_tag for open_tag, _ in self._scripts):
+            self._end_script(tag)
         elif tag == "title":
             self._in_title = False
         elif _BLOCK.fullmatch(tag):
@@ -295,17 +304,21 @@ class _Reader:
                 self._add(equation)
                 self._apart = _Apart.ALL
 
-    def _end_script(self, tag: str, begin: int) -> None:
-        self._script = None
-        if not 0 < begin < len(self.pieces) <= begin + _FEW:
+    def _end_script(self, tag: str) -> None:
+        opened = ""
+        while opened != tag:  # of those within it the end was left out
+            opened, begin = self._scripts.pop()
+        if begin >= len(self.pieces):
             return
-        text, before = "".join(self.pieces[begin:]), self.pieces[begin - 1][-1:]
-        written = script_text(text, before, raised=tag == "sup")
-        self.pieces[begin:] = [written]
-        if written != text:
-            self._apart = _Apart.ALL
-        elif text.strip().isdigit():  # O follows in H<sub>2</sub>O, another number in log_10 2
-            self._apart = _Apart.DIGITS
+        raised, pieces = tag == "sup", self.pieces
+        text = "".join(pieces[begin:])
+        before = "".join(piece[-2:] for piece in pieces[max(begin - 2, 0) : begin])[-2:]
+        written = script_text(text, before, raised=raised)
+        if not raised:
+            set_fraction(pieces, begin, text)
+        pieces[begin:] = [written]
+        ends = script_end(text, written, before[-1:], raised=raised)
+        self._apart = {"word": _Apart.ALL, "number": _Apart.DIGITS}.get(ends, _Apart.NONE)
 
     def _add(self, text: str) -> None:
         """Add text to the line, after a space where it is apart and would touch the last."""
@@ -327,6 +340,8 @@ class _Reader:
 
     def _text(self, text: str, *, raw: bool = False) -> None:
         data = text if raw else unescape(_HUGE_REFERENCE.sub("\ufffd", text))
+        if self._hidden == ["head"] and not self._in_title and data.strip():
+            self._hidden.clear()
         if self._in_title:
             self.title.append(data)
         elif not self._shows():

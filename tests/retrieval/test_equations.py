@@ -88,6 +88,23 @@ def test_elements_with_a_prefix_mean_the_same(prefix: str) -> None:
         ("H<sub>2</sub>O, C<sub>6</sub>H<sub>12</sub>", "H2O, C6H12"),
         ("101<sub>2</sub>", "101_2"),
         ("log<sub>10</sub>2", "log10 2"),
+        ("10<sup>3/2</sup>g", "10^(3/2)g"),
+        ("2<sup>10n</sup>, 2<sup>n−1</sup>", "2^(10n), 2^(n−1)"),
+        ("10<sup>12±1</sup>", "10^(12±1)"),
+        ("2<sup>10\u2009000</sup>", "2^(10 000)"),
+        ("3<sup>(n)</sup>, 2<sup>ab</sup>", "3^(n), 2^ab"),
+        ("5<sup>3</sup>/<sub>4</sub>", "5 3/4"),
+        ("1<sup>1</sup>⁄<sub>2</sub> cups", "1 1⁄2 cups"),
+        ("<sup>1</sup>/<sub>2</sub> of x<sup>2</sup>/y", "1/2 of x^2/y"),
+        ("x<sub>n+1</sub>, x<sub>i</sub>y", "x_(n+1), xi y"),
+        ("1<sub>1/2</sub>, 3<sub>n</sub>4", "1_(1/2), 3_n 4"),
+        ("In 2019.<sup>3</sup> So", "In 2019.^3 So"),
+        ("In 2019<sup>[3]</sup>, 2020<sup>*</sup>", "In 2019[3], 2020*"),
+        (
+            "M<sup>me</sup>, 2<sup>nd</sup>, A2<sup>TM</sup>, 3<sup>ème</sup>",
+            "Mme, 2nd, A2TM, 3ème",
+        ),
+        ("(a+b)<sup>2</sup>, H<sub>2</sub>O<sub>(l)</sub>", "(a+b)^2, H2O(l)"),
         ("2<math><mfrac><mn>1</mn><mn>2</mn></mfrac></math>3", "2 1/2 3"),
     ],
 )
@@ -113,3 +130,10 @@ def test_raised_and_lowered_numbers_join_no_others(tmp_path: Path, page: str, te
     document.save(str(tmp_path / "a.docx"))
     [record] = load(tmp_path).records
     assert record.text == text
+
+
+def test_raised_text_in_raised_text_is_a_power_of_a_power() -> None:
+    assert html_text("2<sup>2<sup>3</sup></sup>4")[1] == "2^(2^3)4"
+    assert html_text("2<sup><i>n</i>+<i>m</i>+<b>1</b></sup>")[1] == "2^(n+m+1)"
+    assert html_text("<sup>14</sup>6<sup>3<br>4</sup>")[1] == "14 6^3\n4"
+    assert html_text("2<sup>" * 20_000 + "3" + "</sup>" * 20_000)[1].endswith("^3)))))))")

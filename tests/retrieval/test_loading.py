@@ -14,6 +14,7 @@ import pytest
 from rag_middle.documents import CLOSE_MARKER, OPEN_MARKER, ContextPrompt, parse
 from rag_middle.errors import DocumentLoadError, RetrievalConfigError
 from rag_middle.retrieval import Record, Splitter, content_hash, formats, load, loading, symbols
+from rag_middle.retrieval.html import html_text
 from tests.retrieval.pdf import pdf
 
 pytest.importorskip("markdown_it")
@@ -794,3 +795,123 @@ def test_files_within_word_documents_are_reported(tmp_path: Path) -> None:
     assert [record.text for record in loaded.records] == ["A"]
     [skipped] = loaded.skipped
     assert "1 files that stand within it are not read. Open it" in str(skipped)
+
+
+_DRAWINGS = (
+    'xmlns:wp="http://schemas.openxmlformats.org/drawingml/2006/wordprocessingDrawing" '
+    'xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006" '
+    'xmlns:c="http://schemas.openxmlformats.org/drawingml/2006/chart" '
+    'xmlns:v="urn:schemas-microsoft-com:vml"'
+)
+_BOX = (
+    f"<w:txbxContent><w:p>{_word_run('Room 12')}</w:p><w:p>{_word_run('34 seats')}</w:p><w:tbl>"
+    f"<w:tr><w:tc><w:p>{_word_run('a')}</w:p></w:tc><w:tc><w:p>{_word_run('b')}</w:p></w:tc></w:tr>"
+    "</w:tbl></w:txbxContent>"
+)
+_DRAWN_BOX = f"<w:drawing><wp:anchor>{_BOX}</wp:anchor></w:drawing>"
+_VML_BOX = f"<w:pict><v:shape><v:textbox>{_BOX}</v:textbox></v:shape></w:pict>"
+
+
+@pytest.mark.parametrize(
+    "box",
+    [
+        _DRAWN_BOX,
+        _VML_BOX,
+        f"<mc:AlternateContent><mc:Choice>{_DRAWN_BOX}</mc:Choice><mc:Fallback>{_VML_BOX}"
+        "</mc:Fallback></mc:AlternateContent>",
+        f"<mc:AlternateContent><mc:Fallback>{_VML_BOX}</mc:Fallback></mc:AlternateContent>",
+        f"<mc:AlternateContent><mc:Choice>{_DRAWN_BOX}</mc:Choice><mc:Choice>{_DRAWN_BOX}"
+        "</mc:Choice></mc:AlternateContent>",
+    ],
+)
+def test_text_boxes_of_word_documents_stand_on_lines_of_their_own(tmp_path: Path, box: str) -> None:
+    line = f"{_word_run('Total 5')}<w:r {_DRAWINGS}>{box}</w:r>{_word_run(' apples')}"
+    cell = f"<w:tbl><w:tr><w:tc><w:p>{line}</w:p></w:tc></w:tr></w:tbl>"
+    path = _word_body(tmp_path / "a.docx", f"<w:p>{line}</w:p>", f"<w:p>{_word_run('B')}</w:p>")
+    assert _only(path).text == "Total 5 apples\n\nRoom 12\n\n34 seats\n\na | b\n\nB"
+    path = _word_body(tmp_path / "b.docx", cell)
+    assert _only(path).text == "Total 5 apples Room 12 34 seats a | b"
+
+
+@pytest.mark.parametrize(
+    ("between", "text"),
+    [
+        ("<w:drawing><wp:inline/></w:drawing>", "2019 4"),
+        ("<w:drawing><wp:anchor/></w:drawing>", "20194"),
+        ("<w:pict><v:shape/></w:pict>", "2019 4"),
+        ('<w:pict><v:shape style="position:absolute;left:0"/></w:pict>', "20194"),
+        ('<w:footnoteReference w:id="2"/>', "2019 4"),
+        ('<w:endnoteReference w:id="2"/>', "2019 4"),
+        ("<w:softHyphen/>", "20194"),
+    ],
+)
+def test_what_is_seen_between_two_numbers_of_word_documents_parts_them(
+    tmp_path: Path, between: str, text: str
+) -> None:
+    line = f"{_word_run('2019')}<w:r {_DRAWINGS}>{between}</w:r>{_word_run('4')}"
+    assert _only(_word_body(tmp_path / "a.docx", f"<w:p>{line}</w:p>")).text == text
+
+
+def test_charts_of_word_documents_are_reported(tmp_path: Path) -> None:
+    chart = (
+        f'<w:r {_DRAWINGS}><w:drawing><wp:inline><c:chart r:id="x"/></wp:inline></w:drawing></w:r>'
+    )
+    loaded = load(_word_body(tmp_path / "a.docx", f"<w:p>{_word_run('A')}{chart}</w:p>"))
+    assert [record.text for record in loaded.records] == ["A"]
+    [skipped] = loaded.skipped
+    assert "1 charts and diagrams (SmartArt) within it are not read." in str(skipped)
+
+
+@pytest.mark.parametrize(
+    ("text", "headings"),
+    [
+        (
+            "Intro.\n\n```pip install foo```\n\n## Use\n\n```sh\n# code\n```\n\n# End\n",
+            ["Use", "End"],
+        ),
+        ("Intro.\n\n```\n```sh\n# code\n```\n\n## Use\n", ["Use"]),
+        ("Intro.\n\nUse\n---\n\nit\n\n  Sales *2023*\n2024\n====\n", ["Use", "Sales *2023* 2024"]),
+        ("> # Quoted\n\n- # Item\n\n~~~\n# code\n~~~\n\n    # code\n\n # Use #\n", ["Use"]),
+        ("- item\n\n```\n# code\n\n# code\n" + "line\n" * 9 + "```\n\n## Use\n", ["Use"]),
+    ],
+)
+@pytest.mark.parametrize("at_once", [1, 2**16])
+def test_headings_of_markdown_are_those_of_commonmark(
+    tmp_path: Path,
+    text: str,
+    headings: list[str],
+    at_once: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(formats, "_MARKDOWN_PARTS", (at_once, 2**16))
+    record = _only(_write(tmp_path / "a.md", f"# Top\n\n{text}"))
+    assert [words for _, words in record.headings] == headings
+    for at, words in record.headings:
+        assert record.text[at:].lstrip("# ").startswith(words[:3])
+
+
+def test_markdown_that_is_code_or_breaks_a_title_is_read_right(tmp_path: Path) -> None:
+    record = _only(_write(tmp_path / "a.md", "    # code\n\nText\n"))
+    assert (record.title, record.headings) == ("a", ())
+    for name, end in (("b.md", "  "), ("c.md", "\\")):
+        path = _write(tmp_path / name, f"Sales 2023{end}\n2024 report\n===\n\nText\n")
+        assert (_only(path).title, _only(path).text) == ("Sales 2023 2024 report", "Text\n")
+
+
+@pytest.mark.parametrize("mark", ["[", ">", "> ", "- ", "1. ", "`", "#", "<!--\n", "[a]: b\n"])
+def test_headings_behind_many_marks_of_markdown_are_soon_found(mark: str) -> None:
+    text = mark * (2**17 // len(mark))
+    assert list(formats._markdown_headings(text)) == []
+
+
+@pytest.mark.parametrize(
+    ("page", "title", "text"),
+    [
+        ('<html><head prefix="x"><title>T</title><p>Hello', "T", "Hello"),
+        ("<head><title>T</title><meta name=a>Hello<i> you</i>", "T", "Hello you"),
+        ("<head><noscript><p>No</p></noscript><style>a</style><h1>T</h1>Hello", "T", "T\nHello"),
+        ("<noscript><h1>Enable</h1></noscript><h1>Real</h1>Hello", "Real", "Real\nHello"),
+    ],
+)
+def test_what_cannot_stand_in_the_head_of_a_page_ends_it(page: str, title: str, text: str) -> None:
+    assert html_text(page) == (title, text)
