@@ -51,6 +51,7 @@ __all__ = [
     "TemplateName",
     "check_context_window",
     "checked_options",
+    "overridden",
     "unknown_option",
     "with_token",
     "without_neutral",
@@ -562,6 +563,16 @@ def unknown_option(
     return UnsupportedGenerationError(
         f"There is no option {name!r} here.{advice} Options: {', '.join(names)}."
     )
+
+
+def overridden(own: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any]:
+    """One's own options, and before them those of a call.
+
+    A method of the call does not get the ``method_options`` of another.
+    """
+    replaced = call.get("method") is not None and "method_options" not in call
+    kept = {name: own[name] for name in own if not (replaced and name == "method_options")}
+    return {**kept, **call}
 
 
 def without_neutral(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -116,20 +116,17 @@ def probe(model: PreTrainedModel) -> ModelTraits:
     peculiar: dict[int, str] = {}
     modules = attention_modules(model)
     borrowing = [m.layer_idx for m in modules if getattr(m, "is_kv_shared_layer", False)]
-    if borrowing or not modules:
-        obstacle = _obstacle(config.model_type)
-        if borrowing:
-            obstacle = (
-                f"its layers {borrowing} attend to keys and values of other layers, as those have "
-                "rotated and cached them"
-            )
+    if borrowing:
         return ModelTraits(
             model_type=config.model_type,
             num_layers=config.num_hidden_layers,
             hidden_size=config.hidden_size,
             rope_type=None,
             layers=layers,
-            obstacle=obstacle,
+            obstacle=(
+                f"its layers {borrowing} attend to keys and values of other layers, as those have "
+                "rotated and cached them"
+            ),
             context_window=context_window(config),
         )
     arguments: dict[nn.Module, dict[str, Any]] = {}
@@ -185,7 +182,7 @@ def probe(model: PreTrainedModel) -> ModelTraits:
     try:
         handles += [m.register_forward_pre_hook(remember, with_kwargs=True) for m in modules]
         handles += [x.register_forward_pre_hook(mix, with_kwargs=True) for x in within]
-        for number, rotary in enumerate(rotary_modules(model)):
+        for number, rotary in enumerate(rotary_modules(model) if modules else ()):
             handles.append(rotary.register_forward_hook(partial(keep, number), with_kwargs=True))
         with (
             in_eval_mode(model),

@@ -301,8 +301,13 @@ class _Forward:
             )
         tokens = torch.tensor(columns, device=self._ids.device).T
         traits = model_traits(self._model)
-        # Linear attention takes one token at a time after a cache.
-        takes_many = not traits.mixed and bool(modules_by_layer(self._model, traits))
+        # Linear attention takes one token at a time after a cache. Under dynamic NTK each has the
+        # frequencies of the length so far, as in generation.
+        takes_many = (
+            not traits.mixed
+            and "dynamic" not in (traits.rope_type or "")
+            and bool(modules_by_layer(self._model, traits))
+        )
         logits = []
         for piece in (tokens,) if takes_many else tokens.split(1, dim=1):
             self._mask = torch.cat([self._mask, torch.ones_like(piece)], dim=1)

@@ -170,7 +170,7 @@ def langchain_chat(model: Watched, attacker: Attacker, documents: list[str]) -> 
     found = _langchain(documents)
     for place, title in enumerate(titles):
         found[place].metadata["title"] = title
-        documents[place] = f"{title}: {documents[place]}".strip("\n")
+        documents[place] = f"{title}: {documents[place]}"
     history = [HumanMessage(evil()), AIMessage(evil()), HumanMessage(evil()), AIMessage(evil())]
     values = {"rules": evil(), "history": history, "question": evil()}
     return chain.invoke({"context": found, **values})

@@ -15,7 +15,15 @@ from rag_middle.calibration import Example, ExampleObjective
 from rag_middle.errors import KernelsUnavailableError, UnsupportedGenerationError
 from rag_middle.evaluation.trials import check_takes
 from rag_middle.generation import RagMiddleModel
-from rag_middle.methods import APE, PINE, Method, PositionalHiddenStates, RoToR
+from rag_middle.methods import (
+    APE,
+    PINE,
+    Method,
+    NoMethod,
+    PositionalHiddenStates,
+    PositionInterpolation,
+    RoToR,
+)
 from rag_middle.tokens import TokenizedPrompt, encode
 from tests.adapters import Activated, PromptTuned, Wrapper
 from tests.conftest import FamilyModel
@@ -80,6 +88,19 @@ def test_windows_sinks_hybrids_and_alibi_are_scored_too(
     written = [model.generate(prompt, max_new_tokens=5) for prompt in prompts]
     scores = model.score_batch(prompts, [g.token_ids for g in written])
     assert all(score.is_greedy for score in scores)
+
+
+@pytest.mark.parametrize("method", [NoMethod(), PositionInterpolation(scale=1.5)])
+def test_frequencies_that_grow_with_the_length_are_those_of_generation(
+    family_model: FamilyModel, tokenizer: PreTrainedTokenizerFast, method: Method
+) -> None:
+    model = RagMiddleModel(family_model("llama_dynamic"), tokenizer, method=method)
+    prompt = TokenizedPrompt(input_ids=tuple(range(30, 66)), layout=PromptLayout(length=36))
+    written = model.generate(prompt, max_new_tokens=8, logprobs=True)
+    score = model.score(prompt, written.token_ids)
+    assert score.is_greedy
+    longer = model.score(prompt, [*written.token_ids, *range(20)])
+    assert longer.log_probabilities[:8] == pytest.approx(score.log_probabilities, abs=ATOL)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])

@@ -260,6 +260,15 @@ def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
         RagMiddleChatGenerator(str(tmp_path / "nowhere"))
 
 
+def test_a_method_of_a_call_has_no_options_of_another(loaded: RagMiddleModel) -> None:
+    own = {"method": "ms_poe", "method_options": {"layers": [2]}, "max_new_tokens": 1}
+    generator = RagMiddleChatGenerator(loaded, generation_kwargs=own)
+    assert generator._options(None, None)["method_options"] == {"layers": [2]}
+    assert "method_options" not in generator._options({"method": "siw"}, None)
+    stated = {"method": "siw", "method_options": {"layers": [1]}}
+    assert generator._options(stated, None)["method_options"] == {"layers": [1]}
+
+
 # -- saving -------------------------------------------------------------------------------------
 
 

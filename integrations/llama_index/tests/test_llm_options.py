@@ -130,6 +130,16 @@ def named_llm(
     return partial(RagMiddleLLM, model_name=tmp_path)
 
 
+def test_a_method_of_a_call_has_no_options_of_another(
+    named_llm: Callable[..., RagMiddleLLM], marked: str
+) -> None:
+    own = {"method": "ms_poe", "method_options": {"layers": [2]}}
+    llm = named_llm(generate_kwargs=own, max_new_tokens=1)
+    assert llm._options({})["method_options"] == {"layers": [2]}
+    assert "method_options" not in llm._options({"method": "siw"})
+    assert llm.complete(marked, method="none").raw["rag_middle"]["method"] == "none"
+
+
 def test_a_method_that_is_set_runs(named_llm: Callable[..., RagMiddleLLM], marked: str) -> None:
     def report(llm: RagMiddleLLM) -> str:
         return str(llm.complete(marked).raw["rag_middle"]["method"])

@@ -17,7 +17,7 @@ from llama_index.llms.rag_middle.tools import history_fields
 from rag_middle import UnsupportedGenerationError, asynchronous
 from rag_middle.conventions.messages import template_role
 from rag_middle.generation import GenerationKwargs, Prompt
-from rag_middle.options import TemplateFunction, checked_options, without_neutral
+from rag_middle.options import TemplateFunction, checked_options, overridden, without_neutral
 from rag_middle.tokens.conversation import Message
 
 __all__ = [
@@ -281,7 +281,7 @@ def generation_options(
     Raises:
         UnsupportedGenerationError: ``do_sample`` is neither True nor False.
     """
-    options = without_neutral({**defaults, **given})
+    options = without_neutral(overridden(defaults, given))
     # A temperature of the call is newer than a do_sample of the LLM.
     inherited = None if "temperature" in given else defaults.get("do_sample")
     for value in (options.pop("do_sample", None), inherited):

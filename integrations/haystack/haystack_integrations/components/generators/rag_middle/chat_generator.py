@@ -45,6 +45,7 @@ from rag_middle.options import (
     LOADING_OPTIONS,
     SECRET_OPTIONS,
     checked_options,
+    overridden,
     unknown_option,
     with_token,
     without_neutral,
@@ -391,8 +392,8 @@ class RagMiddleChatGenerator:
         Raises:
             UnsupportedGenerationError: one that does not exist or makes no sense.
         """
-        stated = {"missing_documents_hint": _MARKING, **self.generation_kwargs, **(call or {})}
-        options = without_neutral(stated)
+        own = {"missing_documents_hint": _MARKING, **self.generation_kwargs}
+        options = without_neutral(overridden(own, call or {}))
         specs = [tool.tool_spec for tool in flatten_tools_or_toolsets(tools or self.tools)]
         if specs:
             options["tools"] = [{"type": "function", "function": spec} for spec in specs]
