@@ -202,7 +202,7 @@ def answer_stated(prediction: str, answers: Sequence[str]) -> float:
 
 def _states(prediction: str, answer: str, flags: re.RegexFlag = re.NOFLAG) -> bool:
     # A sign between word characters belongs to them: 4.5, 725-5315, 10:30.
-    return says(prediction, answer, flags, joined=f"[.,:{_THOUSANDS}-]", signed=True)
+    return says(prediction, answer, flags, joined=f"[.,:^{_THOUSANDS}-]", signed=True)
 
 
 def says(
@@ -230,7 +230,9 @@ def says(
     marks = _marks(wanted + said)
     of_words = re.sub(f"[{_UNSPACED}]", "", marks)
     letter = f"(?:{_LETTER}|[{of_words}])" if of_words else _LETTER
-    before, after = f"(?<!{letter})", f"(?!{letter})"
+    # What begins or ends without spaces around it may touch letters: JR東京駅.
+    before = "" if re.match(f"[{_UNSPACED}]", wanted[0]) else f"(?<!{letter})"
+    after = "" if re.match(f"[{_UNSPACED}]", wanted[-1]) else f"(?!{letter})"
     if marks:
         after += f"(?![{marks}])"  # in any script
     if re.match(letter, wanted):

@@ -308,6 +308,7 @@ _SHOWN = {
 }
 _TEXT, _SYMBOL, _CHECK_BOX = (_WORD + tag for tag in ("t", "sym", "checkBox"))
 _BOX = _WORD + "txbxContent"
+_ALIGN = f"{_WORD}rPr/{_WORD}vertAlign"
 #: Seen in the line, without text here: a picture, a note's number.
 _DRAWING, *_GAPS = (
     _WORD + tag for tag in ("drawing", "pict", "object", "footnoteReference", "endnoteReference")
@@ -318,6 +319,9 @@ _ALTERNATIVES = (_COMPATIBILITY + "Choice", _COMPATIBILITY + "Fallback")
 _BLOCKS = (_PARAGRAPH, _TABLE, EQUATION)
 #: Of other files, which Word puts in when it opens this one.
 _PLACED = (_WORD + "altChunk", _WORD + "subDoc")
+_OBJECT = _WORD + "object"
+#: Fields that draw what is in their instructions.
+_DRAWING_FIELDS = ("EQ", "SYMBOL")
 _CHARTS = (
     "{http://schemas.openxmlformats.org/drawingml/2006/chart}chart",
     "{http://schemas.microsoft.com/office/drawing/2014/chartex}chart",
@@ -359,6 +363,7 @@ def _docx_blocks(document: Any) -> Iterator[tuple[str, bool]]:
     and tables within tables.
     """
     is_heading, by_default = _docx_headings(document)
+    _place_scripts(document)
     for block in _within(document.element.body, *_BLOCKS):
         for part, text in _docx_texts(block):
             if text.strip():
@@ -407,6 +412,55 @@ def _docx_left_out(body: Any) -> Iterator[str]:
             f"{charts} charts and diagrams (SmartArt) within it are not read. Write what they say "
             "as text."
         )
+
+    objects = sum(1 for _ in _within(body, _OBJECT))
+    if objects:
+        yield (
+            f"{objects} embedded objects (equations of MathType, sheets, ...) within it are not "
+            "read. Write what they say as text, or equations as those of Word."
+        )
+    instructions = [str(part.text or "") for part in body.iter(_WORD + "instrText")]
+    instructions += [part.get(_WORD + "instr", "") for part in body.iter(_WORD + "fldSimple")]
+    fields = sum(1 for text in instructions if text.strip().startswith(_DRAWING_FIELDS))
+    fields += sum(1 for _ in body.iter(_WORD + "ddList"))
+    if fields:
+        yield (
+            f"{fields} fields (EQ, SYMBOL, lists to choose from) within it are not read. Write "
+            "what they show as text."
+        )
+
+
+def _place_scripts(document: Any) -> None:
+    """Raise and lower runs by themselves whose styles do."""
+    own: dict[str, str] = {}
+    based: dict[str, str] = {}
+    for style in document.styles.element.iterchildren(_WORD + "style"):
+        name = style.get(_WORD + "styleId", "")
+        align, parent = style.find(_ALIGN), style.find(_WORD + "basedOn")
+        if align is not None:
+            own[name] = align.get(_WORD + "val", "")
+        if parent is not None:
+            based[name] = parent.get(_WORD + "val", "")
+    if not own:
+        return
+
+    def align_of(properties: Any, kind: str) -> str:
+        chosen = None if properties is None else properties.find(_WORD + kind)
+        name = "" if chosen is None else chosen.get(_WORD + "val", "")
+        seen: set[str] = set()
+        while name and name not in own and name not in seen:
+            seen.add(name)
+            name = based.get(name, "")
+        return own.get(name, "")
+
+    for paragraph in document.element.body.iter(_PARAGRAPH):
+        of_paragraph = align_of(paragraph.find(_WORD + "pPr"), "pStyle")
+        for run in paragraph.iter(_WORD + "r"):
+            properties = run.find(_WORD + "rPr")
+            if run.find(_ALIGN) is None:
+                align = align_of(properties, "rStyle") or of_paragraph
+                if align in ("superscript", "subscript"):
+                    run.get_or_add_rPr().get_or_add_vertAlign().set(_WORD + "val", align)
 
 
 def _docx_texts(block: Any) -> Iterator[tuple[Any, str]]:
@@ -468,7 +522,7 @@ def _shown(part: Any) -> str:
 
 def _vertical(part: Any) -> str:
     """``superscript``, ``subscript`` or nothing: where the run of a text stands."""
-    align = part.getparent().find(f"{_WORD}rPr/{_WORD}vertAlign")
+    align = part.getparent().find(_ALIGN)
     return "" if align is None else str(align.get(_WORD + "val", ""))
 
 

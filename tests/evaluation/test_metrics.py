@@ -67,6 +67,13 @@ def test_an_unknown_metric_is_refused_with_the_nearest_name() -> None:
 @pytest.mark.parametrize(
     ("said", "answer", "stated"),
     [
+        ("答案是JR東京駅です。", "東京", True),
+        ("東京JR駅", "東京", True),
+        ("LG전자입니다", "전자", True),
+        ("15個", "5個", False),
+        ("10^23", "10", False),
+        ("10^23", "23", False),
+        ("10^23", "10^23", True),
         ("(Trotrave Act) 2 days", "2 days", True),
         ("It takes 2\n Days.", "2 days", True),
         ("12 days", "2 days", False),

@@ -863,6 +863,43 @@ def test_charts_of_word_documents_are_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("inside", "said"),
+    [
+        ("<w:object><v:shape/></w:object>", "1 embedded objects"),
+        ("<w:instrText> EQ \\f(3,4) </w:instrText>", "1 fields (EQ, SYMBOL"),
+        ('<w:instrText>SYMBOL 97 \\f "Symbol"</w:instrText>', "1 fields (EQ, SYMBOL"),
+        ("<w:fldChar><w:ffData><w:ddList/></w:ffData></w:fldChar>", "1 fields (EQ, SYMBOL"),
+    ],
+)
+def test_what_draws_text_itself_is_reported(tmp_path: Path, inside: str, said: str) -> None:
+    run = f"<w:r {_DRAWINGS}>{inside}</w:r>"
+    loaded = load(_word_body(tmp_path / "a.docx", f"<w:p>{_word_run('A')}{run}</w:p>"))
+    assert [record.text for record in loaded.records] == ["A"]
+    assert said in str(loaded.skipped)
+
+
+def test_styles_raise_and_lower_text_of_word_documents(tmp_path: Path) -> None:
+    docx = pytest.importorskip("docx")
+    character = docx.enum.style.WD_STYLE_TYPE.CHARACTER
+    document = docx.Document()
+    raised = document.styles.add_style("Exponent", character)
+    raised.font.superscript = True
+    document.styles.add_style("Power", character).base_style = raised
+    lowered = document.styles.add_style("Index", character)
+    lowered.font.subscript = True
+    paragraph = document.add_paragraph()
+    for style in ("Exponent", "Power", "Index"):
+        paragraph.add_run(" 10")
+        paragraph.add_run("23", style=style)
+    paragraph.add_run(" 10")
+    plain = paragraph.add_run("23", style="Exponent")
+    alignment = plain._r.get_or_add_rPr().get_or_add_vertAlign()
+    alignment.set(docx.oxml.ns.qn("w:val"), "baseline")
+    document.save(str(tmp_path / "a.docx"))
+    assert _only(tmp_path / "a.docx").text.strip() == "10^23 10^23 10_23 1023"
+
+
+@pytest.mark.parametrize(
     ("text", "headings"),
     [
         (
