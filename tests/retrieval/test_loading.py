@@ -13,7 +13,16 @@ import pytest
 
 from rag_middle.documents import CLOSE_MARKER, OPEN_MARKER, ContextPrompt, parse
 from rag_middle.errors import DocumentLoadError, RetrievalConfigError
-from rag_middle.retrieval import Record, Splitter, content_hash, formats, load, loading, symbols
+from rag_middle.retrieval import (
+    Record,
+    Splitter,
+    content_hash,
+    formats,
+    load,
+    loading,
+    symbols,
+    word,
+)
 from rag_middle.retrieval.html import html_text
 from tests.retrieval.pdf import pdf
 
@@ -587,7 +596,7 @@ def test_styles_of_a_word_document_are_not_searched_for_every_paragraph(
 @pytest.mark.parametrize("element", ["<w:p/>", '<w:p w:a="" w:b="" w:c=""/>'])
 def test_a_word_document_of_too_many_elements_is_left_out(tmp_path: Path, element: str) -> None:
     pytest.importorskip("docx")
-    elements = formats._DOCX_MARKS // (1 + element.count("=")) + 1
+    elements = word._MARKS // (1 + element.count("=")) + 1
     with ZipFile(tmp_path / "a.docx", "w", ZIP_DEFLATED) as file:
         file.writestr("word/document.xml", element * elements)
     with pytest.raises(DocumentLoadError, match="tags and attributes, above the limit"):
