@@ -434,7 +434,9 @@ class _Scaler:
             shape = (1, probes.shape[1], cos.shape[-1])
             replaced["position_embeddings"] = (cos.new_ones(shape), sin.new_zeros(shape))
         if isinstance(place := arguments.get("position_ids"), Tensor):
-            replaced["position_ids"] = place.new_zeros(*place.shape[:-2], *probes.shape[:2])
+            # Which ones does not matter: where they scale queries, nothing is affine.
+            shape = (*place.shape[:-2], *probes.shape[:2])
+            replaced["position_ids"] = place[..., :1, :1].expand(shape)  # a view: no launch
         call = capture(self.module, arguments, **replaced)
         query, key, value = (
             (t[0, :, 1:] - t[0, :, :1]) * ((self.scaling.factor - 1) / _UNIT)
