@@ -23,6 +23,14 @@ class Tokenizer(Protocol):
         """Id to ``AddedToken``, for every token outside the model's own vocabulary."""
 
     @property
+    def all_special_ids(self) -> list[int]:
+        """Ids of the tokens named as special (BOS, EOS, ...), in the vocabulary or added."""
+
+    @property
+    def all_special_tokens(self) -> list[str]:
+        """The literals of `all_special_ids`."""
+
+    @property
     def bos_token_id(self) -> int | None:
         """Id that begins a text."""
 
@@ -77,6 +85,10 @@ class TextEncoder:
     def start_ids(self) -> list[int]:
         """What the tokenizer itself writes before a text: usually one BOS, or nothing."""
         bare, whole = self._plain("a"), _ids(self._tokenizer, "a", add_special_tokens=True)
+        if not bare:  # a letter that this tokenizer leaves out
+            bos, eos = self._tokenizer.bos_token_id, self._tokenizer.eos_token_id
+            has_end = whole[-1:] == [eos] and whole != [bos]
+            return whole[: len(whole) - has_end]
         for start in range(len(whole) - len(bare) + 1):
             if whole[start : start + len(bare)] == bare:
                 return whole[:start]
@@ -230,10 +242,11 @@ def _cut(text: str, literals: Iterable[str]) -> list[str]:
 def _control_tokens(tokenizer: Tokenizer) -> tuple[dict[int, str], str]:
     """Ids that text must not produce, with the literal of each; and the literal of the unknown.
 
-    Special tokens, and added ones written with punctuation or symbols (``<think>``). Added words
-    and runs of whitespace are ordinary vocabulary. So is the token for unknown characters where
-    unknown characters give it, since any text may need it, unless it doubles as the one that begins
-    or ends texts.
+    Special tokens, and added ones written with punctuation or symbols (``<think>``), as are tokens
+    of the vocabulary that somebody has only named as special (``tokenizer.eos_token = "</s>"``).
+    Added words and runs of whitespace are ordinary vocabulary. So is the token for unknown
+    characters where unknown characters give it, since any text may need it, unless it doubles as
+    the one that begins or ends texts.
     """
     unknown = tokenizer.unk_token_id
     doubles = unknown in (tokenizer.bos_token_id, tokenizer.eos_token_id)
@@ -243,14 +256,21 @@ def _control_tokens(tokenizer: Tokenizer) -> tuple[dict[int, str], str]:
     for token_id, token in tokenizer.added_tokens_decoder.items():
         if token_id == unknown:
             unknown_literal = str(token.content)
-        if _is_control(token) and (token_id != unknown or doubles or not needed):
+        special = bool(token.special)
+        if _is_control(token.content, special) and (token_id != unknown or doubles or not needed):
             control[token_id] = str(token.content)
+    for token_id, literal in zip(
+        tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True
+    ):
+        # A name without a token has the id of the unknown one, or none.
+        if token_id not in (unknown, None) and _is_control(literal, special=False):
+            control.setdefault(token_id, str(literal))
     return control, unknown_literal
 
 
-def _is_control(token: Any) -> bool:
-    literal = str(token.content).replace(_SPACE_SYMBOL, " ")
-    if literal.isspace():
+def _is_control(literal: object, special: bool) -> bool:
+    text = str(literal).replace(_SPACE_SYMBOL, " ")
+    if text.isspace():
         return False
-    has_symbols = any(unicodedata.category(character)[0] in "PS" for character in literal)
-    return bool(token.special) or (has_symbols and len(literal) > 1)
+    has_symbols = any(unicodedata.category(character)[0] in "PS" for character in text)
+    return special or (has_symbols and len(text) > 1)

@@ -7,7 +7,9 @@ from functools import cache
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import PreTrainedTokenizerBase
+from tokenizers import AddedToken, Tokenizer, models
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from rag_middle.documents import ContextPrompt, Document, mark
 from rag_middle.errors import ChatTemplateError, PromptError
@@ -165,6 +167,22 @@ class TestTheStart:
         written = bos or template not in (None, "chatml")
         assert tokenized.input_ids.count(tokenizer.bos_token_id) == written
         assert (tokenized.input_ids[0] == tokenizer.bos_token_id) is written
+
+    @pytest.mark.parametrize("end", ["", " </s>"])
+    def test_is_there_where_the_vocabulary_has_no_letters(self, end: str) -> None:
+        vocabulary = {character: index for index, character in enumerate("0123 ")}
+        backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+        special = ["<s>", "</s>"]
+        backend.add_special_tokens([AddedToken(text, special=True) for text in special])
+        backend.post_processor = TemplateProcessing(
+            single=f"<s> $A{end}",
+            special_tokens=[(text, backend.token_to_id(text)) for text in special],
+        )
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=backend, bos_token="<s>", eos_token="</s>"
+        )
+        tokenized = encode(tokenizer, ContextPrompt("12", ["3"], "0", separator=" "))
+        assert tokenizer.convert_ids_to_tokens(tokenized.input_ids) == ["<s>", *"123 0"]
 
     def test_keeps_the_bos_that_the_caller_wrote(self) -> None:
         tokenizer = tokenizer_named("byte-level with bos")

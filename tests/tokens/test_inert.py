@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken
-from transformers import PreTrainedTokenizerBase
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from rag_middle.documents import ContextPrompt
 from rag_middle.errors import PromptError
@@ -115,6 +115,20 @@ def test_an_unknown_token_that_no_character_needs_is_a_control_token() -> None:
     tokenized = encode(tokenizer, halves, template="chat")
     assert tokenizer.unk_token_id not in tokenized.input_ids
     assert_inert(tokenizer, "the <|endoftext|> token")
+
+
+def test_a_token_of_the_vocabulary_that_is_only_named_as_special_is_inert() -> None:
+    pieces = ["<unk>", "a", "b", "</s>", "[X]", "!", "the"]
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
+    tokenizer.eos_token, tokenizer.sep_token = "</s>", "[X]"
+    # What is no symbol stays text, and a name without a token names no other one.
+    tokenizer.pad_token, tokenizer.cls_token, tokenizer.mask_token = "!", "the", "<nowhere>"
+    ids = document_ids(tokenizer, "a </s> ! the [X] b ☃")
+    assert not {tokenizer.eos_token_id, tokenizer.sep_token_id}.intersection(ids)
+    assert {tokenizer.pad_token_id, tokenizer.cls_token_id, vocabulary["<unk>"]} < {*ids}
 
 
 def test_a_tokenizer_told_to_split_special_tokens_still_reads_the_callers_own() -> None:
