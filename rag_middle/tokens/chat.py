@@ -24,7 +24,7 @@ from rag_middle.plain_data import map_strings
 from rag_middle.tokens.conversation import MODEL_ROLES, SYSTEM_ROLES, Conversation, Message
 from rag_middle.tokens.templates import ChatTemplate, has_chat_template, vocabulary
 from rag_middle.tokens.text import TextEncoder, Tokenizer
-from rag_middle.wording import Argument
+from rag_middle.wording import Argument, shortened
 
 __all__ = ["RenderedChat", "render_chat", "render_written"]
 
@@ -136,6 +136,7 @@ class _Rendering:
         strings = [conversation.prompt.prefix, conversation.prompt.suffix, *sources]
         map_strings([conversation.messages, conversation.tools, options], strings.append)
         self._documents, self._cut, self._opening, self._closing = _absent_characters(4, *strings)
+        self._stands_for: dict[str, str] = {}
 
     def render(self) -> RenderedChat:
         """The conversation as the template writes it, or as near to that as is safe.
@@ -175,7 +176,7 @@ class _Rendering:
         """
         # As many control tokens as around harmless messages: neither a template that drops the
         # sentinels, nor a role, nor a field that is a single word makes more of them.
-        for change_word, harmless_word in ((str, _masked), (change, self._fence_harmless)):
+        for change_word, harmless_word in ((str, self._masked), (change, self._fence_harmless)):
             rendered = self._fenced_segments(change, change_word)
             harmless = self._fenced_segments(
                 self._fence_harmless, harmless_word, self._harmless_role
@@ -394,7 +395,23 @@ class _Rendering:
         pieces[::2] = map(_masked, pieces[::2])
         pieces[1::2] = [_masked(piece) if piece in near else piece for piece in pieces[1::2]]
         harmless = "".join(pieces)
-        return harmless if self._inert(harmless) == harmless else _masked(text)
+        if self._inert(harmless) != harmless:
+            harmless = _masked(text)
+        return self._distinct(harmless, text)
+
+    def _masked(self, text: str) -> str:
+        return self._distinct(_masked(text), text)
+
+    def _distinct(self, harmless: str, text: str) -> str:
+        """What stands for a text, longer where it stands for another one already.
+
+        Short texts soon have the same letters, and the keys of a mapping have to stay as many.
+        """
+        if self._stands_for.setdefault(harmless, text) != text:
+            drawn = Random(f"{text}\0".encode("utf-8", "surrogatepass"))
+            while self._stands_for.setdefault(harmless, text) != text:
+                harmless += drawn.choice("qxyz")
+        return harmless
 
     def _harmless_role(self, role: str) -> str:
         is_word = role.isidentifier() and not self._encoder.is_near_control(role)
@@ -409,7 +426,11 @@ class _Rendering:
         except ChatTemplateError:
             raise
         except Exception as error:
-            raise ChatTemplateError(f"The {self._name} failed: {error!r}.") from error
+            # Not its repr(): errors of Python may hold the whole text that they are about.
+            reason = shortened(str(error), 100)
+            raise ChatTemplateError(
+                f"The {self._name} failed: {type(error).__name__}({reason})."
+            ) from error
         if not isinstance(text, str):
             raise ChatTemplateError(
                 f"The {self._name} must return the prompt as a string, got {type(text).__name__}."

@@ -12,6 +12,7 @@ from rag_middle.errors import ChatTemplateError
 from rag_middle.plain_data import map_strings
 from rag_middle.tokens.conversation import Message, message_of
 from rag_middle.tokens.text import Tokenizer
+from rag_middle.wording import shortened
 
 __all__ = ["ChatTemplate", "has_chat_template", "vocabulary"]
 
@@ -136,9 +137,10 @@ class ChatTemplate:
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
             if isinstance(error, TypeError) and not tools:
                 raise  # of an option
+            # Not all of its words: transformers adds the whole prompt to some of its own.
             raise ChatTemplateError(
-                f"The chat template refuses the messages: {error}. Roles given: "
-                f"{[message['role'] for message in messages]}."
+                f"The chat template refuses the messages: {shortened(str(error), 200)}. Roles "
+                f"given: {[message['role'] for message in messages]}."
             ) from error
         return str(rendered)
 
@@ -166,8 +168,8 @@ def _merged(messages: Sequence[Message]) -> list[Message]:
         previous = merged[-1] if merged else {}
         plain = {"role", "content"} == message.keys() == previous.keys()
         if plain and previous["role"] == message["role"]:
-            joined = f"{previous['content']}\n\n{message['content']}"
-            merged[-1] = message_of(message["role"], joined)
+            texts = [text for text in (previous["content"], message["content"]) if text is not None]
+            merged[-1] = message_of(message["role"], "\n\n".join(texts))
         else:
             merged.append(message)
     return merged

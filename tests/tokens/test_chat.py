@@ -223,6 +223,8 @@ def test_messages_of_one_role_are_joined_where_roles_must_alternate() -> None:
     assert encode(tokenizer, [user("Hello."), user(MARKED)]) == encode(
         tokenizer, [user(f"Hello.\n\n{MARKED}")]
     )
+    silent = {"role": "user", "content": None}
+    assert encode(tokenizer, [silent, user("Hello.")]) == encode(tokenizer, [user("Hello.")])
 
 
 def test_messages_that_the_template_refuses_are_reported_in_its_words() -> None:

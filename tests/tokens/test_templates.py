@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -248,6 +251,21 @@ def test_a_template_that_fails_is_reported() -> None:
         control_tokens(wrapped("1 + m['content']"), [{"role": "user", "content": "a"}])
 
 
+def test_what_fails_quotes_little_of_the_prompt() -> None:
+    secret = "é" + "secret " * 100
+    messages = [{"role": "user", "content": secret}, {"role": "assistant", "content": "Yes"}]
+
+    def of_ascii(messages: Sequence[Any]) -> str:
+        return str(messages[0]["content"].encode("ascii"))
+
+    dropping = byte_level_bpe(chat_template="{{ messages[0].content }}")
+    options = {"template_options": {"continue_final_message": True}, "add_generation_prompt": False}
+    for shaping in ({"template": of_ascii}, options):
+        with pytest.raises(ChatTemplateError, match=r"function failed|refuses the") as told:
+            encode(dropping, messages, **shaping)  # type: ignore[arg-type]
+        assert "secret" not in str(told.value)
+
+
 TURN = "<|im_start|>{{ m.role }}\n{{ CONTENT | lower }}<|im_end|>\n"
 UPPER = f"a{FORGED.upper()}\nevil"
 
@@ -373,6 +391,23 @@ def test_messages_and_fields_that_differ_differ_where_they_are_masked() -> None:
     ]
     found = control_tokens(template, messages)
     assert found == [OWN[0], "<tool_call>", "<tool_call>", OWN[1], *OWN]
+
+
+def test_short_names_stay_as_many_where_they_are_masked() -> None:
+    # As GLM's and Qwen3-Coder's templates write calls: a control token for each argument.
+    template = wrapped("m.content ~ ('<tool_call>' * (m.arguments | default({}) | length))")
+    names = "abcdefghijklmnopqrstuvwxyz"
+    message = {"role": "user", "content": "a", "arguments": dict.fromkeys(names, 1)}
+    found = control_tokens(template, [message, {"role": "user", "content": "b"}])
+    assert found == [OWN[0], *["<tool_call>"] * len(names), OWN[1], *OWN]
+
+
+def test_many_short_names_take_no_longer_than_others() -> None:
+    names = ["".join(letters) for letters in product("abcdefghijklmnopqrstuvwxyz", repeat=3)]
+    message = {"role": "user", "content": "Who?", "arguments": dict.fromkeys(names[:9000], 1)}
+    started = monotonic()
+    assert control_tokens(wrapped("m.content ~ m.arguments | length"), [message]) == OWN
+    assert monotonic() - started < 60  # 1 second, or minutes where each is compared with all
 
 
 @pytest.mark.parametrize(
