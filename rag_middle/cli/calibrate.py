@@ -354,8 +354,8 @@ def _show(calibrated: Calibration, profile: Path, files: Sequence[Path]) -> None
             )
         out.print(table)
     settings = ", ".join(f"{name}={value}" for name, value in calibrated.profile.options.items())
-    out.print(f"Best found: {calibrated.profile.method} {settings}", markup=False)
-    out.print(calibrated.verdict, markup=False)
+    out.print(f"Best found: {calibrated.profile.method} {settings}")
+    out.print(calibrated.verdict)
     for path in files:
         print_text(f"{path}\n")
     print_text(f"{profile}\n")

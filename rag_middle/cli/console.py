@@ -67,7 +67,11 @@ def console(*, stderr: bool = False) -> Console:
 
     stream = sys.stderr if stderr else sys.stdout
     return PrintableConsole(
-        stderr=stderr, highlight=False, width=None if stream.isatty() else _PLAIN_WIDTH
+        stderr=stderr,
+        highlight=False,
+        markup=False,  # a name in brackets is no style, no link and no error
+        emoji=False,
+        width=None if stream.isatty() else _PLAIN_WIDTH,
     )
 
 

@@ -72,13 +72,15 @@ def test_only_the_chosen_methods_count(run: Run, wrong: Path) -> None:
     assert run("verify", wrong, "--method", "position_interpolation").status == 0
 
 
-def test_a_method_unknown_here_gives_exit_status_1(run: Run, wrong: Path) -> None:
+@pytest.mark.parametrize("name", ["of_tomorrow", "[/bold]", "[link=https://x.y]:x:"])
+def test_a_method_unknown_here_gives_exit_status_1(run: Run, wrong: Path, name: str) -> None:
     content = json.loads((wrong / "cases.json").read_text(encoding="utf-8"))
-    content["cases"] = [{**content["cases"][0], "method": "of_tomorrow"}]
+    content["cases"] = [{**content["cases"][0], "method": name}]
     (wrong / "cases.json").write_text(json.dumps(content), encoding="utf-8")
     shown = run("verify", wrong)
     assert shown.status == 1
     assert "unknown" in shown.out
+    assert f" {name} " in shown.out
 
 
 def test_a_directory_of_something_else_gives_exit_status_2(run: Run, tmp_path: Path) -> None:
