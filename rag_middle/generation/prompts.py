@@ -41,7 +41,7 @@ from rag_middle.plain_data import check_keywords
 from rag_middle.tokens import TokenizedPrompt, count_tokens, encode
 from rag_middle.tokens.encode import Prompt as Text
 from rag_middle.tokens.text import TextEncoder
-from rag_middle.wording import Argument
+from rag_middle.wording import Argument, shortened
 
 __all__ = [
     "LockedTokenizer",
@@ -275,7 +275,8 @@ class Preparer:
             isinstance(text, str) or all(isinstance(token, Integral) for token in text)
         ):
             raise UnsupportedGenerationError(
-                Argument("continuation"), f" must be text or a list of token ids, got {text!r}."
+                Argument("continuation"),
+                f" must be text or a list of token ids, got {shortened(repr(text), 80)}.",
             )
         ids = self.tokenizer.continuation(text) if isinstance(text, str) else tuple(text)
         if not ids:
