@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import isclose
 from typing import Any
 
 from rag_middle.calibration.jobs import Job, Team, scored
@@ -18,6 +19,9 @@ __all__ = ["Candidate", "Evaluator", "ScoringProgress"]
 #: Called with how many candidates have been scored, and how many there will be at most; the check
 #: of two methods on held-out examples counts as two.
 ScoringProgress = Callable[[int, int], None]
+
+_COMPARED = 3  # scores of an objective; two may agree by chance, or by construction
+_TOLERANCE = 1e-4  # of a score, relative: other hardware changes last digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,8 @@ class Evaluator:
         self._progress = progress
         self._candidates: dict[str, Candidate] = {}
         self._asked: set[str] = set()  # keys of jobs, those of the held-out check included
+        # Examples are named in a journal; a function can only be told from another by its scores.
+        self._to_compare = min(_COMPARED, len(journal)) if examples is None else 0
         self.max_candidates = 0
 
     def outcomes(
@@ -129,12 +135,26 @@ class Evaluator:
 
     def _run(self, jobs: Sequence[Job]) -> list[Outcome]:
         self._asked.update(job.key for job in jobs)
+        self._compare(jobs)
         missing = {job.key: job for job in jobs if job.key not in self._journal}
         self._report_progress()
         for job, outcome in scored(self._workers, list(missing.values())):
             self._journal.add(job.key, outcome)
             self._report_progress()
         return [self._of_journal(job) for job in jobs]
+
+    def _compare(self, jobs: Sequence[Job]) -> None:
+        """Compute the first scores of a search that goes on again: its objective is the same."""
+        known = [job for job in jobs if job.key in self._journal][: self._to_compare]
+        self._to_compare -= len(known)
+        for job, outcome in scored(self._workers, known):
+            before = self._journal[job.key].score
+            if not isclose(outcome.score, before, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE**2):
+                raise CalibrationStateError(
+                    f"The state is that of a search by another objective: the score of {job.key!r} "
+                    f"is {before:.6g} there, and {outcome.score:.6g} now. Continue that search "
+                    "with its own objective, choose another file, or delete it."
+                )
 
     def _of_journal(self, job: Job) -> Outcome:
         """The outcome, if it can be one of this job: a file with whole lines may still be wrong."""

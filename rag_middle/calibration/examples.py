@@ -31,8 +31,8 @@ class Example:
         answer: the text that should follow, with the space that it begins with.
         answers: the reference answers for a generated answer; by default `answer`.
         metric: decides whether a generated answer is right; a key of `ANSWER_METRICS`.
-        max_new_tokens: limit for a generated answer, which is never more than 32 tokens longer
-            than `answer`.
+        max_new_tokens: limit for a generated answer; by default, and at most, 32 tokens more than
+            `answer` has. The examples of a calibration share the highest of their limits.
         weight: of this position in the mean over the question's positions.
 
     Raises:

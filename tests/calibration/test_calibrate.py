@@ -104,6 +104,29 @@ def test_a_search_is_not_continued_under_another_adapter(tmp_path: Path) -> None
     assert calibrate(model, SMALL, objective=lambda _: 0.5, state=state).profile == first.profile
 
 
+def test_a_search_is_not_continued_by_another_objective(
+    model: RagMiddleModel, tmp_path: Path
+) -> None:
+    def closeness(wanted: float, called: list[Method]) -> Callable[[Method], float]:
+        def objective(method: Method) -> float:
+            called.append(method)
+            if not isinstance(method, LPES):
+                return 0.0  # a gain over the unmodified model, say
+            assert isinstance(method.factors, tuple)
+            return -sum(abs(factor - wanted) for factor in method.factors)
+
+        return objective
+
+    state = tmp_path / "s.state"
+    first: list[Method] = []
+    again: list[Method] = []
+    made = calibrate(model, SMALL, objective=closeness(1.2, first), state=state)
+    with pytest.raises(CalibrationStateError, match="by another objective"):
+        calibrate(model, SMALL, objective=closeness(1.8, []), state=state)
+    assert calibrate(model, SMALL, objective=closeness(1.2, again), state=state) == made
+    assert len(again) == 3 < len(first)
+
+
 @pytest.mark.parametrize("score", [float("nan"), -float("inf"), None, "high", 10**400])
 def test_a_score_that_is_no_finite_number_is_refused_at_once(
     model: RagMiddleModel, tmp_path: Path, score: Any

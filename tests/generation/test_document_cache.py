@@ -215,6 +215,28 @@ def test_adapters_and_edits_past_the_version_counter_have_states_of_their_own(
     assert distance(check(hits=0), adapted) > 100 * TOLERANCE
 
 
+def test_a_model_that_moved_has_no_states_from_where_it_was(
+    caching: RagMiddleModel,
+    cache: DocumentCache,
+    prompt: ContextPrompt,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cache.directory = tmp_path  # files serve it wherever it is
+    expected = caching.logits(prompt, method="ape")
+    in_memory: tuple[dict[Any, DocumentStates], ...] = (cache._kept, cache._examples)
+    for kept in in_memory:
+        for key, states in kept.items():  # there is no second device here but "meta"
+            kept[key] = DocumentStates(
+                keys=tuple(tensor.to("meta") for tensor in states.keys),
+                values=tuple(tensor.to("meta") for tensor in states.values),
+            )
+    monkeypatch.setattr(document_cache, "_place", lambda _: "where it has gone")
+    for hits in (4, 8):
+        assert distance(caching.logits(prompt, method="ape"), expected) < TOLERANCE
+        assert (cache.hits, cache.misses) == (hits, 4)
+
+
 # -- memory ----------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +67,9 @@ class DocumentCache:
         self.max_bytes = max_bytes
         self.directory = None if directory is None else expanded(directory)
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, DocumentStates] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], DocumentStates] = OrderedDict()
         self._bytes = 0
-        self._examples: dict[str, DocumentStates] = {}
+        self._examples: dict[tuple[str, str], DocumentStates] = {}
         self._warned = False
         self._hits = 0
         self._misses = 0
@@ -104,7 +105,7 @@ class DocumentCache:
             self._bytes = 0
 
     def get(
-        self, key: str, tokens: int, like: Callable[[], DocumentStates]
+        self, key: str, tokens: int, like: Callable[[], DocumentStates], place: str = ""
     ) -> DocumentStates | None:
         """The states under a key, from memory or disk; None where there are none.
 
@@ -115,31 +116,32 @@ class DocumentCache:
             tokens: of the piece.
             like: states of the model's making, of any piece: layers, heads, sizes, number format
                 and devices must be theirs. Called where a file is there.
+            place: of the model: what was kept in memory for another lies on other devices.
         """
         with self._lock:
-            states = self._kept.get(key)
+            states = self._kept.get((key, place))
             if states is not None:
-                self._kept.move_to_end(key)
+                self._kept.move_to_end((key, place))
         if states is None and self.directory is not None:
             states = _read(self._path(key), tokens, like)
             if states is not None:
-                self._keep(key, states)
+                self._keep((key, place), states)
         with self._lock:
             self._hits += states is not None
             self._misses += states is None
         return states
 
-    def put(self, key: str, states: DocumentStates) -> None:
+    def put(self, key: str, states: DocumentStates, place: str = "") -> None:
         """Keep states in memory, and on disk where there is a folder.
 
         Raises:
             UnsupportedGenerationError: they cannot be saved; they are kept in memory.
         """
-        self._keep(key, states)
+        self._keep((key, place), states)
         if self.directory is not None:
             _write(self._path(key), states)
 
-    def _keep(self, key: str, states: DocumentStates) -> None:
+    def _keep(self, key: tuple[str, str], states: DocumentStates) -> None:
         with self._lock:
             if key in self._kept or states.nbytes > self.max_bytes:
                 return
@@ -249,17 +251,18 @@ def _pieces(
     Also why new ones could not be saved, where they could not.
     """
     device, known_as, unsaved = input_device(model), fingerprint(model), None
+    place = _place(model)
 
     def example() -> DocumentStates:
-        if known_as not in cache._examples:
+        if (known_as, place) not in cache._examples:
             token = (*prefix, *wanted[-1])[:1]
-            cache._examples[known_as] = document_states(model, token, [], device)[0]
-        return cache._examples[known_as]
+            cache._examples[known_as, place] = document_states(model, token, [], device)[0]
+        return cache._examples[known_as, place]
 
     wanted: list[tuple[int, ...]] = [()] if prefix else []  # no tokens: the prefix itself
     wanted += [ids for ids in documents if ids]
     keys = {ids: _key(known_as, prefix, ids) for ids in wanted}
-    by_ids = {ids: cache.get(key, len(ids or prefix), example) for ids, key in keys.items()}
+    by_ids = {ids: cache.get(key, len(ids or prefix), example, place) for ids, key in keys.items()}
     missing = [ids for ids, states in by_ids.items() if states is None and ids]
     if any(states is None for states in by_ids.values()):
         of_prefix, of_documents = document_states(model, prefix, missing, device)
@@ -268,11 +271,17 @@ def _pieces(
             computed[()] = of_prefix
         for ids, new in computed.items():
             try:
-                cache.put(keys[ids], new)
+                cache.put(keys[ids], new, place)
             except UnsupportedGenerationError as error:
                 unsaved = error
         by_ids |= computed
     return [states for ids in wanted if (states := by_ids[ids]) is not None], unsaved
+
+
+def _place(model: PreTrainedModel) -> str:
+    """On which devices a model lies now; a fingerprint is the same wherever that is."""
+    devices = groupby(str(parameter.device) for parameter in model.parameters())
+    return " ".join(f"{device}*{len([*several])}" for device, several in devices)
 
 
 def _key(model: str, prefix: tuple[int, ...], document: tuple[int, ...]) -> str:
