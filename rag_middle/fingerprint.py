@@ -4,7 +4,6 @@
 * `weights_sha256`: every value of every parameter;
 * `config_sha256`: the config, as far as it decides what is computed;
 * `adapters_sha256`: which adapters act, and how strongly;
-* `function_sha256`: what a function does;
 * `fingerprint`: what the next forward pass depends on, adapters and settings included.
 """
 
@@ -33,7 +32,6 @@ __all__ = [
     "adapters_sha256",
     "config_sha256",
     "fingerprint",
-    "function_sha256",
     "settings_sha256",
     "weights_sample",
     "weights_sha256",
@@ -132,46 +130,6 @@ def _listed(value: object) -> object:
 def settings_sha256(settings: object) -> str:
     """A digest of plain data. Numbers that are equal are the same, and lists and tuples."""
     return _digest([json.dumps(_plain(settings), sort_keys=True)])
-
-
-def function_sha256(function: object) -> str:
-    """A digest of what a function does: of its code, and of functions and plain values in it.
-
-    Those are its defaults, what it closes over, and functions of the same file that it names.
-    Other objects do not count: they may change with every call, as a list of calls does.
-
-    Args:
-        function: or a method, a partial one, or an object that can be called, whose class counts.
-    """
-    return _digest(_function_parts(function, set()))
-
-
-def _function_parts(value: object, seen: set[int]) -> list[str]:
-    if type(value) in _PLAIN:
-        return [repr(value)]
-    if isinstance(value, tuple):
-        return [part for item in value for part in ("(", *_function_parts(item, seen), ")")]
-    if isinstance(value, functools.partial):
-        given = tuple(sorted(value.keywords.items()))
-        return _function_parts((value.func, value.args, given), seen)
-    if isinstance(value, types.MethodType):
-        value = value.__func__
-    elif not isinstance(value, types.FunctionType) and callable(value):
-        value = type(value).__call__
-    if not isinstance(value, types.FunctionType) or id(value) in seen:
-        return []
-    seen.add(id(value))
-    names = value.__globals__
-    named = [names[name] for name in value.__code__.co_names if name in names]
-    beside: list[object] = [
-        *(value.__defaults__ or ()),
-        *sorted((value.__kwdefaults__ or {}).items()),
-        *(one for one in named if getattr(one, "__module__", None) == value.__module__),
-    ]
-    for cell in value.__closure__ or ():
-        with suppress(ValueError):  # nothing was put into it yet
-            beside.append(cell.cell_contents)
-    return [_code(value.__code__), *_function_parts(tuple(beside), seen)]
 
 
 @functools.cache

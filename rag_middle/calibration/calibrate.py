@@ -28,7 +28,6 @@ from rag_middle.errors import CalibrationConfigError
 from rag_middle.evaluation.lengths import CheckedPrompt, check_lengths
 from rag_middle.evaluation.wrong_answers import AskedQuestion
 from rag_middle.files import expanded
-from rag_middle.fingerprint import function_sha256
 from rag_middle.generation import RagMiddleModel, model_facts
 from rag_middle.generation.identity import generation_sha256
 from rag_middle.methods import NoMethod
@@ -88,9 +87,7 @@ def calibrate(
         held_out: examples that the winner is checked on, every question at the same positions;
             the search never sees them.
         objective: any function of a method, instead of the mean over `examples`; it runs in this
-            process. Its scores have no intervals, so nothing is recommended. Its code is part of
-            what a state belongs to, with that of functions it calls in its own file, defaults, and
-            numbers and texts that it closes over; data that it reads is not.
+            process. Its scores have no intervals, so nothing is recommended.
         criterion: what candidates are compared by; by default what suits search and model.
         workers: creates the workers that score examples; by default this process does.
         seed: of whatever is drawn.
@@ -150,7 +147,6 @@ def calibrate(
         identity = {
             "search": search.to_dict(),
             "criterion": criterion if objective is None else "custom",
-            **({} if objective is None else {"objective": function_sha256(objective)}),
             "checked_by": held_out_criterion,
             "seed": seed,
             "model": {
