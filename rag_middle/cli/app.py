@@ -56,7 +56,15 @@ class _Group(TyperGroup):
         if not standalone_mode or not given:  # without arguments, help is shown
             return run(standalone_mode=standalone_mode, **extra)
         try:
-            status = run(standalone_mode=False, **extra)
+            try:
+                status = run(standalone_mode=False, **extra)
+            except Exception as error:
+                # The exceptions for wrong usage have this method and no public base class.
+                format_message = getattr(error, "format_message", None)
+                if format_message is None:
+                    raise
+                _tell_of_usage(" ".join(format_message().split()), as_json="--json" in given)
+                status = USAGE_ERROR
             sys.stdout.flush()  # a full disk is told of here, not while Python ends
             sys.exit(status)
         except typer.Abort:  # standard input has ended
@@ -75,18 +83,14 @@ class _Group(TyperGroup):
                 "somewhere else.",
             )
             sys.exit(USAGE_ERROR)
-        except Exception as error:
-            # The exceptions for wrong usage have this method and no public base class.
-            format_message = getattr(error, "format_message", None)
-            if format_message is None:
-                raise
-            message = " ".join(format_message().split())
-            if "--json" in given:
-                print_json({"error": {"type": "UsageError", "message": message}})
-            else:
-                ended = message if message.endswith((".", "?")) else f"{message}."
-                tell("Error", "bold red", f"{ended} See --help.")
-            sys.exit(USAGE_ERROR)
+
+
+def _tell_of_usage(message: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"error": {"type": "UsageError", "message": message}})
+    else:
+        ended = message if message.endswith((".", "?")) else f"{message}."
+        tell("Error", "bold red", f"{ended} See --help.")
 
 
 def _lost(stream: TextIO) -> bool:

@@ -96,7 +96,8 @@ def _show(report: VerificationReport) -> None:
         difference = "–" if method.difference is None else f"{method.difference:.1e}"
         counts = (str(len(method.results)), str(method.count("skipped")))
         result = Text(method.status, _STYLES[method.status])
-        table.add_row(method.method, *counts, difference, result)
+        # A name of the directory's may look like rich's markup.
+        table.add_row(Text(method.method), *counts, difference, result)
     out.print(table)
     for failure in report.failures[:_SHOWN_FAILURES]:
         out.print(

@@ -135,9 +135,9 @@ def load_model(
     has_config = "config" not in options and not _lacks(source, "config.json")
     access = {name: options[name] for name in _ACCESS if name in options}
     if has_config and not trust_remote_code:
-        config = load_config(
-            source, revision=revision, attn_implementation=attn_implementation, access=access
-        )
+        config, is_changed = _loaded_config(source, revision, attn_implementation, access)
+        if is_changed:  # else transformers reads it again, with what `options` say of it
+            stated["config"] = config
         numbers = check_config(source, config)
         check_json_files(source, "generation_config.json")
         if numbers is not None:
@@ -251,7 +251,8 @@ def load_config(
 ) -> PretrainedConfig:
     """A model's config, without its weights; code that comes with it does not run.
 
-    A kernel of the hub that the config names is refused, but for `attn_implementation`.
+    A kernel of the hub that the config names is refused, but for `attn_implementation`. Flash
+    attention that is not installed is replaced: transformers would fetch a kernel for it.
 
     Args:
         name_or_path: of the model.
@@ -264,16 +265,33 @@ def load_config(
         ModelFormatError: it is damaged.
         UnsupportedGenerationError: the config needs code of the model's own.
     """
-    source, access = _source(name_or_path), access or {}
+    config, _ = _loaded_config(_source(name_or_path), revision, attn_implementation, access or {})
+    return config
+
+
+def _loaded_config(
+    source: str,
+    revision: str | None,
+    attn_implementation: str | None,
+    access: Mapping[str, Any],
+) -> tuple[PretrainedConfig, bool]:
+    """As `load_config`, and whether flash attention was replaced."""
     _check_reachable("model", source, revision, access)
     chosen = dict(access) if revision is None else {**access, "revision": revision}
     check_json_files(source, "config.json")
     try:
         with format_errors(source, "config.json"):
             _check_stated(source, revision, attn_implementation, **access)
-            config: PretrainedConfig = AutoConfig.from_pretrained(
-                source, trust_remote_code=False, **chosen
-            )
+            config: Any = AutoConfig.from_pretrained(source, trust_remote_code=False, **chosen)
+            is_changed = False
+            for part in (config, config.get_text_config(decoder=True)):
+                named = part._attn_implementation
+                if isinstance(named, str) and named.startswith("flash_attention"):
+                    # Where the caller chooses, it does not count.
+                    backend = "eager" if attn_implementation else _available_backend(named)
+                    if backend != named:
+                        config._attn_implementation = backend  # of all its parts
+                        is_changed = True
     except (OSError, ModelFormatError) as error:
         cause = error.__cause__
         if isinstance(error, OSError) or _lacks(source, "config.json"):
@@ -283,7 +301,7 @@ def load_config(
                 f"The config of {source!r} cannot be read: {cause}"
             ) from error
         raise
-    return config
+    return config, is_changed
 
 
 def _check_stated(
@@ -441,9 +459,9 @@ def _available_backend(name: str | None) -> str | None:
     warn_caller(
         BackendFallbackWarning(
             f"{name} is not available here (it needs a CUDA GPU and the flash-attn package): using "
-            "sdpa, which gives the same results. `pip install flash-attn`, or leave ",
-            Argument("attn_implementation"),
-            " out.",
+            "sdpa, which gives the same results. `pip install flash-attn`, or pass ",
+            Argument("attn_implementation", "sdpa"),
+            ".",
         )
     )
     return "sdpa"

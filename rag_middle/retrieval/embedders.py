@@ -35,6 +35,15 @@ __all__ = [
 
 _BATCHES_PER_REPORT = 4  # texts of like length share a batch, so not every one
 
+#: Stands before what files of a model say of loading it: they could ask for pickles that run code,
+#: and for kernels, which are code from the hub.
+_NO_CODE = {
+    "weights_only": True,
+    "attn_implementation": None,
+    "use_kernels": False,
+    "allow_all_kernels": False,
+}
+
 
 class TruncatedTextWarning(UserWarning):
     """Texts are longer than the embedder reads; their ends cannot be found."""
@@ -283,7 +292,11 @@ def _load(name: str, revision: str | None, device: str | None, *, may_fetch: boo
 
     def model(source: str, *, local: bool) -> Any:
         return library.SentenceTransformer(
-            source, revision=revision, device=device, local_files_only=local
+            source,
+            revision=revision,
+            device=device,
+            local_files_only=local,
+            model_kwargs=dict(_NO_CODE),
         )
 
     if os.path.isdir(name):
@@ -347,8 +360,8 @@ def _named_model(model: Any, name: str, *, local: bool) -> Any:
     try:
         return model(name, local=local)
     except BaseException as error:
-        # ValueError: a folder of something else.
-        if not (isinstance(error, OSError | ValueError) or is_panic(error)):
+        # What a damaged file, or one of something else, raises is up to three libraries.
+        if not (isinstance(error, Exception) or is_panic(error)):
             raise
         reason = str(error).strip().split("\n")[0]
         step = (

@@ -43,7 +43,10 @@ def test_version(run: Run) -> None:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no full device")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("arguments", [["--version"], ["methods", "nothing", "--json"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--version"], ["methods", "nothing", "--json"], ["methods", "--json", "--no-such-option"]],
+)
 def test_results_for_a_full_disk_are_refused_in_one_line(
     arguments: list[str], unbuffered: str
 ) -> None:

@@ -55,6 +55,15 @@ def test_the_report_as_json(run: Run) -> None:
     assert 0 < lpes["difference"] < 1e-4
 
 
+def test_a_name_that_looks_like_markup_is_shown_as_it_is(run: Run, wrong: Path) -> None:
+    path = wrong / "cases.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["cases"][0]["method"] = "[/red]"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    shown = run("verify", wrong)
+    assert (shown.status, "[/red]" in shown.out) == (1, True)
+
+
 def test_a_wrong_number_gives_exit_status_1_and_is_named(run: Run, wrong: Path) -> None:
     shown = run("verify", wrong)
     assert shown.status == 1

@@ -29,6 +29,7 @@ from rag_middle.evaluation import (
     task_for_file,
 )
 from rag_middle.evaluation.report import evaluation_page
+from rag_middle.evaluation.tasks.questions import Distractors, OwnQuestions
 from rag_middle.files import expanded, write_files
 from rag_middle.generation import RagMiddleModel
 from tests.evaluation.fake_models import fake_reader
@@ -183,6 +184,24 @@ def test_records_of_another_measurement_are_refused(model: RagMiddleModel, tmp_p
             run(fake, task, [], how, records=path)
         assert re.search(difference, str(raised.value))
         assert "{" not in str(raised.value)
+
+
+def test_a_run_is_not_continued_with_distractors_of_other_files_of_the_embedder(
+    tmp_path: Path,
+) -> None:
+    embedder, data = tmp_path / "embedder", tmp_path / "questions.jsonl"
+    embedder.mkdir()
+    (embedder / "config.json").write_text("{}")
+    data.write_text('{"question": "q", "answer": "a", "documents": ["a", "b"], "gold": 0}\n')
+
+    def described(distractors: Distractors) -> dict[str, Any]:
+        task = OwnQuestions(data=data, embedder=str(embedder), distractors=distractors)
+        return task.to_dict()
+
+    before = {kind: described(kind) for kind in ("hard", "random")}
+    (embedder / "config.json").write_text('{"other": 1}')
+    assert described("hard") != before["hard"]
+    assert described("random") == before["random"]  # which no embedder chooses
 
 
 @pytest.mark.parametrize("content", [b'{"my": "data"}', b'{"a": 1}\n{"b": 2}', b"notes"])

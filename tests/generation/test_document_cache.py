@@ -370,6 +370,21 @@ def test_a_file_under_another_name_is_noticed(
         assert later.precompute([twice]) == 1
 
 
+def test_a_file_longer_than_its_states_is_not_read_to_its_end(
+    llama: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    prompt: ContextPrompt,
+    tmp_path: Path,
+) -> None:
+    model = RagMiddleModel(llama, tokenizer, document_cache=DocumentCache(directory=tmp_path))
+    model.precompute([prompt])
+    for file in tmp_path.rglob("*.safetensors"):
+        os.truncate(file, 2**40)  # takes no room on the disk
+    later = RagMiddleModel(llama, tokenizer, document_cache=DocumentCache(directory=tmp_path))
+    with pytest.warns(UserWarning, match="is damaged .it has more than"):
+        later.precompute([prompt])
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes in folders")
 def test_a_pipe_under_a_files_name_is_not_waited_for(
     llama: PreTrainedModel,

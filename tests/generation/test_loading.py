@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, modeling_utils
 from transformers.utils import logging as transformers_logging
 
 from rag_middle import ContextPrompt
@@ -82,6 +84,30 @@ def test_flash_attention_that_is_not_there_falls_back_and_says_so(folder: Path) 
         loaded = RagMiddleModel.from_pretrained(folder, attn_implementation="flash_attention_2")
     assert caught[0].filename == __file__
     assert loaded.model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("name", ["attn_implementation", "_attn_implementation"])
+def test_flash_attention_of_a_config_falls_back_too_and_nothing_is_fetched_for_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("flash attention may be installed")
+
+    def fetch(*_: object, **__: object) -> None:
+        pytest.fail("a kernel would be fetched from the hub and run")
+
+    monkeypatch.setattr(modeling_utils, "is_kernels_available", lambda: True)
+    monkeypatch.setattr(modeling_utils, "lazy_import_flash_attention", fetch)
+    stating = shutil.copytree(folder, tmp_path / "model")
+    path = stating / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: "flash_attention_2"}))
+    with pytest.warns(BackendFallbackWarning, match="using sdpa"):
+        loaded = RagMiddleModel.from_pretrained(stating, device="cpu")
+    assert loaded.model.config._attn_implementation == "sdpa"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", BackendFallbackWarning)
+        chosen = RagMiddleModel.from_pretrained(stating, device="cpu", attn_implementation="eager")
+    assert chosen.model.config._attn_implementation == "eager"
 
 
 @pytest.mark.parametrize("name", ["no-such-model-anywhere", "nobody/no-such-model"])

@@ -167,6 +167,16 @@ def test_routers_of_one_provenance_are_told_apart(family_model: FamilyModel) -> 
     assert repr(replace(new, base_factors=(1.0, 0.05, 21.0))) != repr(new)
 
 
+def test_files_of_two_savings_are_refused(family_model: FamilyModel, tmp_path: Path) -> None:
+    traits = model_traits(family_model("llama"))
+    ExpertRouters.new(traits, FACTORS, seed=1).save(tmp_path)
+    before = (tmp_path / "routers.json").read_bytes()
+    ExpertRouters.new(traits, FACTORS, seed=2).save(tmp_path)
+    (tmp_path / "routers.json").write_bytes(before)  # a process was killed between the two
+    with pytest.raises(MethodConfigError, match="not of one saving"):
+        ExpertRouters.load(tmp_path)
+
+
 @pytest.mark.parametrize("damage", ["missing", "json", "weights", "version"])
 def test_routers_that_cannot_be_read_are_refused(
     damage: str, tmp_path: Path, family_model: FamilyModel

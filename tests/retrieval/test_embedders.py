@@ -326,6 +326,56 @@ def test_a_folder_with_python_code_of_its_own_is_refused_before_it_runs(
         SentenceTransformerEmbedder(tmp_path, device="cpu")
 
 
+class _Written:
+    """A pickle of it writes a file where it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.write_text, (self.path, "ran")
+
+
+@pytest.mark.parametrize("name", ["model_args", "model_kwargs"])
+def test_a_pickle_of_weights_runs_nothing_whatever_the_folder_says(
+    tmp_path: Path, name: str
+) -> None:
+    folder, ran = tmp_path / "model", tmp_path / "ran"
+    _saved_model(folder)
+    (folder / "model.safetensors").unlink()
+    torch.save({"weights": _Written(ran)}, folder / "pytorch_model.bin")
+    stated = json.dumps({name: {"weights_only": False, "use_safetensors": False}})
+    (folder / "sentence_bert_config.json").write_text(stated)
+    with pytest.raises(EmbedderError, match="Cannot load the embedder"):
+        SentenceTransformerEmbedder(folder, device="cpu")
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "stated"),
+    [
+        ("config.json", {"attn_implementation": "some/kernel"}),
+        ("config.json", {"_attn_implementation": "some/kernel"}),
+        ("sentence_bert_config.json", {"config_args": {"attn_implementation": "some/kernel"}}),
+        (
+            "sentence_bert_config.json",
+            {"model_args": {"attn_implementation": "some/kernel", "allow_all_kernels": True}},
+        ),
+        ("sentence_bert_config.json", {"model_kwargs": {"use_kernels": True}}),
+    ],
+)
+def test_no_kernel_is_fetched_for_a_folder_that_asks_for_one(
+    tmp_path: Path, file: str, stated: dict[str, Any]
+) -> None:
+    library = _saved_model(tmp_path / "model")
+    path = tmp_path / "model" / file
+    path.write_text(json.dumps({**json.loads(path.read_text()), **stated}))
+    # Without the package kernels, transformers would say that it is missing.
+    embedder = SentenceTransformerEmbedder(tmp_path / "model", device="cpu")
+    expected = library.encode(["cat"], normalize_embeddings=True)
+    assert np.allclose(embedder.embed(["cat"]), expected, atol=1e-5)
+
+
 def test_a_library_that_runs_code_of_folders_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,6 +115,15 @@ class OwnQuestions(Task):
             f"{self.num_positions} documents each{note}"
         )
 
+    def to_dict(self) -> dict[str, Any]:
+        described = super().to_dict()
+        if self.distractors == "hard" and self.embedder is not None:
+            from rag_middle.retrieval.embedder_files import fingerprint_of_name
+
+            # Other files under its name choose other distractors.
+            described["embedder_fingerprint"] = fingerprint_of_name(self.embedder)
+        return described
+
     def items(self, limit: int | None, seed: int) -> list[Item]:
         lines = list(read_lines(self.data))
         pool: _Pool | None = None

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 from safetensors.torch import save as serialised
 
 from rag_middle.attention.traits import ModelTraits
@@ -87,13 +87,15 @@ class ExpertRouters:
             for layer, gate in self.gates.items()
             for name, weight in gate._asdict().items()
         }
+        weights = serialised(tensors)
         content = {
             "format_version": FORMAT_VERSION,
+            "weights_sha256": hashlib.sha256(weights).hexdigest(),
             "base_factors": list(self.base_factors),
             "provenance": dict(self.provenance),
         }
         text = json.dumps(content, indent=2) + "\n"
-        write_files(directory, {_WEIGHTS: serialised(tensors), _CONFIG: text.encode()})
+        write_files(directory, {_WEIGHTS: weights, _CONFIG: text.encode()})
 
     @classmethod
     def load(cls, directory: str | Path) -> ExpertRouters:
@@ -107,8 +109,12 @@ class ExpertRouters:
             content = parse_json((path / _CONFIG).read_text(encoding="utf-8"))
             if content["format_version"] != FORMAT_VERSION:
                 raise ValueError(f"format_version is {content['format_version']!r}")
+            written = (path / _WEIGHTS).read_bytes()
+            digest = hashlib.sha256(written).hexdigest()
+            if content.get("weights_sha256", digest) != digest:  # earlier versions wrote none
+                raise ValueError("the two are not of one saving, as a killed process leaves them")
             named: dict[int, dict[str, torch.Tensor]] = {}
-            for name, weight in load_file(path / _WEIGHTS).items():
+            for name, weight in load(written).items():
                 _, layer, which = name.split(".")
                 named.setdefault(int(layer), {})[which] = weight
             gates = {layer: ExpertGate(**weights) for layer, weights in sorted(named.items())}

@@ -45,6 +45,7 @@ from rag_middle.tokens import TokenizedPrompt
 __all__ = ["DocumentCache", "precompute", "serves", "with_documents"]
 
 _FORMAT = "rag-middle document states 2"
+_MAX_HEADER = 2**20  # of a file; 100 layers take some 20 kB
 
 
 class DocumentCache:
@@ -322,16 +323,17 @@ def _write(path: Path, states: DocumentStates) -> None:
 def _read(path: Path, tokens: int, like: Callable[[], DocumentStates]) -> DocumentStates | None:
     try:
         with open_regular(path) as file:
-            data = file.read()
+            example = like()
+            token_bytes = example.nbytes // example.keys[0].shape[1]
+            most = token_bytes * tokens + _MAX_HEADER
+            data = file.read(most + 1)  # a file of any length must not fill the memory
+        if len(data) > most:
+            raise _DamagedError(f"it has more than {most} bytes")
+        return _states(_tensors(data, path.stem), tokens, example)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except OSError as error:
+    except (OSError, _DamagedError) as error:
         problem = str(error)
-    else:
-        try:
-            return _states(_tensors(data, path.stem), tokens, like())
-        except _DamagedError as error:
-            problem = str(error)
     warn_caller(
         UserWarning(
             f"{path} is damaged ({problem}): its document is computed again. Delete the file if "
