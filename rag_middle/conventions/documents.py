@@ -25,9 +25,10 @@ from pydantic import (
 
 from rag_middle.documents import ContextPrompt, Document, unmark
 from rag_middle.errors import PromptError
+from rag_middle.tokens.conversation import Conversation
 
 if TYPE_CHECKING:
-    from rag_middle.generation import DroppedDocument
+    from rag_middle.generation import Generation
 
 __all__ = [
     "Block",
@@ -512,23 +513,40 @@ def caller_document(document: Document) -> CallerDocument:
     )
 
 
-def sources_of(prompt: object, dropped: Iterable[DroppedDocument] = ()) -> list[CallerDocument]:
+def sources_of(prompt: object, generation: Generation) -> list[CallerDocument]:
     """What the documents of a prompt came from; of marked text nothing is known.
 
     Args:
         prompt: for `RagMiddleModel.generate`.
-        dropped: those that the model did not read.
+        generation: for it; documents that the model did not read are no sources.
     """
     messages = prompt if isinstance(prompt, list | tuple) else [{"content": prompt}]
     contents = [message["content"] for message in messages]
-    unread = {document.id for document in dropped} - {None}
-    return [
-        caller_document(document)
+    documents = [
+        document
         for content in contents
         if isinstance(content, ContextPrompt)
         for document in content.documents
-        if document.id not in unread
     ]
+    if documents and generation.dropped_documents:
+        unread = _unread(prompt, generation)
+        documents = [document for document in documents if _key(document) not in unread]
+    return [caller_document(document) for document in documents]
+
+
+def _unread(prompt: Any, generation: Generation) -> set[tuple[str | None, ...]]:
+    """The documents that were left out, not by their ids: several may have one, or none any."""
+    if not isinstance(prompt, ContextPrompt):
+        prompt = Conversation.of_messages(prompt).prompt
+    keys = [_key(document) for document in prompt.documents]
+    dropped = {document.index for document in generation.dropped_documents}
+    # A method may have repeated them all.
+    read = {*range(generation.documents + len(dropped))} - dropped
+    return {*keys} - {keys[index % len(keys)] for index in read}
+
+
+def _key(document: Document) -> tuple[str | None, ...]:
+    return document.id, document.title, document.text
 
 
 def top_documents(documents: Iterable[TopDocument]) -> list[CallerDocument]:

@@ -158,6 +158,7 @@ class Reply(ABC):
     def _citations(self, choice: Choice) -> Json:
         assert choice.result is not None
         dropped = {document.id for document in choice.result.dropped_documents}
+        dropped -= {*choice.result.document_ids}  # of a document that a method repeats, a copy
         read = [
             None if str(index) in dropped else document
             for index, document in enumerate(choice.prompt.documents)

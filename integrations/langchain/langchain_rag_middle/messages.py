@@ -165,7 +165,7 @@ def _by_artifact(part: Part, artifact: Sequence[Document | PromptDocument]) -> l
         else original
         for original in artifact
     ]
-    return _marked(part, documents) or _cut(part, documents)
+    return _marked(part, documents) or _joined(part, documents) or _cut(part, documents)
 
 
 def _marked(text: str, documents: Sequence[PromptDocument]) -> list[Part]:
@@ -179,6 +179,18 @@ def _marked(text: str, documents: Sequence[PromptDocument]) -> list[Part]:
     if not all(original.text in read.text for read, original in pairs):
         return []
     return [replace(original, text=read.text, title=None) for read, original in pairs]
+
+
+def _joined(text: str, documents: Sequence[PromptDocument]) -> list[Part]:
+    """The documents where the text is nothing but them, whatever they say; else nothing."""
+    wanted = [replace(document, title=None) for document in documents if document.text.strip()]
+    rest = text
+    for document in wanted:
+        rest = rest.lstrip()
+        if not rest.startswith(document.text):
+            return []
+        rest = rest.removeprefix(document.text)
+    return [] if rest.strip() else [*wanted]
 
 
 def _cut(text: str, documents: Sequence[PromptDocument]) -> list[Part]:

@@ -163,7 +163,7 @@ def cited(generation: Generation, messages: Sequence[Mapping[str, Any]]) -> list
     """
     from rag_middle.conventions.citations import langchain_citations  # PyTorch, needed by now
 
-    documents = sources_of(messages, generation.dropped_documents)
+    documents = sources_of(messages, generation)
     return langchain_citations(generation.text, documents) if documents else []
 
 

@@ -73,32 +73,35 @@ class FaissRetriever(BaseRetriever):
         """Index LangChain documents as they are; split long ones before.
 
         Args:
-            documents: their ids are kept; equal documents are indexed once.
+            documents: their ids are kept; documents that are equal in everything are indexed once.
             embeddings: LangChain's; by default a small model that needs no network.
             settings: of the retriever.
 
         Raises:
             EmbedderError: the embeddings cannot be had, or are not vectors.
+            RetrievalConfigError: different documents have the same id.
         """
-        from rag_middle.retrieval import Chunk, FaissIndex, Record, SentenceTransformerEmbedder
+        from rag_middle.retrieval import Chunk, FaissIndex, SentenceTransformerEmbedder
 
-        chunks = []
+        chunks: dict[str, Chunk] = {}
         for document in documents:
             source = str(document.metadata.get("source") or "")
-            record = Record(text=document.page_content, source=source)
-            chunks.append(
-                Chunk(
-                    id=document.id or f"{source}#{record.content_hash}",
-                    text=document.page_content,
-                    source=source,
-                    end=len(document.page_content),
-                    metadata=document.metadata,
-                )
+            chunk = Chunk(
+                id=document.id or _content_id(document, source),
+                text=document.page_content,
+                source=source,
+                end=len(document.page_content),
+                metadata=document.metadata,
             )
+            if chunks.setdefault(chunk.id, chunk) != chunk:  # the index would keep one of them
+                raise RetrievalConfigError(
+                    f"Two different documents have the id {chunk.id!r}. Give each an id of its "
+                    "own, or none: parts of one document that a splitter made, for instance."
+                )
         index = FaissIndex(
             SentenceTransformerEmbedder() if embeddings is None else _Embedder(embeddings)
         )
-        index.add(chunks)
+        index.add(chunks.values())
         return cls(index=index, embeddings=embeddings, **settings)
 
     @classmethod
@@ -160,6 +163,14 @@ class FaissRetriever(BaseRetriever):
     ) -> list[Document]:
         find = partial(self._get_relevant_documents, run_manager=run_manager.get_sync(), k=k)
         return await run_in_executor(None, find, query)
+
+
+def _content_id(document: Document, source: str) -> str:
+    """The same for equal documents: with other metadata, the same text is another document."""
+    from rag_middle.retrieval.records import content_id
+
+    metadata = sorted(document.metadata.items(), key=str)
+    return f"{source}#{content_id(document.page_content, repr(metadata))}"
 
 
 def _document(found: PromptDocument) -> Document:

@@ -15,7 +15,7 @@ from llama_index.core.base.llms.types import (
     MessageRole,
     TextBlock,
 )
-from llama_index.core.prompts import ChatPromptTemplate
+from llama_index.core.prompts import ChatPromptTemplate, RichPromptTemplate
 from llama_index.llms.rag_middle import ContextWindowError, RagMiddleLLM, RequestError
 from transformers import PreTrainedTokenizerFast
 
@@ -193,3 +193,27 @@ def test_messages_written_as_a_text_have_the_documents_of_the_last_turn(
     assert text.endswith(
         "user: Old.\nassistant: Said.\nuser: The Loire.\n\nThe Rhône.\n\nWhich?\nassistant: "
     )
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{{ context }}\n\nWhich?", "<s>[INST] {} [/INST]"),
+        ("{% chat role='user' %}{{ context }}\n\nWhich?{% endchat %}", "<s>user: {}\nassistant: "),
+    ],
+)
+def test_rich_templates_are_written_without_a_chat_template_too(
+    make_llm: MakeLLM,
+    plain_tokenizer: PreTrainedTokenizerFast,
+    calls: list,
+    template: str,
+    text: str,
+) -> None:
+    llm = make_llm(
+        tokenizer=plain_tokenizer, completion_to_prompt=lambda prompt: f"[INST] {prompt} [/INST]"
+    )
+    documents = ["The Loire {{ x }}.", "The {context}"]
+    llm.predict(RichPromptTemplate(template), context="\n\n".join(map(mark, documents)))
+    whole = "\n\n".join([*documents, "Which?"])
+    assert llm.rag_middle_model.tokenizer.decode(calls[0].ids) == text.replace("{}", whole)
+    assert calls[0].documents == 2

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
 import pytest
 from llama_index.core.indices.prompt_helper import PromptHelper
 from llama_index.core.llms import MockLLM
 from llama_index.core.prompts import PromptTemplate
-from llama_index.core.prompts.default_prompt_selectors import DEFAULT_TEXT_QA_PROMPT_SEL
+from llama_index.core.prompts.default_prompt_selectors import (
+    DEFAULT_REFINE_PROMPT_SEL,
+    DEFAULT_TEXT_QA_PROMPT_SEL,
+)
 from llama_index.llms.rag_middle import (
     ContextWindowError,
     DocumentPromptHelper,
     DroppedTextWarning,
     RagMiddleLLM,
 )
+from transformers import PreTrainedTokenizerFast
 
 from rag_middle import mark, parse
 from rag_middle.generation import UnreadMarkersWarning
@@ -61,6 +66,23 @@ def test_every_pack_fits_its_window_and_holds_whole_documents(
         assert sent == DOCUMENTS
     if place == 0:
         assert len(sent) > len(DOCUMENTS)  # some were too long for any call
+
+
+def test_packs_fit_the_first_question_too_where_it_is_longer_than_refining(
+    make_llm: MakeLLM, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    tokenizer = deepcopy(tokenizer)
+    more = "{% if m['role'] == 'system' %}" + " Obey this." * 20 + "{% endif %}"
+    tokenizer.chat_template = tokenizer.chat_template.replace("<|im_end|>", f"{more}<|im_end|>")
+    asked = {"query_str": "On which river does Nantes lie?"}
+    for room in range(500, 700, 25):
+        llm = make_llm(tokenizer=tokenizer, context_window=room)
+        helper = DocumentPromptHelper.from_llm(llm)
+        refine = DEFAULT_REFINE_PROMPT_SEL.partial_format(**asked)  # LlamaIndex's choice
+        packed = helper.repack(refine, CHUNKS, padding=500, llm=llm)
+        for text in packed:
+            llm.predict(DEFAULT_TEXT_QA_PROMPT_SEL, context_str=text, **asked)
+        assert documents(packed)
 
 
 def test_a_pack_is_as_full_as_the_window_allows(make_llm: MakeLLM) -> None:

@@ -190,6 +190,21 @@ def test_citations_as_anthropics_are_only_made_where_they_are_enabled(model: Cha
     assert annotations(answer(False)) == []
 
 
+@pytest.mark.parametrize("name", [None, "page"])
+def test_a_document_that_was_left_out_is_not_cited_and_the_others_are(
+    reader: RagMiddleModel, name: str | None
+) -> None:
+    title = "Bramstow Melcroft"
+    texts = [written(title), "It costs more elsewhere. " * 50]
+    documents = [Document(text, id=name, metadata={"title": title}) for text in texts]
+    small = RagMiddleModel(reader.model, reader.tokenizer, context_window=120)
+    model = ChatRagMiddle(model=small, max_tokens=16, on_overflow="drop_documents")
+    for method in ("none", "pine"):
+        answer = model.invoke(QUESTION, documents=documents, method=method)
+        assert answer.response_metadata["rag_middle"]["dropped_documents"]
+        assert [c["cited_text"] for c in annotations(answer)] == [written(title)]
+
+
 def test_a_tools_documents_are_cited(model: ChatRagMiddle) -> None:
     documents = [Document(written(title), metadata={"title": title}) for title in FACTS]
     content = "\n\n".join(document.page_content for document in documents)

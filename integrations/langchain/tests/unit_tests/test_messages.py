@@ -200,6 +200,22 @@ def test_what_does_not_say_for_certain_where_documents_stand_is_text(
     assert content in tiny.sent.text
 
 
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [TEXTS[0], TEXTS[0], TEXTS[1]],
+        [*TEXTS, f"Elsewhere it says: {TEXTS[1]}"],  # which must not take the others' bounds away
+        [f"{TEXTS[0]}\n\n{TEXTS[1]}", *TEXTS],
+    ],
+)
+def test_documents_of_an_artifact_that_repeat_others_are_documents(
+    tiny: Any, texts: list[str]
+) -> None:
+    tool = ToolMessage("\n\n".join(texts), tool_call_id="1", artifact=[*map(Document, texts)])
+    chat(tiny).invoke([HumanMessage("Which?"), tool])
+    assert tiny.sent.documents == texts
+
+
 @pytest.mark.parametrize("empty", ["", " \n"])
 def test_empty_documents_of_an_artifact_are_passed_over(tiny: Any, empty: str) -> None:
     artifact = [TWO[0], Document(empty), TWO[1]]

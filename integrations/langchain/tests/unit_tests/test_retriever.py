@@ -67,6 +67,15 @@ def test_equal_documents_are_indexed_once() -> None:
     assert len(FaissRetriever.from_documents(twice, Letters()).invoke("a")) == 4
 
 
+def test_different_documents_are_all_indexed_or_refused() -> None:
+    answers = [Document("Yes.", metadata={"asked": asked}) for asked in ("Open?", "Free?")]
+    found = FaissRetriever.from_documents(answers, Letters()).invoke("e")
+    assert sorted(document.metadata["asked"] for document in found) == ["Free?", "Open?"]
+    parts = [Document(text, id="page") for text in ("a", "b")]
+    with pytest.raises(RetrievalConfigError, match="Two different documents have the id 'page'"):
+        FaissRetriever.from_documents(parts, Letters())
+
+
 def test_a_folder_is_loaded_split_and_kept(tmp_path: Path) -> None:
     folder, index = tmp_path / "texts", tmp_path / "index"
     folder.mkdir()

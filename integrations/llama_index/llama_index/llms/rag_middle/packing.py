@@ -10,6 +10,10 @@ from llama_index.core.indices.prompt_helper import DEFAULT_PADDING, PromptHelper
 from llama_index.core.llms import LLM
 from llama_index.core.node_parser.text.token import TokenTextSplitter
 from llama_index.core.prompts import BasePromptTemplate
+from llama_index.core.prompts.default_prompt_selectors import (
+    DEFAULT_REFINE_PROMPT_SEL,
+    DEFAULT_TEXT_QA_PROMPT_SEL,
+)
 from llama_index.core.prompts.prompt_utils import get_empty_prompt_messages, get_empty_prompt_txt
 from llama_index.llms.rag_middle.base import RagMiddleLLM
 from llama_index.llms.rag_middle.errors import ContextWindowError
@@ -139,6 +143,8 @@ class DocumentPromptHelper(PromptHelper):
             used = self.context_window - self.num_output - size
         else:
             used = _prompt_tokens(prompt, llm) + padding
+            if (first := _asked_before(prompt)) is not None:
+                used = max(used, _prompt_tokens(first, llm) + DEFAULT_PADDING)
             size = self.context_window - self.num_output - used
             if self.chunk_size_limit is not None:
                 size = min(size, self.chunk_size_limit)
@@ -231,6 +237,19 @@ def _parted(pack: list[_Piece]) -> tuple[list[_Piece], list[_Piece]]:
 
 def _joined(pack: Sequence[_Piece]) -> str:
     return _SEPARATOR.join(piece.shown for piece in pack)
+
+
+def _asked_before(prompt: BasePromptTemplate) -> BasePromptTemplate | None:
+    """The prompt that asks for the answer which this one refines, where there is none yet.
+
+    LlamaIndex gives the longer of the two, by the characters of what models without chats read:
+    of its own two for chats it is the shorter one.
+    """
+    is_own = prompt.get_template() == DEFAULT_REFINE_PROMPT_SEL.get_template()
+    if not is_own or "existing_answer" in prompt.kwargs:
+        return None
+    known = {name: prompt.kwargs[name] for name in ("query_str",) if name in prompt.kwargs}
+    return DEFAULT_TEXT_QA_PROMPT_SEL.partial_format(**known)
 
 
 def _prompt_tokens(prompt: BasePromptTemplate, llm: RagMiddleLLM) -> int:

@@ -10,7 +10,11 @@ from typing import Any, TypeVar
 from llama_index.core.base.llms.generic_utils import messages_to_prompt as generic_messages
 from llama_index.core.base.llms.types import ChatMessage, TextBlock
 from llama_index.core.llms.llm import LLM, default_completion_to_prompt
-from llama_index.core.prompts import BasePromptTemplate
+from llama_index.core.prompts import (
+    BasePromptTemplate,
+    RichPromptTemplate,
+    SelectorPromptTemplate,
+)
 from llama_index.llms.rag_middle.documents import block_content
 from llama_index.llms.rag_middle.tools import history_fields
 
@@ -60,11 +64,17 @@ def formatted_prompt(llm: LLM, prompt: BasePromptTemplate, prompt_args: Mapping[
     documents, so what they were given is kept.
     """
     received: list[Any] = []
+    if isinstance(prompt, SelectorPromptTemplate):
+        prompt = prompt.select(llm)
 
     def written(completion: Callable[[str], str], chat: Callable[[Any], str]) -> str:
-        text = prompt.format(
-            llm=llm, completion_to_prompt=completion, messages_to_prompt=chat, **prompt_args
-        )
+        if isinstance(prompt, RichPromptTemplate):  # would take the function for a variable
+            text = prompt.format(messages_to_prompt=chat, **prompt_args)
+            text = text if prompt.is_chat_template else completion(text)
+        else:
+            text = prompt.format(
+                llm=llm, completion_to_prompt=completion, messages_to_prompt=chat, **prompt_args
+            )
         return text if llm.output_parser is None else llm.output_parser.format(text)
 
     def noted(function: Callable[[Any], str]) -> Callable[[Any], str]:

@@ -94,7 +94,7 @@ def _logprobs(
 
 def _raw(generation: Generation, model_name: str, prompt: object) -> dict[str, Any]:
     """``usage`` and ``finish_reason`` where other LLMs have them; the rest in ``rag_middle``."""
-    sources = sources_of(prompt, generation.dropped_documents)
+    sources = sources_of(prompt, generation)
     citations = llama_index_citations(generation.text, sources)
     return {
         "model": model_name,

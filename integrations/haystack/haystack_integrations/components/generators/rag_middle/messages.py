@@ -91,7 +91,7 @@ def reply(
         ToolCall(tool_name=call.name, arguments=dict(call.arguments), id=call.id)
         for call in generation.tool_calls
     ]
-    sources = sources_of(prompt, generation.dropped_documents)
+    sources = sources_of(prompt, generation)
     citations = plain_citations(generation.text, sources)
     meta = {
         "index": 0,
