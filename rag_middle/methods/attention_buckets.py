@@ -136,10 +136,10 @@ class AttentionBuckets(Method):
 
     def combine(self, logits: Tensor) -> Tensor:
         """Log-probabilities."""
-        probabilities = logits.softmax(-1)
-        confidence = probabilities.amax(-1, keepdim=True)
-        weights = confidence / confidence.sum(-2, keepdim=True)
-        return (weights * probabilities).sum(-2).log()
+        # In logarithms throughout: probabilities of unlikely tokens may be 0 in float32.
+        each = logits.log_softmax(-1)
+        confidence = each.amax(-1, keepdim=True)
+        return (each + confidence.log_softmax(-2)).logsumexp(-2)
 
     @property
     def combines(self) -> bool:

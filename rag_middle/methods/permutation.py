@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import factorial
+from math import factorial, log
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from rag_middle.errors import MethodConfigError
@@ -90,8 +90,9 @@ class Permutation(Method):
             .sum(-2)
         )
         # Less than one vote, so it decides between equal numbers of votes only.
-        undecided = logits.softmax(-1).mean(-2)
-        return ((votes + undecided) / (orders + 1)).log()
+        # A logarithm from the start: probabilities of unlikely tokens may be 0 in float32.
+        undecided = logits.log_softmax(-1).logsumexp(-2) - log(orders)
+        return votes.log().logaddexp(undecided) - log(orders + 1)
 
     def vote(self, answers: Sequence[str]) -> int:
         """The first of the answers that most orders give, the given order's among equals.

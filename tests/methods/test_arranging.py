@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import log
 from typing import Any
 
 import pytest
@@ -296,6 +297,8 @@ def test_a_majority_wins_against_a_better_mean_and_ties_go_to_the_mean() -> None
     assert vote.combine(tie).argmax() == 1
     torch.testing.assert_close(vote.combine(majority).exp().sum(), torch.tensor(1.0))
     assert vote.combine(torch.randn(2, 3, 4, 7)).shape == (2, 3, 7)
+    unlikely = torch.tensor([[0.0, -200.0], [0.0, -200.0]])  # a probability of 0 in float32
+    assert vote.combine(unlikely)[1].item() == pytest.approx(-200 - log(3))
 
 
 # -- parameters ----------------------------------------------------------------------------------

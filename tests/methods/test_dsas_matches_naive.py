@@ -12,7 +12,7 @@ from rag_middle.attention import applied
 from rag_middle.errors import IncompatibleMethodsError, MethodConfigError
 from rag_middle.layout import PromptLayout
 from rag_middle.methods import DSAS, Compose, SelfExtend
-from rag_middle.methods.dsas.kernels import exponents
+from rag_middle.methods.dsas.kernels import document_relevance, exponents
 from tests.conftest import FamilyModel
 from tests.contract.cases import ONE_DOCUMENT, Prompt
 from tests.contract.running import prompt_logits
@@ -48,6 +48,15 @@ def test_scores_are_scaled_by_gates(
         changed=(1, 2),
         **settings,
     )
+
+
+def test_relevance_beyond_float16_is_a_number() -> None:
+    """Scores of a long question are added up over heads: its outliers pass 65504 soon."""
+    layout = PromptLayout(60, ((2, 20), (20, 40)))
+    query, key = (2000 + torch.randn(1, 4, 60, 8)).half(), torch.randn(1, 2, 60, 8).half()
+    relevance = document_relevance(query, key, layout, 0.5, 10)
+    expected = document_relevance(query.float(), key.float(), layout, 0.5, 10)
+    torch.testing.assert_close(relevance, expected)
 
 
 def test_the_density_of_a_token_is_the_limit_of_that_of_several() -> None:

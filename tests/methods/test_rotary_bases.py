@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import log
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +20,7 @@ from rag_middle.methods import (
     Compose,
     Method,
     MoICE,
+    NoMethod,
     PositionalHiddenStates,
 )
 from rag_middle.methods.moice.kernels import ExpertGate, expert_scores, expert_weights
@@ -27,11 +29,14 @@ from rag_middle.methods.moice.training import train_routers
 from rag_middle.ops.rope import RotaryStyle, rotate
 from rag_middle.tokens import TokenizedPrompt
 from tests.conftest import FamilyModel
+from tests.contract.half import Choices, logits_of_rows
 from tests.contract.running import distance
 from tests.contract.snapshot import snapshot
+from tests.families import FAMILIES
 from tests.methods.against_naive import PROMPTS, TOLERANCE, WAYS, assert_equal_to_naive, naive
 from tests.reference.llama import NaiveLlama
 from tests.reference.moice import NaiveMoICE
+from tests.tiny_models import HEAD_SIZE, HIDDEN
 from tests.tokenizers import byte_level_bpe
 
 FACTORS = (1.0, 0.05, 20.0)
@@ -71,6 +76,13 @@ def test_buckets_are_models_with_other_bases(
         combined = runner.logits(tokens, method=method)
         assert distance(combined, expected.log()) < TOLERANCE
         assert distance(combined, readings[0].log()) > 100 * TOLERANCE
+
+
+def test_unlikely_tokens_keep_a_finite_logarithm() -> None:
+    logits = torch.tensor([[0.0, -200.0], [0.0, -300.0]])
+    torch.testing.assert_close(
+        AttentionBuckets(base_factors=(1, 2)).combine(logits), torch.tensor([0.0, -200 - log(2)])
+    )
 
 
 def test_only_chosen_layers_get_another_base(family_model: FamilyModel) -> None:
@@ -140,6 +152,26 @@ def test_scores_of_a_token_are_those_of_rotated_keys(
         turned = rotate(keys, cos[:, expert], sin[:, expert], style).repeat_interleave(2, dim=1)
         own = rotate(query[:, :, None], cos[-1:, expert], sin[-1:, expert], style)
         torch.testing.assert_close(scores[:, :, expert, None], own @ turned.transpose(-1, -2))
+
+
+@torch.no_grad()
+def test_outliers_of_queries_and_keys_fit_float16() -> None:
+    """Their product does not, and the unmodified model adds products up in float32."""
+    slow = {"rope_type": "default", "rope_theta": 1e12}  # the last pair does not turn
+    model = FAMILIES["qwen2"].build("sdpa", rope_parameters=slow)
+    first, second = HEAD_SIZE // 2 - 1, HEAD_SIZE - 1
+    for layer in model.model.layers:
+        for projection in (layer.self_attn.q_proj, layer.self_attn.k_proj):
+            projection.weight.view(-1, HEAD_SIZE, HIDDEN)[:, (first, second)] = 0
+            bias = projection.bias.view(-1, HEAD_SIZE)
+            bias[:, first], bias[:, second] = 300, 0
+    model.half()
+    neutral = MoICE(routers="uniform", base_factors=(1, 1))
+    plain, mixed = (
+        logits_of_rows(model, method, [PROMPTS[0]], Choices())[0]
+        for method in (NoMethod(), neutral)
+    )
+    assert distance(mixed, plain) < 0.1
 
 
 def test_routers_are_saved_and_loaded(tmp_path: Path, family_model: FamilyModel) -> None:

@@ -32,13 +32,15 @@ def document_relevance(
         `[r, D]` in float32.
     """
     start, last = layout.suffix_start, layout.length - 1
-    r, g, _, d = key.shape
+    h, (r, g, _, d) = query.shape[1], key.shape
     question = max(1, last - start)
-    # Scores are summed over rows and heads: so are queries, before they meet any key.
-    summed = query[:, :, start:last].float().sum(2) + question * query[:, :, last].float()
-    summed = summed.view(r * g, -1, d).sum(1, keepdim=True).to(key.dtype)
-    keys = key[:, :, :start].reshape(r * g, start, d)
-    scores = products(as_factor(summed), as_factor(keys)).view(r, g, start).sum(1) * scale
+    # Scores are summed over rows and heads: so are queries, before they meet any key. As means,
+    # because sums may be larger than float16 can be.
+    mean = query[:, :, start:last].float().sum(2) / question + query[:, :, last].float()
+    mean = mean.view(r * g, -1, d).mean(1, keepdim=True)
+    keys = as_factor(key[:, :, :start].reshape(r * g, start, d))
+    scores = products(mean.to(keys.dtype), keys).view(r, g, start).sum(1)
+    scores = scores * (scale * question * (h // g))
     spans = [(first, end) for first, end in layout.documents if end > first]
     return torch.stack(
         [
