@@ -9,7 +9,7 @@ import base64
 import binascii
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -33,6 +33,7 @@ __all__ = [
     "Block",
     "CallerDocument",
     "Convention",
+    "ListOf",
     "TopDocument",
     "block_parts",
     "caller_document",
@@ -44,6 +45,12 @@ __all__ = [
     "sources_of",
     "top_documents",
 ]
+
+_Item = TypeVar("_Item")
+
+#: A list of which the first wrong item is told. An error for each of millions takes minutes, in
+#: which a server answers nobody.
+ListOf = Annotated[list[_Item], Field(fail_fast=True)]
 
 Convention = Literal[
     "documents",
@@ -175,7 +182,7 @@ class ContentSource(_Part):
     """An Anthropic document in blocks, which citations then name."""
 
     type: Literal["content"]
-    content: str | list[TextBlock]
+    content: str | ListOf[TextBlock]
 
 
 class DocumentBlock(_Part):
@@ -205,7 +212,7 @@ class SearchResultBlock(_Part):
 
     source: str | None = None
     title: str | None = None
-    content: str | list[TextBlock | str]
+    content: str | ListOf[TextBlock | str]
     citations: _Citations | None = None
 
     def read(self) -> CallerDocument:
@@ -278,7 +285,7 @@ class CitableBlock(_Part):
 
     title: str
     source: str
-    content: list[TextBlock]
+    content: ListOf[TextBlock]
 
     def read(self) -> CallerDocument:
         """The document."""
@@ -327,7 +334,7 @@ def _texts(content: str | Sequence[TextBlock | str]) -> tuple[str, ...]:
 class ToolResultBlock(_Part):
     """Anthropic: what a tool returned, as a text or in blocks of text and documents."""
 
-    content: str | list[ResultBlock] = ""
+    content: str | ListOf[ResultBlock] = ""
 
 
 _BLOCKS = {
