@@ -178,6 +178,8 @@ def serve(
             limit_concurrency=max_connections,
             timeout_graceful_shutdown=shutdown_timeout + _GRACE_SECONDS,
             server_header=False,
+            # A client would write its own address into the log, in any characters.
+            proxy_headers=False,
             log_config=log,
         ),
         app.state.queue.cancel_all,

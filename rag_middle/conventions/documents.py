@@ -9,7 +9,7 @@ import base64
 import binascii
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -34,6 +34,7 @@ __all__ = [
     "Block",
     "CallerDocument",
     "Convention",
+    "ListOf",
     "TopDocument",
     "block_parts",
     "caller_document",
@@ -45,6 +46,12 @@ __all__ = [
     "sources_of",
     "top_documents",
 ]
+
+_Item = TypeVar("_Item")
+
+#: A list of which the first wrong item is told. An error for each of millions takes minutes, in
+#: which a server answers nobody.
+ListOf = Annotated[list[_Item], Field(fail_fast=True)]
 
 Convention = Literal[
     "documents",
@@ -176,7 +183,7 @@ class ContentSource(_Part):
     """An Anthropic document in blocks, which citations then name."""
 
     type: Literal["content"]
-    content: str | list[TextBlock]
+    content: str | ListOf[TextBlock]
 
 
 class DocumentBlock(_Part):
@@ -206,7 +213,7 @@ class SearchResultBlock(_Part):
 
     source: str | None = None
     title: str | None = None
-    content: str | list[TextBlock | str]
+    content: str | ListOf[TextBlock | str]
     citations: _Citations | None = None
 
     def read(self) -> CallerDocument:
@@ -279,7 +286,7 @@ class CitableBlock(_Part):
 
     title: str
     source: str
-    content: list[TextBlock]
+    content: ListOf[TextBlock]
 
     def read(self) -> CallerDocument:
         """The document."""
@@ -328,7 +335,7 @@ def _texts(content: str | Sequence[TextBlock | str]) -> tuple[str, ...]:
 class ToolResultBlock(_Part):
     """Anthropic: what a tool returned, as a text or in blocks of text and documents."""
 
-    content: str | list[ResultBlock] = ""
+    content: str | ListOf[ResultBlock] = ""
 
 
 _BLOCKS = {

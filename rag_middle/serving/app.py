@@ -45,6 +45,7 @@ def create_app(model: RagMiddleModel, settings: ServerSettings) -> FastAPI:
         exception_handlers=HANDLERS,
         docs_url=None,  # these pages load scripts from elsewhere
         redoc_url=None,
+        redirect_slashes=False,  # to the host that a client names, without the proxy's TLS
     )
     app.state.queue = service.queue
     app.add_middleware(

@@ -278,8 +278,11 @@ class BatchQueue:
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:  # a panic of an engine in Rust is no Exception
-            # One prompt that is refused, or takes the memory, must not take the others with it.
-            if len(jobs) > 1 and not any(job.has_text or job.has_ended for job in jobs):
+            # One prompt that is refused, or takes the memory, must not take the others with it. A
+            # form is the same for all: reading it again for each half would keep everybody waiting.
+            is_of_all = isinstance(error, RagMiddleError) and error.parameter == "response_format"
+            is_over = is_of_all or any(job.has_text or job.has_ended for job in jobs)
+            if len(jobs) > 1 and not is_over:
                 half = len(jobs) // 2
                 self._run(jobs[:half])
                 self._run(jobs[half:])

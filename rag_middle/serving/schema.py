@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from rag_middle.conventions.documents import Block, TopDocument
+from rag_middle.conventions.documents import Block, ListOf, TopDocument
 from rag_middle.errors import UnsupportedGenerationError
 from rag_middle.registry import suggest
 from rag_middle.tools import check_response_format, check_tool_choice, check_tools
@@ -50,8 +50,8 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "presence_penalty": (0,),
     "suffix": ("",),
 }
-#: The same, for fields that this server knows.
-_EMPTY: dict[str, tuple[Any, ...]] = {
+#: The same, and for fields that this server knows.
+_EMPTY: dict[str, tuple[Any, ...]] = _NEUTRAL | {
     "response_format": ({"type": "text"},),
     "tools": ([],),
 }
@@ -80,7 +80,7 @@ class SamplingRequest(BaseModel):
 
     model: str
     method: str | None = None
-    documents: list[TopDocument] = []
+    documents: ListOf[TopDocument] = []
     citation_options: CitationOptions = CitationOptions()
     max_tokens: Count | None = None
     temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
@@ -108,7 +108,7 @@ class SamplingRequest(BaseModel):
             and name not in _IGNORED
             and not any(
                 type(value) is not bool or value is neutral
-                for neutral in (_NEUTRAL | _EMPTY).get(name, ())
+                for neutral in _EMPTY.get(name, ())
                 if value == neutral
             )
         }
@@ -165,9 +165,9 @@ class ChatMessage(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[Block] | None = None
+    content: str | ListOf[Block] | None = None
     name: str | None = None
-    tool_calls: list[EarlierCall] | None = None
+    tool_calls: ListOf[EarlierCall] | None = None
     tool_call_id: str | None = None
 
     @property
@@ -181,8 +181,8 @@ class ChatMessage(BaseModel):
 class ChatRequest(SamplingRequest):
     """``POST /v1/chat/completions``."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
-    tools: list[dict[str, Any]] = []
+    messages: Annotated[ListOf[ChatMessage], Field(min_length=1)]
+    tools: ListOf[dict[str, Any]] = []
     tool_choice: str | dict[str, Any] = "auto"
     parallel_tool_calls: StrictBool = True
     max_completion_tokens: Count | None = None
@@ -224,7 +224,7 @@ class ChatRequest(SamplingRequest):
 class CompletionRequest(SamplingRequest):
     """``POST /v1/completions``: text that the model goes on with, without a chat template."""
 
-    prompt: str | Annotated[list[str], Field(min_length=1)]
+    prompt: str | Annotated[ListOf[str], Field(min_length=1)]
     logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
 
     @property

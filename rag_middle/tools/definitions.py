@@ -26,6 +26,9 @@ __all__ = [
 ]
 
 _EXAMPLE = '{"type": "function", "function": {"name": ..., "description": ..., "parameters": ...}}'
+#: Characters of a `response_format` as JSON, which is read several times before the engine has it:
+#: a second or two, in which a server's model does nothing else. Tools are bounded with the prompt.
+_LONGEST = 500_000
 #: Families of models write the ends of names, and what surrounds calls, with these.
 _MARKER_CHARACTERS = frozenset("<>[]{}")
 #: What each type of `response_format` needs beside its type.
@@ -228,3 +231,9 @@ def check_response_format(response_format: Any) -> None:
             Argument("response_format"), f" of type {kind} needs {needed!r}: {shape}."
         )
     _check_plain("response_format", response_format)
+    length = len(json.dumps(response_format, ensure_ascii=False))
+    if length > _LONGEST:
+        raise UnsupportedGenerationError(
+            Argument("response_format"),
+            f" has {length:,} characters, and {_LONGEST:,} are the most. Make it shorter.",
+        )

@@ -292,6 +292,25 @@ def test_a_mistake_with_one_prompt_leaves_the_others_their_answers(
     ]
 
 
+def test_a_form_that_is_refused_is_read_once_for_a_batch(
+    serve: Serve, tiny_model: RagMiddleModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(tiny_model, batch_wait=0.3)
+    whole, sizes = tiny_model.batch, []
+
+    def batch(prompts: Any, *arguments: Any, **options: Any) -> Any:
+        sizes.append(len(prompts))
+        return whole(prompts, *arguments, **options)
+
+    monkeypatch.setattr(tiny_model, "batch", batch)
+    schema = {"type": "array", "uniqueItems": True}
+    form = {"type": "json_schema", "json_schema": {"name": "form", "schema": schema}}
+    answers = at_once(4, lambda _: server.chat("Which river?", response_format=form))
+    assert all(isinstance(answer, openai.BadRequestError) for answer in answers)
+    assert max(sizes) > 1
+    assert sum(sizes) == 4
+
+
 def test_a_mistake_in_the_middle_of_a_stream_is_told(
     serve: Serve, tiny_model: RagMiddleModel
 ) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import openai
 import pytest
+from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
@@ -21,6 +22,7 @@ from rag_middle.methods import NoMethod
 from rag_middle.options import GenerationOptions
 from rag_middle.serving import ServerSettings, create_app, named_methods
 from rag_middle.serving.gate import Gate
+from rag_middle.serving.schema import ChatRequest, CompletionRequest
 from rag_middle.serving.settings import public_names
 from tests.serving.conftest import METHODS, Serve, Served
 
@@ -191,6 +193,7 @@ def test_other_routes_and_verbs(server: Served) -> None:
     refusal(httpx.get(f"{server.url}/v1/files"), 404)
     refusal(httpx.get(f"{server.url}/v1/chat/completions"), 405)
     refusal(server.post({}, "embeddings"), 404)
+    refusal(server.post({}, "chat/completions/"), 404)  # and no way to the host in a header
 
 
 def test_prompts_that_do_not_fit(server: Served) -> None:
@@ -422,6 +425,42 @@ def test_what_cannot_fit_is_refused_before_it_is_read(server: Served) -> None:
     long = {"model": "tested", "messages": MESSAGES, "tools": tools}
     assert refusal(server.post(long))["code"] == "context_length_exceeded"
     assert time.monotonic() - started < 5
+
+
+ITEM = {"role": "user", "content": "Which river?"}
+SOURCE = {"type": "content", "content": [0] * 1000}
+
+
+@pytest.mark.parametrize(
+    ("request_class", "fields"),
+    [
+        (ChatRequest, {"messages": [0] * 1000}),
+        (ChatRequest, {"messages": [ITEM | {"content": [{}] * 1000}]}),
+        (ChatRequest, {"messages": [ITEM | {"tool_calls": [0] * 1000}]}),
+        (
+            ChatRequest,
+            {"messages": [ITEM | {"content": [{"type": "document", "source": SOURCE}]}]},
+        ),
+        (ChatRequest, {"messages": MESSAGES, "documents": [0] * 1000}),
+        (ChatRequest, {"messages": MESSAGES, "tools": [0] * 1000}),
+        (CompletionRequest, {"prompt": [0] * 1000}),
+    ],
+)
+def test_of_a_list_the_first_wrong_item_is_told(
+    request_class: type[ChatRequest | CompletionRequest], fields: dict[str, Any]
+) -> None:
+    """A body has room for millions, and an error for each would keep all others waiting."""
+    with pytest.raises(ValidationError) as raised:
+        request_class.model_validate({"model": "tested", **fields})
+    assert raised.value.error_count() < 10
+
+
+def test_a_form_of_any_length_is_refused_before_it_is_read(server: Served) -> None:
+    schema = {"type": "object", "title": [0] * 200_000}
+    form = {"type": "json_schema", "json_schema": {"schema": schema}}
+    error = refusal(server.post({"model": "tested", "messages": MESSAGES, "response_format": form}))
+    assert error["param"] == "response_format"
+    assert "500,000 are the most" in error["message"]
 
 
 def test_documents_that_may_be_dropped_are_not_endless(serve: Serve, server: Served) -> None:
