@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from rag_middle.errors import RetrievalConfigError
-from rag_middle.retrieval.records import Chunk, Record, content_id
+from rag_middle.retrieval.records import Chunk, Record, span_ids
 from rag_middle.wording import Argument
 
 __all__ = ["Splitter"]
@@ -65,7 +65,7 @@ class Splitter:
         return [
             Chunk(
                 # The title is embedded too, whatever it was made from.
-                id=content_id(record.source, record.title, record.text, start, end),
+                id=span_id(start, end),
                 text=record.text[start:end],
                 source=record.source,
                 title=record.title,
@@ -74,6 +74,7 @@ class Splitter:
                 metadata={**record.metadata, **record.location(start, end)},
             )
             for record in records
+            for span_id in [span_ids(record.source, record.title, record.text)]
             for start, end in self._spans(record.text)
         ]
 
