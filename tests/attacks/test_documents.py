@@ -410,3 +410,15 @@ def test_what_a_library_raises_costs_one_file(
     loaded = load(tmp_path)
     assert [record.source for record in loaded.records] == ["good.txt"]
     assert "ArithmeticError: of a library" in loaded.skipped[0].reason
+
+
+@pytest.mark.slow  # memory is counted object by object
+def test_text_without_spaces_takes_no_more_memory_than_other_text() -> None:
+    record = Record(text="x" * MIB, source="a.txt")
+    tracemalloc.start()
+    try:
+        Splitter().split([record])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 20 * MIB
