@@ -393,7 +393,8 @@ def fit_to_window(
 ) -> tuple[TokenizedPrompt, tuple[DroppedDocument, ...]]:
     """The prompt, short enough, and the documents that were left out, in prompt order.
 
-    Of equally relevant documents the later one goes first. The other documents keep their order.
+    Documents that would not fit alone go first, then the least relevant ones, of equally relevant
+    ones the later. The other documents keep their order.
 
     Args:
         prompt: in tokens; its scores say which documents matter least.
@@ -423,7 +424,8 @@ def fit_to_window(
     relevance = prompt.scores
     if relevance is None:  # the earlier, the more relevant
         relevance = tuple(-float(index) for index in range(len(lengths)))
-    for index in sorted(range(len(lengths)), key=lambda i: (relevance[i], -i)):
+    room = sum(lengths) - excess  # beside the rest of the prompt
+    for index in sorted(range(len(lengths)), key=lambda i: (lengths[i] <= room, relevance[i], -i)):
         if excess <= 0:
             break
         if lengths[index]:  # leaving an empty document out gains nothing

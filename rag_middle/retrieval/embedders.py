@@ -33,6 +33,7 @@ __all__ = [
     "fingerprint_of",
 ]
 
+_CHARACTERS_PER_TOKEN = 8  # at most; words take about five
 _BATCHES_PER_REPORT = 4  # texts of like length share a batch, so not every one
 
 #: Stands before what files of a model say of loading it: they could ask for pickles that run code,
@@ -140,11 +141,15 @@ class SentenceTransformerEmbedder:
         return None if limit is None else int(limit)
 
     def count_tokens(self, text: str) -> int:
-        """Tokens of `text`, without special tokens: a length for :class:`Splitter`."""
+        """Tokens of `text`, without special tokens: a length for :class:`Splitter`.
+
+        At least one for 8 characters: a word that the tokenizer does not know is one token, however
+        long, also where it is a page of a script without spaces.
+        """
         with self._running():
             # Not verbose: counting is no reason to warn of a text's length.
             tokens = self._model.tokenizer(text, add_special_tokens=False, verbose=False)
-        return len(tokens.input_ids)
+        return max(len(tokens.input_ids), len(text) // _CHARACTERS_PER_TOKEN)
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """float32 [texts, dimension], each row of Euclidean length 1.

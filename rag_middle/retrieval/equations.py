@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rag_middle.retrieval.symbols import run_text, symbol_text
@@ -16,8 +16,9 @@ from rag_middle.retrieval.symbols import run_text, symbol_text
 __all__ = ["EQUATION", "MathText", "equation_text"]
 
 _DEEPEST = 40  # elements inside each other; deeper ones are text without signs
+_LONGEST_SIGN = 8  # characters; one that stands between a million parts must not be long
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
-_NO_LINE = re.compile(r"linethickness\s*=\s*[\"']?\s*0*\.?0+(?![\d.])")
+_NO_LINE = re.compile(r"linethickness\s*=\s*(?:[\"']\s*)?(?:0+(?:\.0*)?|\.0+)(?![\d.])")
 _FENCE = {
     name: re.compile(rf"\s{name}\s*=\s*(?:\"([^\"]*)\"|'([^']*)')")
     for name in ("open", "close", "separators")
@@ -132,7 +133,7 @@ class _Element:
     tag: str
     attributes: str
     parts: list[_Tokens]
-    text: str = ""
+    texts: list[str] = field(default_factory=list)
 
 
 class MathText:
@@ -157,7 +158,7 @@ class MathText:
 
     def text(self, text: str) -> None:
         """Text of the innermost element."""
-        self._open[-1].text += text
+        self._open[-1].texts.append(text)
 
     def close(self) -> str:
         """The whole text, once ``<math>`` ends."""
@@ -168,9 +169,9 @@ class MathText:
 
     def _take_text(self) -> None:
         element = self._open[-1]
-        if leaf := _leaf(element.text):
+        if leaf := _leaf("".join(element.texts)):
             element.parts.append(leaf)
-        element.text = ""
+        element.texts.clear()
 
     def _end_last(self) -> str:
         element = self._open.pop()
@@ -206,7 +207,8 @@ def _composed(element: _Element) -> _Tokens:
                 _attribute(element, name, usual)
                 for name, usual in (("open", "("), ("close", ")"), ("separators", ","))
             )
-            return _fenced(parts, begin, between.split() or list(between.strip()), end)
+            signs = [sign[:_LONGEST_SIGN] for sign in between.split()]
+            return _fenced(parts, begin, signs, end)
         case "mtd":
             return [_Token(_joined(row))]
         case "mtr":
@@ -325,4 +327,4 @@ def _run_text(run: Any, not_shown: tuple[str, ...]) -> str:
 
 def _property(element: Any, of: str, name: str, usual: str) -> str:
     found = element.find(f"{_MATH}{of}/{_MATH}{name}")
-    return usual if found is None else str(found.get(f"{_MATH}val", ""))
+    return usual if found is None else str(found.get(f"{_MATH}val", ""))[:_LONGEST_SIGN]

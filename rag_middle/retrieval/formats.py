@@ -6,6 +6,7 @@ a prompt is built, not here.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,6 +31,9 @@ _FRONT_MATTER = re.compile(r"---[ \t]*\n(?=[\w\"'][^\n]*:(?:[ \t]|\n)|---)")
 _FRONT_MATTER_END = re.compile(r"^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.MULTILINE)
 _LONGEST_FRONT_MATTER = 2**16  # characters; YAML is read slowly
 _HEADING_WITHIN = 2**16  # characters; no title comes later
+_LONGEST_TITLE = 1000  # characters; it is kept, embedded and shown with every part of the text
+#: Characters of a text times those of the other fields of its line, kept with every part of it.
+_MOST_COPIED = 2**31
 _FRONT_TITLE = re.compile(r"^title:(.*)$", re.MULTILINE)
 #: Without such a line there is no heading, and nothing is parsed.
 _MAYBE_HEADING = re.compile(r"^ {0,3}(?:#|(?:=+|-+)[ \t]*$)", re.MULTILINE)
@@ -64,7 +68,7 @@ def read_markdown(content: bytes, source: str) -> Iterator[Record | Skipped]:
     body = start
     title, heading_end = _first_heading(whole[start:])
     if title is None and (named := _FRONT_TITLE.search(whole, 0, start)):
-        title = named.group(1).strip().strip("\"'") or None
+        title = _as_title(named.group(1).strip().strip("\"'"))
     start = _text_start(whole, start + heading_end) or start
     yield Record(
         text=whole[start:],
@@ -82,7 +86,7 @@ def read_rst(content: bytes, source: str) -> Iterator[Record | Skipped]:
     headings = [
         heading
         for heading in _RST_HEADING.finditer(text)
-        if len(heading["line"]) >= len(heading["words"].rstrip())
+        if len(heading["line"]) >= len(heading["words"].rstrip()) <= _LONGEST_TITLE
     ]
     title, start = None, 0
     if headings:
@@ -120,11 +124,11 @@ def read_docx(content: bytes, source: str) -> Iterator[Record | Skipped]:
         ) from error
     headings, at = [], 0
     for block, is_heading in blocks:
-        if is_heading:
+        if is_heading and len(block) <= _LONGEST_TITLE:
             headings.append((at, " ".join(block.split())))
         at += len(block) + 2
     text = "\n\n".join(block for block, _ in blocks)
-    start = _text_start(text, len(blocks[0][0])) if blocks and blocks[0][1] else 0
+    start = _text_start(text, len(blocks[0][0])) if headings and not headings[0][0] else 0
     yield Record(
         text=text[start:],
         source=source,
@@ -138,6 +142,7 @@ def read_docx(content: bytes, source: str) -> Iterator[Record | Skipped]:
 def read_html(content: bytes, source: str) -> Iterator[Record | Skipped]:
     """The visible text. Offsets count characters of that text."""
     title, text = html_text(_decoded(content))
+    title = _as_title(title)
     first_line, _, _ = text.partition("\n")
     start = _text_start(text, len(first_line)) if first_line == title else 0
     yield Record(text=text[start:], source=source, title=title, start=start)
@@ -249,7 +254,7 @@ def _front_matter_end(text: str) -> int:
     yaml = require("yaml", package="pyyaml", what="Reading front matter")
     try:
         fields = yaml.compose(between, Loader=yaml.SafeLoader)  # values are not made: no bombs
-    except (yaml.YAMLError, RecursionError, ValueError):
+    except (yaml.YAMLError, RecursionError, ValueError, OverflowError):  # "\\UFFFFFFFF"
         return 0
     is_mapping = isinstance(fields, yaml.MappingNode) and all(
         isinstance(key, yaml.ScalarNode) and len(key.value.split()) == 1 for key, _ in fields.value
@@ -283,7 +288,7 @@ def _markdown_headings(text: str) -> Iterator[tuple[int, str]]:
             while line < number:
                 at = text.index("\n", at) + 1
                 line += 1
-            if words.strip():
+            if 0 < len(words.strip()) <= _LONGEST_TITLE:
                 indent = len(text[at : at + 4]) - len(text[at : at + 4].lstrip(" "))
                 yield at + indent, " ".join(words.split())
         if last < 0:
@@ -327,7 +332,7 @@ def _first_heading(text: str) -> tuple[str | None, int]:
             inline = tokens[at + 1].children or []
             words = "".join(part.content or " " * part.type.endswith("break") for part in inline)
             title = " ".join(words.split())
-            if title:
+            if _as_title(title):
                 lines = text.split("\n")[: token.map[1]]
                 return title, sum(len(line) + 1 for line in lines) if at == 0 else 0
     return None, 0
@@ -342,10 +347,18 @@ def _record(line: Any, number: int, source: str) -> Record:
         raise ValueError('"text" should be a text that is not empty')
     if title is not None and not isinstance(title, str):
         raise ValueError('"title" should be a text')
+    if len(title or "") > _LONGEST_TITLE:
+        raise ValueError(f'"title" should have at most {_LONGEST_TITLE} characters')
     if isinstance(fields.get("metadata"), dict):
         metadata = {**fields.pop("metadata"), **fields}
     (title or "").encode(), text.encode()  # half of a surrogate pair is a ValueError
     _check_depth(metadata, _DEEPEST)
+    size = len(json.dumps(metadata))
+    if size * len(text) > _MOST_COPIED:
+        raise ValueError(
+            f'its fields beside "text" ({size:,} characters) would be kept with every part of a '
+            f"text of {len(text):,}: leave some out, or split the text into several lines"
+        )
     return Record(
         text=text, source=source, title=title or None, metadata={**metadata, "line": number}
     )
@@ -372,7 +385,13 @@ def _no_number(constant: str) -> float:
 
 def _pdf_title(reader: Any) -> str | None:
     title = reader.metadata.title if reader.metadata else None
-    return " ".join(_without_surrogates(title).split()) or None if isinstance(title, str) else None
+    return _as_title(_without_surrogates(title)) if isinstance(title, str) else None
+
+
+def _as_title(words: str | None) -> str | None:
+    """The words in a line; None where there are none, or more than a title has."""
+    title = " ".join((words or "").split())
+    return title if 0 < len(title) <= _LONGEST_TITLE else None
 
 
 def _without_surrogates(text: str) -> str:

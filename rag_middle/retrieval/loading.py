@@ -11,16 +11,19 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from rag_middle.errors import DocumentLoadError, RetrievalConfigError
-from rag_middle.files import read_regular
+from rag_middle.errors import DocumentLoadError, RagMiddleError, RetrievalConfigError
+from rag_middle.files import opened_folder, read_regular
 from rag_middle.retrieval.formats import READERS
-from rag_middle.retrieval.manifest import is_index_folder
+from rag_middle.retrieval.manifest import DATA_FILE, MANIFEST, is_index_folder
 from rag_middle.retrieval.records import Record, Skipped
+from rag_middle.wording import shortened
 
 __all__ = ["MAX_FILE_BYTES", "Loaded", "check_exists", "content_hash", "load"]
 
 MAX_FILE_BYTES = 32 * 2**20
 """Larger files are left out unless asked for: they are rarely meant, and are held in memory."""
+
+_MOST_SKIPPED = 1000  # of one file: a file of 16 million wrong lines needs no report of each
 
 _SUFFIXES = ", ".join(filter(None, READERS)) + ", and text without a suffix"
 
@@ -60,12 +63,20 @@ def load(path: str | Path, *, max_file_bytes: int = MAX_FILE_BYTES) -> Loaded:
     root = Path(path)
     for entry in _contents(root, max_file_bytes):
         _update_digest(digest, entry)
+        before, more = len(skipped), 0
         for item in [entry] if isinstance(entry, Skipped) else _parse(entry):
-            if isinstance(item, Skipped):
-                skipped.append(item)
-            elif (first := records.setdefault(item.content_hash, item)) is not item:
+            if isinstance(item, Record):
+                if (first := records.setdefault(item.content_hash, item)) is item:
+                    continue
                 reason = f"same title and text as {_location(first)}, which is kept."
-                skipped.append(Skipped(source=_location(item), reason=reason))
+                item = Skipped(source=_location(item), reason=reason)
+            if len(skipped) - before < _MOST_SKIPPED:
+                skipped.append(item)
+            else:
+                more += 1
+        if more:
+            reason = f"{more} more lines or pages of it are left out. Correct those before first."
+            skipped.append(Skipped(source=entry.source, reason=reason))
     if not records:
         raise _no_documents(root, skipped)
     return Loaded(
@@ -112,7 +123,7 @@ def _contents(root: Path, max_file_bytes: int) -> Iterator[_File | Skipped]:
             yield entry
             continue
         try:
-            content = _read(entry, max_file_bytes, follow=entry is root)
+            content = _read(entry, max_file_bytes, root)
             yield _File(source, entry.suffix.lower(), content)
         except DocumentLoadError as error:
             yield Skipped(source=source, reason=str(error))
@@ -129,32 +140,45 @@ def _walk(root: Path) -> Iterator[tuple[str, Path | Skipped]]:
     while folders:
         folder = folders.pop()
         try:
-            with os.scandir(folder) as entries:
-                contents = list(entries)
+            contents = _listed(root, folder)
         except OSError as error:
             yield skip(folder, f"folder cannot be read ({error.strerror}).")
             continue
-        for entry in contents:
-            path = folder / entry.name
-            is_link = is_folder = False
-            with suppress(OSError):  # else a file, and reading it says why
-                is_link = entry.is_symlink()
-                is_folder = entry.is_dir()
+        is_index = folder != root and is_index_folder(folder, follow=False)
+        if is_index:
+            yield skip(folder, "a saved index, not documents.")
+        for name, is_link, is_folder in contents:
+            path = folder / name
             kind = "folder" if is_folder else "file"
-            if entry.name.startswith("."):
+            if is_index and (name in (MANIFEST, ".lock") or DATA_FILE.fullmatch(name)):
+                continue  # whatever else is there: a manifest must not hide other files
+            if name.startswith("."):
                 yield skip(path, f"hidden {kind}; rename it to have it read.")
             elif is_link:
                 to = " to a folder" if is_folder else ""
                 yield skip(path, f"link{to}; load its target by its own path.")
             elif not is_folder:
                 yield _printable(path.relative_to(root).as_posix()), path
-            elif is_index_folder(path, follow=False):
-                yield skip(path, "a saved index, not documents.")
             else:
                 folders.append(path)
 
 
-def _read(path: Path, max_file_bytes: int, *, follow: bool) -> bytes:
+def _listed(root: Path, folder: Path) -> list[tuple[str, bool, bool]]:
+    """Names in a folder, and whether each is a link, and a folder."""
+    names = []
+    folder.stat()  # ends where paths become too long: each folder is opened from the first one on
+    below = folder.relative_to(root).parts
+    with opened_folder(root, below) as opened, os.scandir(opened) as entries:
+        for entry in entries:
+            is_link = is_folder = False
+            with suppress(OSError):  # else a file, and reading it says why
+                is_link = entry.is_symlink()
+                is_folder = entry.is_dir()
+            names.append((entry.name, is_link, is_folder))
+    return names
+
+
+def _read(path: Path, max_file_bytes: int, root: Path) -> bytes:
     if path.suffix.lower() not in READERS:
         raise DocumentLoadError(f"{path.suffix!r} is not read. Read are {_SUFFIXES}.")
     try:
@@ -167,7 +191,11 @@ def _read(path: Path, max_file_bytes: int, *, follow: bool) -> bytes:
                 f"{max_file_bytes / 2**20:.0f} MiB for one file. Split it, or raise the limit: "
                 "max_file_bytes (--max-file-mib)."  # kept with the index, so for both readers
             )
-        content = read_regular(path, max_file_bytes, follow=follow)
+        if path is root:
+            content = read_regular(path, max_file_bytes)
+        else:
+            with opened_folder(root, path.relative_to(root).parts[:-1]) as folder:
+                content = read_regular(Path(path.name), max_file_bytes, follow=False, folder=folder)
     except OSError as error:
         raise DocumentLoadError(
             f"it cannot be read ({error.strerror}). Check its permissions."
@@ -188,6 +216,11 @@ def _parse(file: _File) -> Iterator[Record | Skipped]:
             raise DocumentLoadError("it holds no records. Fill it or remove it.")
     except DocumentLoadError as error:
         yield Skipped(source=file.source, reason=str(error))
+    except RagMiddleError:
+        raise
+    except Exception as error:  # of a library that reads it: one file must not stop all others
+        reason = f"it cannot be read ({type(error).__name__}: {shortened(str(error))})."
+        yield Skipped(source=file.source, reason=f"{reason} Correct it or remove it.")
 
 
 def _titled(record: Record) -> Record:

@@ -15,11 +15,24 @@ from rag_middle.plain_data import parse_json
 from rag_middle.retrieval.records import Skipped
 from rag_middle.wording import Argument
 
-__all__ = ["FORMAT_VERSION", "MANIFEST", "Corpus", "Manifest", "is_index_folder", "read_manifest"]
+__all__ = [
+    "DATA_FILE",
+    "FORMAT_VERSION",
+    "MANIFEST",
+    "Corpus",
+    "Manifest",
+    "is_index_folder",
+    "read_manifest",
+]
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
 
+DATA_FILE = re.compile(
+    r"vectors-[0-9a-f]{16}\.faiss|chunks-[0-9a-f]{16}\.jsonl|"
+    r"(vectors-new\.faiss|chunks-new\.jsonl|manifest\.json)\.part"
+)
+"""Names of what an index is kept in, beside its manifest."""
 _FORMAT = "rag-middle-index"
 _METRIC = "inner_product"
 _BEGINNING = re.compile(rb'(\xef\xbb\xbf)?\s*\{\s*"format"\s*:\s*"%b"' % _FORMAT.encode())

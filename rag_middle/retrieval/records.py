@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 from rag_middle.documents import Document
 
-__all__ = ["Chunk", "Record", "Skipped", "content_id"]
+__all__ = ["Chunk", "Record", "Skipped", "content_id", "span_ids"]
+
+_BLOCK = 2**16  # characters in which line ends are counted at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,13 +55,22 @@ class Record:
         """
         where: dict[str, Any] = {}
         if self.first_line is not None:
-            first = self.first_line + self.text.count("\n", 0, start)
+            begun = start // _BLOCK  # not from the beginning: a text has many thousand parts
+            before = self._lines_before[begun] + self.text.count("\n", begun * _BLOCK, start)
+            first = self.first_line + before
             last = first + self.text.count("\n", start, end)
             where = {"first_line": first, "last_line": last}
         above = bisect_right(self.headings, start, key=lambda heading: heading[0])
         if above:
             where["heading"] = self.headings[above - 1][1]
         return where
+
+    @cached_property
+    def _lines_before(self) -> list[int]:
+        """Line ends before each block of the text."""
+        blocks = range(0, len(self.text), _BLOCK)
+        counts = (self.text.count("\n", at, at + _BLOCK) for at in blocks)
+        return list(accumulate(counts, initial=0))
 
     @cached_property
     def content_hash(self) -> str:
@@ -130,3 +142,15 @@ def content_id(*parts: str | int | None) -> str:
     """A hash of the parts: 32 hexadecimal digits."""
     # JSON keeps the parts apart, so ("ab", "c") and ("a", "bc") differ.
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def span_ids(*parts: str | None) -> Callable[[int, int], str]:
+    """Hashes of the parts and two offsets, like `content_id`; the parts are hashed once."""
+    begun = hashlib.sha256(json.dumps(parts).removesuffix("]").encode())
+
+    def span_id(start: int, end: int) -> str:
+        digest = begun.copy()
+        digest.update(f", {start}, {end}]".encode())
+        return digest.hexdigest()[:32]
+
+    return span_id

@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import pairwise
+from itertools import chain, groupby, pairwise
 from typing import Any
 
 from rag_middle.errors import RetrievalConfigError
-from rag_middle.retrieval.records import Chunk, Record, content_id
+from rag_middle.retrieval.records import Chunk, Record, span_ids
 from rag_middle.wording import Argument
 
 __all__ = ["Splitter"]
@@ -65,7 +65,7 @@ class Splitter:
         return [
             Chunk(
                 # The title is embedded too, whatever it was made from.
-                id=content_id(record.source, record.title, record.text, start, end),
+                id=span_id(start, end),
                 text=record.text[start:end],
                 source=record.source,
                 title=record.title,
@@ -74,6 +74,7 @@ class Splitter:
                 metadata={**record.metadata, **record.location(start, end)},
             )
             for record in records
+            for span_id in [span_ids(record.source, record.title, record.text)]
             for start, end in self._spans(record.text)
         ]
 
@@ -134,22 +135,23 @@ class Splitter:
         first = next(at for at, it in enumerate(separators) if it.search(text, start, end))
         separator, finer = separators[first], separators[first + 1 :]
         # A separator begins the part that follows it.
-        cuts = [start, *(match.start() for match in separator.finditer(text, start, end)), end]
-        small: list[tuple[int, int, int]] = []
-        for begin, stop in pairwise(cuts):
-            length = self._measure(text[begin:stop])
-            if begin == stop:
+        cuts = chain([start], (it.start() for it in separator.finditer(text, start, end)), [end])
+        # One by one: where there is no separator they are characters, each of which as a part
+        # would take a hundred bytes.
+        parts = (
+            (begin, stop, self._measure(text[begin:stop]))
+            for begin, stop in pairwise(cuts)
+            if begin < stop
+        )
+        for is_small, group in groupby(parts, key=lambda part: part[2] < self._piece_size):
+            if is_small:
+                yield from self._joined(group)
                 continue
-            if length < self._piece_size:
-                small.append((begin, stop, length))
-                continue
-            yield from self._joined(small)
-            small.clear()
-            if finer:
-                yield from self._cut(text, begin, stop, finer)
-            else:
-                yield begin, stop
-        yield from self._joined(small)
+            for begin, stop, _ in group:
+                if finer:
+                    yield from self._cut(text, begin, stop, finer)
+                else:
+                    yield begin, stop
 
     def _joined(self, parts: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
         """Neighbouring parts, each with its length, together as long as they are small enough."""

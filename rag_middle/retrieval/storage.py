@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -31,17 +30,13 @@ from rag_middle.errors import (
 )
 from rag_middle.files import check_lock_file, file_sha256, reason
 from rag_middle.plain_data import parse_json
-from rag_middle.retrieval.manifest import MANIFEST, REBUILD, Manifest, read_manifest
+from rag_middle.retrieval.manifest import DATA_FILE, MANIFEST, REBUILD, Manifest, read_manifest
 from rag_middle.retrieval.vectors import faiss, is_store
 from rag_middle.wording import Argument
 
 __all__ = ["Saved", "locked", "manifest_hash", "read", "write"]
 
 _LOCK = ".lock"
-_DATA = re.compile(
-    r"vectors-[0-9a-f]{16}\.faiss|chunks-[0-9a-f]{16}\.jsonl|"
-    r"(vectors-new\.faiss|chunks-new\.jsonl|manifest\.json)\.part"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,19 +261,19 @@ def _remove_unfinished(folder: Path) -> None:
             _remove_unnamed(folder, Manifest.from_json(read_manifest(folder), saved))
         else:
             for path in folder.iterdir():
-                if _DATA.fullmatch(path.name):
+                if DATA_FILE.fullmatch(path.name):
                     path.unlink(missing_ok=True)
 
 
 def _remove_unnamed(folder: Path, manifest: Manifest) -> None:
     for path in folder.iterdir():
-        if _DATA.fullmatch(path.name) and path.name not in (manifest.vectors, manifest.chunks):
+        if DATA_FILE.fullmatch(path.name) and path.name not in (manifest.vectors, manifest.chunks):
             path.unlink(missing_ok=True)
 
 
 def _refuse_other_files(folder: Path) -> None:
     for path in folder.iterdir():
-        if not (_DATA.fullmatch(path.name) or path.name in (MANIFEST, _LOCK)):
+        if not (DATA_FILE.fullmatch(path.name) or path.name in (MANIFEST, _LOCK)):
             raise IndexWriteError(
                 f"The folder {str(folder)!r} holds something else ({path.name!r}): choose an empty "
                 "or a new folder for the index (",

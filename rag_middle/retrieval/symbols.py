@@ -8,15 +8,18 @@ those that mean something in a text.
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import Any
 
-__all__ = ["UNKNOWN", "run_text", "symbol_text"]
+__all__ = ["UNKNOWN", "property_of_run", "run_text", "symbol_text"]
 
 UNKNOWN = "\ufffd"
 """Stands for a symbol that is not known."""
 
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _CODED = re.compile("[\uf000-\uf0ff]")
+_PROPERTIES_WITHIN = 4  # children of a run; in an equation its own properties stand before them
+_MOST_PROPERTIES = 100  # Word has forty
 
 
 def _rows(rows: str, *, first: int) -> dict[int, str]:
@@ -88,12 +91,25 @@ def symbol_text(symbol: Any) -> str:
     return character if character.isprintable() else UNKNOWN  # not of private use
 
 
+def property_of_run(run: Any, name: str) -> Any:
+    """The element of this name in the properties of a run; None where there is none.
+
+    Looked for at the beginning only, where Word writes them: a run may hold a million texts, each
+    of which asks for them.
+    """
+    for properties in islice(run, _PROPERTIES_WITHIN):
+        if properties.tag == f"{_WORD}rPr":
+            within = islice(properties, _MOST_PROPERTIES)
+            return next((child for child in within if child.tag == _WORD + name), None)
+    return None
+
+
 def run_text(text: Any) -> str:
     """The text of a ``w:t`` or ``m:t`` element, as the font of its run shows it."""
     written = str(text.text or "")
     if not _CODED.search(written):
         return written
-    fonts = text.getparent().find(f"{_WORD}rPr/{_WORD}rFonts")
+    fonts = property_of_run(text.getparent(), "rFonts")
     names = () if fonts is None else (fonts.get(_WORD + kind, "") for kind in ("ascii", "hAnsi"))
     tables = [_TABLES[name.casefold()] for name in names if name.casefold() in _TABLES]
     if not tables:

@@ -9,13 +9,15 @@ from typing import Any
 from zipfile import ZipFile
 
 from rag_middle.errors import DocumentLoadError
+from rag_middle.extras import require
 from rag_middle.retrieval.equations import EQUATION, equation_text
 from rag_middle.retrieval.scripts import script_end, script_text, set_fraction, touches
-from rag_middle.retrieval.symbols import UNKNOWN, run_text, symbol_text
+from rag_middle.retrieval.symbols import UNKNOWN, property_of_run, run_text, symbol_text
 
 __all__ = ["check_unpacked", "word_blocks", "word_left_out"]
 
 _UNPACKED_BYTES = 256 * 2**20  # unpacked
+_MOST_PARTS = 2**12  # files in it, each of which python-docx looks for among all others
 _MARKS = 2**22  # "<" and "=": tags and attributes, which need a hundred bytes of memory each
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _PARAGRAPH, _TABLE, _ROW, _CELL = (_WORD + tag for tag in ("p", "tbl", "tr", "tc"))
@@ -59,6 +61,11 @@ _NOT_SHOWN = (
 
 def check_unpacked(parts: ZipFile) -> None:
     """Refuse what needs more memory than its few kilobytes let expect."""
+    if len(parts.namelist()) > _MOST_PARTS:
+        raise DocumentLoadError(
+            f"it holds {len(parts.namelist()):,} files, above the limit of {_MOST_PARTS:,}. Save "
+            "it without pictures, or as text."
+        )
     unpacked = sum(part.file_size for part in parts.infolist())
     if unpacked > _UNPACKED_BYTES:
         raise DocumentLoadError(
@@ -172,16 +179,23 @@ def _place_scripts(document: Any) -> None:
         while name and name not in own and name not in seen:
             seen.add(name)
             name = based.get(name, "")
-        return own.get(name, "")
+        align = own.get(name, "")
+        own.update(dict.fromkeys(seen, align))  # a chain of styles is followed once
+        return align
 
-    for paragraph in document.element.body.iter(_PARAGRAPH):
-        of_paragraph = align_of(paragraph.find(_WORD + "pPr"), "pStyle")
-        for run in paragraph.iter(_WORD + "r"):
-            properties = run.find(_WORD + "rPr")
-            if run.find(_ALIGN) is None:
-                align = align_of(properties, "rStyle") or of_paragraph
-                if align in ("superscript", "subscript"):
-                    run.get_or_add_rPr().get_or_add_vertAlign().set(_WORD + "val", align)
+    of_paragraphs = [""]  # of those around a run: text boxes stand in paragraphs
+    etree = require("lxml.etree", package="lxml", what="Reading Word documents")
+    steps = etree.iterwalk(document.element.body, ("start", "end"), (_PARAGRAPH, _WORD + "r"))
+    for event, element in steps:
+        if element.tag == _PARAGRAPH:
+            if event == "end":
+                of_paragraphs.pop()
+            else:
+                of_paragraphs.append(align_of(element.find(_WORD + "pPr"), "pStyle"))
+        elif event == "start" and element.find(_ALIGN) is None:
+            align = align_of(element.find(_WORD + "rPr"), "rStyle") or of_paragraphs[-1]
+            if align in ("superscript", "subscript"):
+                element.get_or_add_rPr().get_or_add_vertAlign().set(_WORD + "val", align)
 
 
 def _texts(block: Any) -> Iterator[tuple[Any, str]]:
@@ -241,7 +255,7 @@ def _shown(part: Any) -> str:
 
 def _vertical(part: Any) -> str:
     """``superscript``, ``subscript`` or nothing: where the run of a text stands."""
-    align = part.getparent().find(_ALIGN)
+    align = property_of_run(part.getparent(), "vertAlign")
     return "" if align is None else str(align.get(_WORD + "val", ""))
 
 

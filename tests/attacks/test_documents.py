@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 import zlib
 from collections.abc import Callable
+from io import BytesIO
 from itertools import count
 from pathlib import Path
 from time import process_time
 
 import pytest
 
-from rag_middle.retrieval import Record, build_index, formats, load
+from rag_middle.retrieval import Record, Splitter, build_index, formats, load
+from rag_middle.retrieval.records import content_id, span_ids
 from tests.attacks.hostile import report, tries
 from tests.retrieval.embedding import HashingEmbedder
 
@@ -197,6 +200,8 @@ RUNS = {
         ("", "<!--a--!", ""),
         ("<svg>", "<![CDATA[", ""),
         ("", "<template>", "</template>"),
+        ("<math><mfrac linethickness=", " ", "x><mi>a</mi><mi>b</mi></mfrac></math>"),
+        ("<math><mfrac linethickness=", "0", "1><mi>a</mi><mi>b</mi></mfrac></math>"),
     ],
     "markdown": [
         ("---\n", "--- \t", ""),
@@ -223,7 +228,15 @@ def test_long_runs_of_a_character_take_no_longer_than_other_text(
 
 @pytest.mark.parametrize(
     ("begin", "repeated"),
-    [("a: ", "["), ("a: ", "{"), ("a: [", "b, "), ("a: x\n", "? "), ("a: '", "''"), ("a:", " :")],
+    [
+        ("a: ", '"\\UFFFFFFFF"'),
+        ("a: ", "["),
+        ("a: ", "{"),
+        ("a: [", "b, "),
+        ("a: x\n", "? "),
+        ("a: '", "''"),
+        ("a:", " :"),
+    ],
 )
 def test_hostile_front_matter_takes_no_longer_than_other_text(begin: str, repeated: str) -> None:
     fields = begin + repeated * (65_000 // len(repeated))
@@ -246,3 +259,166 @@ def test_front_matter_without_an_end_takes_no_more_memory_than_other_text(tmp_pa
     finally:
         tracemalloc.stop()
     assert peak < 40 * MIB  # for a file of two
+
+
+WORD = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+MATH = 'xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math"'
+
+
+def word(body: str, styles: str = "") -> bytes:
+    document = pytest.importorskip("docx").Document()
+    parse = pytest.importorskip("docx.oxml").parse_xml
+    for element in parse(f"<w:body {WORD} {MATH}>{body}</w:body>"):
+        document.element.body.insert(-1, element)
+    for element in parse(f"<w:styles {WORD}>{styles}</w:styles>"):
+        document.styles.element.append(element)
+    file = BytesIO()
+    document.save(file)
+    return file.getvalue()
+
+
+def chain_of_styles(count: int) -> str:
+    links = "".join(
+        f'<w:style w:styleId="s{at}"><w:basedOn w:val="s{at + 1}"/></w:style>'
+        for at in range(count)
+    )
+    raised = '<w:rPr><w:vertAlign w:val="superscript"/></w:rPr>'
+    return f'{links}<w:style w:styleId="s{count}">{raised}</w:style>'
+
+
+@pytest.mark.parametrize(
+    ("begin", "repeated", "end", "styles"),
+    [
+        ("<w:p><w:r>", "<w:t>a</w:t>", "</w:r></w:p>", 0),
+        ("<w:p><m:oMath><m:r>", "<m:t>\uf061</m:t>", "</m:r></m:oMath></w:p>", 0),
+        ("<w:p>", '<w:r><w:rPr><w:rStyle w:val="s0"/></w:rPr><w:t>a</w:t></w:r>', "</w:p>", 10_000),
+    ],
+)
+@pytest.mark.one_in(3)
+def test_a_paragraph_of_many_parts_takes_no_longer_than_many_paragraphs(
+    begin: str, repeated: str, end: str, styles: int
+) -> None:
+    content = word(begin + repeated * 50_000 + end, chain_of_styles(styles) if styles else "")
+    started = process_time()
+    [record, *_] = formats.READERS[".docx"](content, "a.docx")
+    assert isinstance(record, Record)
+    assert len(record.text) >= 50_000
+    assert process_time() - started < 10  # a second; where it is quadratic, minutes
+
+
+@pytest.mark.parametrize("suffix", [".html", ".docx"])
+def test_what_stands_between_the_parts_of_an_equation_is_a_sign(suffix: str) -> None:
+    sign, times = "+" * 20_000, 2000
+    if suffix == ".html":
+        parts = "<mi>a</mi>" * times
+        content = f'<p>x<math><mfenced separators="{sign}">{parts}</mfenced></math>'.encode()
+    else:
+        parts = "<m:e><m:r><m:t>a</m:t></m:r></m:e>" * times
+        signs = f'<m:dPr><m:sepChr m:val="{sign}"/></m:dPr>'
+        content = word(f"<w:p><m:oMath><m:d>{signs}{parts}</m:d></m:oMath></w:p>")
+    [record, *_] = formats.READERS[suffix](content, f"a{suffix}")
+    assert isinstance(record, Record)
+    assert len(record.text) < 10 * times
+
+
+def test_text_of_an_equation_between_comments_takes_no_longer_than_other_text() -> None:
+    content = ("<math>" + "\U0001f600<!---->" * 400_000).encode()
+    started = process_time()
+    [record] = formats.READERS[".html"](content, "a.html")
+    assert isinstance(record, Record)
+    assert len(record.text) == 400_000
+    assert process_time() - started < 10
+
+
+LONG_WORDS = "long words " * 2000
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.html", f"<title>{LONG_WORDS}</title><p>{LONG_WORDS}"),
+        ("a.html", f"<h1>{LONG_WORDS}</h1><p>{LONG_WORDS}"),
+        ("a.md", f"# {LONG_WORDS}\n\n{LONG_WORDS}"),
+        ("a.md", f"---\ntitle: {LONG_WORDS}\n---\n{LONG_WORDS}"),
+        ("a.md", f"Text.\n\n# {LONG_WORDS}\n\n{LONG_WORDS}"),
+        ("a.rst", f"{LONG_WORDS}\n{'=' * len(LONG_WORDS)}\n\n{LONG_WORDS}"),
+        ("a.docx", f"# {LONG_WORDS}\n\n{LONG_WORDS}"),
+        ("a.jsonl", f'{{"text": "Text", "title": "{LONG_WORDS}"}}'),
+        ("a.jsonl", f'{{"text": "{LONG_WORDS * 10}", "more": "{LONG_WORDS}"}}'),
+    ],
+)
+def test_what_is_kept_with_every_part_of_a_text_is_short(
+    tmp_path: Path, name: str, content: str
+) -> None:
+    """A megabyte of title and a megabyte of text would be a gigabyte of parts."""
+    (tmp_path / "good.txt").write_text("Good.")
+    if name == "a.docx":
+        heading, text = content.removeprefix("# ").split("\n\n")
+        document = pytest.importorskip("docx").Document()
+        document.add_heading(heading, 1)
+        document.add_paragraph(text)
+        document.save(str(tmp_path / name))
+    else:
+        (tmp_path / name).write_text(content)
+    records = load(tmp_path).records
+    chunks = Splitter().split(records)
+    kept = sum(len(chunk.title or "") + len(json.dumps(chunk.metadata)) for chunk in chunks)
+    assert kept < 20_000
+    if name.startswith("a.j"):
+        assert [record.source for record in records] == ["good.txt"]
+    elif "<title>" not in content and "title:" not in content:
+        assert sum(record.text.count("long") for record in records) == 4000  # none is lost
+
+
+def test_a_text_is_not_read_once_more_for_each_of_its_parts() -> None:
+    text = "some words of it\n" * 400_000
+    splitter = Splitter(chunk_size=100, overlap=0)
+    record = Record(text=text, source="a.txt", first_line=1)
+    started = process_time()
+    ids = span_ids(record.source, record.title, record.text)
+    places = [(ids(at, at + 9), record.location(at, at + 9)) for at in range(0, len(text), 100)]
+    assert process_time() - started < 10  # half a second; where it is quadratic, an hour
+    assert places[-1][1]["first_line"] == text.count("\n", 0, 68_000 * 100 - 100) + 1
+    [chunk] = splitter.split([Record(text="Lyon.", source="a.txt", title="T")])
+    assert chunk.id == content_id("a.txt", "T", "Lyon.", 0, 5)
+
+
+def test_many_wrong_lines_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "good.txt").write_text("Good.")
+    (tmp_path / "a.jsonl").write_text("x\n" * 5000 + '{"text": "y"}\n' * 5000)
+    (tmp_path / "b.jsonl").write_text("x\n")
+    loaded = load(tmp_path)
+    assert [record.source for record in loaded.records] == ["a.jsonl", "good.txt"]
+    assert [skipped.source for skipped in loaded.skipped[999:]] == [
+        "a.jsonl:1000",
+        "a.jsonl",
+        "b.jsonl:1",
+    ]
+    assert "8999 more lines" in loaded.skipped[1000].reason
+
+
+def test_what_a_library_raises_costs_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "good.txt").write_text("Good.")
+    (tmp_path / "a.md").write_text("# Title\n\nText.")
+
+    def fails(text: str) -> None:
+        raise ArithmeticError("of a library")
+
+    monkeypatch.setattr(formats, "_first_heading", fails)
+    loaded = load(tmp_path)
+    assert [record.source for record in loaded.records] == ["good.txt"]
+    assert "ArithmeticError: of a library" in loaded.skipped[0].reason
+
+
+@pytest.mark.slow  # memory is counted object by object
+def test_text_without_spaces_takes_no_more_memory_than_other_text() -> None:
+    record = Record(text="x" * MIB, source="a.txt")
+    tracemalloc.start()
+    try:
+        Splitter().split([record])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 20 * MIB

@@ -107,6 +107,18 @@ def test_the_default_embedder_computes_what_sentence_transformers_does(
 
 
 @packaged
+@pytest.mark.parametrize("word", ["สวัสดี", "ひらがな", "a", " "])
+def test_words_that_the_tokenizer_does_not_know_have_a_length(
+    minilm: SentenceTransformerEmbedder, word: str
+) -> None:
+    """One of many pages would be a single token, and its chunk would leave no room for others."""
+    text = "Lyon. " + word * 5000
+    chunks = default_splitter(minilm).split([Record(text=text, source="a.txt")])
+    assert max(len(chunk.text) for chunk in chunks) < 2000
+    assert minilm.count_tokens("Lyon lies on the Rhône.") == 6
+
+
+@packaged
 def test_half_a_character_reads_as_a_replacement(minilm: SentenceTransformerEmbedder) -> None:
     halves, replaced = minilm.embed(["x \ud83d y", "x \ufffd y"])
     np.testing.assert_allclose(halves, replaced, atol=1e-6)  # float32

@@ -365,6 +365,28 @@ def test_a_file_that_becomes_a_pipe_or_a_link_is_not_read(
     assert [each.source for each in loaded.skipped] == ["link.txt", "pipe.txt"]
 
 
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_folder_that_becomes_a_link_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: bool
+) -> None:
+    """Before it is listed, or before its files are read."""
+    _write(tmp_path / "private" / "notes.txt", "secret")
+    _write(tmp_path / "docs" / "good.txt", "good")
+    _write(tmp_path / "docs" / "up" / "notes.txt", "mine")
+    step = loading._read if listed else loading._listed
+
+    def after_a_while(*arguments: Any) -> Any:
+        if not (tmp_path / "mine").exists() and (listed or arguments[1].name == "up"):
+            (tmp_path / "docs" / "up").rename(tmp_path / "mine")
+            (tmp_path / "docs" / "up").symlink_to(tmp_path / "private")
+        return step(*arguments)
+
+    monkeypatch.setattr(loading, step.__name__, after_a_while)
+    loaded = load(tmp_path / "docs")
+    assert [record.text for record in loaded.records] == ["good"]
+    assert [each.source for each in loaded.skipped] == ["up/notes.txt" if listed else "up"]
+
+
 def test_folders_may_be_nested_as_deep_as_the_system_allows(tmp_path: Path) -> None:
     """Deeper than Python calls itself; what has too long a path is reported."""
     _write(tmp_path / "good.txt", "good")
@@ -452,6 +474,14 @@ def test_a_saved_index_is_not_read_as_documents(tmp_path: Path) -> None:
     loaded = load(tmp_path)
     assert [record.source for record in loaded.records] == ["a.txt"]
     assert [str(each) for each in loaded.skipped] == ["index: a saved index, not documents."]
+    # A manifest hides no documents that stand beside it.
+    _write(tmp_path / "index" / "b.txt", "beside")
+    _write(tmp_path / "index" / "below" / "c.txt", "below")
+    assert [record.source for record in load(tmp_path).records] == [
+        "a.txt",
+        "index/b.txt",
+        "index/below/c.txt",
+    ]
 
 
 def test_a_pdf_says_nothing_on_the_terminal(
@@ -600,6 +630,15 @@ def test_a_word_document_of_too_many_elements_is_left_out(tmp_path: Path, elemen
     with ZipFile(tmp_path / "a.docx", "w", ZIP_DEFLATED) as file:
         file.writestr("word/document.xml", element * elements)
     with pytest.raises(DocumentLoadError, match="tags and attributes, above the limit"):
+        load(tmp_path / "a.docx")
+
+
+def test_a_word_document_of_too_many_files_is_left_out(tmp_path: Path) -> None:
+    pytest.importorskip("docx")
+    with ZipFile(tmp_path / "a.docx", "w", ZIP_DEFLATED) as file:
+        for number in range(word._MOST_PARTS + 1):
+            file.writestr(f"word/media/{number}.png", b"")
+    with pytest.raises(DocumentLoadError, match="4,097 files, above the limit"):
         load(tmp_path / "a.docx")
 
 
