@@ -30,6 +30,7 @@ from rag_middle.attention.request import Request
 from rag_middle.attention.seam import (
     AttentionHandler,
     MethodHook,
+    began_here,
     config_views,
     handle_attention,
     handler_of,
@@ -126,7 +127,7 @@ def applied(
     Inside the block, ``model(...)`` and ``model.generate(...)`` follow the method; afterwards the
     model is exactly as it was, whatever was raised. Requests of several threads on one model, or on
     models that share modules, take turns; a thread that uses the model outside any block never sees
-    the method.
+    the method, one begun in the block (``asyncio.to_thread``) neither.
 
     Args:
         model: a Hugging Face causal language model.
@@ -143,7 +144,8 @@ def applied(
         KernelsUnavailableError: Triton kernels were chosen (`use_kernels`), and the method has
             none, or they cannot run.
         ProfileMismatchError: its parameters were calibrated for a model of another shape.
-        MethodConfigError: parameters that do not fit the model, or a block inside another.
+        MethodConfigError: parameters that do not fit the model, a block inside another, or a pass
+            in another thread or task that goes on from what this block cached.
         PatchIneffectiveError: the model ran, and the method never got to see an attention layer.
     """
     if isinstance(prompts, TokenizedPrompt):
@@ -260,9 +262,10 @@ def _install(
         nonlocal begun
         begun = False
 
+    elsewhere = _Elsewhere(request, first)
     for module in filter(None, (runs, inside)):
-        guarded = _Guarded(begin, owner=first)
-        stack.callback(module.register_forward_pre_hook(guarded, with_kwargs=True).remove)
+        for hook in (_Guarded(begin, owner=first), elsewhere):
+            stack.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
     ended = _Guarded(end, owner=first)
     stack.callback(runs.register_forward_hook(ended, always_call=True).remove)
     # Blocks of other models that this one stands in go on.
@@ -308,6 +311,32 @@ class _Guarded(MethodHook):
         if handler_of(self._owner or module) is None:
             return None
         return self._hook(module, *arguments)
+
+
+class _Elsewhere(MethodHook):
+    """Refuses to go on with a request's cache where its method has no effect.
+
+    So it would be in a generator that opens a block and is read in several threads or tasks: the
+    prompt under the method, what follows without, and no word of it.
+    """
+
+    def __init__(self, request: Request, owner: nn.Module | None) -> None:
+        self._request = request
+        self._owner = owner
+        self._thread = threading.get_ident()
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._owner is None or handler_of(self._owner) is not None:
+            return
+        if self._thread == threading.get_ident() and began_here():
+            return  # another block, as of method='none'
+        cache = keyword_arguments(module, args, kwargs).get("past_key_values")
+        if cache is not None and cache is self._request.cache():
+            raise MethodConfigError(
+                "This cache was filled under a method, in an applied() block of another thread or "
+                "task, and here the method has no effect. Run the model where the block was "
+                "opened: read a generator that opens one in a single thread and task."
+            )
 
 
 def require_uncompiled(model: nn.Module, traits: ModelTraits) -> None:
