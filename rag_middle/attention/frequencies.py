@@ -34,15 +34,25 @@ def keep_frequencies(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        for module, state in zip(rotary, before, strict=True):
-            open_blocks = _found[module]
-            place = next(i for i, found in enumerate(open_blocks) if found is state)
-            del open_blocks[place]
-            if place == len(open_blocks):
-                _restore(module, state)
-            else:  # what the next one found is of this one's making
-                open_blocks[place].clear()
-                open_blocks[place].update(state)
+        try:
+            _give_back(rotary, before)
+        except BaseException:  # Ctrl-C
+            _give_back(rotary, before)
+            raise
+
+
+def _give_back(rotary: list[nn.Module], before: list[dict[str, Any]]) -> None:
+    for module, state in zip(rotary, before, strict=True):
+        open_blocks = _found[module]
+        place = next((i for i, found in enumerate(open_blocks) if found is state), None)
+        if place is None:
+            continue
+        if place == len(open_blocks) - 1:
+            _restore(module, state)
+        else:  # what the next one found is of this one's making
+            open_blocks[place + 1].clear()
+            open_blocks[place + 1].update(state)
+        del open_blocks[place]
 
 
 def _restore(module: nn.Module, state: dict[str, Any]) -> None:

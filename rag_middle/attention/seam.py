@@ -35,6 +35,7 @@ __all__ = [
     "AttentionHandler",
     "CacheTap",
     "ConfigView",
+    "Handling",
     "MethodHook",
     "backend_name",
     "base_attention",
@@ -131,21 +132,26 @@ _handlers: ContextVar[Mapping[nn.Module, AttentionHandler] | None] = ContextVar(
 _threads: dict[AttentionHandler, int] = {}
 
 
-@contextmanager
-def handle_attention(handlers: Mapping[nn.Module, AttentionHandler] | None) -> Iterator[None]:
-    """Route the attention calls of these modules, in this thread, to their handlers.
+class Handling:
+    """Routes attention calls in this thread from `begin` to `end`, see `handle_attention`.
 
-    Afterwards what this block changed is undone, and nothing else: blocks of other models may have
-    begun or ended since, as in generators that are read in turn.
+    Args:
+        handlers: by module; those of other modules act no longer, unless they are among them.
     """
-    before, own = handlers_in_force(), dict(handlers or {})
-    begun = set(own.values()).difference(before.values())
-    try:
-        _threads.update(dict.fromkeys(begun, threading.get_ident()))
-        _handlers.set(own)
-        yield
-    finally:
-        after = dict(handlers_in_force())
+
+    def __init__(self, handlers: Mapping[nn.Module, AttentionHandler]) -> None:
+        self._before = handlers_in_force()
+        self._own = dict(handlers)
+        self._begun = set(handlers.values()).difference(self._before.values())
+
+    def begin(self) -> None:
+        """From here on."""
+        _threads.update(dict.fromkeys(self._begun, threading.get_ident()))
+        _handlers.set(self._own)
+
+    def end(self) -> None:
+        """Until here; again, where that was interrupted."""
+        before, own, after = self._before, self._own, dict(handlers_in_force())
         for module in {**before, **own}:
             if after.get(module) is own.get(module) is not before.get(module):
                 if module in before:
@@ -153,9 +159,24 @@ def handle_attention(handlers: Mapping[nn.Module, AttentionHandler] | None) -> I
                 else:
                     del after[module]
         _handlers.set(after or None)
-        for handler in begun:
+        for handler in self._begun:
             _threads.pop(handler, None)
         own.clear()  # contexts that hold it keep nothing alive
+
+
+@contextmanager
+def handle_attention(handlers: Mapping[nn.Module, AttentionHandler]) -> Iterator[None]:
+    """Route the attention calls of these modules, in this thread, to their handlers.
+
+    Afterwards what this block changed is undone, and nothing else: blocks of other models may have
+    begun or ended since, as in generators that are read in turn.
+    """
+    handling = Handling(handlers)
+    try:
+        handling.begin()
+        yield
+    finally:
+        handling.end()
 
 
 def handlers_in_force() -> Mapping[nn.Module, AttentionHandler]:
