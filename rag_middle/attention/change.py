@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
@@ -28,6 +27,7 @@ if TYPE_CHECKING:  # methods bring changes as values, and are listed without PyT
     from rag_middle.attention.rotary import LayerStack, RotaryCall
     from rag_middle.attention.seam import AttentionCall, CacheTap
     from rag_middle.attention.traits import LayerTraits
+    from rag_middle.attention.undoing import Undoing
     from rag_middle.attention.weights import ModelAttention
     from rag_middle.ops.prompt_kernels import RotaryAngles
     from rag_middle.ops.scores import ScoreRule
@@ -183,7 +183,7 @@ class Layer:
         traits_or_none: what is known of it; ``None`` where the model does not call the attention
             interface.
         request: the request.
-        stack: takes what is to be undone when the request ends.
+        stack: takes what is to be undone when the request ends; hooks of `guard` are taken off.
         guard: makes a hook that acts in the request's thread only.
         model: that the request runs, for changes that let it read a token more than once: `hook`
             its forward pass.
@@ -194,7 +194,7 @@ class Layer:
     module: nn.Module
     traits_or_none: LayerTraits | None
     request: Request
-    stack: ExitStack
+    stack: Undoing
     guard: Callable[[Callable[..., Any]], Callable[..., Any]]
     model: nn.Module
     start: int = 0
@@ -301,7 +301,7 @@ class Layer:
 
     def hook(self, register: Callable[..., Any], function: Callable[..., Any]) -> None:
         """Register a hook of PyTorch for the length of the request, in its thread only."""
-        self.stack.callback(register(self.guard(function)).remove)
+        register(self.guard(function))
 
 
 @dataclass(slots=True)

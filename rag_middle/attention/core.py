@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, NoReturn
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -83,14 +84,17 @@ class LayerCore:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Forward pre-hook: the arguments the module shall run with."""
         arguments = keyword_arguments(module, args, kwargs)
+        name = cache_argument(module)
+        request, filled = self._layer.request, arguments.get(name) if name else None
+        if filled is not None and request.cache() is not filled:
+            request.cache = ref(filled)
         if not self.needs_attention_call:
-            self._layer.request.attention_calls += 1
+            request.attention_calls += 1
             for handler in self._handlers:
                 handler.before(arguments)
             return (), arguments
         traits = self._layer.traits_or_none
         cache = self._layer.begin_call(arguments)
-        name = cache_argument(module)
         self._tap = CacheTap(cache)
         if name is not None and cache is not None:
             arguments[name] = self._tap

@@ -67,10 +67,12 @@ class InstalledRotations(MethodHook):
 
     def remove(self) -> None:
         """Take everything back; again does nothing."""
-        while self._handles:
-            self._handles.pop().remove()
+        while self._handles:  # each is forgotten when it is done, whenever Ctrl-C comes
+            self._handles[-1].remove()
+            self._handles.pop()
         while self._modules:
-            _installed.pop(self._modules.pop(), None)
+            _installed.pop(self._modules[-1], None)
+            self._modules.pop()
 
 
 class _TablesOfThread(threading.local):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Protocol
@@ -29,15 +29,17 @@ from rag_middle.attention.probe import (
 from rag_middle.attention.request import Request
 from rag_middle.attention.seam import (
     AttentionHandler,
+    ConfigView,
+    Handling,
     MethodHook,
-    config_views,
-    handle_attention,
+    began_here,
     handler_of,
     handlers_in_force,
     keyword_arguments,
 )
 from rag_middle.attention.traits import ModelTraits
-from rag_middle.attention.turns import ModelLock, OfModel
+from rag_middle.attention.turns import ModelLock, OfModel, modules_of
+from rag_middle.attention.undoing import Undoing, take_off
 from rag_middle.errors import KernelsUnavailableError, MethodConfigError, PatchIneffectiveError
 from rag_middle.options import KERNELS, Kernels
 from rag_middle.tokens import TokenizedPrompt
@@ -126,7 +128,7 @@ def applied(
     Inside the block, ``model(...)`` and ``model.generate(...)`` follow the method; afterwards the
     model is exactly as it was, whatever was raised. Requests of several threads on one model, or on
     models that share modules, take turns; a thread that uses the model outside any block never sees
-    the method.
+    the method, one begun in the block (``asyncio.to_thread``) neither.
 
     Args:
         model: a Hugging Face causal language model.
@@ -143,7 +145,8 @@ def applied(
         KernelsUnavailableError: Triton kernels were chosen (`use_kernels`), and the method has
             none, or they cannot run.
         ProfileMismatchError: its parameters were calibrated for a model of another shape.
-        MethodConfigError: parameters that do not fit the model, or a block inside another.
+        MethodConfigError: parameters that do not fit the model, a block inside another, or a pass
+            in another thread or task that goes on from what this block cached.
         PatchIneffectiveError: the model ran, and the method never got to see an attention layer.
     """
     if isinstance(prompts, TokenizedPrompt):
@@ -163,14 +166,14 @@ def applied(
             f"{method} has no Triton kernels. Use kernels='auto', which computes with PyTorch's "
             "operators where a method has none."
         )
-    with model_lock(model), keep_frequencies(model), ExitStack() as stack:
+    with model_lock(model), keep_frequencies(model), Undoing() as stack:
         config = text_config(model)
         # Assisted decoding by early exit lowers it, and leaves it so where its pass is refused.
         stack.callback(setattr, config, "num_hidden_layers", config.num_hidden_layers)
         if plan.layers:
             _install(model, traits, plan, request, stack)
         else:
-            stack.enter_context(handle_attention(_handlers_of_others(model)))
+            _handle(_handlers_of_others(model), stack)
         yield request
         if not plan.layers or request.attention_calls:
             return
@@ -198,7 +201,7 @@ def _install(
     traits: ModelTraits,
     plan: AttentionPlan,
     request: Request,
-    stack: ExitStack,
+    stack: Undoing,
 ) -> None:
     modules = modules_by_layer(model, traits)
     if any(map(is_installed, modules.values())):
@@ -212,8 +215,9 @@ def _install(
             "generator that was not closed. Compose methods with Compose([...]) instead of nesting "
             "blocks, and let blocks of other tasks end first."
         )
-    _under_methods.update(modules.values())
     stack.callback(_under_methods.difference_update, list(modules.values()))
+    _under_methods.update(modules.values())
+    stack.callback(take_off, modules_of(model), partial(_is_hook_of, request))
     # A wrapper of adapters generates with the model inside, and its own forward pass never runs.
     runs = next((part for part in model.modules() if isinstance(part, PreTrainedModel)), model)
     cores: dict[nn.Module, LayerCore] = {}
@@ -221,18 +225,19 @@ def _install(
         module = modules.get(index)
         if module is None:
             continue  # a layer without softmax attention: nothing to plan there
-        guard = partial(_Guarded, owner=module)
+        guard = partial(_Guarded, request=request, owner=module)
         layer = Layer(module, traits.layers.get(index), request, stack, guard, runs)
         core = cores[module] = LayerCore(layer, changes)
         stack.callback(core.close)
-        before = module.register_forward_pre_hook(guard(core.before), with_kwargs=True)
-        stack.callback(before.remove)
-    stack.enter_context(config_views([m for m, core in cores.items() if core.needs_attention_call]))
+        module.register_forward_pre_hook(guard(core.before), with_kwargs=True)
+        if core.needs_attention_call:
+            stack.callback(setattr, module, "config", module.config)
+            module.config = ConfigView(module.config, module)  # type: ignore[assignment]
     depends_on_prompt = any(change.depends_on_prompt for change in plan.changes)
     first = next(iter(cores), None)
     for number, rotary in enumerate(rotary_modules(model)):
-        record = _Guarded(partial(request.tables.record, number), owner=first)
-        stack.callback(rotary.register_forward_hook(record, with_kwargs=True).remove)
+        record = _Guarded(partial(request.tables.record, number), request=request, owner=first)
+        rotary.register_forward_hook(record, with_kwargs=True)
 
     def begin_pass(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if depends_on_prompt and not request.forward_passes:
@@ -260,13 +265,19 @@ def _install(
         nonlocal begun
         begun = False
 
+    elsewhere = _Elsewhere(request, first)
     for module in filter(None, (runs, inside)):
-        guarded = _Guarded(begin, owner=first)
-        stack.callback(module.register_forward_pre_hook(guarded, with_kwargs=True).remove)
-    ended = _Guarded(end, owner=first)
-    stack.callback(runs.register_forward_hook(ended, always_call=True).remove)
+        for hook in (_Guarded(begin, request=request, owner=first), elsewhere):
+            module.register_forward_pre_hook(hook, with_kwargs=True)
+    runs.register_forward_hook(_Guarded(end, request=request, owner=first), always_call=True)
     # Blocks of other models that this one stands in go on.
-    stack.enter_context(handle_attention({**handlers_in_force(), **cores}))
+    _handle({**handlers_in_force(), **cores}, stack)
+
+
+def _handle(handlers: Mapping[nn.Module, AttentionHandler], stack: Undoing) -> None:
+    handling = Handling(handlers)
+    stack.callback(handling.end)
+    handling.begin()
 
 
 def _handlers_of_others(model: nn.Module) -> dict[nn.Module, AttentionHandler]:
@@ -300,14 +311,47 @@ def modules_by_layer(model: nn.Module, traits: ModelTraits) -> dict[int, nn.Modu
 class _Guarded(MethodHook):
     """A hook that acts only in the thread whose request it belongs to."""
 
-    def __init__(self, hook: Callable[..., Any], *, owner: nn.Module | None = None) -> None:
+    def __init__(
+        self, hook: Callable[..., Any], *, request: Request, owner: nn.Module | None = None
+    ) -> None:
         self._hook = hook
+        self.request = request
         self._owner = owner
 
     def __call__(self, module: nn.Module, *arguments: Any) -> Any:
         if handler_of(self._owner or module) is None:
             return None
         return self._hook(module, *arguments)
+
+
+def _is_hook_of(request: Request, hook: Any) -> bool:
+    return isinstance(hook, _Guarded | _Elsewhere) and hook.request is request
+
+
+class _Elsewhere(MethodHook):
+    """Refuses to go on with a request's cache where its method has no effect.
+
+    So it would be in a generator that opens a block and is read in several threads or tasks: the
+    prompt under the method, what follows without, and no word of it.
+    """
+
+    def __init__(self, request: Request, owner: nn.Module | None) -> None:
+        self.request = request
+        self._owner = owner
+        self._thread = threading.get_ident()
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._owner is None or handler_of(self._owner) is not None:
+            return
+        if self._thread == threading.get_ident() and began_here():
+            return  # another block, as of method='none'
+        cache = keyword_arguments(module, args, kwargs).get("past_key_values")
+        if cache is not None and cache is self.request.cache():
+            raise MethodConfigError(
+                "This cache was filled under a method, in an applied() block of another thread or "
+                "task, and here the method has no effect. Run the model where the block was "
+                "opened: read a generator that opens one in a single thread and task."
+            )
 
 
 def require_uncompiled(model: nn.Module, traits: ModelTraits) -> None:

@@ -100,6 +100,7 @@ class Request:
         fed: columns that the model was given in the first of them; 0 where that is not known.
         kernels: what may compute the method's attention.
         kernels_used: what did.
+        cache: the model's cache that it fills, ``None`` before and when it is gone.
     """
 
     layouts: tuple[PromptLayout, ...]
@@ -113,6 +114,7 @@ class Request:
     fed: int = 0
     kernels: Kernels = "auto"
     kernels_used: KernelsUsed = "torch"
+    cache: Callable[[], Any] = lambda: None
     _shared: dict[Hashable, Any] = field(default_factory=dict)
 
     def see(self, rows: int, columns: int, start: int = 0) -> None:

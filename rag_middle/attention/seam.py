@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -34,9 +35,11 @@ __all__ = [
     "AttentionHandler",
     "CacheTap",
     "ConfigView",
+    "Handling",
     "MethodHook",
     "backend_name",
     "base_attention",
+    "began_here",
     "cache_argument",
     "config_views",
     "handle_attention",
@@ -119,26 +122,36 @@ class AttentionHandler(Protocol):
         ...
 
 
-#: Handler of the attention call under way in this thread, by module. ``None`` in the mapping's
-#: place means that no request runs here and every module behaves as the model made it.
+#: Handlers of the attention calls in this context, by module; of blocks that have ended too, where
+#: the context was copied or the block ended in another. ``None``: no block began here.
 _handlers: ContextVar[Mapping[nn.Module, AttentionHandler] | None] = ContextVar(
     "rag_middle_handlers", default=None
 )
+#: The thread of each handler whose block is open. A context says too little: callbacks of asyncio,
+#: its tasks and ``to_thread`` take copies with them, into other threads and beyond the block.
+_threads: dict[AttentionHandler, int] = {}
 
 
-@contextmanager
-def handle_attention(handlers: Mapping[nn.Module, AttentionHandler] | None) -> Iterator[None]:
-    """Route the attention calls of these modules, in this thread, to their handlers.
+class Handling:
+    """Routes attention calls in this thread from `begin` to `end`, see `handle_attention`.
 
-    Afterwards what this block changed is undone, and nothing else: blocks of other models may have
-    begun or ended since, as in generators that are read in turn.
+    Args:
+        handlers: by module; those of other modules act no longer, unless they are among them.
     """
-    before, own = handlers_in_force(), handlers or {}
-    _handlers.set(own)
-    try:
-        yield
-    finally:
-        after = dict(handlers_in_force())
+
+    def __init__(self, handlers: Mapping[nn.Module, AttentionHandler]) -> None:
+        self._before = handlers_in_force()
+        self._own = dict(handlers)
+        self._begun = set(handlers.values()).difference(self._before.values())
+
+    def begin(self) -> None:
+        """From here on."""
+        _threads.update(dict.fromkeys(self._begun, threading.get_ident()))
+        _handlers.set(self._own)
+
+    def end(self) -> None:
+        """Until here; again, where that was interrupted."""
+        before, own, after = self._before, self._own, dict(handlers_in_force())
         for module in {**before, **own}:
             if after.get(module) is own.get(module) is not before.get(module):
                 if module in before:
@@ -146,16 +159,42 @@ def handle_attention(handlers: Mapping[nn.Module, AttentionHandler] | None) -> I
                 else:
                     del after[module]
         _handlers.set(after or None)
+        for handler in self._begun:
+            _threads.pop(handler, None)
+        own.clear()  # contexts that hold it keep nothing alive
+
+
+@contextmanager
+def handle_attention(handlers: Mapping[nn.Module, AttentionHandler]) -> Iterator[None]:
+    """Route the attention calls of these modules, in this thread, to their handlers.
+
+    Afterwards what this block changed is undone, and nothing else: blocks of other models may have
+    begun or ended since, as in generators that are read in turn.
+    """
+    handling = Handling(handlers)
+    try:
+        handling.begin()
+        yield
+    finally:
+        handling.end()
 
 
 def handlers_in_force() -> Mapping[nn.Module, AttentionHandler]:
     """The handlers of this thread's requests, of whatever models; empty outside of them."""
-    return _handlers.get() or {}
+    thread, handlers = threading.get_ident(), _handlers.get() or {}
+    return {module: h for module, h in handlers.items() if _threads.get(h) == thread}
 
 
 def handler_of(module: nn.Module) -> AttentionHandler | None:
     """What answers this module's attention calls in this thread, ``None`` outside a request."""
-    return handlers_in_force().get(module)
+    handler = (_handlers.get() or {}).get(module)
+    here = handler is not None and _threads.get(handler) == threading.get_ident()
+    return handler if here else None
+
+
+def began_here() -> bool:
+    """Whether a block is open in this context, of whatever model, perhaps without any handler."""
+    return _handlers.get() is not None
 
 
 def _attention_function(

@@ -343,6 +343,8 @@ class RagMiddleModel:
 
         Raises:
             UnsupportedGenerationError: also for beams, which are only known at the end.
+            MethodConfigError: also in a block of `applied` on this model, here and when the first
+                piece is read in one.
         """
         settings = checked_options(options, allowed=GenerationKwargs)
         if settings.num_beams > 1:
@@ -352,21 +354,26 @@ class RagMiddleModel:
                 Argument("num_beams", 1),
                 ".",
             )
-        if model_lock(self.model).is_owned():
-            raise MethodConfigError(
-                "A stream generates in a thread of its own, which would wait for this block to "
-                "end. Leave the applied() block first, or call generate()."
-            )
-        request = self._request([prompt], method, method_options, options)
         # Not `self`: the thread must not keep alive what only the stream's owner needs.
         model, tokenizer = self.model, self._prepare.tokenizer
+
+        def check() -> None:
+            if model_lock(model).is_owned():
+                raise MethodConfigError(
+                    "A stream generates in a thread of its own, which would wait for this block "
+                    "to end. Leave the applied() block first, or call generate()."
+                )
+
+        check()
+        request = self._request([prompt], method, method_options, options)
 
         def work(emit: Callable[[str], None], stopped: threading.Event) -> Generation:
             follower = Follower(on_text=lambda text, _: emit(text), cancel=stopped)
             running = replace(request, followers=[follower])
             return engine.generate(model, tokenizer, running)[0]
 
-        return GenerationStream(work, document_ids=request.prompts[0].tokens.document_ids)
+        ids = request.prompts[0].tokens.document_ids
+        return GenerationStream(work, document_ids=ids, check=check)
 
     def _request(
         self,

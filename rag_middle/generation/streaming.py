@@ -34,12 +34,27 @@ class GenerationStream(Iterator[str]):
     forgetting the stream ends the generation after the token under way. So does the end of the
     program, which waits a few seconds for that.
 
+    Several threads may read: each piece comes to one of them, the end and `result` to all.
+
+    Args:
+        work: generates.
+        document_ids: see below.
+        check: called before the thread is started, by whoever reads first; may raise.
+
     Attributes:
         document_ids: as in `Generation`, known before the first piece.
     """
 
-    def __init__(self, work: Work, *, document_ids: tuple[str | None, ...] = ()) -> None:
+    def __init__(
+        self,
+        work: Work,
+        *,
+        document_ids: tuple[str | None, ...] = (),
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         self.document_ids = document_ids
+        self._check = check
+        self._reading = threading.Lock()
         self._queue: SimpleQueue[str | Generation | BaseException] = SimpleQueue()
         self._stopped = threading.Event()
         self._ended: Generation | BaseException | None = None
@@ -58,6 +73,10 @@ class GenerationStream(Iterator[str]):
         return self
 
     def __next__(self) -> str:
+        with self._reading:
+            return self._next()
+
+    def _next(self) -> str:
         if isinstance(self._ended, BaseException):
             raise self._ended
         if self._ended is not None:
@@ -102,6 +121,7 @@ class GenerationStream(Iterator[str]):
     def _start(self) -> None:
         with self._start_lock:
             if not self._started:
+                self._check()
                 self._thread.start()
                 self._started = True
 

@@ -7,6 +7,7 @@ can be asked is that methods follow the model: same frequencies as it would use,
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from itertools import product
 
 import pytest
@@ -128,3 +129,20 @@ def test_a_long_input_of_ones_own_before_is_kept_too() -> None:
     with applied(model, EXAMPLES["siw"].neutral, [BEYOND.tokens]):
         prompt_logits(model, BEYOND)
     assert torch.equal(prompt_logits(model, short), plain)
+
+
+@pytest.mark.parametrize("methods", [("none", "siw"), ("siw", "none"), ("none", "none")])
+def test_blocks_that_do_not_end_in_turn_leave_no_frequencies(methods: tuple[str, str]) -> None:
+    """As blocks in generators and in tasks: the first ends while the second is open."""
+    model = FAMILIES["llama_dynamic"].build()
+    rotary = model.model.rotary_emb
+    frequencies, length = rotary.inv_freq.clone(), rotary.max_seq_len_cached
+    first, second = (ExitStack(), ExitStack())
+    for block, method in zip((first, second), methods, strict=True):
+        block.enter_context(applied(model, EXAMPLES[method].neutral, [BEYOND.tokens]))
+        expected = prompt_logits(model, BEYOND)
+    first.close()
+    assert torch.equal(prompt_logits(model, BEYOND), expected)
+    second.close()
+    assert torch.equal(rotary.inv_freq, frequencies)
+    assert rotary.max_seq_len_cached == length

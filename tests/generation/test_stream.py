@@ -219,6 +219,29 @@ def test_a_request_may_be_made_while_a_stream_is_read(
     assert stream.result.usage.completion_tokens == 6
 
 
+def test_a_stream_that_is_first_read_in_a_block_does_not_wait_for_its_end(
+    model: RagMiddleModel, prompt: ContextPrompt
+) -> None:
+    stream = model.stream(prompt, max_new_tokens=2)
+    with (
+        applied(model.model, NoMethod(), [model.encode(prompt)]),
+        pytest.raises(MethodConfigError, match="thread of its own"),
+    ):
+        next(stream)
+    assert stream.result.usage.completion_tokens == 2
+
+
+def test_several_threads_get_the_result(model: RagMiddleModel, prompt: ContextPrompt) -> None:
+    stream = model.stream(prompt, max_new_tokens=4)
+    results: list[object] = []
+    threads = [threading.Thread(target=lambda: results.append(stream.result)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [stream.result] * 3
+
+
 def test_a_dead_thread_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     from rag_middle.generation import streaming
 
