@@ -129,7 +129,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     *_faults(
         f"{A}/patch.py",
-        ("hook left on the module", "stack.callback(before.remove)", "stack.callback(len, '')"),
+        ("hook left on the module", "stack.callback(take_off, modules_of(model)", "stack.callback(take_off, ()"),
         (
             "other threads see the method",
             "if handler_of(self._owner or module) is None:",
