@@ -129,7 +129,11 @@ FAULTS: tuple[Fault, ...] = (
     ),
     *_faults(
         f"{A}/patch.py",
-        ("hook left on the module", "stack.callback(take_off, modules_of(model)", "stack.callback(take_off, ()"),
+        (
+            "hook left on the module",
+            "stack.callback(take_off, modules_of(model)",
+            "stack.callback(take_off, ()",
+        ),
         (
             "other threads see the method",
             "if handler_of(self._owner or module) is None:",
@@ -328,7 +332,7 @@ FAULTS: tuple[Fault, ...] = (
             "max_new_tokens - context_window\n",
             "max_new_tokens - context_window - 1\n",
         ),
-        ("earlier of equal documents dropped", "(relevance[i], -i)", "(relevance[i], i)"),
+        ("earlier of equal documents dropped", "relevance[i], -i)", "relevance[i], i)"),
     ),
     *_faults(
         f"{G}/forward.py",
@@ -373,7 +377,7 @@ FAULTS: tuple[Fault, ...] = (
         ),
         (
             "added tokens that are not special can be written",
-            "has_symbols and len(literal) > 1",
+            "has_symbols and len(text) > 1",
             "False",
         ),
     ),
