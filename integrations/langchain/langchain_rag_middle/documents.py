@@ -89,7 +89,8 @@ class DocumentPrompt(StringPromptTemplate):
                 f"The template {self.template!r} needs {', '.join(missing)}, which this document "
                 f"does not have: its metadata has {', '.join(document.metadata) or 'nothing'}."
             )
-        text = self.text(**{name: values[name] for name in self.input_variables})
+        # Chains have documents marked (`MarkDocuments`): as an object, one needs no markers.
+        text = unmark(self.text(**{name: values[name] for name in self.input_variables}))
         return PromptDocument(text, id=document.id, metadata=document.metadata)
 
 
