@@ -405,6 +405,8 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
             return
         configs = get_config_list(config, len(inputs))
         size = configs[0].get("max_concurrency") or _WINDOW
+        if size < 1:
+            raise UnsupportedGenerationError(f"max_concurrency must be at least 1, got {size}.")
         together = min(size, self.max_batch_size)
 
         def run(

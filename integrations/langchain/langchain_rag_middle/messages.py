@@ -29,6 +29,9 @@ _NO_TEXT = frozenset(
     "server_tool_result non_standard".split()
 )
 
+#: How OpenAI's and Anthropic's models end the types of others (``function_call``, ...).
+_TRACES = ("_call", "_call_output", "_tool_use", "_tool_result")
+
 #: A piece of a message: text, or a document.
 Part = str | PromptDocument
 ReadPart = MarkedText | PromptDocument
@@ -138,7 +141,7 @@ def _parts(message: BaseMessage, index: int, document_prompt: DocumentPrompt) ->
     for block in blocks:
         if isinstance(block, str):
             texts: list[Part] = [block]
-        elif block.get("type") in _NO_TEXT:
+        elif _says_nothing(block.get("type"), joined):
             continue
         else:
             texts = content_parts(block, f"A block of message {index}")
@@ -226,6 +229,13 @@ def _cut(text: str, documents: Sequence[PromptDocument]) -> list[Part]:
             ]
         return [*wanted]
     return [*filter(str.strip, [lead]), *wanted, *filter(str.strip, [tail])]
+
+
+def _says_nothing(kind: object, of_answer: bool) -> bool:
+    """Whether a block of this type is no text; of an answer, also what other models write."""
+    if not isinstance(kind, str):
+        return False
+    return kind in _NO_TEXT or (of_answer and kind.endswith(_TRACES))
 
 
 def _artifact_documents(artifact: object) -> list[PromptDocument]:

@@ -147,6 +147,7 @@ def test_a_search_result_of_no_text_is_refused(tiny: Any, content: object) -> No
         {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
         {"type": "text-plain", "url": "https://example.org/a.txt"},
         {"type": "image", "url": "https://example.org/a.png"},
+        {"type": "function_call"},
     ],
 )
 def test_what_is_no_text_is_refused(tiny: Any, block: dict[str, Any]) -> None:
@@ -476,6 +477,8 @@ def test_markers_cost_neither_cached_answers_nor_tokens(tiny: Any) -> None:
 def test_answers_in_blocks_come_back_as_their_text(tiny: Any) -> None:
     said = AIMessage(
         [{"type": "reasoning", "reasoning": "hm"}, {"type": "text", "text": "On the "},
+         {"type": "function_call", "name": "search", "arguments": "{}", "call_id": "1"},
+         {"type": "web_search_tool_result", "tool_use_id": "1", "content": []},
          {"type": "text", "text": "Rhône."}]
     )  # fmt: skip
     chat(tiny).invoke([HumanMessage("a"), said, HumanMessage("b")])
