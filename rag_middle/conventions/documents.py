@@ -487,7 +487,7 @@ def passed_documents(
     for index, entry in enumerate(entries):
         document = entry if isinstance(entry, Document) else read(entry)
         if isinstance(entry, str):
-            document = Document(entry)
+            document = _document(entry)
         elif isinstance(entry, Mapping):
             document = sent_document(parsed_document(dict(entry), f"Document {index}"))
         if document is None:
@@ -559,7 +559,7 @@ def _key(document: Document) -> tuple[str | None, ...]:
 def top_documents(documents: Iterable[TopDocument]) -> list[CallerDocument]:
     """A request's ``documents``."""
     return [
-        CallerDocument(document=Document(entry), convention="cohere")
+        CallerDocument(document=_document(entry), convention="cohere")
         if isinstance(entry, str)
         else entry.read()
         for entry in documents

@@ -100,10 +100,17 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
     def get_num_tokens_from_messages(
         self, messages: list[BaseMessage], tools: Sequence[Any] | None = None
     ) -> int:
-        """Tokens of the messages as they are sent, the chat template's included."""
+        """Tokens of the messages as they are sent, the chat template's included.
+
+        Where documents of one message do not stand together, which a call may refuse, they count
+        all the same: a history can be trimmed whatever it holds.
+        """
         schemas = [openai_tool_of(tool) for tool in tools or ()]
         prompt = prompt_messages(
-            messages, document_prompt=self.document_prompt, with_tools=bool(schemas)
+            messages,
+            document_prompt=self.document_prompt,
+            with_tools=bool(schemas),
+            counted=True,
         )
         return self.rag_middle_model.count_tokens(
             prompt, template_options=self.template_options, tools=schemas
@@ -398,6 +405,8 @@ class ChatRagMiddle(RagMiddleSettings, BaseChatModel):
             return
         configs = get_config_list(config, len(inputs))
         size = configs[0].get("max_concurrency") or _WINDOW
+        if size < 1:
+            raise UnsupportedGenerationError(f"max_concurrency must be at least 1, got {size}.")
         together = min(size, self.max_batch_size)
 
         def run(

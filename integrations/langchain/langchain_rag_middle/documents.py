@@ -15,6 +15,7 @@ from rag_middle import Document as PromptDocument
 from rag_middle import PromptError, mark
 from rag_middle.documents import labelled, unmark
 from rag_middle.notices import MissingDocumentsWarning, warn_caller
+from rag_middle.plain_data import is_finite_number
 
 __all__ = ["DocumentPrompt", "LongContextReorder", "MarkDocuments", "format_docs"]
 
@@ -82,14 +83,15 @@ class DocumentPrompt(StringPromptTemplate):
         Raises:
             PromptError: the template names metadata that the document does not have.
         """
-        values = {"page_content": document.page_content, **document.metadata}
+        values = {**document.metadata, "page_content": document.page_content}
         missing = [name for name in self.input_variables if name not in values]
         if missing:
             raise PromptError(
                 f"The template {self.template!r} needs {', '.join(missing)}, which this document "
                 f"does not have: its metadata has {', '.join(document.metadata) or 'nothing'}."
             )
-        text = self.text(**{name: values[name] for name in self.input_variables})
+        # Chains have documents marked (`MarkDocuments`): as an object, one needs no markers.
+        text = unmark(self.text(**{name: values[name] for name in self.input_variables}))
         return PromptDocument(text, id=document.id, metadata=document.metadata)
 
 
@@ -219,7 +221,7 @@ class LongContextReorder(BaseDocumentTransformer):
 
     def _score(self, document: Document) -> float:
         score = document.metadata.get(self.score_key)
-        if isinstance(score, bool) or not isinstance(score, int | float):
+        if not is_finite_number(score):
             raise PromptError(
                 f"A document has no number in metadata[{self.score_key!r}], got {score!r}. Leave "
                 "score_key out if the documents come best first."

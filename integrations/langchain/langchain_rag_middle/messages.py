@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 from langchain_core.documents import Document
@@ -15,7 +15,7 @@ from rag_middle import ContextPrompt
 from rag_middle import Document as PromptDocument
 from rag_middle.conventions.documents import content_parts, passed_documents
 from rag_middle.conventions.messages import template_role
-from rag_middle.documents import MarkedText, prompt_of_parts, split
+from rag_middle.documents import MarkedText, prompt_of_parts, split, unmark
 from rag_middle.tokens.conversation import Conversation
 
 __all__ = ["as_prompt_documents", "prompt_messages", "prompt_text"]
@@ -29,6 +29,9 @@ _NO_TEXT = frozenset(
     "server_tool_result non_standard".split()
 )
 
+#: How OpenAI's and Anthropic's models end the types of others (``function_call``, ...).
+_TRACES = ("_call", "_call_output", "_tool_use", "_tool_result")
+
 #: A piece of a message: text, or a document.
 Part = str | PromptDocument
 ReadPart = MarkedText | PromptDocument
@@ -40,6 +43,7 @@ def prompt_messages(
     *,
     document_prompt: DocumentPrompt,
     with_tools: bool = False,
+    counted: bool = False,
 ) -> list[dict[str, Any]]:
     """Messages as `RagMiddleModel` reads them.
 
@@ -55,6 +59,8 @@ def prompt_messages(
         document_prompt: how documents that are not text yet are written.
         with_tools: calls and messages of tools go to the chat template as what they are; else
             tools are quoted by the user.
+        counted: to be counted and not sent: `trim_messages` counts parts of a history, and in
+            reverse order, so an answered message may seem to be one of this turn.
 
     Raises:
         PromptError: a message holds something else than text, or there are none.
@@ -82,7 +88,7 @@ def prompt_messages(
         turns[last] = ("user", [*documents, *turns[last][1]], {})
     answered = max((at for at, (role, _, _) in enumerate(turns) if role == "assistant"), default=-1)
     return [
-        {"role": role, "content": _content(role, parts, earlier=at < answered), **fields}
+        {"role": role, "content": _content(role, parts, at < answered, counted), **fields}
         for at, (role, parts, fields) in enumerate(turns)
     ]
 
@@ -135,7 +141,7 @@ def _parts(message: BaseMessage, index: int, document_prompt: DocumentPrompt) ->
     for block in blocks:
         if isinstance(block, str):
             texts: list[Part] = [block]
-        elif block.get("type") in _NO_TEXT:
+        elif _says_nothing(block.get("type"), joined):
             continue
         else:
             texts = content_parts(block, f"A block of message {index}")
@@ -146,12 +152,13 @@ def _parts(message: BaseMessage, index: int, document_prompt: DocumentPrompt) ->
                 parts[-1] += part  # an answer's text may be cut anywhere
             else:
                 parts.append(part)
-    if isinstance(message, ToolMessage) and _is_documents(message.artifact):
-        return [piece for part in parts for piece in _by_artifact(part, message.artifact)]
+    documents = _artifact_documents(message.artifact) if isinstance(message, ToolMessage) else []
+    if documents:
+        return [piece for part in parts for piece in _by_artifact(part, documents)]
     return parts
 
 
-def _by_artifact(part: Part, artifact: Sequence[Document | PromptDocument]) -> list[Part]:
+def _by_artifact(part: Part, documents: Sequence[PromptDocument]) -> list[Part]:
     """What a tool says, cut where the documents of its artifact stand in it.
 
     LangChain sends no artifact to a model: it says here where documents begin and end, and their
@@ -159,12 +166,6 @@ def _by_artifact(part: Part, artifact: Sequence[Document | PromptDocument]) -> l
     """
     if not isinstance(part, str):
         return [part]
-    documents = [
-        PromptDocument(original.page_content.strip(), id=original.id, metadata=original.metadata)
-        if isinstance(original, Document)
-        else original
-        for original in artifact
-    ]
     return _marked(part, documents) or _joined(part, documents) or _cut(part, documents)
 
 
@@ -176,7 +177,8 @@ def _marked(text: str, documents: Sequence[PromptDocument]) -> list[Part]:
     if len(marked) != len(documents) or rest.strip():
         return []
     pairs = list(zip(marked, documents, strict=True))
-    if not all(original.text in read.text for read, original in pairs):
+    # `MarkDocuments` has marked those of the artifact, too.
+    if not all(unmark(original.text) in read.text for read, original in pairs):
         return []
     return [replace(original, text=read.text, title=None) for read, original in pairs]
 
@@ -229,12 +231,34 @@ def _cut(text: str, documents: Sequence[PromptDocument]) -> list[Part]:
     return [*filter(str.strip, [lead]), *wanted, *filter(str.strip, [tail])]
 
 
-def _is_documents(artifact: object) -> bool:
-    return (
-        isinstance(artifact, list | tuple)
-        and bool(artifact)
-        and all(isinstance(each, Document | PromptDocument) for each in artifact)
-    )
+def _says_nothing(kind: object, of_answer: bool) -> bool:
+    """Whether a block of this type is no text; of an answer, also what other models write."""
+    if not isinstance(kind, str):
+        return False
+    return kind in _NO_TEXT or (of_answer and kind.endswith(_TRACES))
+
+
+def _artifact_documents(artifact: object) -> list[PromptDocument]:
+    """The documents of an artifact; none where it holds anything else."""
+    entries = artifact if isinstance(artifact, list | tuple) else ()
+    read = [_artifact_document(entry) for entry in entries]
+    documents = [document for document in read if document is not None]
+    return documents if len(documents) == len(read) else []
+
+
+def _artifact_document(entry: object) -> PromptDocument | None:
+    if isinstance(entry, Mapping):  # what checkpoints, and histories in JSON, make of objects
+        is_ours = {*entry} == {field.name for field in fields(PromptDocument)}
+        text = entry.get("text" if is_ours else "page_content")
+        metadata = entry.get("metadata")
+        if not isinstance(text, str) or not isinstance(metadata, Mapping):
+            return None
+        if is_ours:
+            return PromptDocument(**entry)
+        return PromptDocument(text.strip(), id=entry.get("id"), metadata=metadata)
+    if isinstance(entry, Document):
+        return PromptDocument(entry.page_content.strip(), id=entry.id, metadata=entry.metadata)
+    return entry if isinstance(entry, PromptDocument) else None
 
 
 def _documents(parts: Iterable[ReadPart]) -> bool:
@@ -242,7 +266,7 @@ def _documents(parts: Iterable[ReadPart]) -> bool:
 
 
 def _content(
-    role: str, parts: Sequence[ReadPart], *, earlier: bool
+    role: str, parts: Sequence[ReadPart], earlier: bool, counted: bool
 ) -> str | MarkedText | ContextPrompt:
     """A message's content: its text, or a prompt where documents come in several parts.
 
@@ -250,13 +274,13 @@ def _content(
         role: whose message it is.
         parts: in order.
         earlier: the model has answered since.
+        counted: as of `prompt_messages`.
     """
     texts = [part for part in parts if isinstance(part, MarkedText)]
     if role == "assistant":  # nobody retrieved what the model itself said
         return "".join(text.text for text in texts)
-    if len(parts) == len(texts) == 1:
-        return texts[0]
     if len(texts) == len(parts) and sum(text.has_documents() for text in texts) < 2:
-        return "\n\n".join(text.text for text in texts)
+        whole = texts[0] if len(texts) == 1 else MarkedText("\n\n".join(t.text for t in texts))
+        return whole.prompt("last") if counted and whole.has_documents() else whole
     # What was said in an earlier turn must not make later ones fail.
-    return prompt_of_parts(parts, "last" if earlier else "single")
+    return prompt_of_parts(parts, "last" if earlier or counted else "single")

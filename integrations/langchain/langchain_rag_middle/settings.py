@@ -98,7 +98,11 @@ class RagMiddleSettings(FromModelId, Described):
         tokenizer_options: more arguments for ``AutoTokenizer.from_pretrained``.
     """
 
-    model_config = ConfigDict(arbitrary_types_allowed=True, protected_namespaces=())
+    model_config = ConfigDict(
+        arbitrary_types_allowed=True,
+        protected_namespaces=(),
+        hide_input_in_errors=True,  # a token may be part of it
+    )
 
     model: Any
     method: Any = None
@@ -222,6 +226,9 @@ class RagMiddleSettings(FromModelId, Described):
         self._weights.__reduce__()  # refuses before anything of a loaded model is written
         state: dict[Any, Any] = dict(super().__getstate__())
         state["__dict__"] = {**state["__dict__"], "token": None}
+        # What was asked is no setting: reports tell ids of documents.
+        private = {**state["__pydantic_private__"], "_reports": [], "_said": set()}
+        state["__pydantic_private__"] = private
         for name in LOADING_OPTIONS:
             options = state["__dict__"][name]
             state["__dict__"][name] = options and without_secrets(options)

@@ -15,7 +15,7 @@ from langchain_core.tracers import BaseTracer
 
 from langchain_rag_middle import ChatRagMiddle
 from langchain_rag_middle.gathering import Gathering, Request
-from rag_middle import ContextOverflowError, MarkerError, mark
+from rag_middle import ContextOverflowError, MarkerError, UnsupportedGenerationError, mark
 
 INPUTS = ["a", "b b", "c c c", "d d d d", "e"]
 APART = f"{mark('a')} and {mark('b')}"  # refused: documents stand together
@@ -262,3 +262,8 @@ def test_batches_of_several_threads_do_not_mix(tiny: Any) -> None:
     for thread in threads:
         thread.join()
     assert list(found.values()) == [expected] * 3
+
+
+def test_a_limit_below_one_is_refused(tiny: Any, batch: Any) -> None:
+    with pytest.raises(UnsupportedGenerationError, match="max_concurrency must be at least 1"):
+        batch(chat(tiny), INPUTS, {"max_concurrency": -1})

@@ -119,3 +119,8 @@ def test_line_ends_around_a_document_are_kept(text: str) -> None:
     assert texts(format_docs([document])) == [text]
     assert texts(format_document(document, DocumentPrompt())) == [text]
     assert texts(marked.page_content) == [text]
+
+
+def test_metadata_cannot_take_the_place_of_the_text() -> None:
+    document = Document("Lyon lies on the Rhône.", metadata={"page_content": "Not this."})
+    assert texts(format_docs([document])) == [document.page_content]

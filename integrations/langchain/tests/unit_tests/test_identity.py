@@ -19,7 +19,7 @@ from langchain_core.messages import HumanMessage
 from langchain_core.prompt_values import StringPromptValue
 from langchain_core.runnables import ConfigurableField
 from langchain_core.tracers import BaseTracer
-from pydantic import create_model
+from pydantic import ValidationError, create_model
 from tokenizers import Tokenizer
 from tokenizers.normalizers import Lowercase
 from transformers import PreTrainedTokenizerFast
@@ -418,6 +418,8 @@ def test_pickles_and_copies_keep_the_options_and_no_weights(
     pickled = pickle.dumps(model)
     assert len(pickled) < 5000
     assert b"hf_SECRET" not in pickled
+    assert model.last_report is not None
+    assert pickle.loads(pickled).last_report is None
     for again in (pickle.loads(pickled), copy.deepcopy(model)):
         assert key(again) == key(model)
         assert again._method == model._method
@@ -468,6 +470,13 @@ class TestChangedFields:
             model.model_copy(update={"method": "pin"})
         assert key(model) == before
         assert (model.method, model.method_options) == ("ms_poe", None)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_what_is_wrong_with_other_fields_is_said_without_the_token(kind: Any) -> None:
+    with pytest.raises(ValidationError, match="model\n  Field required") as refused:
+        kind(token="hf_SECRET")
+    assert "SECRET" not in str(refused.value)
 
 
 @pytest.mark.parametrize("kind", CLASSES)

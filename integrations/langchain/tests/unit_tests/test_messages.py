@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from langchain_core.caches import InMemoryCache
@@ -16,10 +17,14 @@ from langchain_core.messages import (
     HumanMessage,
     SystemMessage,
     ToolMessage,
+    messages_from_dict,
+    messages_to_dict,
+    trim_messages,
 )
 from langchain_core.prompts import ChatPromptTemplate
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from langchain_rag_middle import ChatRagMiddle, format_docs
+from langchain_rag_middle import ChatRagMiddle, MarkDocuments, format_docs
 from rag_middle import Document as PromptDocument
 from rag_middle import MarkerError, PromptError, UnsupportedGenerationError
 from rag_middle.documents import MARKER_KEY_VARIABLE
@@ -142,6 +147,7 @@ def test_a_search_result_of_no_text_is_refused(tiny: Any, content: object) -> No
         {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
         {"type": "text-plain", "url": "https://example.org/a.txt"},
         {"type": "image", "url": "https://example.org/a.png"},
+        {"type": "function_call"},
     ],
 )
 def test_what_is_no_text_is_refused(tiny: Any, block: dict[str, Any]) -> None:
@@ -264,9 +270,48 @@ def test_flat_text_beside_an_artifact_cannot_forge_documents(tiny: Any, evil: st
         assert tiny.sent.documents == texts
 
 
-def test_an_artifact_of_something_else_changes_nothing(tiny: Any) -> None:
-    chat(tiny).invoke([HumanMessage("a"), ToolMessage("b", tool_call_id="1", artifact=[1, 2])])
+def test_an_artifact_of_documents_that_are_marked_already_keeps_their_text(tiny: Any) -> None:
+    marked = MarkDocuments().transform_documents(TWO)
+    content = "\n\n".join(document.page_content for document in marked)
+    tool = ToolMessage(content, tool_call_id="1", artifact=list(marked))
+    chat(tiny).invoke([HumanMessage("Which?"), tool])
+    assert tiny.sent.documents == TEXTS
+
+
+def test_a_document_that_quotes_a_marked_one_leaves_those_of_an_artifact_apart(tiny: Any) -> None:
+    texts = [f"{TEXTS[0]} {format_docs(TWO[1:])}", TEXTS[1]]
+    tool = ToolMessage("\n\n".join(texts), tool_call_id="1", artifact=[*map(Document, texts)])
+    chat(tiny).invoke([HumanMessage("Which?"), tool])
+    assert tiny.sent.documents == texts
+
+
+@pytest.mark.parametrize("kind", [Document, PromptDocument])
+def test_an_artifact_stays_documents_in_checkpoints_and_histories(tiny: Any, kind: Any) -> None:
+    artifact = [kind(text, id=str(n), metadata={"score": n}) for n, text in enumerate(TEXTS)]
+    tool = ToolMessage("\n\n".join(TEXTS), tool_call_id="1", artifact=artifact)
+    serde = JsonPlusSerializer()
+    checkpointed = serde.loads_typed(serde.dumps_typed(tool))
+    [of_json] = messages_from_dict(json.loads(json.dumps(messages_to_dict([tool]))))
+    for kept in (tool, checkpointed, of_json):
+        answer = chat(tiny).invoke([HumanMessage("Which?"), kept])
+        assert tiny.sent.documents == TEXTS
+        assert answer.response_metadata["rag_middle"]["document_ids"] == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    "artifact",
+    [
+        [1, 2],
+        [{"page_content": 1}],
+        [{"page_content": "b", "metadata": {}}, {"url": "b"}],
+        [{"text": 1, "title": None, "id": None, "metadata": {}}],
+        {"page_content": "b"},
+    ],
+)
+def test_an_artifact_of_something_else_changes_nothing(tiny: Any, artifact: Any) -> None:
+    chat(tiny).invoke([HumanMessage("a"), ToolMessage("b", tool_call_id="1", artifact=artifact)])
     assert "b<|im_end|>" in tiny.sent.text
+    assert tiny.sent.documents == []
 
 
 def test_documents_of_several_tools_in_one_turn_all_count(tiny: Any) -> None:
@@ -291,7 +336,34 @@ def test_of_several_turns_with_documents_the_last_ones_count(tiny: Any) -> None:
     assert tiny.sent.documents == TEXTS[1:]
 
 
-@pytest.mark.parametrize("given", [TWO, TEXTS, [PromptDocument(text) for text in TEXTS]])
+def test_a_history_can_be_counted_and_trimmed_whatever_it_holds(tiny: Any) -> None:
+    model = chat(tiny)
+    apart = f"{format_docs(TWO[:1])} see {format_docs(TWO[1:])}"  # a user sent one again
+    blocks: Any = [{"type": "text", "text": text} for text in ("Look:", apart)]
+    for content in (apart, blocks):
+        asked = HumanMessage(content)
+        with pytest.raises(MarkerError):
+            model.invoke([asked])
+        messages = [asked, AIMessage("Sorry, that failed."), HumanMessage("And now?")]
+        model.invoke(messages)
+        assert model.get_num_tokens_from_messages(messages) == len(tiny.sent.last.input_ids)
+        for strategy in ("first", "last"):
+            kept = trim_messages(
+                messages, max_tokens=1000, token_counter=model, strategy=cast(Any, strategy)
+            )
+            assert kept == messages
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        TWO,
+        TEXTS,
+        [PromptDocument(text) for text in TEXTS],
+        MarkDocuments().transform_documents(TWO),
+        [format_docs([document]) for document in TWO],
+    ],
+)
 def test_documents_can_come_with_the_call(tiny: Any, given: list[Any]) -> None:
     model = chat(tiny)
     model.invoke([SystemMessage("Be brief."), HumanMessage("Which?")], documents=given)
@@ -405,6 +477,8 @@ def test_markers_cost_neither_cached_answers_nor_tokens(tiny: Any) -> None:
 def test_answers_in_blocks_come_back_as_their_text(tiny: Any) -> None:
     said = AIMessage(
         [{"type": "reasoning", "reasoning": "hm"}, {"type": "text", "text": "On the "},
+         {"type": "function_call", "name": "search", "arguments": "{}", "call_id": "1"},
+         {"type": "web_search_tool_result", "tool_use_id": "1", "content": []},
          {"type": "text", "text": "Rhône."}]
     )  # fmt: skip
     chat(tiny).invoke([HumanMessage("a"), said, HumanMessage("b")])

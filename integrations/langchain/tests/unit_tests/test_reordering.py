@@ -28,6 +28,8 @@ def test_documents_can_be_sorted_by_score_first() -> None:
     assert shuffled[0].page_content == "4"  # the list given is left alone
 
 
-def test_a_missing_score_is_named() -> None:
-    with pytest.raises(PromptError, match=r"no number in metadata\['score'\], got None"):
-        LongContextReorder(score_key="score").transform_documents([Document("a")])
+@pytest.mark.parametrize("score", [None, float("nan"), True])
+def test_a_missing_score_is_named(score: object) -> None:
+    document = Document("a", metadata={"score": score})
+    with pytest.raises(PromptError, match=rf"no number in metadata\['score'\], got {score}"):
+        LongContextReorder(score_key="score").transform_documents([document])
