@@ -3,7 +3,7 @@
 Uvicorn limits how long a connection stays open between requests, but not how long it may take to
 send the head of one, and nobody has been asked for a key by then: a few hundred clients that send
 half a line would keep all others out. So would one that sends a body in chunks of a byte: they are
-parsed before anybody looks at the key, at some 20,000 a second, while everything else waits.
+parsed before anybody looks at the key, thousands at a time, while everything else waits.
 """
 
 from __future__ import annotations
