@@ -17,6 +17,7 @@ __all__ = ["Registry", "suggest"]
 T = TypeVar("T")
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+_LONGEST_NAME = 200  # of what may be misspelt, characters
 _LAZY_TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -193,7 +194,8 @@ def suggest(name: object, known: Iterable[str]) -> str:
     """`` Did you mean 'ms_poe'?``, or nothing where no known name comes close."""
     spelling = str(name).strip().lower().replace("-", "_")
     by_spelling = {each.lower().replace("-", "_"): each for each in known}
-    close = difflib.get_close_matches(spelling, by_spelling, n=1)
+    # A text of megabytes, from a client of a server, would take seconds.
+    close = difflib.get_close_matches(spelling[:_LONGEST_NAME], by_spelling, n=1)
     return f" Did you mean {by_spelling[close[0]]!r}?" if close else ""
 
 

@@ -80,8 +80,28 @@ class Job:
     has_ended: bool = False
     tokens: list[TokenLogProbability] = field(default_factory=list)
 
+    @property
+    def is_constrained(self) -> bool:
+        """Whether the answer has to be of a form."""
+        choice = self.options.get("tool_choice", "auto")
+        return "response_format" in self.options or choice not in ("auto", "none")
+
+    @property
+    def can_begin_again(self) -> bool:
+        """Whether nothing of it was sent."""
+        return not self.has_ended and not (self.streams and self.has_text)
+
+    def begin_again(self) -> None:
+        """Forget what came so far."""
+        self.has_text = False
+        self.tokens.clear()
+
     def shares_batch_with(self, other: Job) -> bool:
         """Whether both may go through the model together."""
+        # The engine may fail at one text of a form, for all that share its process. Others begin
+        # again then: what was sent already cannot.
+        if self is not other and self.is_constrained and (self.streams or other.streams):
+            return False
         try:
             return self.method[0] == other.method[0] and are_identical(self.options, other.options)
         except RecursionError:  # a client's nesting must not end the thread of the model
@@ -281,11 +301,16 @@ class BatchQueue:
             # One prompt that is refused, or takes the memory, must not take the others with it. A
             # form is the same for all: reading it again for each half would keep everybody waiting.
             is_of_all = isinstance(error, RagMiddleError) and error.parameter == "response_format"
-            is_over = is_of_all or any(job.has_text or job.has_ended for job in jobs)
-            if len(jobs) > 1 and not is_over:
-                half = len(jobs) // 2
-                self._run(jobs[:half])
-                self._run(jobs[half:])
+            again = [job for job in jobs if job.can_begin_again]
+            if len(jobs) > 1 and again and not is_of_all:
+                if sent := [job for job in jobs if not job.has_ended and job not in again]:
+                    self._fail(sent, error)
+                for job in again:
+                    job.begin_again()
+                half = len(again) // 2
+                for part in (again[:half], again[half:]):
+                    if part:
+                        self._run(part)
                 return
             self._fail(jobs, error)
         seconds = time.monotonic() - started

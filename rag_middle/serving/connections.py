@@ -1,8 +1,9 @@
-"""Connections whose request does not come.
+"""Connections whose request does not come, or comes in crumbs.
 
 Uvicorn limits how long a connection stays open between requests, but not how long it may take to
 send the head of one, and nobody has been asked for a key by then: a few hundred clients that send
-half a line would keep all others out.
+half a line would keep all others out. So would one that sends a body in chunks of a byte: they are
+parsed before anybody looks at the key, thousands at a time, while everything else waits.
 """
 
 from __future__ import annotations
@@ -10,18 +11,59 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import h11
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 __all__ = ["timed_protocol"]
+
+#: Chunks of a body may be as small as a client likes, this many of them; the others on average.
+_SMALL_CHUNKS, _CHUNK_BYTES = 256, 256
+
+
+class _Chunks(h11.Connection):
+    """Refuses a body of many tiny chunks."""
+
+    _left = 0
+
+    def next_event(self) -> Any:
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._left = _SMALL_CHUNKS * _CHUNK_BYTES
+        elif isinstance(event, h11.Data):
+            self._left += len(event.data) - (_CHUNK_BYTES if event.chunk_start else 0)
+            if self._left < 0:
+                raise h11.RemoteProtocolError("the chunks of the body are too small")
+        return event
+
+
+class _CountingProtocol(H11Protocol):
+    """Uvicorn's protocol with the slow parser; the other one takes no notice of chunks."""
+
+    conn: h11.Connection
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.conn = _Chunks(h11.SERVER, self.conn._max_incomplete_event_size)
+
+    def send_400_response(self, msg: str) -> None:
+        if self.cycle is not None:
+            self.cycle.disconnected = True  # it must not answer too
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
 
 
 def timed_protocol(seconds: float) -> type[asyncio.Protocol]:
     """Uvicorn's HTTP protocol, for its `Config`; it closes what brings no head of a request.
 
+    A body of more than a few hundred tiny chunks is refused with status 400.
+
     Args:
         seconds: that the head of a request may take, from the connection or its first bytes on.
     """
-    base: Any = AutoHTTPProtocol  # of either of its parsers
+    base: Any = _CountingProtocol if AutoHTTPProtocol is H11Protocol else AutoHTTPProtocol
 
     class TimedProtocol(base):  # type: ignore[misc]
         def __init__(self, *args: Any, **options: Any) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import time
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -254,6 +256,35 @@ def test_huge_bodies_are_not_read(serve: Serve, server: Served, chunked: bool) -
     assert small.chat("Which river?", max_tokens=1).choices
 
 
+@pytest.mark.parametrize("key", [None, "secret"])
+def test_a_body_in_crumbs_is_not_read_to_its_end(
+    serve: Serve, server: Served, key: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = serve(server.model, api_key=key)
+    address = urlsplit(served.url)
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    started = time.monotonic()
+    with (
+        socket.create_connection((address.hostname, address.port), timeout=60) as connection,
+        suppress(OSError),  # the server has closed the connection
+    ):
+        connection.sendall(head + b"1\r\n \r\n" * 500_000)
+    assert httpx.get(f"{served.url}/health", timeout=60).status_code == 200
+    assert time.monotonic() - started < 3
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_a_body_in_some_small_chunks_is_read(server: Served) -> None:
+    body = json.dumps({"model": "tested", "messages": MESSAGES, "max_tokens": 1}).encode()
+    response = httpx.post(
+        f"{server.url}/v1/chat/completions",
+        content=(bytes([byte]) for byte in body),
+        headers={"Content-Type": "application/json"},
+        timeout=60,
+    )
+    assert response.status_code == 200
+
+
 def test_a_body_that_does_not_arrive(serve: Serve, server: Served) -> None:
     patient = serve(server.model, client_timeout=0.3)
     address = urlsplit(patient.url)
@@ -453,6 +484,30 @@ def test_of_a_list_the_first_wrong_item_is_told(
     with pytest.raises(ValidationError) as raised:
         request_class.model_validate({"model": "tested", **fields})
     assert raised.value.error_count() < 10
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": [{"role": "user", "content": ""}] * 200_000},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * 200_000}]},
+        {"messages": [{"role": "user", "tool_calls": [{"function": {"name": "a"}}] * 100_000}]},
+        {"messages": MESSAGES, "documents": [[]] * 1_000_000},
+        {"messages": MESSAGES, "method": "pime" * 2_000_000},
+        {"messages": MESSAGES, "pime" * 2_000_000: 1},
+    ],
+)
+def test_a_body_of_tiny_parts_keeps_nobody_waiting(server: Served, body: dict[str, Any]) -> None:
+    sent = json.dumps({"model": "tested", **body})
+    started = time.process_time()
+    response = httpx.post(
+        f"{server.url}/v1/chat/completions",
+        content=sent,
+        headers={"Content-Type": "application/json"},
+        timeout=60,
+    )
+    assert time.process_time() - started < 2
+    refusal(response)
 
 
 def test_a_form_of_any_length_is_refused_before_it_is_read(server: Served) -> None:
