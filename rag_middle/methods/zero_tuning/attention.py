@@ -54,7 +54,7 @@ class _Handler(LayerHandler):
         if not context.in_prompt:
             bias = self._bias(context, first, factors)
             return context.attention.attend_biased(call, bias, context.stop), None
-        output, weight = context.attention.attend_and_weigh(call, first)  # [b, h, n]
+        output, weight = context.attention.attend_and_weigh(call)  # [b, h, n]
         step = ((factors - 1)[:, None] * weight).transpose(1, 2)[..., None]  # [b, n, h, 1]
         rows = torch.arange(first.shape[0], device=device)
         value = call.value[rows, :, first]  # [b, g, dv]
