@@ -122,8 +122,14 @@ class ModelAttention:
             output, lse = self._fused(query, key, call.value[:, :, :n])
             return output, None, lse
         output, weights = base_attention(call)
-        # Some models scale the output by the sink's share, and hand on weights without it.
-        if weights is not None and not traits.sinks and weights.shape[-1] == call.key.shape[2]:
+        # Some models scale the output by the sink's share, and hand on weights without it. In half
+        # precision weights are rounded: what one near 1 leaves for the others would be lost.
+        if (
+            weights is not None
+            and weights.dtype == torch.float32
+            and not traits.sinks
+            and weights.shape[-1] == call.key.shape[2]
+        ):
             return output, weights, None
         lse = logsumexp_rows(
             query,

@@ -215,6 +215,25 @@ def test_sinks_take_their_share_of_the_initial_token(
     torch.testing.assert_close(logits, expected, atol=1e-3, rtol=0)  # float32, weights times 30
 
 
+def test_half_precision_does_not_round_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eager attention hands on rounded ones: what one near 1 leaves would be lost."""
+    seen = []
+    weigh = weights.ModelAttention.attend_and_weigh
+
+    def spy(self: Any, call: AttentionCall, token: int = 0) -> tuple[Tensor, Tensor]:
+        output, weight = weigh(self, call, token)
+        seen.append(weight)
+        return output, weight
+
+    monkeypatch.setattr(weights.ModelAttention, "attend_and_weigh", spy)
+    method = SIW(alpha_per_document=(0.0, 3.0, 0.4), layers=(0,))
+    for implementation in ("sdpa", "eager"):
+        model = FAMILIES["llama"].build(implementation).bfloat16()
+        with applied(model, method, [LONG.tokens]):
+            prompt_logits(model, LONG)
+    torch.testing.assert_close(seen[0], seen[-1], atol=1e-5, rtol=1e-4)
+
+
 @dataclass
 class NaiveBoth(NaivePositionalHiddenStates, NaiveSIW):
     """Rows of documents are SIW's; the last prompt row and later ones attend with scaled channels.
