@@ -38,17 +38,19 @@ class ModelAttention:
         first = self._request.paddings(query.device) if padded else None
         return last_rows_attention(query, key, self._traits, padding=first)[:, :, 0].mean(1)
 
-    def attend_and_weigh(self, call: AttentionCall, columns: Tensor) -> tuple[Tensor, Tensor]:
-        """Output `[b, n, h, dv]` of a whole prompt, and what every query gives to the first key.
+    def attend_and_weigh(self, call: AttentionCall, token: int = 0) -> tuple[Tensor, Tensor]:
+        """Output `[b, n, h, dv]` of a whole prompt, and what every query gives to one key.
 
         Args:
             call: that begins the prompt, with all keys and values.
-            columns: of every row's first token, `[b]`.
+            token: 0-based token of every row's prompt, whose key it is.
 
         Returns:
-            The output, and the weights `[b, h, n]` in float32. Those of padding mean nothing.
+            The output, and the weights `[b, h, n]` in float32. Those of padding and of queries
+            before the key mean nothing.
         """
         output, weights, lse = self._with_lse(call)
+        columns = self._request.paddings(call.query.device) + token  # [b]
         rows = torch.arange(columns.shape[0], device=columns.device)
         if weights is not None:
             # Advanced indices around a slice come out first: [b, h, n].
@@ -56,7 +58,7 @@ class ModelAttention:
         assert lse is not None
         n, window = call.query.shape[2], self._traits.sliding_window
         score = attention_scores(call.query, call.key[rows, :, columns][:, :, None], self._traits)
-        # Padding does not see the key: its score is not in the sum.
+        # Who does not see the key, padding among them, has no score of it in the sum.
         share = torch.exp((score[..., 0] - lse).clamp(max=0.0))
         padded = any(group.padding for group in self._request.groups)
         chunked = self._traits.attention_chunk is not None and call.mask is not None
@@ -120,8 +122,14 @@ class ModelAttention:
             output, lse = self._fused(query, key, call.value[:, :, :n])
             return output, None, lse
         output, weights = base_attention(call)
-        # Some models scale the output by the sink's share, and hand on weights without it.
-        if weights is not None and not traits.sinks and weights.shape[-1] == call.key.shape[2]:
+        # Some models scale the output by the sink's share, and hand on weights without it. In half
+        # precision weights are rounded: what one near 1 leaves for the others would be lost.
+        if (
+            weights is not None
+            and weights.dtype == torch.float32
+            and not traits.sinks
+            and weights.shape[-1] == call.key.shape[2]
+        ):
             return output, weights, None
         lse = logsumexp_rows(
             query,

@@ -272,8 +272,12 @@ def joined(parts: Sequence[Attended]) -> Attended:
 
 def merged(one: Attended, other: Attended) -> Attended:
     """Attention of the same rows over the keys of both."""
-    share = torch.sigmoid(other.lse - one.lse)[..., None].to(one.out.dtype)
-    return Attended(torch.lerp(one.out, other.out, share), torch.logaddexp(one.lse, other.lse))
+    ahead = (other.lse - one.lse)[..., None]
+    # Each share is rounded by itself: what a rounded one near 1 leaves is little but rounding, and
+    # all there is to read beside an attention sink, whose value is near 0.
+    left, share = (torch.sigmoid(x).to(one.out.dtype) for x in (-ahead, ahead))
+    out = torch.addcmul(one.out * left, other.out, share)
+    return Attended(out, torch.logaddexp(one.lse, other.lse))
 
 
 def with_sinks(attended: Attended, sinks: Tensor | None) -> Attended:

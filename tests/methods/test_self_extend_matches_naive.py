@@ -86,9 +86,33 @@ def test_initial_weights_are_scaled_under_grouped_positions(
     )
 
 
+@pytest.mark.parametrize("token", [1, 6])  # the second is within a document of each prompt
+@pytest.mark.parametrize(("name", "implementation"), WAYS)
+def test_weights_of_another_token_than_the_first_are_scaled_under_grouped_positions(
+    name: str, implementation: str, token: int, family_model: FamilyModel
+) -> None:
+    alphas = (0.0, 3.0, 0.4)
+    siw = SIW(layers=(0, 2), alpha_per_document=alphas, token=token)
+    assert_equal_to_naive(
+        family_model(name, implementation),
+        Compose(methods=(SelfExtend(group=3, window=5), siw)),
+        NaiveSelfExtend,
+        group_size=3,
+        window=5,
+        documents=lambda prompt: prompt.layout.documents,
+        alphas={0: alphas, 2: alphas},
+        token=token,
+    )
+
+
+@pytest.mark.parametrize("softcap", [None, 3.0])
+@pytest.mark.parametrize("key", [0, 3, 17, 23])
 @pytest.mark.parametrize("limit", [None, 1, 4, 5, 6, 11, 40])
 @pytest.mark.parametrize("rows", [1, 7, 24])
-def test_a_window_of_the_models_own_hides_what_is_beyond(rows: int, limit: int | None) -> None:
+@pytest.mark.one_in(3)
+def test_a_window_of_the_models_own_hides_what_is_beyond(
+    rows: int, limit: int | None, key: int, softcap: float | None
+) -> None:
     make, window, total, watch = torch.Generator().manual_seed(0), 5, 24, max(0, rows - 2)
     q = TwoFold(*torch.randn(2, 1, 4, rows, 8, generator=make))
     k = TwoFold(*torch.randn(2, 1, 2, total, 8, generator=make))
@@ -97,11 +121,13 @@ def test_a_window_of_the_models_own_hides_what_is_beyond(rows: int, limit: int |
     distance = torch.arange(total - rows, total)[:, None] - torch.arange(total)
     hidden = (distance < 0) if limit is None else (distance < 0) | (distance >= limit)
     near, far = (x @ y.repeat_interleave(2, dim=1).mT for x, y in zip(q, k, strict=True))
-    scores = (0.3 * torch.where(distance < window, near, far)).masked_fill(hidden, -torch.inf)
+    rule = ScoreRule(scale=0.3, window=limit, softcap=softcap)
+    scores = rule.cap_(0.3 * torch.where(distance < window, near, far))
+    scores = scores.masked_fill(hidden, -torch.inf)
     extra = sinks[None, :, None, None].expand(1, 4, rows, 1)
     weights = torch.cat((scores, extra), dim=-1).softmax(-1)[..., :-1]
-    read = attend(q, k, v, window, ScoreRule(scale=0.3, window=limit), sinks=sinks, watch=watch)
-    expected = (weights @ v.repeat_interleave(2, dim=1), weights[..., 0], weights[:, :, watch])
+    read = attend(q, k, v, window, rule, sinks=sinks, watch=watch, key=key)
+    expected = (weights @ v.repeat_interleave(2, dim=1), weights[..., key], weights[:, :, watch])
     for got, want in zip(read, expected, strict=True):
         torch.testing.assert_close(got, want, atol=1e-5, rtol=0)
 

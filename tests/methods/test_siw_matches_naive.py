@@ -202,18 +202,36 @@ def test_sinks_take_their_share_of_the_initial_token(
     with applied(model, method, [LONG.tokens]):
         logits = prompt_logits(model, LONG)
 
-    def naive(_: Any, call: AttentionCall, columns: Tensor) -> tuple[Tensor, Tensor]:
+    def naive(_: Any, call: AttentionCall, token: int = 0) -> tuple[Tensor, Tensor]:
         keys = call.key.repeat_interleave(call.query.shape[1] // call.key.shape[1], dim=1)
         scores = call.query @ keys.transpose(2, 3) * call.options["scaling"] + call.mask
         sinks = call.options["s_aux"][None, :, None, None].expand(*scores.shape[:3], 1)
         shares = torch.cat((scores, sinks), dim=-1).softmax(-1)
-        assert columns.tolist() == [0]
-        return base_attention(call)[0], shares[..., 0]
+        return base_attention(call)[0], shares[..., token]
 
     monkeypatch.setattr(weights.ModelAttention, "attend_and_weigh", naive)
     with applied(model, method, [LONG.tokens]):
         expected = prompt_logits(model, LONG)
     torch.testing.assert_close(logits, expected, atol=1e-3, rtol=0)  # float32, weights times 30
+
+
+def test_half_precision_does_not_round_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eager attention hands on rounded ones: what one near 1 leaves would be lost."""
+    seen = []
+    weigh = weights.ModelAttention.attend_and_weigh
+
+    def spy(self: Any, call: AttentionCall, token: int = 0) -> tuple[Tensor, Tensor]:
+        output, weight = weigh(self, call, token)
+        seen.append(weight)
+        return output, weight
+
+    monkeypatch.setattr(weights.ModelAttention, "attend_and_weigh", spy)
+    method = SIW(alpha_per_document=(0.0, 3.0, 0.4), layers=(0,))
+    for implementation in ("sdpa", "eager"):
+        model = FAMILIES["llama"].build(implementation).bfloat16()
+        with applied(model, method, [LONG.tokens]):
+            prompt_logits(model, LONG)
+    torch.testing.assert_close(seen[0], seen[-1], atol=1e-5, rtol=1e-4)
 
 
 @dataclass

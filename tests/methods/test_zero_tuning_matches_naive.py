@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from rag_middle.attention import applied
 from rag_middle.errors import IncompatibleMethodsError, MethodConfigError
@@ -12,6 +13,7 @@ from rag_middle.methods import SIW, Compose, SelfExtend, ZeroTuning
 from tests.conftest import FamilyModel
 from tests.contract.cases import LONG
 from tests.contract.running import prompt_logits
+from tests.families import FAMILIES
 from tests.methods.against_naive import WAYS, assert_equal_to_naive
 from tests.reference.zero_tuning import NaiveZeroTuning
 
@@ -35,6 +37,20 @@ def test_heads_weigh_the_initial_token(
     assert_equal_to_naive(
         family_model(name, implementation), method, NaiveZeroTuning, factors=factors
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("factor", [1e-6, 1e-2, 100.0])
+def test_the_initial_token_keeps_its_output_in_half_precision(
+    factor: float, dtype: torch.dtype
+) -> None:
+    """It attends to nothing else: whatever the factor, all of its weight stays there."""
+    model = FAMILIES["llama"].build().to(dtype)
+    plain = prompt_logits(model, LONG)
+    with applied(model, ZeroTuning(factor=factor), [LONG.tokens]):
+        logits = prompt_logits(model, LONG)
+    torch.testing.assert_close(logits[0], plain[0], atol=2e-2, rtol=0)
+    assert logits.isfinite().all()
 
 
 def test_heads_that_a_model_does_not_have_are_refused(family_model: FamilyModel) -> None:

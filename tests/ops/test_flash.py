@@ -92,6 +92,18 @@ def test_parts_make_the_whole_whatever_their_shares() -> None:
         torch.testing.assert_close(merged(one, other), whole)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_reads_what_stands_beside_a_token_with_nearly_all_weight(
+    dtype: torch.dtype,
+) -> None:
+    """Whose value is near 0, as that of a prompt's first token often is."""
+    read = flash(*_tensors(3, 9, dtype=dtype), scale=SCALE)
+    first = Attended(torch.zeros_like(read.out), read.lse + 4)
+    expected = read.out.float() * torch.sigmoid(torch.tensor(-4.0))
+    for one, other in ((read, first), (first, read)):
+        torch.testing.assert_close(merged(one, other).out.float(), expected, rtol=2e-2, atol=0)
+
+
 def test_a_sink_takes_its_share() -> None:
     q, k, v = _tensors(3, 9)
     sinks = torch.tensor([0.5, -30.0, 2.0, 30.0])

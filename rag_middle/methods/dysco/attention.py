@@ -284,8 +284,10 @@ class _Passes:
             bias[:, 0, : selected.shape[1]] = selected.to(bias) * log(self.change.strength)
         if padded:
             columns = torch.arange(stop, device=query.device)
-            padding = columns < self.request.paddings(query.device)[:, None]
-            bias = bias.masked_fill(padding[:, None], -torch.inf)
+            padding = columns < self.request.paddings(query.device)[:, None, None]
+            # Padding sees itself: a row that sees nothing is NaN, and what attends to it later too.
+            own = columns == columns[stop - query.shape[2] :, None]
+            bias = bias.masked_fill(padding & ~own, -torch.inf)
         return bias[:, None]
 
     def advance(self, column: int) -> None:

@@ -153,7 +153,8 @@ class _GroupedAttention(ModelAttention):
         self._far_query = far_query
         self._near = window
         self._dropped = dropped  # columns that have left the cache
-        self._weighed: list[Attended] = []
+        #: By the token whose weight was asked for.
+        self._weighed: dict[int, list[Attended]] = {}
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
         if self._start >= self._request.width and reads_spans(
@@ -193,19 +194,18 @@ class _GroupedAttention(ModelAttention):
         means = [result.mean(1)[:, None, :, None] for result in rows]
         return join_rows(self._request.groups, means)[:, 0, : self._request.width, 0]
 
-    def attend_and_weigh(self, call: AttentionCall, columns: Tensor) -> tuple[Tensor, Tensor]:
-        """As for every attention; `columns` must be the first after the padding."""
-        results = self._weigh(call)
-        first = [result.first_weight for result in results if result.first_weight is not None]
-        weight = join_rows(self._request.groups, [result[..., None] for result in first])[..., 0]
+    def attend_and_weigh(self, call: AttentionCall, token: int = 0) -> tuple[Tensor, Tensor]:
+        results = self._weigh(call, token)
+        received = [result.received for result in results if result.received is not None]
+        weight = join_rows(self._request.groups, [x[..., None] for x in received])[..., 0]
         return self._output(results), weight
 
-    def _weigh(self, call: AttentionCall) -> list[Attended]:
-        if not self._weighed:
-            self._weighed = self._results(call, weigh=True)
-        return self._weighed
+    def _weigh(self, call: AttentionCall, token: int = 0) -> list[Attended]:
+        if token not in self._weighed:
+            self._weighed[token] = self._results(call, weigh=True, token=token)
+        return self._weighed[token]
 
-    def _results(self, call: AttentionCall, *, weigh: bool) -> list[Attended]:
+    def _results(self, call: AttentionCall, *, weigh: bool, token: int = 0) -> list[Attended]:
         near, far = call.key.chunk(2, dim=-1)
         results = []
         for group in self._request.groups:
@@ -221,6 +221,7 @@ class _GroupedAttention(ModelAttention):
                     self._rule,
                     sinks=call.options.get("s_aux"),
                     watch=self._request.width - 1 - group.padding if weigh else None,
+                    key=token,
                 )
             )
         return results

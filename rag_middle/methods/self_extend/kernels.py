@@ -43,12 +43,13 @@ class Attended(NamedTuple):
 
     Attributes:
         out: `[r, h, m, dv]` in the values' dtype.
-        first_weight: `[r, h, m]` float32, weight of the first key; None where not asked for.
+        received: `[r, h, m]` float32, what each query gives to the chosen key, 0 before it; None
+            where not asked for.
         watched: `[r, h, N]` float32, weights of the watched query; None where not asked for.
     """
 
     out: Tensor
-    first_weight: Tensor | None
+    received: Tensor | None
     watched: Tensor | None
 
 
@@ -62,6 +63,7 @@ def attend(
     *,
     sinks: Tensor | None = None,
     watch: int | None = None,
+    key: int = 0,
 ) -> Attended:
     """Causal attention of the last `m` of `N` tokens.
 
@@ -72,16 +74,17 @@ def attend(
         window: a key fewer than this many tokens before the query is near.
         rule: from dot products to scores; its window counts tokens.
         sinks: learned extra score per head, `[h]`.
-        watch: index of a query; return its weights, and the first key's in all rows, too.
+        watch: index of a query; return its weights, and the chosen key's in all rows, too.
+        key: index of that key.
     """
     if rule.softcap is None:
         read = with_sinks(_fused(q, k, v, window, rule), sinks)
-        return _with_weights(read, q, k, window, rule, watch)
+        return _with_weights(read, q, k, window, rule, watch, key)
     r, h, m, d = q.near.shape
     g, total = k.near.shape[1], k.near.shape[2]
     share, first = h // g, total - m
     out = v.new_empty(r * h, m, v.shape[-1])
-    first_weight = out.new_empty(r * h, m, dtype=torch.float32) if watch is not None else None
+    received = out.new_zeros(r * h, m, dtype=torch.float32) if watch is not None else None
     watched = out.new_zeros(r * h, total, dtype=torch.float32) if watch is not None else None
     queries = TwoFold(*(x.reshape(r * g, share, m, d) for x in q))
     keys = TwoFold(*(x.flatten(0, 1) for x in k))
@@ -106,14 +109,15 @@ def attend(
             weights = softmax_(scores)[..., :b]
             mixed = weighed(weights.flatten(1, 2), of_values[:, :b])
             out[rows, part] = mixed.view(count * share, b - a, -1)
-            if watch is None or first_weight is None or watched is None:
+            if watch is None or received is None or watched is None:
                 continue
-            first_weight[rows, part] = weights[..., 0].flatten(0, 1)
+            if key < b:
+                received[rows, part] = weights[..., key].flatten(0, 1)
             if a <= first + watch < b:
                 watched[rows, :b] = weights[:, :, first + watch - a].flatten(0, 1)
     return Attended(
         out.view(r, h, m, -1),
-        None if first_weight is None else first_weight.view(r, h, m),
+        None if received is None else received.view(r, h, m),
         None if watched is None else watched.view(r, h, total),
     )
 
@@ -142,7 +146,13 @@ def _fused(q: TwoFold, k: TwoFold, v: Tensor, window: int, rule: ScoreRule) -> F
 
 
 def _with_weights(
-    read: Fused, q: TwoFold, k: TwoFold, window: int, rule: ScoreRule, watch: int | None
+    read: Fused,
+    q: TwoFold,
+    k: TwoFold,
+    window: int,
+    rule: ScoreRule,
+    watch: int | None,
+    key: int,
 ) -> Attended:
     """The weights that were asked for: one row and one column, from their scores."""
     if watch is None:
@@ -157,17 +167,18 @@ def _with_weights(
         return products_of.view(r, h, -1, keys.shape[2]) * rule.scale
 
     first, own = total - m, total - m + watch
-    alone = max(0, min(m, window - first))
+    alone = max(0, min(m, key + window - first))
     column = [
-        scores(queries[:, :, rows], keys[:, :, :1])[..., 0]
+        scores(queries[:, :, rows], keys[:, :, key : key + 1])[..., 0]
         for queries, keys, rows in (
             (q.near, k.near, slice(0, alone)),
             (q.far, k.far, slice(alone, m)),
         )
         if rows.start < rows.stop
     ]
-    first_weight = torch.exp(torch.cat(column, dim=2) - read.lse)
-    first_weight[:, :, max(0, limit - first) :] = 0  # rows that do not reach the first key
+    received = torch.exp(torch.cat(column, dim=2) - read.lse)
+    received[:, :, : max(0, key - first)] = 0  # rows before the key
+    received[:, :, max(0, key + limit - first) :] = 0  # rows that do not reach it
     # Behind the watched query there is nothing that it sees, nor before its window.
     near, begin = max(0, own - min(window, limit) + 1), max(0, own - limit + 1)
     query = TwoFold(*(x[:, :, watch : watch + 1] for x in q))
@@ -175,7 +186,7 @@ def _with_weights(
     if begin < near:
         row.insert(0, scores(query.far, k.far[:, :, begin:near]))
     seen = torch.exp(torch.cat(row, dim=-1)[:, :, 0] - read.lse[:, :, watch, None])
-    return Attended(read.out, first_weight, pad(seen, (begin, total - own - 1)))
+    return Attended(read.out, received, pad(seen, (begin, total - own - 1)))
 
 
 def _scores(

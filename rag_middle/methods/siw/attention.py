@@ -125,7 +125,7 @@ class _Handler(LayerHandler):
         if self._scaling.token:
             first = first + self._scaling.token
         factors = self._scaling.token_factors(context)
-        output, weight = context.attention.attend_and_weigh(call, first)
+        output, weight = context.attention.attend_and_weigh(call, self._scaling.token)
         if self._scaling.token:
             rows = torch.arange(weight.shape[2], device=weight.device)
             weight = weight.masked_fill((rows < first[:, None])[:, None], 0)

@@ -54,15 +54,15 @@ class _Handler(LayerHandler):
         if not context.in_prompt:
             bias = self._bias(context, first, factors)
             return context.attention.attend_biased(call, bias, context.stop), None
-        output, weight = context.attention.attend_and_weigh(call, first)  # [b, h, n]
+        output, weight = context.attention.attend_and_weigh(call)  # [b, h, n]
         step = ((factors - 1)[:, None] * weight).transpose(1, 2)[..., None]  # [b, n, h, 1]
         rows = torch.arange(first.shape[0], device=device)
         value = call.value[rows, :, first]  # [b, g, dv]
         value = value.repeat_interleave(output.shape[2] // value.shape[1], dim=1)[:, None]
         # Shares are float32, what they multiply keeps its format: a copy would be as long as it.
-        kept = 1 / (1 + step)
-        added = (step * kept).to(output.dtype)
-        return torch.addcmul(output * kept.to(output.dtype), added, value), None
+        # The initial token, which attends to nothing else, keeps its output to the last digit.
+        kept = (1 / (1 + step)).clamp(max=torch.finfo(output.dtype).max).to(output.dtype)
+        return torch.lerp(value, output, kept), None
 
     def _bias(self, context: AttentionContext, first: Tensor, factors: Tensor) -> Tensor:
         """``log(gamma_h)`` on every row's initial token, `[b, h, 1, columns]`."""
